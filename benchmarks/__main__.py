@@ -18,7 +18,10 @@ def main(names: list[str]) -> int:
     if unknown := set(names) - set(BENCHMARKS):
         print(f"unknown benchmark {', '.join(sorted(unknown))}; known are {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores; " + ", ".join(f"{p} {version(p)}" for p in PACKAGES))
+    print(
+        f"Python {platform.python_version()}, {os.cpu_count()} cores; "
+        + ", ".join(f"{p} {version(p)}" for p in PACKAGES)
+    )
     failed = [
         name
         for name in names or BENCHMARKS

@@ -2,8 +2,9 @@
 
     python -m benchmarks.chat_against_trl        needs trl, which is no dependency: pip install -c constraints.txt trl
 
-Twenty steps of a small Llama in float32 on this machine's processor. trl takes the messages, masks them by the template's own
-marks, and has a loop, an optimizer and a schedule of its own. Ends with 1 if losses differ by 1e-4 or more.
+Twenty steps of a small Llama in float32 on this machine's processor. trl takes the messages, masks them by the
+template's own marks, and has a loop, an optimizer and a schedule of its own. Ends with 1 if losses differ by 1e-4 or
+more.
 """
 
 import json
@@ -82,8 +83,10 @@ def losses_of_trl(rows: list[dict[str, Any]], model: Path, output: Path) -> list
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template = MARKED
     options = SFTConfig(
-        output_dir=str(output), max_steps=STEPS, per_device_train_batch_size=BATCH, learning_rate=RATE, weight_decay=0.01,
-        adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8, max_grad_norm=1.0, lr_scheduler_type="linear", warmup_steps=0,
+        output_dir=str(output), max_steps=STEPS, per_device_train_batch_size=BATCH, learning_rate=RATE,
+        weight_decay=0.01,
+        adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8, max_grad_norm=1.0, lr_scheduler_type="linear",
+        warmup_steps=0,
         assistant_only_loss=True, packing=False, max_length=256, bf16=False, use_cpu=True, gradient_checkpointing=False,
         report_to="none", save_strategy="no", disable_tqdm=True, optim="adamw_torch", dataloader_num_workers=0,
     )  # fmt: skip

@@ -51,7 +51,8 @@ def compare_with_blocking(folder: Path) -> list[float]:
         for step in range(1, PAIRS + 1):
             started = time.perf_counter()
             saver.save(partial(
-                take_snapshot, state=TrainState(step=step, attempts=step), model=model, objective=model, optimizer=optimizer,
+                take_snapshot, state=TrainState(step=step, attempts=step), model=model, objective=model,
+                optimizer=optimizer,
                 schedule=schedule, scaler=None, epoch=None,
             ))  # fmt: skip
             ours = time.perf_counter() - started
@@ -59,7 +60,8 @@ def compare_with_blocking(folder: Path) -> list[float]:
             started = time.perf_counter()
             model.save_pretrained(folder / "blocking")
             torch.save(
-                {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}, folder / "blocking" / "rest.pt"
+                {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()},
+                folder / "blocking" / "rest.pt",
             )
             ratios.append(ours / (time.perf_counter() - started))
     return ratios

@@ -34,7 +34,10 @@ DAY = 86_400
 def make_store(folder: Path) -> Store:
     """A store of this many runs, half of them pretraining: two real ones, and copies of them with other settings."""
     raw, pairs, url = write_corpora(folder / "raw"), write_pairs(folder / "pairs"), folder / "store"
-    base, tuned = small_job(raw, url), finetune_job(pairs, url, "runs/base/final", training__max_steps=6, training__epochs=None)
+    base, tuned = (
+        small_job(raw, url),
+        finetune_job(pairs, url, "runs/base/final", training__max_steps=6, training__epochs=None),
+    )
     store = Store(str(url))
     for job, name in ((base, "base"), (tuned, "tuned")):
         run_job(job, "trainer", name)
@@ -88,7 +91,10 @@ def main() -> None:
         for _ in range(ROUNDS):
             starts.append(run_timed(["-c", "import trainer.compare"]))
         say(f"seconds / {BOUND_SECONDS:g} s", spread([seconds / BOUND_SECONDS for seconds in lists]), "at most 1")
-        say("seconds, of which Python's start and imports", f"{statistics.median(lists):.2f}, {statistics.median(starts):.2f}")
+        say(
+            "seconds, of which Python's start and imports",
+            f"{statistics.median(lists):.2f}, {statistics.median(starts):.2f}",
+        )
         busy = after.children_user + after.children_system - before.children_user - before.children_system
         say("of them on a processor: the rest is other work on this machine", f"{busy / ROUNDS:.2f}")
 

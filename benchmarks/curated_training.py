@@ -1,4 +1,5 @@
-"""What curation does for a model: trained on text of which 30 % are planted copies and junk, and on the same text curated.
+"""What curation does for a model: trained on text of which 30 % are planted copies and junk, and on the same text
+curated.
 
     python -m benchmarks.curated_training [STEPS]
 
@@ -94,7 +95,9 @@ def loss_of(folder: Path, job: PipelineJob, shards: str) -> float:
 
 
 def main(steps: int) -> None:
-    print(f"training on text with {JUNK_SHARE:.0%} planted copies and junk, and on the same text curated: {steps} steps")
+    print(
+        f"training on text with {JUNK_SHARE:.0%} planted copies and junk, and on the same text curated: {steps} steps"
+    )
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         folder = Path(name)
         write_texts(folder)

@@ -2,8 +2,8 @@
 
     python -m benchmarks.curation [PYTHON]
 
-PYTHON is that of an environment with datatrove, which `make test-peers` installs in build/peers; without it that comparison is
-left out.
+PYTHON is that of an environment with datatrove, which `make test-peers` installs in build/peers; without it that
+comparison is left out.
 """
 
 import json
@@ -54,7 +54,11 @@ def main():
         ],
         [MinhashDedupBuckets(f"{out}/signatures", f"{out}/buckets")],
         [MinhashDedupCluster(f"{out}/buckets", f"{out}/removed")],
-        [JsonlReader(f"{out}/filtered"), MinhashDedupFilter(f"{out}/removed"), JsonlWriter(f"{out}/kept", compression=None)],
+        [
+            JsonlReader(f"{out}/filtered"),
+            MinhashDedupFilter(f"{out}/removed"),
+            JsonlWriter(f"{out}/kept", compression=None),
+        ],
     ]
     for tasks, pipeline in zip((2, 14, 1, 2), steps, strict=True):
         LocalPipelineExecutor(pipeline, tasks=tasks, workers=min(tasks, 2), logging_dir=f"{out}/logs{tasks}").run()
@@ -77,7 +81,9 @@ def texts() -> Iterator[str]:
 
 
 def write_raw(folder: Path, size: int, files: int, mark: str = "") -> int:
-    """Spread about so many bytes of text over files of records; returns the bytes of text. What is short is added again."""
+    """Spread about so many bytes of text over files of records; returns the bytes of text. What is short is added
+    again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written = round_number = 0
     opened = [open(folder / f"{number:05d}.jsonl", "w", encoding="utf-8") for number in range(files)]  # noqa: SIM115
@@ -102,7 +108,9 @@ def write_job(folder: Path, raw: Path, name: str, curated: bool) -> Path:
         "workers": WORKERS,
     }
     path = folder / f"{name}.json"
-    path.write_text(json.dumps({"store": str(folder / name), "data": {**data, **({"curation": CURATION} if curated else {})}}))
+    path.write_text(
+        json.dumps({"store": str(folder / name), "data": {**data, **({"curation": CURATION} if curated else {})}})
+    )
     return path
 
 
@@ -150,7 +158,9 @@ def changed_file(folder: Path) -> None:
         with open(raw / "00007.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps({"text": "one more document, " * 20}) + "\n")
         again = run_timed(command)
-        say(f"{written / 1e6:.0f} MB in 10,000 files: the first pass, one changed file", f"{first:.1f} s, {again:.1f} s")
+        say(
+            f"{written / 1e6:.0f} MB in 10,000 files: the first pass, one changed file", f"{first:.1f} s, {again:.1f} s"
+        )
         say("time, changed file / first pass", f"{again / first:.3f}", "below 0.05")
         shutil.rmtree(raw)
 

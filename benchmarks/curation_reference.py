@@ -51,11 +51,18 @@ def compare(rules: str, ours: list[str], theirs: list[str], origins: list[str], 
     say(f"{rules}: dropped here, dropped there", f"{sum(map(bool, ours)):,}, {sum(map(bool, theirs)):,}")
     same = [bool(own) == bool(other) for own, other in pairs]
     say(f"{rules}: same verdict", percent(same), "100.00 %" if exactly else "")
-    say(f"{rules}: same verdict and reason", percent([own == other for own, other in pairs]), "100.00 %" if exactly else "")
+    say(
+        f"{rules}: same verdict and reason",
+        percent([own == other for own, other in pairs]),
+        "100.00 %" if exactly else "",
+    )
     if all(same):
         return
     for origin in dict.fromkeys(origins):
-        say(f"    same verdict, {origin}", percent([each for each, of in zip(same, origins, strict=True) if of == origin]))
+        say(
+            f"    same verdict, {origin}",
+            percent([each for each, of in zip(same, origins, strict=True) if of == origin]),
+        )
     for (own, other), count in Counter(pair for pair in pairs if bool(pair[0]) != bool(pair[1])).most_common(6):
         say(f"    {own or 'kept'} here, {other or 'kept'} there", f"{count:,}")
 

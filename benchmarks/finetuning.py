@@ -2,8 +2,8 @@
 
     python -m benchmarks.finetuning DATA MODEL [SEEDS]
 
-DATA is a folder with MRPC's train.tsv and validation.tsv (columns sentence1, sentence2, label; quote characters are text),
-MODEL the folder of a pretrained model. Both sides run as whole processes in turn, from raw files to scores.
+DATA is a folder with MRPC's train.tsv and validation.tsv (columns sentence1, sentence2, label; quote characters are
+text), MODEL the folder of a pretrained model. Both sides run as whole processes in turn, from raw files to scores.
 """
 
 import json

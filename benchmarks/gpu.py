@@ -1,7 +1,7 @@
 """What only a machine with GPUs can show: `python -m benchmarks.gpu`, without Prefect.
 
-In fp32, bf16 and fp16, on one GPU and on all: the loss curve against fp32 on one, tokens a second and MFU; and a run that is
-stopped and continued, against one that is not.
+In fp32, bf16 and fp16, on one GPU and on all: the loss curve against fp32 on one, tokens a second and MFU; and a run
+that is stopped and continued, against one that is not.
 """
 
 import json
@@ -21,7 +21,14 @@ from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say
 
 MODEL = {"model_type": "gpt2", "n_layer": 12, "n_head": 12, "n_embd": 768, "n_positions": 1024, "vocab_size": 8192}
-TRAINING = {"max_steps": 120, "context": 1024, "global_batch": 32, "warmup_steps": 20, "log_every": 10, "save_every": 40}
+TRAINING = {
+    "max_steps": 120,
+    "context": 1024,
+    "global_batch": 32,
+    "warmup_steps": 20,
+    "log_every": 10,
+    "save_every": 40,
+}
 
 
 def run(folder: Path, name: str, ranks: int, stop_after: int | None = None, **training: Any) -> list[dict[str, Any]]:
@@ -29,7 +36,15 @@ def run(folder: Path, name: str, ranks: int, stop_after: int | None = None, **tr
     config = folder / f"{name}.json"
     values = job(folder, MODEL, **{**TRAINING, **training}).model_dump(mode="json")
     config.write_text(json.dumps({**values, "run": name}))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m", "trainer"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={ranks}",
+        "-m",
+        "trainer",
+    ]
     records = folder / "store" / "runs" / name / "metrics.jsonl"
     with open(folder / f"{name}.log", "w") as said:
         process = subprocess.Popen([*command, str(config)], stdout=said, stderr=said)
@@ -67,7 +82,11 @@ def main() -> int:
         whole = run(folder, "whole", 1, precision="bf16")
         run(folder, "stopped", 1, stop_after=60, precision="bf16")
         continued = run(folder, "stopped", 1, precision="bf16")
-        say("stopped and continued: the same losses", str([r["loss"] for r in whole] == [r["loss"] for r in continued]), "True")
+        say(
+            "stopped and continued: the same losses",
+            str([r["loss"] for r in whole] == [r["loss"] for r in continued]),
+            "True",
+        )
     return 0
 
 

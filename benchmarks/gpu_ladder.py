@@ -1,8 +1,9 @@
 """How fast one GPU trains, rung by rung: `python -m benchmarks.gpu_ladder gpt2|llama [RUNG ...] [--profile FILE]`.
 
-gpt2 has 124M parameters, a context of 1,024 and a vocabulary of 50,304; llama has 1.1B and a context of 2,048. All in bf16,
-without dropout, on random tokens. Each rung takes the trainer's own step; tokens a second, MFU and the greatest memory are
-those of the steps after the warm-up. The last rungs are transformers.Trainer and a loop as nanoGPT's, with their best settings.
+gpt2 has 124M parameters, a context of 1,024 and a vocabulary of 50,304; llama has 1.1B and a context of 2,048. All in
+bf16, without dropout, on random tokens. Each rung takes the trainer's own step; tokens a second, MFU and the greatest
+memory are those of the steps after the warm-up. The last rungs are transformers.Trainer and a loop as nanoGPT's, with
+their best settings.
 """
 
 import argparse
@@ -44,7 +45,9 @@ KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENT
 
 @dataclass(frozen=True)
 class Rung:
-    """One way to train: logits at a time (None: all), compiled or not, rows a micro-batch, the attention's masks and kernel."""
+    """One way to train: logits at a time (None: all), compiled or not, rows a micro-batch, the attention's masks and
+    kernel.
+    """
 
     chunk: int | None = 2**28
     compile: bool = True
@@ -98,7 +101,9 @@ def tokens(rows: int, config: PretrainedConfig) -> torch.Tensor:
 
 
 def measured(step: Callable[[], torch.Tensor], in_step: int, model: Any, config: PretrainedConfig) -> dict[str, float]:
-    """The figures of a step over so many tokens, which returns its loss. The same tokens come every time: it must fall."""
+    """The figures of a step over so many tokens, which returns its loss. The same tokens come every time: it must
+    fall.
+    """
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
     first = float(step())
@@ -165,7 +170,9 @@ def write_profile(step: Callable[[], object], path: Path) -> None:
         for _ in range(3):
             step()
         torch.cuda.synchronize()
-    path.write_text(profile.key_averages().table(sort_by="self_cuda_time_total", row_limit=40, max_name_column_width=90))
+    path.write_text(
+        profile.key_averages().table(sort_by="self_cuda_time_total", row_limit=40, max_name_column_width=90)
+    )
 
 
 def nanogpt_loop(config: PretrainedConfig, rows: int, accumulate: int) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Small labelled tasks of the kinds that GLUE has, made of the sentences of the standard library's documentation.
 
-cola: is the sentence as it was written, or were its words disturbed? mrpc: was a pair's second sentence only shortened, or a
-word of it replaced by another? stsb: which share of the words do the two sentences have in common, from 0 to 5?
+cola: is the sentence as it was written, or were its words disturbed? mrpc: was a pair's second sentence only shortened,
+or a word of it replaced by another? stsb: which share of the words do the two sentences have in common, from 0 to 5?
 """
 
 import random
@@ -17,7 +17,9 @@ SPLITS = {"train": 1600, "validation": 400}
 
 
 def make_task(name: str, folder: Path) -> Path:
-    """Write a task's train.tsv and validation.tsv below a folder; returns theirs. The same on every machine of one Python."""
+    """Write a task's train.tsv and validation.tsv below a folder; returns theirs. The same on every machine of one
+    Python.
+    """
     target = folder / name
     target.mkdir(parents=True, exist_ok=True)
     texts = iter(sorted(sentences(), key=lambda text: stable_key(name, text)))
@@ -25,7 +27,9 @@ def make_task(name: str, folder: Path) -> Path:
     chance = random.Random(name)
     for split, count in SPLITS.items():
         rows = (make(next(texts), next(texts), chance) for _ in range(count))
-        target.joinpath(f"{split}.tsv").write_text("\n".join(["\t".join(header), *("\t".join(row) for row in rows), ""]))
+        target.joinpath(f"{split}.tsv").write_text(
+            "\n".join(["\t".join(header), *("\t".join(row) for row in rows), ""])
+        )
     return target
 
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.many_documents [DOCUMENTS]
 
-The text of 100 million documents would take hours to measure; what is bounded is the pass over the keys of all of them, and the
-comparison of those that share one. Keys and n-grams are made up here, and each key that documents share was planted, so it is
-known how many must go.
+The text of 100 million documents would take hours to measure; what is bounded is the pass over the keys of all of them,
+and the comparison of those that share one. Keys and n-grams are made up here, and each key that documents share was
+planted, so it is known how many must go.
 """
 
 import sys
@@ -95,7 +95,9 @@ def write_made_up_ngrams(decided: Deciding) -> None:
     alive[:] = False
     alive[sharing.documents] = True
     for part in parts_of(folder, decided.options.near, units, alive):
-        hashes = family[part.documents].astype(np.uint64)[:, None] * np.uint64(NGRAMS) + np.arange(NGRAMS, dtype=np.uint64)
+        hashes = family[part.documents].astype(np.uint64)[:, None] * np.uint64(NGRAMS) + np.arange(
+            NGRAMS, dtype=np.uint64
+        )
         write_ngrams(decided.store, part, hashes)
 
 
@@ -121,7 +123,10 @@ def main(documents: int) -> None:
         command = ["-m", "benchmarks.many_documents", "decide", folder, str(documents), str(dropped)]
         seconds, peak = run_watched(command)
         pairs = sum(path.stat().st_size for path in Path(job.store, "measures/pairs").rglob("*") if path.is_file())
-        say("time, peak memory of all processes, kept of pairs", f"{seconds:.0f} s, {peak:.0f} MiB, {pairs / 2**20:.0f} MiB")
+        say(
+            "time, peak memory of all processes, kept of pairs",
+            f"{seconds:.0f} s, {peak:.0f} MiB, {pairs / 2**20:.0f} MiB",
+        )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,9 @@ def run_other(command: list[str]) -> float:
 
 
 def run_watched(command: list[str]) -> tuple[float, float]:
-    """The same, with the peak resident memory of it and its children together, in MiB; looking at that takes time, too."""
+    """The same, with the peak resident memory of it and its children together, in MiB; looking at that takes time,
+    too.
+    """
     with highest(lambda: sum(map(_resident, descendants(os.getpid()))), every=0.05) as peak:
         seconds = run_timed(command)
     return seconds, peak[0]

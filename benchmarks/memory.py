@@ -68,9 +68,15 @@ def main() -> None:
         folder = Path(name)
         raw_corpora(folder / "raw")
         for size, (layers, channels) in SHAPES.items():
-            model: dict[str, Any] = {"model_type": "gpt2", "n_layer": layers, "n_head": channels // 64, "n_embd": channels}
+            model: dict[str, Any] = {
+                "model_type": "gpt2",
+                "n_layer": layers,
+                "n_head": channels // 64,
+                "n_embd": channels,
+            }
             bench = job(
-                folder, {**model, "n_positions": 256, "vocab_size": 8192}, max_steps=STEPS, save_every=SAVED, global_batch=4,
+                folder, {**model, "n_positions": 256, "vocab_size": 8192}, max_steps=STEPS, save_every=SAVED,
+                global_batch=4,
                 micro_batch=4, log_every=1, warmup_steps=1,
             ).model_copy(update={"run": size})  # fmt: skip
             prepare(bench.preparation(), here(silent()))

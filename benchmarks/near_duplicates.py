@@ -2,9 +2,9 @@
 
     python -m benchmarks.near_duplicates [FOLDER ...]
 
-A FOLDER is a corpus: its files that hold text in UTF-8, and manual pages, one document each. Three corpora are made besides, of
-documents that resemble each other and are no duplicates: tests that differ in a constant, functions below one licence, and
-product pages.
+A FOLDER is a corpus: its files that hold text in UTF-8, and manual pages, one document each. Three corpora are made
+besides, of documents that resemble each other and are no duplicates: tests that differ in a constant, functions below
+one licence, and product pages.
 """
 
 import random
@@ -24,16 +24,18 @@ from trainer.store.storage import Store
 
 TEXT = re.compile(r"\.(pyi?|txt|md|rst|html?|[ch]|[1-9][a-z]*\.gz)$")
 
-LICENCE = """# Licensed under the Example License, Version 2 (the License); you may not use this file except in compliance with
-# the License. You may obtain a copy of the License from its owner. Unless required by law or agreed to in writing, software
-# distributed under the License is distributed on an "AS IS" BASIS, WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either
-# express or implied. See the License for the specific language governing permissions and limitations under it.
+LICENCE = """# Licensed under the Example License, Version 2 (the License); you may not use this file except in
+# compliance with the License. You may obtain a copy of the License from its owner. Unless required by
+# law or agreed to in writing, software distributed under the License is distributed on an "AS IS"
+# BASIS, WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied. See the License for
+# the specific language governing permissions and limitations under it.
 """
 
-PAGE = """{name}. Welcome to our shop, where every order of more than fifty is sent free of charge to all places in the country.
-Read what other customers say about {name} before you choose. Size {size}, weight {weight} grams, article number {number}.
-{words}. All prices hold the tax. You may send it back within thirty days if it is not what you wanted. Our service answers
-your questions from Monday to Friday between nine and five. Subscribe to our letter and never miss another offer of the week.
+PAGE = """{name}. Welcome to our shop, where every order of more than fifty is sent free of charge to all places in the
+country. Read what other customers say about {name} before you choose. Size {size}, weight {weight} grams, article
+number {number}. {words}. All prices hold the tax. You may send it back within thirty days if it is not what you wanted.
+Our service answers your questions from Monday to Friday between nine and five. Subscribe to our letter and never miss
+another offer of the week.
 """
 
 
@@ -68,7 +70,9 @@ def pages(draw: random.Random) -> Iterator[str]:
 
 def texts(folder: Path) -> list[Path]:
     """The files below a folder that hold text."""
-    return sorted(path for path in folder.rglob("*") if TEXT.search(path.name) and path.is_file() and path.stat().st_size)
+    return sorted(
+        path for path in folder.rglob("*") if TEXT.search(path.name) and path.is_file() and path.stat().st_size
+    )
 
 
 def measure(name: str, corpus: dict[str, object], store: Path) -> None:
@@ -83,7 +87,10 @@ def measure(name: str, corpus: dict[str, object], store: Path) -> None:
     found = open_decisions(Store(job.store), key, "it")
     exact, alike = (found.reasons == reasons.index(reason) for reason in (EXACT, NEAR))
     pairs = alike[found.duplicates]
-    similar, contained = found.similarity[pairs] >= near.least_similarity, found.contained[pairs] >= near.least_contained
+    similar, contained = (
+        found.similarity[pairs] >= near.least_similarity,
+        found.contained[pairs] >= near.least_contained,
+    )
     print(
         f"| {name} | {len(found.reasons):,} | {exact.sum():,} | {alike.sum():,} | {(~similar & contained).sum():,} | "
         f"{(~similar & ~contained).sum():,} |", flush=True

@@ -1,11 +1,13 @@
-"""Are fine-tuned models as good as those of the plain loop? Paired runs: the same data, the same new head, the same seed.
+"""Are fine-tuned models as good as those of the plain loop? Paired runs: the same data, the same new head, the same
+seed.
 
     python -m benchmarks.paired DATA MODEL [--tasks cola mrpc stsb] [--seeds 8] [--first-seed 0] [--examples N]
 
-DATA holds the tasks' folders (cola, mrpc, stsb), each with train.tsv and validation.tsv; one that is not there is made of the
-standard library's documentation. MODEL is the folder of a pretrained model. Three ways, all in this process, in turn for every
-seed: the plain loop of the Hugging Face course, headrace with batches by length, and headrace with random batches. Each pair of
-ways is compared by a paired t-test and Wilcoxon's signed-rank test; the interval is the t-test's, of 95 %.
+DATA holds the tasks' folders (cola, mrpc, stsb), each with train.tsv and validation.tsv; one that is not there is made
+of the standard library's documentation. MODEL is the folder of a pretrained model. Three ways, all in this process, in
+turn for every seed: the plain loop of the Hugging Face course, headrace with batches by length, and headrace with
+random batches. Each pair of ways is compared by a paired t-test and Wilcoxon's signed-rank test; the interval is the
+t-test's, of 95 %.
 """
 
 import argparse
@@ -43,7 +45,10 @@ def main(data: str, model: str, tasks: list[str], seeds: int, first_seed: int, e
             found = Path(data, task.name)
             source = found if found.is_dir() else make_task(task.name, folder)
             train = first_lines(source / "train.tsv", folder / "first" / task.name, examples)
-            print(f"{task.name}, {'of its own' if found.is_dir() else 'made'}: {seeds} seeds of {EPOCHS} epochs", flush=True)
+            print(
+                f"{task.name}, {'of its own' if found.is_dir() else 'made'}: {seeds} seeds of {EPOCHS} epochs",
+                flush=True,
+            )
             scores, seconds = run_task(
                 task, (train, source / "validation.tsv"), model, range(first_seed, first_seed + seeds), folder
             )

@@ -44,8 +44,12 @@ def job_values(task: Task, train: str, validation: str, model: str, seed: int, s
     }
 
 
-def train_plainly(task: Task, train: str, validation: str, model_folder: str, seed: int, cache: str) -> dict[str, float]:
-    """Random batches of 8 padded to their longest, AdamW, a linear schedule, no clipping; returns the validation figures."""
+def train_plainly(
+    task: Task, train: str, validation: str, model_folder: str, seed: int, cache: str
+) -> dict[str, float]:
+    """Random batches of 8 padded to their longest, AdamW, a linear schedule, no clipping; returns the validation
+    figures.
+    """
     import torch
     from datasets import load_dataset
     from torch.utils.data import DataLoader
@@ -55,13 +59,19 @@ def train_plainly(task: Task, train: str, validation: str, model_folder: str, se
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     files = {"train": train, "validation": validation}
     raw = load_dataset("csv", data_files=files, sep="\t", quoting=3, cache_dir=cache)
-    sets = raw.map(lambda rows: tokenizer(*(rows[column] for column in task.text_columns), truncation=True), batched=True)
+    sets = raw.map(
+        lambda rows: tokenizer(*(rows[column] for column in task.text_columns), truncation=True), batched=True
+    )
     sets = sets.rename_column("label", "labels")
-    sets = sets.remove_columns([c for c in sets["train"].column_names if c not in (*tokenizer.model_input_names, "labels")])
+    sets = sets.remove_columns(
+        [c for c in sets["train"].column_names if c not in (*tokenizer.model_input_names, "labels")]
+    )
     collate = DataCollatorWithPadding(tokenizer)
     batches = DataLoader(sets["train"], batch_size=BATCH, shuffle=True, collate_fn=collate)
     torch.manual_seed(seed)  # the same new head as with any other loop that begins with this seed
-    model = AutoModelForSequenceClassification.from_pretrained(model_folder, num_labels=task.labels, dtype=torch.float32)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        model_folder, num_labels=task.labels, dtype=torch.float32
+    )
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)

@@ -2,10 +2,10 @@
 
     python -m benchmarks.predicting MODEL [TEXTS] [PAIRS]
 
-MODEL is the folder of a sequence-classification model with its tokenizer, or of any encoder, which then gets an untrained head.
-The texts are sentences and paragraphs of the standard library's documentation, of all lengths. Both sides are whole processes,
-from a JSON Lines file to a file of predictions, in turn; the pipeline takes the best batch size of BATCHES, found first.
-Processor time is told as well: other work on the machine changes it less.
+MODEL is the folder of a sequence-classification model with its tokenizer, or of any encoder, which then gets an
+untrained head. The texts are sentences and paragraphs of the standard library's documentation, of all lengths. Both
+sides are whole processes, from a JSON Lines file to a file of predictions, in turn; the pipeline takes the best batch
+size of BATCHES, found first. Processor time is told as well: other work on the machine changes it less.
 """
 
 import hashlib
@@ -80,7 +80,9 @@ def with_pipeline(model: str, path: str, out: str, batch: int) -> None:
 
 
 class Side(NamedTuple):
-    """What one side took: seconds of the whole process, those without its start and imports, processor time; its answers."""
+    """What one side took: seconds of the whole process, those without its start and imports, processor time; its
+    answers.
+    """
 
     whole: float
     net: float
@@ -133,7 +135,9 @@ def _difference(ours: list[dict[str, float]], theirs: list[dict[str, float]]) ->
 
 def main(model: str, count: int = 10_000, pairs: int = 3) -> None:
     """Run both sides in turn and print the figures."""
-    print(f"predicting: {count:,} new texts, fp32 on the CPU, against transformers.pipeline (whole processes)", flush=True)
+    print(
+        f"predicting: {count:,} new texts, fp32 on the CPU, against transformers.pipeline (whole processes)", flush=True
+    )
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         folder = Path(name)
         classifier = make_classifier(model, folder / "model")
@@ -153,10 +157,18 @@ def main(model: str, count: int = 10_000, pairs: int = 3) -> None:
                 f"{who}: texts a second, start and imports apart",
                 f"{count / statistics.median(side.net for side in each):,.0f}",
             )
-        for figure, what in (("whole", "whole processes"), ("net", "start and imports apart"), ("processor", "processor time")):
+        for figure, what in (
+            ("whole", "whole processes"),
+            ("net", "start and imports apart"),
+            ("processor", "processor time"),
+        ):
             ratios = [getattr(mine, figure) / getattr(other, figure) for mine, other in zip(ours, theirs, strict=True)]
             say(f"time, headrace / pipeline: {what}", spread(ratios), "at most 1.0")
-        say("greatest difference of a probability", f"{_difference(ours[0].answers, theirs[0].answers):.1e}", "at most 1e-4")
+        say(
+            "greatest difference of a probability",
+            f"{_difference(ours[0].answers, theirs[0].answers):.1e}",
+            "at most 1e-4",
+        )
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python -m benchmarks.ray_engine [tokenization] [training]
 
-A cluster of one node with as many cores as tokenization and training use is up already. Each engine's stages are run in turn,
-as a flow runs them. Tokenization: seconds of the whole stage, for about 300 MB. Training: the seconds of a step, once those
-that warm up are over, of the fastest tenth, which other work on the machine disturbs least; and the seconds of the whole stage,
-most of which are those of its beginning, which are told only.
+A cluster of one node with as many cores as tokenization and training use is up already. Each engine's stages are run in
+turn, as a flow runs them. Tokenization: seconds of the whole stage, for about 300 MB. Training: the seconds of a step,
+once those that warm up are over, of the fastest tenth, which other work on the machine disturbs least; and the seconds
+of the whole stage, most of which are those of its beginning, which are told only.
 """
 
 import logging
@@ -67,7 +67,12 @@ def time_tokenization(folder: Path, engines: Engines) -> None:
     """Seconds of the stage."""
     (folder / "raw").mkdir()
     print(f"tokenization of {write_raw(folder / 'raw', COPIES) / 1e6:.0f} MB on {CORES} cores")
-    tell([{kind: tokenize(folder, f"{kind}-{pair}", engine) for kind, engine in engines.items()} for pair in range(PAIRS)])
+    tell(
+        [
+            {kind: tokenize(folder, f"{kind}-{pair}", engine) for kind, engine in engines.items()}
+            for pair in range(PAIRS)
+        ]
+    )
 
 
 def time_training(folder: Path, engines: Engines) -> None:
@@ -75,7 +80,8 @@ def time_training(folder: Path, engines: Engines) -> None:
     print(f"a step of training on {CORES} ranks")
     data = small_data()
     trained = [
-        {kind: train(folder, f"{kind}-{pair}", engine, data) for kind, engine in engines.items()} for pair in range(PAIRS)
+        {kind: train(folder, f"{kind}-{pair}", engine, data) for kind, engine in engines.items()}
+        for pair in range(PAIRS)
     ]
     tell([{kind: step for kind, (step, _) in pair.items()} for pair in trained])
     for kind in engines:
@@ -94,7 +100,11 @@ def tell(pairs: list[dict[str, float]]) -> None:
 def tokenize(folder: Path, name: str, engine: dict[str, Any]) -> float:
     """Seconds of the stage that makes the shards; the tokenizer, and what is known of the raw files, is there."""
     corpora = [{"name": "code", "paths": [f"{folder}/raw/*.txt"]}]
-    data = {"corpora": corpora, "tokenizer": {"vocab_size": 16384, "sample_bytes": 16_000_000}, "shards": {"num_shards": 8}}
+    data = {
+        "corpora": corpora,
+        "tokenizer": {"vocab_size": 16384, "sample_bytes": 16_000_000},
+        "shards": {"num_shards": 8},
+    }
     job = {"store": str(folder / "tokens" / name), "data": {**data, "workers": CORES}, "engine": engine}
     tokenizer = stage("tokenizer", {"job": job})
     begun = time.perf_counter()
@@ -106,7 +116,12 @@ def small_data() -> dict[str, Any]:
     """A corpus of two megabytes."""
     paths = [f"{sysconfig.get_path('stdlib')}/[a-i]*.py"]
     corpora = [{"name": "code", "paths": paths, "format": "source"}]
-    return {"corpora": corpora, "tokenizer": {"vocab_size": 4096}, "shards": {"num_shards": 2}, "validation_fraction": 0.03}
+    return {
+        "corpora": corpora,
+        "tokenizer": {"vocab_size": 4096},
+        "shards": {"num_shards": 2},
+        "validation_fraction": 0.03,
+    }
 
 
 def train(folder: Path, name: str, engine: dict[str, Any], data: dict[str, Any]) -> tuple[float, float]:
@@ -114,7 +129,8 @@ def train(folder: Path, name: str, engine: dict[str, Any], data: dict[str, Any])
     model = {"model_type": "gpt2", "n_layer": 4, "n_head": 4, "n_embd": 192, "n_positions": 256}
     settings = {"max_steps": 120, "context": 256, "global_batch": 8, "log_every": 1, "processes": CORES}
     job = {
-        "store": str(folder / "runs" / name), "data": data, "model": {"config": model}, "training": settings, "engine": engine,
+        "store": str(folder / "runs" / name), "data": data, "model": {"config": model}, "training": settings,
+        "engine": engine,
     }  # fmt: skip
     preparation = {key: job[key] for key in ("store", "data")}
     tokenizer = stage("tokenizer", {"job": preparation})
@@ -122,7 +138,9 @@ def train(folder: Path, name: str, engine: dict[str, Any], data: dict[str, Any])
     begun = time.perf_counter()
     made = stage("train", {"job": job, "data": {"tokenizer": tokenizer, "shards": [shards]}}, CORES, engine)
     whole = time.perf_counter() - begun
-    records = [record for record in read_records(Store(str(folder / "runs" / name)), made["key"]) if record["kind"] == "train"]
+    records = [
+        record for record in read_records(Store(str(folder / "runs" / name)), made["key"]) if record["kind"] == "train"
+    ]
     steps = [8 * 256 / record["tokens_per_second"] for record in records[WARM_UP:]]
     return statistics.quantiles(steps, n=10)[0], whole
 

@@ -29,7 +29,9 @@ def seconds_to_first_step(bench: PipelineJob, step: int) -> float:
     process = subprocess.Popen([sys.executable, "-m", "trainer", str(path)], stderr=subprocess.DEVNULL)
     try:
         while process.poll() is None:
-            tail = metrics.read_bytes()[-1000:].decode().rpartition("\n")[0].splitlines()[1:] if metrics.exists() else []
+            tail = (
+                metrics.read_bytes()[-1000:].decode().rpartition("\n")[0].splitlines()[1:] if metrics.exists() else []
+            )
             if any(json.loads(line)["step"] > step for line in tail if '"kind": "train"' in line):
                 seconds = time.perf_counter() - started
                 while not (metrics.parent / "checkpoint-last").exists() and process.poll() is None:
@@ -43,7 +45,9 @@ def seconds_to_first_step(bench: PipelineJob, step: int) -> float:
 
 
 def move_checkpoint(run: Path, step: int) -> None:
-    """Turn the run's checkpoint into one of a late step: the position is all that differs, as the order is arithmetic."""
+    """Turn the run's checkpoint into one of a late step: the position is all that differs, as the order is
+    arithmetic.
+    """
     from trainer.records.sealed import folder_name, seal_line, write_pointer
     from trainer.store.manifest import digest_file, make_manifest, seal
     from trainer.store.storage import Store

@@ -1,4 +1,5 @@
-"""The store on S3: transfers against boto3's, training from a cold cache against a local disk, requests a training step.
+"""The store on S3: transfers against boto3's, training from a cold cache against a local disk, requests a training
+step.
 
 A real server (SeaweedFS) on this machine serves all of it.
 """
@@ -49,7 +50,9 @@ def compare_transfers(folder: Path, server: S3Server) -> tuple[list[float], list
         os.environ["HEADRACE_CACHE"] = str(folder / f"cache-{pair}")
         store = Store(server.new_store())
 
-        ups.append(_speed(pair, partial(store.put_folder, source, "shards/a", "manifest.json"), partial(_boto3_up, source)))
+        ups.append(
+            _speed(pair, partial(store.put_folder, source, "shards/a", "manifest.json"), partial(_boto3_up, source))
+        )
         shards = ShardFiles(store, "shards/a", files, sums, np.dtype("<u2"))
         downs.append(_speed(pair, partial(_fetch, shards), partial(_boto3_down, folder / f"plain-{pair}")))
     return ups, downs
@@ -95,7 +98,9 @@ def _rate(bench: PipelineJob, run: str) -> float:
 def _boto3_up(folder: Path) -> None:
     client = boto3.client("s3")
     with ThreadPoolExecutor(UPLOADS) as pool:
-        list(pool.map(lambda path: client.upload_file(str(path), BUCKET, f"plain/{path.name}"), sorted(folder.iterdir())))
+        list(
+            pool.map(lambda path: client.upload_file(str(path), BUCKET, f"plain/{path.name}"), sorted(folder.iterdir()))
+        )
 
 
 def _boto3_down(folder: Path) -> None:

@@ -1,7 +1,8 @@
 """What a very large run asks of the project's own order, manifests and plans.
 
-It has 15 trillion tokens in 100,000 shards, 1,024 ranks and 400 billion parameters. No token is made: what is decided without
-reading any is run, on the real code. What depends on a cluster's hardware is worked out from rates that are stated.
+It has 15 trillion tokens in 100,000 shards, 1,024 ranks and 400 billion parameters. No token is made: what is decided
+without reading any is run, on the real code. What depends on a cluster's hardware is worked out from rates that are
+stated.
 """
 
 import math
@@ -79,9 +80,21 @@ def shard_set(name: str, shards: int) -> Manifest:
     ]
     files += [FileRecord(name=record_file(number), size=2000, sha256=f"{number:064x}") for number in range(shards)]
     totals = dict.fromkeys(
-        ["raw_bytes", "text_bytes", "validation_bytes", "validation_token_bytes", "bad_records", "validation_documents"], 0
+        [
+            "raw_bytes",
+            "text_bytes",
+            "validation_bytes",
+            "validation_token_bytes",
+            "bad_records",
+            "validation_documents",
+        ],
+        0,
     )
-    totals |= {"documents": shards * TOKENS // 1000, "tokens": shards * TOKENS, "validation_tokens": shards * HELD_OUT_TOKENS}
+    totals |= {
+        "documents": shards * TOKENS // 1000,
+        "tokens": shards * TOKENS,
+        "validation_tokens": shards * HELD_OUT_TOKENS,
+    }
     details = {
         "corpus": name, "dtype": DTYPE, "block_bytes": 32768, "eos_id": 0, "vocab_size": 128_256, "num_shards": shards,
         "tokenizer": "tokenizers/bpe-0123456789abcdef", "tokenizer_sha256": "0" * 64, "shard_tokens": [TOKENS] * shards,
@@ -109,7 +122,9 @@ def open_all(store: Store, keys: list[str]) -> tuple[StepPlan, DataOrder]:
 
 
 def shards_met(order: DataOrder, plan: StepPlan, first: int, steps: int) -> int:
-    """Shards that a node comes to anew in some steps; it lets go of a corpus's when it draws others from that corpus."""
+    """Shards that a node comes to anew in some steps; it lets go of a corpus's when it draws others from that
+    corpus.
+    """
     met, near = 0, dict[int, set[int]]()
     share = plan.global_batch // RANKS * RANKS_A_NODE
     for number in range(first, first + steps):

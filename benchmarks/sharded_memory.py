@@ -1,4 +1,6 @@
-"""What models of billions of parameters take that are divided among ranks: memory of each, and disk. Nothing is allocated."""
+"""What models of billions of parameters take that are divided among ranks: memory of each, and disk. Nothing is
+allocated.
+"""
 
 from typing import NamedTuple
 
@@ -21,15 +23,16 @@ FAMILY = {
 """The shapes of Llama 2 (Touvron et al., 2023)."""
 
 TRAINING = TrainingConfig(
-    max_steps=1, context=4096, global_batch=64, micro_batch=1, precision="bf16", sharding="fsdp", gradient_checkpointing=True,
+    max_steps=1, context=4096, global_batch=64, micro_batch=1, precision="bf16", sharding="fsdp",
+    gradient_checkpointing=True,
     sum_each_micro_batch=True,
 )  # fmt: skip
 """Windows of 4096 tokens, one a rank at a time."""
 
 
 class Scale(NamedTuple):
-    """Bytes of a rank's GPU while it trains, of its host's memory for the copies of a save, and of its part of a checkpoint;
-    of a whole one, of all that a run keeps, and of its final model."""
+    """Bytes of a rank's GPU while it trains, of its host's memory for the copies of a save, and of its part of a
+    checkpoint; of a whole one, of all that a run keeps, and of its final model."""
 
     device: int
     copies: int
@@ -43,7 +46,9 @@ def plan_scale(config: PretrainedConfig, training: TrainingConfig, ranks: int) -
     """What training a model takes on some ranks with a GPU each."""
     units = count_units(config, None, AutoModelForCausalLM)
     shares = divide(training, units, ranks)
-    activations = activation_bytes(training, training.context, config, ranks, guess_activations(config, training), gpu=True)
+    activations = activation_bytes(
+        training, training.context, config, ranks, guess_activations(config, training), gpu=True
+    )
     return Scale(
         device=shares.state + shares.gathered + shares.accumulated + activations,
         copies=shares.copies,
@@ -57,10 +62,13 @@ def plan_scale(config: PretrainedConfig, training: TrainingConfig, ranks: int) -
 def table() -> list[str]:
     """The plan of both models on 8 and on 64 ranks, as the lines of a Markdown table."""
     lines = [
-        "| Model | Ranks | A rank's GPU | A rank's copies | A rank's part | A checkpoint | A run keeps | The final model |",
+        "| Model | Ranks | A rank's GPU | A rank's copies | A rank's part | A checkpoint | A run keeps | The final "
+        "model |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, config in FAMILY.items():
         for ranks in (8, 64):
-            lines.append(f"| {name} | {ranks} | {' | '.join(size(each) for each in plan_scale(config, TRAINING, ranks))} |")
+            lines.append(
+                f"| {name} | {ranks} | {' | '.join(size(each) for each in plan_scale(config, TRAINING, ranks))} |"
+            )
     return lines

@@ -66,7 +66,9 @@ def with_datasets(tokenizer: str, raw: str, out: str) -> None:
 
 
 def main() -> None:
-    """Time both in turn, after a run of each that fills the page cache and whose memory is watched, which takes time itself."""
+    """Time both in turn, after a run of each that fills the page cache and whose memory is watched, which takes time
+    itself.
+    """
     from benchmarks.measure import run_timed, run_watched, say, spread  # loads torch, which what is timed does not need
 
     print("tokenization: raw files to published shards, against datasets.map (same tokenizer, 2 processes)")
@@ -82,12 +84,21 @@ def main() -> None:
             here(silent())("tokenizer", load_job(PrepareJob, str(path)))
             shutil.rmtree(folder / f"store-{number}" / "cache")  # where the look for the tokenizer is remembered
             own = ["-m", "benchmarks.tokenization"]
-            return [*own, "headrace", str(path)], [*own, "datasets", tokenizer, str(folder / "raw"), f"{folder}/{number}"]
+            return [*own, "headrace", str(path)], [
+                *own,
+                "datasets",
+                tokenizer,
+                str(folder / "raw"),
+                f"{folder}/{number}",
+            ]
 
         peaks = [run_watched(command)[1] for command in commands(0)]
         pairs = [[run_timed(command) for command in commands(number)] for number in range(1, PAIRS + 1)]
     ours, theirs = zip(*pairs, strict=True)
-    say(f"headrace, {size / 1e6:.0f} MB in {COPIES} x the standard library", f"{size / 1e6 / statistics.median(ours):.1f} MB/s")
+    say(
+        f"headrace, {size / 1e6:.0f} MB in {COPIES} x the standard library",
+        f"{size / 1e6 / statistics.median(ours):.1f} MB/s",
+    )
     say("datasets.map", f"{size / 1e6 / statistics.median(theirs):.1f} MB/s")
     say("speed, headrace / datasets.map", spread([theirs / ours for ours, theirs in pairs]), "at least 15")
     say("peak memory, headrace (all processes)", f"{peaks[0]:.0f} MiB", "below 1024")

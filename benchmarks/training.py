@@ -1,7 +1,7 @@
 """Training tokens a second, against `transformers.Trainer` on the same model, data and precision, eager and compiled.
 
-The two train in one process, some steps each in turn, so that whatever else the machine does slows both. Each side runs its
-own whole loop: data, clipping, optimizer, schedule and logging.
+The two train in one process, some steps each in turn, so that whatever else the machine does slows both. Each side runs
+its own whole loop: data, clipping, optimizer, schedule and logging.
 """
 
 import dataclasses
@@ -139,13 +139,18 @@ def compare(folder: Path, compiled: bool) -> None:
     peak = measured_flops(torch.device("cpu"), torch.float32, 2.0)
     share = rate * flops_per_token(ours.model, ours.model.config, bench.training.context) / peak
     say(
-        f"{kind}: share of the fp32 matmul rate ({peak / 1e9:.0f} GFLOP/s)", f"{share:.2f}", "at least 0.55" if compiled else ""
+        f"{kind}: share of the fp32 matmul rate ({peak / 1e9:.0f} GFLOP/s)",
+        f"{share:.2f}",
+        "at least 0.55" if compiled else "",
     )
 
 
 def main() -> None:
     """Measure eager, then compiled."""
-    print("training: tokens a second against transformers.Trainer (GPT-2 of 5.3M parameters, 8 x 256 tokens, fp32)", flush=True)
+    print(
+        "training: tokens a second against transformers.Trainer (GPT-2 of 5.3M parameters, 8 x 256 tokens, fp32)",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         raw_corpora(Path(name, "raw"))
         for compiled in (False, True):

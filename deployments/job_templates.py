@@ -2,8 +2,8 @@
 
     python deployments/job_templates.py docker|kubernetes
 
-prints it as JSON, for `prefect work-pool create --base-job-template`; containers.yaml says how, and gives the values. Untried
-on a real Docker or cluster: tests look at what the workers would submit.
+prints it as JSON, for `prefect work-pool create --base-job-template`; containers.yaml says how, and gives the values.
+Untried on a real Docker or cluster: tests look at what the workers would submit.
 """
 
 import json
@@ -30,7 +30,9 @@ def job_template(kind: str) -> Template:
 
 
 def _docker(job: Template) -> Template:
-    """The worker takes further arguments of docker-py, such as GPUs, but Prefect's default template does not offer them."""
+    """The worker takes further arguments of docker-py, such as GPUs, but Prefect's default template does not offer
+    them.
+    """
     job["container_create_kwargs"] = "{{ container_create_kwargs }}"
     return {
         "container_create_kwargs": {

@@ -1,12 +1,12 @@
-"""A Prefect server and a worker on this machine, with everything deployed: `make up` or `headrace up`, and `make down` or
-`headrace down` to stop them.
+"""A Prefect server and a worker on this machine, with everything deployed: `make up` or `headrace up`, and `make down`
+or `headrace down` to stop them.
 
     python -m deployments.local up|down
 
-Both can be repeated: what is there is kept and brought up to date. PREFECT_HOME (default: .prefect in the current folder) holds
-the database, the logs, and the ids of the processes. The deployments' own jobs take their text from data/raw, where
-sample corpora are written if there is no such folder, and put what they make into data/store, both in the current folder.
-Settings are variables of the environment:
+Both can be repeated: what is there is kept and brought up to date. PREFECT_HOME (default: .prefect in the current
+folder) holds the database, the logs, and the ids of the processes. The deployments' own jobs take their text from
+data/raw, where sample corpora are written if there is no such folder, and put what they make into data/store, both in
+the current folder. Settings are variables of the environment:
 
     LISTEN, PORT where the server listens: 127.0.0.1, this machine alone, and 4200. Elsewhere it wants a password:
                  PREFECT_SERVER_API_AUTH_STRING=user:password
@@ -61,14 +61,19 @@ def up() -> int:
         if _running("server") is None:
             _start_server()
         if not _wait_for_server():
-            print(f"no server answers at {_api()} after {SERVER_SECONDS} s; {HOME / 'server.log'} says why", file=sys.stderr)
+            print(
+                f"no server answers at {_api()} after {SERVER_SECONDS} s; {HOME / 'server.log'} says why",
+                file=sys.stderr,
+            )
             return 1
     _write_samples()
     with _client(30) as client:
         register(client, os.environ.get("NOTIFY"), os.environ.get("CREDENTIALS"), os.environ.get("SCHEDULES"))
     if _running("worker") is None:
         _start("worker", "--pool", "local", "--type", "process")
-    print(f"server and UI   {_api().removesuffix('/api')}\nlogs            {HOME / 'server.log'}, {HOME / 'worker.log'}")
+    print(
+        f"server and UI   {_api().removesuffix('/api')}\nlogs            {HOME / 'server.log'}, {HOME / 'worker.log'}"
+    )
     print(f"\nexport PREFECT_API_URL={_api()}\nprefect deployment run data-to-model/pretrain")
     print("\n`headrace down` (or `make down`) stops both.")
     return 0
@@ -102,8 +107,8 @@ def _write_samples() -> None:
         sample_corpora.main([str(SAMPLES)])
     elif not (SAMPLES / "planted" / "evaluation.txt").exists():  # it is written last
         print(
-            f"{SAMPLES} is there, without the sample corpora, and is left as it is; the deployments' own jobs read them: "
-            f"`python -m trainer.sample_corpora {SAMPLES}` writes them, over files of the same names"
+            f"{SAMPLES} is there, without the sample corpora, and is left as it is; the deployments' own jobs read "
+            f"them: `python -m trainer.sample_corpora {SAMPLES}` writes them, over files of the same names"
         )
 
 
@@ -126,7 +131,12 @@ def _start(name: str, *arguments: str, **settings: str) -> None:
     command = [sys.executable, "-m", "prefect", name, "start", *arguments]
     with open(HOME / f"{name}.log", "ab") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, **settings}
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, **settings},
         )
     _pid_file(name).write_text(str(process.pid))
 
@@ -141,7 +151,10 @@ def _running(name: str) -> psutil.Process | None:
 
 def _stop(process: psutil.Process) -> None:
     """End a process and all below it, the lowest first: trainers save before the flows that started them end."""
-    for each in [*reversed(process.children(recursive=True)), process]:  # a worker that is told to stop waits for its runs
+    for each in [
+        *reversed(process.children(recursive=True)),
+        process,
+    ]:  # a worker that is told to stop waits for its runs
         with suppress(psutil.NoSuchProcess):
             each.send_signal(signal.SIGTERM)
     process.wait()

@@ -1,4 +1,5 @@
-"""A Postgres of this machine's own, for a Prefect server that many runs use at once: its data in a folder, on loopback alone.
+"""A Postgres of this machine's own, for a Prefect server that many runs use at once: its data in a folder, on loopback
+alone.
 
 It needs Postgres's programs (Debian: postgresql; PG_BIN names their folder if it is not the usual one).
 """
@@ -67,7 +68,9 @@ def _call(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     # Into a file, not a pipe: the server that pg_ctl starts would hold a pipe open for as long as it runs.
     with tempfile.TemporaryFile("w+") as output:
         command = [path, *map(str, arguments)]
-        status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", check=False, **root)
+        status = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd="/", check=False, **root
+        )
         output.seek(0)
         return subprocess.CompletedProcess(command, status.returncode, output.read())
 
@@ -78,7 +81,9 @@ def _program(name: str) -> str:
     folders = os.pathsep.join([os.environ.get("PG_BIN", ""), os.environ.get("PATH", ""), *packaged])
     found = shutil.which(name, path=folders)
     if found is None:
-        sys.exit(f"DB=postgres needs Postgres's {name}, which is not in {folders}: install it, or set PG_BIN to its folder")
+        sys.exit(
+            f"DB=postgres needs Postgres's {name}, which is not in {folders}: install it, or set PG_BIN to its folder"
+        )
     return found
 
 

@@ -27,8 +27,9 @@ CREDENTIALS = "headrace_credentials"
 def register(client: httpx.Client, notify: str | None, credentials: str | None, schedules: str | None) -> None:
     """Make or update everything.
 
-    notify: the name of a Webhook block that is called when a run fails or a gate is not met. credentials: the block with the
-    store's credentials. schedules: on or off, for the nightly and the weekly runs; None leaves them as they are.
+    notify: the name of a Webhook block that is called when a run fails or a gate is not met. credentials: the block
+    with the store's credentials. schedules: on or off, for the nightly and the weekly runs; None leaves them as they
+    are.
     """
     before = {(each["flow_id"], schedule["slug"]): schedule["active"] for each, schedule in _schedules(client)}
     _prefect("work-pool", "create", "--type", "process", "--overwrite", "local")
@@ -37,7 +38,9 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     _remove_former(client)
     for each, schedule in _schedules(client):
         active = before.get((each["flow_id"], schedule["slug"]), False) if schedules is None else schedules == "on"
-        client.patch(f"/deployments/{each['id']}/schedules/{schedule['id']}", json={"active": active}).raise_for_status()
+        client.patch(
+            f"/deployments/{each['id']}/schedules/{schedule['id']}", json={"active": active}
+        ).raise_for_status()
     for name, slots in LIMITS.items():
         if _missing(client, f"/v2/concurrency_limits/{name}"):
             client.post("/v2/concurrency_limits/", json={"name": name, "limit": slots}).raise_for_status()
@@ -83,7 +86,9 @@ def _webhook(client: httpx.Client, name: str) -> str:
     """The id of a Webhook block."""
     answer = client.get(f"/block_types/slug/webhook/block_documents/name/{name}")
     if answer.status_code == httpx.codes.NOT_FOUND:
-        sys.exit(f"NOTIFY={name}: there is no Webhook block of that name; make one in the UI (Blocks, Webhook) and try again")
+        sys.exit(
+            f"NOTIFY={name}: there is no Webhook block of that name; make one in the UI (Blocks, Webhook) and try again"
+        )
     return str(answer.raise_for_status().json()["id"])
 
 
@@ -100,7 +105,9 @@ def _automate(client: httpx.Client, automation: dict[str, Any]) -> None:
 
 
 def _deployments(client: httpx.Client, which: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client.post("/deployments/filter", json={"deployments": which}).raise_for_status().json()
+    found: list[dict[str, Any]] = (
+        client.post("/deployments/filter", json={"deployments": which}).raise_for_status().json()
+    )
     return found
 
 

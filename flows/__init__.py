@@ -1,6 +1,7 @@
 """Prefect flows, which are whole jobs composed of tasks, and the command lines that start them.
 
-Prefect takes seconds to load. What does not need it, such as help or a refused configuration, is in modules that leave it out.
+Prefect takes seconds to load. What does not need it, such as help or a refused configuration, is in modules that leave
+it out.
 """
 
 import os
@@ -21,7 +22,8 @@ READS = {
     "promote": ("trainer.config.jobs", "PromoteJob"),
     "rollback": ("trainer.config.jobs", "RollbackJob"),
 }
-"""Commands that run a flow, in the order of the help, and the module and schema of the configuration that each reads."""
+"""Commands that run a flow, in the order of the help, and the module and schema of the configuration that each reads.
+"""
 
 READ_TOO = {"finetune": {"chat": ("trainer.config.chat", "ChatJob")}}
 """What such a command reads besides, by the `data.task` that the configuration names."""

@@ -1,7 +1,8 @@
-"""The command line of each flow's module, `python -m flows.X`: a YAML file, `key=value` words, `--dry-run`, help on all fields.
+"""The command line of each flow's module, `python -m flows.X`: a YAML file, `key=value` words, `--dry-run`, help on all
+fields.
 
-Prefect is loaded by then. The command `headrace` (command.py and commands/) does the same without that, and has more commands.
-Both hand over to work.py.
+Prefect is loaded by then. The command `headrace` (command.py and commands/) does the same without that, and has more
+commands. Both hand over to work.py.
 """
 
 import argparse

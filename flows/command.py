@@ -1,6 +1,7 @@
 """The command `headrace`: `headrace --help` lists what it does.
 
-What is loaded here and in flows/commands is light: a command loads what it needs when it is called, so that help comes at once.
+What is loaded here and in flows/commands is light: a command loads what it needs when it is called, so that help comes
+at once.
 """
 
 import sys

@@ -19,7 +19,9 @@ def data_to_model(
     job: PipelineJob,
     set: Annotated[Overrides, SettingsOf(PipelineJob)] = FIRST,  # noqa: A002 - the name on the form
 ) -> Outcome:
-    """Tokenize, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
+    """Tokenize, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and
+    reused.
+    """
     return run_pipeline(open_flow(job, set), AsTasks())
 
 

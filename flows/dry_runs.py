@@ -1,4 +1,6 @@
-"""What a job would do, for people and as JSON. Nothing is started; Prefect is loaded only where it may know credentials."""
+"""What a job would do, for people and as JSON. Nothing is started; Prefect is loaded only where it may know
+credentials.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -1,4 +1,6 @@
-"""Any checkpoint, measured on held-out text or examples: `python -m flows.evaluate_model CONFIG.yaml [key=value ...]`."""
+"""Any checkpoint, measured on held-out text or examples: `python -m flows.evaluate_model CONFIG.yaml [key=value
+...]`.
+"""
 
 import sys
 from typing import Annotated

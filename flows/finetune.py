@@ -1,4 +1,6 @@
-"""Labelled data, or conversations, to a tuned, evaluated model: `python -m flows.finetune CONFIG.yaml [key=value ...]`."""
+"""Labelled data, or conversations, to a tuned, evaluated model: `python -m flows.finetune CONFIG.yaml [key=value
+...]`.
+"""
 
 import sys
 from typing import Annotated
@@ -20,7 +22,9 @@ def finetune(
     job: TunedJob,
     set: Annotated[Overrides, SettingsOf(TunedJob)] = FIRST,  # noqa: A002 - the name on the form
 ) -> Outcome:
-    """Encode, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
+    """Encode, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and
+    reused.
+    """
     return run_pipeline(open_flow(job, set), AsTasks())
 
 

@@ -1,7 +1,7 @@
 """The parameter `set` of the flows: words that replace settings of the job, first on Prefect's form.
 
-Prefect's server compares a flow run's parameters with the form when the run is made. So a word that names no setting of the job
-is refused there, and not once a worker has started the run.
+Prefect's server compares a flow run's parameters with the form when the run is made. So a word that names no setting of
+the job is refused there, and not once a worker has started the run.
 """
 
 import re
@@ -13,7 +13,9 @@ from pydantic_core import CoreSchema
 
 from trainer.config.schema import options_of
 
-FIRST: Any = Field(default=(), json_schema_extra={"position": -1})  # Prefect numbers the parameters from 0, and sorts by that
+FIRST: Any = Field(
+    default=(), json_schema_extra={"position": -1}
+)  # Prefect numbers the parameters from 0, and sorts by that
 """No words, on top of the form."""
 
 EXPECTED = "KEY=VALUE, where KEY is a setting of the job, such as store"

@@ -19,7 +19,9 @@ def prepare_data(
     job: PrepareJob,
     set: Annotated[Overrides, SettingsOf(PrepareJob)] = FIRST,  # noqa: A002 - the name on the form
 ) -> PreparedData:
-    """Curate, train or take the tokenizer, and tokenize every corpus into numbered shards; work already done is reused."""
+    """Curate, train or take the tokenizer, and tokenize every corpus into numbered shards; work already done is
+    reused.
+    """
     return prepare(open_flow(job, set), AsTasks().make)
 
 

@@ -1,4 +1,6 @@
-"""A flow on this machine: the part of a command that needs Prefect, loaded once the configuration is known to be good."""
+"""A flow on this machine: the part of a command that needs Prefect, loaded once the configuration is known to be
+good.
+"""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,13 +27,15 @@ def run(flow: Flow[[Any], Any], job: Any) -> Any:
 
 @contextmanager
 def telling_outages() -> Iterator[None]:
-    """Raise `Preempted`, with a message for people, for a server that cannot be reached and for patience that ran out."""
+    """Raise `Preempted`, with a message for people, for a server that cannot be reached and for patience that ran
+    out.
+    """
     try:
         yield
     except OutOfPatience as error:
         raise Preempted(f"\n{error}") from error
     except httpx.TransportError as error:
         raise Preempted(
-            f"\nthe Prefect server at {PREFECT_API_URL.value()} cannot be reached ({error}): what is finished is in the store; "
-            "once the server is back, run it again to continue"
+            f"\nthe Prefect server at {PREFECT_API_URL.value()} cannot be reached ({error}): what is finished is in "
+            "the store; once the server is back, run it again to continue"
         ) from error

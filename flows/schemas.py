@@ -88,7 +88,9 @@ def write_schemas(schemas: list[type[BaseModel]], folder: Path) -> None:
         for schema in schemas:
             (folder / FOLDER / file_name(schema)).write_text(as_text(schema), encoding="utf-8")
     except OSError as error:
-        raise StorageError(f"cannot write schemas to {folder / FOLDER}: {error.strerror}; name a folder to write to") from error
+        raise StorageError(
+            f"cannot write schemas to {folder / FOLDER}: {error.strerror}; name a folder to write to"
+        ) from error
 
 
 def _require_ours(path: Path, schema: type[BaseModel]) -> None:

@@ -24,13 +24,19 @@ def with_seeds(job: Job, said: str) -> list[Job]:
     if not all(word.isdecimal() for word in words) or len({int(word) for word in words}) < max(2, len(words)):
         raise ConfigError(f"--seeds is {said!r}; name two seeds or more, each once, such as 0,1,2")
     if values.resume == "fork":
-        raise ConfigError("--seeds goes with resume: exact, and the job says resume: fork, which continues one run of one name")
+        raise ConfigError(
+            "--seeds goes with resume: exact, and the job says resume: fork, which continues one run of one name"
+        )
     names = [f"run={values.run}-seed-"] if values.run else []
     return [override(job, [f"training.seed={int(word)}", *(f"{name}{int(word)}" for name in names)]) for word in words]
 
 
-def run_seeds(run: Callable[[Any], Outcome], jobs: Sequence[Any], show: Callable[[Any, Any], None], as_json: bool) -> None:
-    """Run a job with each seed, one after the other, and print what came of them: each as it ends, and all of them together."""
+def run_seeds(
+    run: Callable[[Any], Outcome], jobs: Sequence[Any], show: Callable[[Any, Any], None], as_json: bool
+) -> None:
+    """Run a job with each seed, one after the other, and print what came of them: each as it ends, and all of them
+    together.
+    """
     outcomes = []
     for job in jobs:
         outcomes.append(run(job))

@@ -40,7 +40,9 @@ def show_losses(store: Store, run: str) -> None:
         first, last = records[0], records[-1]
         bits = [each["bits_per_byte"] for each in (first, last) if "bits_per_byte" in each]
         told = f", {bits[0]:.3f} -> {bits[1]:.3f} bits a byte" if len(bits) == 2 else ""
-        print(f"validation loss {first['loss']:.3f} -> {last['loss']:.3f} ({last['loss'] / first['loss'] - 1:+.0%}){told}")
+        print(
+            f"validation loss {first['loss']:.3f} -> {last['loss']:.3f} ({last['loss'] / first['loss'] - 1:+.0%}){told}"
+        )
 
 
 def show_evaluation(job: EvaluateJob, result: RunEvaluation) -> None:

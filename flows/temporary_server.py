@@ -1,8 +1,9 @@
 """The Prefect server of a command that is told of none: Prefect's own, which is loaded while the command loads itself.
 
-Prefect starts such a server when a client first asks for it, when all else is loaded, and waits some five seconds. Here a
-process is started at the command's first moment: `python -m flows.temporary_server SOCKET`. It ends at once if Prefect's
-settings name a server or forbid a temporary one, and otherwise as soon as the command has ended, however that was.
+Prefect starts such a server when a client first asks for it, when all else is loaded, and waits some five seconds. Here
+a process is started at the command's first moment: `python -m flows.temporary_server SOCKET`. It ends at once if
+Prefect's settings name a server or forbid a temporary one, and otherwise as soon as the command has ended, however that
+was.
 """
 
 import atexit
@@ -36,7 +37,9 @@ SERVER_SETTINGS = {
 """As Prefect sets for its temporary server, and two more."""
 
 START_SECONDS = 180.0
-"""What the server may take to start unless Prefect's settings say it. Prefect gives up after 20: too soon on a busy machine."""
+"""What the server may take to start unless Prefect's settings say it. Prefect gives up after 20: too soon on a busy
+machine.
+"""
 
 LOOK_SECONDS = 1.0
 """Between two looks whether a stop was asked for, while the server is waited for."""
@@ -65,10 +68,13 @@ class TemporaryServer:
             port = listening.getsockname()[1]
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "flows.temporary_server", str(listening.fileno())],
-                stdin=subprocess.PIPE, pass_fds=[listening.fileno()], process_group=0, env={**os.environ, **SERVER_SETTINGS},
+                stdin=subprocess.PIPE, pass_fds=[listening.fileno()], process_group=0,
+                env={**os.environ, **SERVER_SETTINGS},
             )  # fmt: skip
         self._url = f"http://127.0.0.1:{port}/api"
-        atexit.register(self.end)  # before Prefect registers the sending of what it has not sent yet: so it comes after that
+        atexit.register(
+            self.end
+        )  # before Prefect registers the sending of what it has not sent yet: so it comes after that
 
     def serve(self) -> None:
         """Have this process's Prefect use it, once it answers.
@@ -99,14 +105,15 @@ class TemporaryServer:
                 if time.monotonic() > end:
                     self._process.kill()
                     raise Preempted(
-                        f"the temporary Prefect server gave no answer in {seconds:g} s, as on a machine that is busy with "
-                        f"other work: run it again later, raise {START_SETTING}, or set {API_URL} to the address of a "
-                        "server that runs"
+                        f"the temporary Prefect server gave no answer in {seconds:g} s, as on a machine that is busy "
+                        f"with other work: run it again later, raise {START_SETTING}, or set {API_URL} to the address "
+                        "of a server that runs"
                     ) from None
             except httpx.HTTPError as error:
                 raise ConfigError(
-                    f"the temporary Prefect server did not start: {error}; its own output is above. Check its database, in "
-                    f"PREFECT_HOME or where Prefect's settings say, or set {API_URL} to the address of a server that runs"
+                    f"the temporary Prefect server did not start: {error}; its own output is above. Check its "
+                    f"database, in PREFECT_HOME or where Prefect's settings say, or set {API_URL} to the address of a "
+                    "server that runs"
                 ) from None
 
     def end(self) -> None:

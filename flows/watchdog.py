@@ -1,7 +1,7 @@
 """Crashed flow runs, scheduled again as long as they get further: the flow of the deployment `watchdog/watchdog`.
 
-A crash (the flow's process killed, its machine gone) is no failure, so Prefect's own retries do not apply. The automation of
-deployments/automations.yaml marks runs crashed that have fallen silent, and every crash starts this flow.
+A crash (the flow's process killed, its machine gone) is no failure, so Prefect's own retries do not apply. The
+automation of deployments/automations.yaml marks runs crashed that have fallen silent, and every crash starts this flow.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,9 @@ from trainer.config.jobs import PipelineJob, PrepareJob
 from trainer.training.standing import Standing, find_standing, is_alive
 
 DEATHS, SHARD_FILES, STEP, START = "headrace.deaths", "headrace.shard-files", "headrace.step", "headrace.start"
-"""Labels of a flow run: how often it died without getting further, where that was, and the start that its last death ended."""
+"""Labels of a flow run: how often it died without getting further, where that was, and the start that its last death
+ended.
+"""
 
 JOBS: dict[str, Any] = {
     "data-to-model": PipelineJob,
@@ -42,19 +44,20 @@ SOON, LATE = timedelta(seconds=30), timedelta(hours=1)
 """The shortest and the longest wait before another look at a run whose process lives on."""
 
 SETTLED = timedelta(seconds=30)
-"""How much later a run is started again. A worker tells of the end of its process once more, some seconds after the first
-word of it: a new start before that would count as a second death. Workers claim runs ten seconds early."""
+"""How much later a run is started again. A worker tells of the end of its process once more, some seconds after the
+first word of it: a new start before that would count as a second death. Workers claim runs ten seconds early."""
 
 REST = timedelta(minutes=10)
-"""How much later a run is started for each time that it has died without getting further: a full disk, say, may pass."""
+"""How much later a run is started for each time that it has died without getting further: a full disk, say, may pass.
+"""
 
 
 @flow(name="watchdog", log_prints=True)
 def watchdog(flow_run: UUID | None = None, deaths: int = 3) -> list[UUID]:
     """Schedule crashed flow runs again: one, or all that are crashed; returns those that were scheduled.
 
-    A run that has died `deaths` times without getting further between is left crashed. Raises `RunError` that names those, and
-    those that could not be looked at, so that this flow fails where people look.
+    A run that has died `deaths` times without getting further between is left crashed. Raises `RunError` that names
+    those, and those that could not be looked at, so that this flow fails where people look.
     """
     with get_client(sync_client=True) as client:
         runs = [flow_run] if flow_run is not None else [run.id for run in _crashed(client)]
@@ -76,7 +79,8 @@ def watchdog(flow_run: UUID | None = None, deaths: int = 3) -> list[UUID]:
 def look(flow_run: UUID, deaths: int) -> bool:
     """Schedule a flow run again if it is crashed, and its process gone; returns whether that was done.
 
-    Raises `RunError` if it has died too often, the first time that this is found. What is done by halves can be done again.
+    Raises `RunError` if it has died too often, the first time that this is found. What is done by halves can be done
+    again.
     """
     use_credentials()
     with get_client(sync_client=True) as client:
@@ -101,8 +105,8 @@ def look(flow_run: UUID, deaths: int) -> bool:
             return True
         if not known:
             raise RunError(
-                f"{run.name} died {labels[DEATHS]} times at {place}: not scheduled again. Find the cause in its logs, then "
-                f"`prefect flow-run retry {run.id}`"
+                f"{run.name} died {labels[DEATHS]} times at {place}: not scheduled again. Find the cause in its logs, "
+                f"then `prefect flow-run retry {run.id}`"
             )
     return False
 
@@ -123,7 +127,9 @@ def _last_start(client: SyncPrefectClient, run: FlowRun) -> str:
 
     Not `run_count`, which a process that dies before it has loaded its flow does not raise.
     """
-    starts = [each for each in client.read_flow_run_states(run.id) if each.type in (StateType.PENDING, StateType.RUNNING)]
+    starts = [
+        each for each in client.read_flow_run_states(run.id) if each.type in (StateType.PENDING, StateType.RUNNING)
+    ]
     return str(starts[-1].id) if starts else ""
 
 
@@ -141,7 +147,9 @@ def _look_again(client: SyncPrefectClient, run: FlowRun, deaths: int, why: str) 
     crashed = now - run.state.timestamp if run.state else timedelta()
     due = now + min(max(crashed, SOON), LATE)
     parameters = {"flow_run": str(run.id), "deaths": deaths}
-    client.create_flow_run_from_deployment(UUID(deployment.id), parameters=parameters, state=Scheduled(scheduled_time=due))
+    client.create_flow_run_from_deployment(
+        UUID(deployment.id), parameters=parameters, state=Scheduled(scheduled_time=due)
+    )
 
 
 def count_deaths(labels: Mapping[str, Any], now: Standing) -> dict[str, Any]:

@@ -102,7 +102,9 @@ def status_of(work: Callable[[], None]) -> int:
 
 def load(schema: type[Job], path: str, words: list[str]) -> Job:
     """Read a job; the file of a whole pipeline also serves to prepare its data. Raises `ConfigError`."""
-    read_by: list[type[BaseModel]] = [PipelineJob, PrepareJob] if schema is PrepareJob else [schema, *read_too(schema).values()]
+    read_by: list[type[BaseModel]] = (
+        [PipelineJob, PrepareJob] if schema is PrepareJob else [schema, *read_too(schema).values()]
+    )
     values = read_values(path, words, read_by)
     schema = cast(type[Job], schema_for(schema, values))
     try:
@@ -123,6 +125,6 @@ def _require_kind(schema: type[Job], values: dict[str, Any], path: str) -> None:
     if own in kinds and found and own not in [kind.schema for kind in found]:
         meant = found[0]
         raise ConfigError(
-            f"configuration {path} is one for `headrace {reader_of(meant.schema)}`: its data names `{meant.mark}`, which "
-            f"`headrace {reader_of(schema)}` does not read"
+            f"configuration {path} is one for `headrace {reader_of(meant.schema)}`: its data names `{meant.mark}`, "
+            f"which `headrace {reader_of(schema)}` does not read"
         )

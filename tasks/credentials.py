@@ -1,10 +1,10 @@
 """Credentials of the store from a block of prefect-aws, for whoever keeps them in Prefect.
 
-    HEADRACE_CREDENTIALS   the block, as `aws-credentials/NAME`, `minio-credentials/NAME` or `s3-bucket/NAME`; if it is not
-                           set, the variable `headrace_credentials` of the Prefect server says, where that has it
+    HEADRACE_CREDENTIALS   the block, as `aws-credentials/NAME`, `minio-credentials/NAME` or `s3-bucket/NAME`; if it is
+                           not set, the variable `headrace_credentials` of the Prefect server says, where that has it
 
-They go where s3fs and every AWS tool look for them, into the environment of this process and of the stages that it starts;
-nothing else learns them.
+They go where s3fs and every AWS tool look for them, into the environment of this process and of the stages that it
+starts; nothing else learns them.
 """
 
 import os
@@ -22,7 +22,9 @@ def use_credentials(start_server: bool = True) -> None:
     Where no server is set Prefect starts one to ask for its variable, which is left out unless `start_server`. Raises
     `ConfigError` if there is no such block, or it is of another kind.
     """
-    from prefect.blocks.core import Block  # loaded here, so that a command can ask for the variable's name without Prefect
+    from prefect.blocks.core import (
+        Block,
+    )  # loaded here, so that a command can ask for the variable's name without Prefect
     from prefect.settings import PREFECT_API_URL
     from prefect.variables import Variable
 
@@ -34,7 +36,9 @@ def use_credentials(start_server: bool = True) -> None:
     try:
         import prefect_aws  # noqa: F401 - makes its blocks known
     except ImportError as error:
-        raise ConfigError(f"{VARIABLE} is {name!r}, a Prefect block, which needs `pip install 'headrace[aws]'`") from error
+        raise ConfigError(
+            f"{VARIABLE} is {name!r}, a Prefect block, which needs `pip install 'headrace[aws]'`"
+        ) from error
     try:
         block = Block.load(name)
     except ValueError as error:
@@ -53,7 +57,9 @@ def _environment(name: str, block: Any) -> dict[str, str]:
         block = block.credentials
     if isinstance(block, AwsCredentials):
         if block.assume_role_arn:
-            raise ConfigError(f"{name} assumes a role, which expires; name a profile with that `role_arn`, which is renewed")
+            raise ConfigError(
+                f"{name} assumes a role, which expires; name a profile with that `role_arn`, which is renewed"
+            )
         key, secret = block.aws_access_key_id, block.aws_secret_access_key
         others = {"AWS_SESSION_TOKEN": block.aws_session_token, "AWS_PROFILE": block.profile_name}
     elif isinstance(block, MinIOCredentials):

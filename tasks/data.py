@@ -27,7 +27,13 @@ from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
 
-@task(name="prepare-tokenizer", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+@task(
+    name="prepare-tokenizer",
+    cache_policy=NO_CACHE,
+    retries=2,
+    retry_delay_seconds=10,
+    retry_condition_fn=worth_retrying,
+)
 @patient()
 def prepare_tokenizer(job: PrepareJob, decisions: ArtifactRef | None = None) -> ArtifactRef:
     """Train or take the tokenizer, unless it is published and intact."""
@@ -43,7 +49,9 @@ def prepare_tokenizer(job: PrepareJob, decisions: ArtifactRef | None = None) -> 
     retry_condition_fn=worth_retrying,
 )
 @patient()
-def tokenize_corpus(job: PrepareJob, corpus: str, tokenizer: ArtifactRef, decisions: ArtifactRef | None = None) -> ArtifactRef:
+def tokenize_corpus(
+    job: PrepareJob, corpus: str, tokenizer: ArtifactRef, decisions: ArtifactRef | None = None
+) -> ArtifactRef:
     """Tokenize the documents of one corpus that stay into shards, unless they are published and intact."""
     made = run_step("tokenize", job, corpus=corpus, tokenizer=tokenizer, decisions=decisions)
     (manifest,) = shard_manifests(Store(job.store), PreparedData(tokenizer=tokenizer, shards=[made]))
@@ -60,7 +68,9 @@ def show_skipped(details: dict[str, Any]) -> None:
 def run_step(name: str, job: Any, **made: Any) -> ArtifactRef:
     """Have a step's artifact made, or found, and say which."""
     logger, arguments = TaskLogger(), {"job": job, **made}
-    plain = {key: each.model_dump(mode="json") if isinstance(each, BaseModel) else each for key, each in arguments.items()}
+    plain = {
+        key: each.model_dump(mode="json") if isinstance(each, BaseModel) else each for key, each in arguments.items()
+    }
     with turn(TOKENIZATION), showing() as show:
         ref = ArtifactRef(**run_stage(name, plain, show, logger))
     if ref.reused:
@@ -89,7 +99,9 @@ def curate(job: PrepareJob) -> ArtifactRef:
 @task(name="encode", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 @patient()
 def encode(job: TunedJob, step: str) -> ArtifactRef:
-    """Read, check and encode labelled data or conversations, by the step of their kind, unless that is published and intact."""
+    """Read, check and encode labelled data or conversations, by the step of their kind, unless that is published and
+    intact.
+    """
     made = run_step(step, job)
     show_skipped(encoded_details(Store(job.store), made.key))
     return as_result(made)

@@ -36,14 +36,18 @@ from trainer.store.storage import Store
 @task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 @patient()
 def evaluate(job: EvaluateJob, ranks: int = 1) -> RunEvaluation:
-    """Score a checkpoint: a language model by corpus and in total, with continuations of prompts, a classifier by split."""
+    """Score a checkpoint: a language model by corpus and in total, with continuations of prompts, a classifier by
+    split.
+    """
     logger, store = TaskLogger(), Store(job.store)
     scoring = identify_checkpoint(store, job)
     result: RunEvaluation | None
     result = find_scoring(store, scoring.wanted) if scoring else find_evaluation(store, identify_evaluation(store, job))
     if result is None:
         with turn(DEVICES), showing() as show:
-            made = run_stage("evaluate", {"job": job.model_dump(mode="json")}, show, logger, ranks, job.engine, job.device)
+            made = run_stage(
+                "evaluate", {"job": job.model_dump(mode="json")}, show, logger, ranks, job.engine, job.device
+            )
         result = evaluation_type(made)(**made)
     create_table_artifact(result.rows(), key="evaluation", description=f"{job.checkpoint}: {result.describe()}")
     logger.info("%s", result.describe())
@@ -54,8 +58,12 @@ def evaluate(job: EvaluateJob, ranks: int = 1) -> RunEvaluation:
 
 @task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 @patient()
-def evaluate_run(job: TunedJob, data: ArtifactRef, run_key: str, ranks: int, other: str | None = None) -> TunedEvaluation:
-    """Measure a run's final model on what it was not trained on, as its kind is measured; or that of another run on it."""
+def evaluate_run(
+    job: TunedJob, data: ArtifactRef, run_key: str, ranks: int, other: str | None = None
+) -> TunedEvaluation:
+    """Measure a run's final model on what it was not trained on, as its kind is measured; or that of another run on
+    it.
+    """
     logger, store, tuning = TaskLogger(), Store(job.store), tuning_of(job)
     result = tuning.find(store, job, run_key, other, data.key)
     if result is None:
@@ -74,7 +82,9 @@ def evaluate_run(job: TunedJob, data: ArtifactRef, run_key: str, ranks: int, oth
 @task(name="harness", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 @patient()
 def measure_harness(job: EvaluateJob, own: bool) -> HarnessResult:
-    """Have lm-eval measure a checkpoint on this machine; `own`: it is the final model of the run that the job trained."""
+    """Have lm-eval measure a checkpoint on this machine; `own`: it is the final model of the run that the job
+    trained.
+    """
     logger, store = TaskLogger(), Store(job.store)
     result = find_harness(store, identify_harness(store, job, own))
     if result is None:
@@ -96,7 +106,9 @@ def predict_texts(job: PredictJob) -> PredictedTexts:
     made = find_predictions(predictions_step(store, job, identify_predictions(store, job)))
     if made is None:
         with turn(DEVICES), showing() as show:
-            made = PredictedTexts(**run_stage("predict", {"job": job.model_dump(mode="json")}, show, logger, job.processes))
+            made = PredictedTexts(
+                **run_stage("predict", {"job": job.model_dump(mode="json")}, show, logger, job.processes)
+            )
     create_table_artifact(
         [{"predicted": name, "value": value} for name, value in made.predicted.items()],
         key="predictions",

@@ -17,8 +17,8 @@ from trainer.common.errors import Preempted
 from trainer.common.stopping import KEPT, blocked_stops, on_stop, stop_requested
 
 WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""A process with threads cannot be forked safely. Loading NumPy starts some for products of matrices, which nothing here
-computes with it, and loading PyArrow one for its memory.
+"""A process with threads cannot be forked safely. Loading NumPy starts some for products of matrices, which nothing
+here computes with it, and loading PyArrow one for its memory.
 """
 
 MESSAGE_BYTES = 256
@@ -64,7 +64,9 @@ class ForkedStage:
         self.wait()
 
     def wait(self) -> int:
-        """Wait for its end; returns the exit status, negative for a signal. If the server was killed, that is its status."""
+        """Wait for its end; returns the exit status, negative for a signal. If the server was killed, that is its
+        status.
+        """
         said = self._answers.recv(MESSAGE_BYTES)
         ended = select.poll()
         ended.register(self._pidfd, select.POLLIN)
@@ -75,7 +77,9 @@ class ForkedStage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stdout.close()
         self._answers.close()
         os.close(self._pidfd)
@@ -90,7 +94,9 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def now(cls) -> Self:
-        given = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}  # no stage loads Prefect
+        given = {
+            name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")
+        }  # no stage loads Prefect
         return cls(given, os.getcwd(), frozenset(os.sched_getaffinity(0)))
 
 

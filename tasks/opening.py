@@ -20,7 +20,9 @@ from trainer.store.private_folders import STAGING
 from trainer.store.storage import Store
 
 ABORTED = "Execution was aborted by a termination signal."
-"""What Prefect says of the task that a cancel or a stop of the worker finds at work, in two errors: a crash, and its state."""
+"""What Prefect says of the task that a cancel or a stop of the worker finds at work, in two errors: a crash, and its
+state.
+"""
 
 STOPPED = "Asked to stop: what is finished is kept, and running it again continues."
 
@@ -28,7 +30,8 @@ RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
 def open_flow(job: Job, words: Overrides) -> Job:
-    """Have errors and stops told plainly, take the store's credentials, reach the store; returns the job with words applied.
+    """Have errors and stops told plainly, take the store's credentials, reach the store; returns the job with words
+    applied.
 
     Raises `ConfigError` as `override` and `use_credentials` do, and `OutOfPatience` if the store is away for a minute.
     """
@@ -42,7 +45,9 @@ def open_flow(job: Job, words: Overrides) -> Job:
 
 
 def tell_plainly(record: logging.LogRecord) -> bool:
-    """Say of a run that was asked to stop that it was, not that it crashed, and once; no stack of errors that say all."""
+    """Say of a run that was asked to stop that it was, not that it crashed, and once; no stack of errors that say
+    all.
+    """
     message = record.getMessage()
     if message == f"Crash detected! {ABORTED}":
         record.msg, record.args = STOPPED, ()
@@ -53,7 +58,9 @@ def tell_plainly(record: logging.LogRecord) -> bool:
 
 
 def _crash(run: str | None) -> None:
-    """Tell the server that a flow run has crashed, unless it has ended: as its process is ended, it would stand as running."""
+    """Tell the server that a flow run has crashed, unless it has ended: as its process is ended, it would stand as
+    running.
+    """
     if run is None:
         return
     with get_client(sync_client=True) as client:

@@ -1,4 +1,6 @@
-"""Tasks that wait for what passes by itself, and crash if it does not: what crashed is scheduled again, what failed is not."""
+"""Tasks that wait for what passes by itself, and crash if it does not: what crashed is scheduled again, what failed is
+not.
+"""
 
 from collections.abc import Callable
 from functools import wraps

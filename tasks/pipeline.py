@@ -49,7 +49,9 @@ class AsTasks:
         return self._keep(preflight(job) if isinstance(job, PipelineJob) else finetune_preflight(job))
 
     def plan(self, job: Any, data: Any, ranks: int) -> RunPlan:
-        return self._keep(plan_steps(job, data, ranks) if isinstance(job, PipelineJob) else plan_finetuning(job, data, ranks))
+        return self._keep(
+            plan_steps(job, data, ranks) if isinstance(job, PipelineJob) else plan_finetuning(job, data, ranks)
+        )
 
     def train(self, job: Any, data: TrainingData, plan: RunPlan) -> ArtifactRef:
         return self._keep(train(job, data, plan, return_state=True).result())
@@ -66,7 +68,9 @@ class AsTasks:
     def report(self, job: Any, run: str) -> Report:
         return self._keep(report(job.store, run, return_state=True, wait_for=self._kept[-1:]).result())
 
-    def consider(self, job: Any, data: Any, plan: RunPlan, run: str, evaluation: RunEvaluation | None) -> Verdict | None:
+    def consider(
+        self, job: Any, data: Any, plan: RunPlan, run: str, evaluation: RunEvaluation | None
+    ) -> Verdict | None:
         if evaluation is None:
             return None
 

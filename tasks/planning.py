@@ -91,7 +91,8 @@ def describe_plan(plan: StepPlan) -> str:
     windows = f"{plan.windows:,} windows" + ("" if plan.fill is None else f", {plan.fill:.1%} full")
     return (
         f"{windows}, {plan.steps_per_epoch:,} steps an epoch; {plan.total_steps:,} steps of {plan.global_batch} "
-        f"windows ({plural(plan.ranks, 'rank')} x {plan.accumulation} x {plan.micro_batch}), {plan.total_tokens:,} tokens"
+        f"windows ({plural(plan.ranks, 'rank')} x {plan.accumulation} x {plan.micro_batch}), {plan.total_tokens:,} "
+        "tokens"
     )
 
 

@@ -35,8 +35,9 @@ def consider(
 ) -> Verdict | None:
     """Judge a run's model and make it the champion if it passes and, where that is asked for, a person approves.
 
-    `measure` measures another run's model on what this one was measured on, as far as the gate asks for it: the champion's,
-    where its own scores are of something else. Called in a flow, which pauses for the approval. None if the job has no gate.
+    `measure` measures another run's model on what this one was measured on, as far as the gate asks for it: the
+    champion's, where its own scores are of something else. Called in a flow, which pauses for the approval. None if the
+    job has no gate.
     """
     if gate is None:
         return None
@@ -82,7 +83,9 @@ def crown(
 def tell(verdict: Verdict, gate: PromotionConfig, store: str, run: str) -> None:
     """Show what the gate said; that it is not met is told to automations."""
     outcome = "passed" if verdict.passed else "not met"
-    create_markdown_artifact(f"**Gate {outcome}:** {verdict.reason}", key="gate", description=f"{run} for models/{gate.name}")
+    create_markdown_artifact(
+        f"**Gate {outcome}:** {verdict.reason}", key="gate", description=f"{run} for models/{gate.name}"
+    )
     if verdict.passed:
         TaskLogger().info("gate passed: %s", verdict.reason)
     else:

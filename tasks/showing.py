@@ -46,7 +46,9 @@ def showing() -> Iterator[Callable[[Update], None]]:
 
 
 class _Teller:
-    """Tells the server of the latest updates, in a thread of its own: a server that is slow or gone holds nothing up."""
+    """Tells the server of the latest updates, in a thread of its own: a server that is slow or gone holds nothing
+    up.
+    """
 
     def __init__(self) -> None:
         self._latest: dict[str, Update] = {}
@@ -113,7 +115,9 @@ class TaskLogger(logging.LoggerAdapter[Any]):
 
 
 def name_flow_run(name: str) -> None:
-    """Have the flow run that this task belongs to carry a name; if the server cannot be asked, it keeps the one that it has."""
+    """Have the flow run that this task belongs to carry a name; if the server cannot be asked, it keeps the one that it
+    has.
+    """
     if flow_run.id is None:
         return
     try:

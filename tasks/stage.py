@@ -37,8 +37,9 @@ def run_stage(
 ) -> dict[str, Any]:
     """Run a stage and return its result. The engine carries its ranks; without any, a stage runs here, and may use it.
 
-    The child is in this process's group, so a cancel reaches it, and it ends if this process ends; if this process heeds stops,
-    it passes them on. Raises the stage's own `PipelineError`, `Preempted` if it was asked to stop, else `StageCrashed`.
+    The child is in this process's group, so a cancel reaches it, and it ends if this process ends; if this process
+    heeds stops, it passes them on. Raises the stage's own `PipelineError`, `Preempted` if it was asked to stop, else
+    `StageCrashed`.
     """
     if stop_requested():
         raise Preempted(KEPT)

@@ -1,7 +1,7 @@
 """Where a stage runs: in a fork of a process that has loaded its libraries (forked_stages.py), or in a new process.
 
-Both give the stage its request as standard input, this process's environment, folder, cores and group, tell it to stop when
-this process ends, and know its exit status.
+Both give the stage its request as standard input, this process's environment, folder, cores and group, tell it to stop
+when this process ends, and know its exit status.
 """
 
 import logging
@@ -22,14 +22,16 @@ CHOICE = "HEADRACE_STAGES"
 """The environment variable that may say `fork` or `spawn`. Without it, stages are forked where that is safe."""
 
 ACCELERATORS = (
-    "/dev/nvidia[0-9]*", "/dev/nvhost-gpu", "/dev/kfd", "/dev/dxg", "/dev/accel*", "/dev/vfio/[0-9]*", "/dev/davinci[0-9]*",
+    "/dev/nvidia[0-9]*", "/dev/nvhost-gpu", "/dev/kfd", "/dev/dxg", "/dev/accel*", "/dev/vfio/[0-9]*",
+    "/dev/davinci[0-9]*",
     "/dev/hl[0-9]*",
 )  # fmt: skip
 """Their drivers do not survive a fork once they were asked for anything, which a library may do when it is loaded."""
 
 
 def start_stage(name: str, request: IO[str], ranks: int, engine: str) -> "subprocess.Popen[str] | ForkedStage":
-    """Start a stage, or the launcher of its ranks, which are processes of their own, with its request as standard input.
+    """Start a stage, or the launcher of its ranks, which are processes of their own, with its request as standard
+    input.
 
     Raises `ConfigError` for a choice that there is not, and `Preempted` if this process is asked to stop meanwhile.
     """
@@ -41,7 +43,8 @@ def start_stage(name: str, request: IO[str], ranks: int, engine: str) -> "subpro
             log.warning("stage %s loads its libraries itself: %s", name, reason)
     with blocked_stops():
         return subprocess.Popen(
-            [sys.executable, "-m", "trainer.pipelines.child"], stdin=request, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [sys.executable, "-m", "trainer.pipelines.child"], stdin=request, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True, errors="replace",
         )  # fmt: skip
 
@@ -59,7 +62,9 @@ def forks() -> bool:
         raise ConfigError(f"the environment variable {CHOICE} is {choice!r}; set it to fork or spawn, or unset it")
     possible = _has_pidfds()
     if choice == "fork" and not possible:
-        raise ConfigError(f"the environment variable {CHOICE} is 'fork', which needs Linux 5.3 with pidfd_open; unset it")
+        raise ConfigError(
+            f"the environment variable {CHOICE} is 'fork', which needs Linux 5.3 with pidfd_open; unset it"
+        )
     return choice == "fork" or (choice is None and possible and not any(map(glob, ACCELERATORS)))
 
 

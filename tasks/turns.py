@@ -1,7 +1,8 @@
-"""Turns: stages that compute on a machine's devices, and that tokenize, run as many at a time as the server's limits say.
+"""Turns: stages that compute on a machine's devices, and that tokenize, run as many at a time as the server's limits
+say.
 
-Whoever started them, a deployment or a person; the others wait. The limits are Prefect's global concurrency limits, which
-`make up` creates with one slot each; on a server that has none of that name nothing waits.
+Whoever started them, a deployment or a person; the others wait. The limits are Prefect's global concurrency limits,
+which `make up` creates with one slot each; on a server that has none of that name nothing waits.
 
     HEADRACE_GPU_SET   what this machine or set of GPUs is called, where there are several: its limits are
                        `headrace-devices-NAME` and `headrace-tokenization-NAME`
@@ -28,8 +29,8 @@ GPU_SET = "HEADRACE_GPU_SET"
 def turn(kind: str) -> Iterator[None]:
     """Wait for a turn of a kind on this machine, and have it for the length of a block.
 
-    A process that was killed has its turn for five minutes more at the most. A server that cannot be asked stops nothing: the
-    block runs without a turn.
+    A process that was killed has its turn for five minutes more at the most. A server that cannot be asked stops
+    nothing: the block runs without a turn.
     """
     limit = limit_of(kind)
     held = ExitStack()

@@ -2,8 +2,8 @@
 
     main([IMPORTED, "--", MODULE, ARGUMENTS...])
 
-It is sent to the process itself, and handled before the import goes on: where an exception would be caught by whoever tries
-that import.
+It is sent to the process itself, and handled before the import goes on: where an exception would be caught by whoever
+tries that import.
 """
 
 import importlib

@@ -9,4 +9,7 @@ import pytest
 def once(*cases: Any) -> Sequence[Any]:
     """The cases of a test: the first in every run, the others in the deeper one."""
     first, *others = cases
-    return [first, *(pytest.param(*case if isinstance(case, tuple) else (case,), marks=pytest.mark.deep) for case in others)]
+    return [
+        first,
+        *(pytest.param(*case if isinstance(case, tuple) else (case,), marks=pytest.mark.deep) for case in others),
+    ]

@@ -1,7 +1,7 @@
 """Every causal family of `transformers`, tried at a tiny size.
 
-A family is built, checked and trained as a job would do it; its loss is compared with that of `transformers`; and it is saved,
-loaded and trained on, to the bits of the uninterrupted one.
+A family is built, checked and trained as a job would do it; its loss is compared with that of `transformers`; and it is
+saved, loaded and trained on, to the bits of the uninterrupted one.
 """
 
 import contextlib
@@ -83,7 +83,10 @@ NEEDED: dict[str, dict[str, Any]] = {
 def cases() -> list[Case]:
     """Every family, and those that are refused with their defaults a second time, with what they need."""
     return [
-        Case(family, settings) for family in CAUSAL_FAMILIES for settings in ({}, NEEDED.get(family)) if settings is not None
+        Case(family, settings)
+        for family in CAUSAL_FAMILIES
+        for settings in ({}, NEEDED.get(family))
+        if settings is not None
     ]
 
 
@@ -146,7 +149,9 @@ def try_family(case: Case, folder: Path) -> Verdict:
 
 
 def token_tables(model: PreTrainedModel) -> list[nn.Parameter]:
-    """The embeddings that token ids are looked up in; some families have more than one, not all for the loss to reach."""
+    """The embeddings that token ids are looked up in; some families have more than one, not all for the loss to
+    reach.
+    """
     vocab_size = model.config.get_text_config().vocab_size
     tables = {m.weight for m in model.modules() if isinstance(m, nn.Embedding) and m.num_embeddings == vocab_size}
     return list({*tables, model.get_input_embeddings().weight})
@@ -188,7 +193,8 @@ def continued(learner: Learner, folder: Path) -> Learner:
     store, run = Store(str(folder)), "runs/tiny"
     with Saver(store, run, learner.model, [], "0123456789abcdef", 1) as saver:
         saver.save(partial(
-            take_snapshot, state=TrainState(step=STEPS, attempts=STEPS), model=learner.model, objective=learner.objective,
+            take_snapshot, state=TrainState(step=STEPS, attempts=STEPS), model=learner.model,
+            objective=learner.objective,
             optimizer=learner.optimizer, schedule=learner.schedule, scaler=None, epoch=None,
         ))  # fmt: skip
     saved = fetch_artifact(store, f"{run}/checkpoints/step-{STEPS:08d}", CHECKPOINT_KIND)

@@ -41,9 +41,9 @@ def write_table(verdicts: dict[str, Verdict]) -> str:
         f"`python -m tests.family_table` has written this: of {len(families)} families {len(of_trained)} train, "
         f"{len(families - of_trained)} are refused.", "",
         "Each was tried at a tiny size, by the way that a job takes. *Causal*: later tokens change no earlier logits. "
-        "*Embeddings learn*: each token's, within a few steps. *Loss*: ours against the family's own in `transformers`, to "
-        "1e-5; some do not shift labels themselves, and are given shifted ones. *Routers*: the same with "
-        "`output_router_logits`. *Resumes*: trained on from a checkpoint, to the bits of the uninterrupted model. "
+        "*Embeddings learn*: each token's, within a few steps. *Loss*: ours against the family's own in "
+        "`transformers`, to 1e-5; some do not shift labels themselves, and are given shifted ones. *Routers*: the same "
+        "with `output_router_logits`. *Resumes*: trained on from a checkpoint, to the bits of the uninterrupted model. "
         "Settings stand beside a family that needs them.",
         "", "| Family | Causal | Embeddings learn | Loss | Routers | Resumes |", "|---|---|---|---|---|---|",
         *(f"| `{name}` | {' | '.join(verdict[1:])} |" for name, verdict in trained.items()),

@@ -37,12 +37,16 @@ def serve_model(folder: Path, name: str, commit: str) -> Iterator[str]:
 
         def _find(self) -> tuple[bytes | None, str]:
             if self.path.startswith(f"/api/models/{name}/tree/"):
-                tree = [{"type": "file", "path": file, "size": len(data), "oid": "0" * 40} for file, data in files.items()]
+                tree = [
+                    {"type": "file", "path": file, "size": len(data), "oid": "0" * 40} for file, data in files.items()
+                ]
                 return json.dumps(tree).encode(), commit
             if self.path.startswith(f"/api/models/{name}"):
                 siblings = [{"rfilename": file} for file in files]
                 return json.dumps({"id": name, "sha": commit, "siblings": siblings}).encode(), commit
-            body = files.get(self.path.rpartition("/")[2]) if self.path.startswith(f"/{name}/resolve/{commit}/") else None
+            body = (
+                files.get(self.path.rpartition("/")[2]) if self.path.startswith(f"/{name}/resolve/{commit}/") else None
+            )
             return body, hashlib.sha256(body or b"").hexdigest()
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)

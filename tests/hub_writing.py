@@ -1,4 +1,6 @@
-"""A small Hugging Face hub on this machine that takes commits: what `huggingface_hub` asks of the real one to make them."""
+"""A small Hugging Face hub on this machine that takes commits: what `huggingface_hub` asks of the real one to make
+them.
+"""
 
 import base64
 import hashlib
@@ -60,7 +62,9 @@ def taking_commits() -> Iterator[Hub]:
             if rest != ["tree", "main"]:
                 return self._answer(404, {"error": f"nothing at {self.path}"})
             files = hub.repos[f"{owner}/{name}"].items()
-            return self._answer(200, [{"type": "file", "path": path, "size": len(data), "oid": ""} for path, data in files])
+            return self._answer(
+                200, [{"type": "file", "path": path, "size": len(data), "oid": ""} for path, data in files]
+            )
 
         def do_PUT(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))

@@ -2,9 +2,10 @@
 
     main([STORE, POINTS, [WHEN, POINT], "--", MODULE, ARGUMENTS...])
 
-A write point is an operation that changes what the store holds (a file put in place, renamed, linked or removed) and the
-place that it changes, with numbers left out: "replace runs/#/checkpoint-last"; on S3 it is a request that writes. All that
-are carried out are noted in POINTS. It holds for the worker processes too, which start with `tests/armed` on their path.
+A write point is an operation that changes what the store holds (a file put in place, renamed, linked or removed) and
+the place that it changes, with numbers left out: "replace runs/#/checkpoint-last"; on S3 it is a request that writes.
+All that are carried out are noted in POINTS. It holds for the worker processes too, which start with `tests/armed` on
+their path.
 """
 
 import importlib
@@ -47,7 +48,9 @@ def name_point(operation: str, store: str, path: str) -> str:
     return f"{operation} {re.sub(r'[0-9a-f]{8,}|[0-9]+', '#', os.path.relpath(path, store))}"
 
 
-def _wrapped(operation: Callable[..., Any], name: str, store: str, points: str, when: str, wanted: str) -> Callable[..., Any]:
+def _wrapped(
+    operation: Callable[..., Any], name: str, store: str, points: str, when: str, wanted: str
+) -> Callable[..., Any]:
     def write(*arguments: Any, **options: Any) -> Any:
         target = arguments[1] if name in ("replace", "rename", "link") else arguments[0]
         if not isinstance(target, str | Path) or not str(target).startswith(f"{store}/"):
@@ -58,7 +61,9 @@ def _wrapped(operation: Callable[..., Any], name: str, store: str, points: str, 
     return write
 
 
-def _wrapped_request(request: Callable[..., Any], store: str, points: str, when: str, wanted: str) -> Callable[..., Any]:
+def _wrapped_request(
+    request: Callable[..., Any], store: str, points: str, when: str, wanted: str
+) -> Callable[..., Any]:
     async def write(self: Any, method: str, *arguments: Any, **options: Any) -> Any:
         given = {name: value for each in arguments for name, value in each.items()} | options
         if method not in REQUESTS:
@@ -72,7 +77,9 @@ def _wrapped_request(request: Callable[..., Any], store: str, points: str, when:
 
 @contextmanager
 def _passing(point: str, points: str, when: str, wanted: str) -> Iterator[None]:
-    """Be killed at the write point that the block passes if it is the chosen one; note what was written, and the kill."""
+    """Be killed at the write point that the block passes if it is the chosen one; note what was written, and the
+    kill.
+    """
     if when == "before" and point == wanted:
         _end(points, KILLED.format(when, point))
     yield

@@ -1,9 +1,10 @@
-"""Take a pipeline's store away while it works, and give it back: `python -m tests.outages [SECONDS [s3|disk [STAGE...]]]`.
+"""Take a pipeline's store away while it works, and give it back: `python -m tests.outages [SECONDS [s3|disk
+[STAGE...]]]`.
 
-Runs the flow `data-to-model` with small sizes. In each stage, `s3` stops a real S3 server for so many seconds; `disk` fills the
-store's file system, which is of its own, for so long. The same process must go on and end with 0, with the bits of a run that
-nothing happened to and nothing left over; one that ends with 75 instead is counted, and started again. Prints each outage and
-how much longer than it the run took.
+Runs the flow `data-to-model` with small sizes. In each stage, `s3` stops a real S3 server for so many seconds; `disk`
+fills the store's file system, which is of its own, for so long. The same process must go on and end with 0, with the
+bits of a run that nothing happened to and nothing left over; one that ends with 75 instead is counted, and started
+again. Prints each outage and how much longer than it the run took.
 """
 
 import os
@@ -97,7 +98,9 @@ class Outages:
     def _start(self, store: Store) -> Running:
         values = small_values(self._raw, store.url, **SETTINGS)
         config = write_config(self._folder / f"job-{self._number}.yaml", values)
-        return start_module(self._folder / f"said-{self._number}", "flows.data_to_model", config, env=self._env, count=2)
+        return start_module(
+            self._folder / f"said-{self._number}", "flows.data_to_model", config, env=self._env, count=2
+        )
 
     def _outcome(self, store: Store) -> dict[str, Any]:
         copy = Path(store.url)

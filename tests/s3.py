@@ -1,6 +1,7 @@
 """A real S3 server, SeaweedFS, on this machine: started on free ports, with its own data folder and credentials.
 
-`python -m tests.s3 MODULE ARGUMENTS...` runs a module beside one whose data is kept in data/s3, as `make run STORE=s3` does.
+`python -m tests.s3 MODULE ARGUMENTS...` runs a module beside one whose data is kept in data/s3, as `make run STORE=s3`
+does.
 """
 
 import json
@@ -59,11 +60,16 @@ def s3_server(folder: Path, host: str = "127.0.0.1") -> Iterator[S3Server]:
     key, secret = secrets.token_hex(8), secrets.token_hex(16)
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
     identity = {"name": "tests", "credentials": [{"accessKey": key, "secretKey": secret}], "actions": actions}
-    reader = {"name": "reader", "credentials": [{"accessKey": f"{key}r", "secretKey": secret}], "actions": ["Read", "List"]}
+    reader = {
+        "name": "reader",
+        "credentials": [{"accessKey": f"{key}r", "secretKey": secret}],
+        "actions": ["Read", "List"],
+    }
     (folder / "s3.json").write_text(json.dumps({"identities": [identity, reader]}))
     ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     command = [
-        _weed(), "server", "-s3", f"-dir={folder}", f"-ip={host}", f"-ip.bind={host}", f"-s3.config={folder / 's3.json'}",
+        _weed(), "server", "-s3", f"-dir={folder}", f"-ip={host}", f"-ip.bind={host}",
+        f"-s3.config={folder / 's3.json'}",
         "-master.volumeSizeLimitMB=256", "-volume.max=100", "-master.telemetry=false", "-s3.autoCreateBucket=false",
         "-s3.port.iceberg=0", "-s3.port.lance=0", f"-filer.localSocket={folder}/filer.sock",
         *(f"-{name}={port}" for name, port in ports.items()),
@@ -121,7 +127,9 @@ def _weed() -> str:
 def _is_ready(process: subprocess.Popen[bytes], said: Path) -> bool:
     """Whether a file can be written: the gateway answers seconds before there is a volume."""
     assert process.poll() is None, said.read_text()[-2000:]
-    fs = fsspec.filesystem("s3", skip_instance_cache=True, config_kwargs={"retries": {"max_attempts": 1}, "connect_timeout": 1})
+    fs = fsspec.filesystem(
+        "s3", skip_instance_cache=True, config_kwargs={"retries": {"max_attempts": 1}, "connect_timeout": 1}
+    )
     with suppress(OSError, BotoCoreError):
         if not fs.exists(BUCKET):
             fs.mkdir(BUCKET)

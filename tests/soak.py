@@ -1,9 +1,9 @@
 """Kill the whole pipeline again and again: `python -m tests.soak [N [SEED]]`, or `make soak N=200`.
 
-Runs the flow `data-to-model` with small sizes against a real Prefect server, ends it with SIGKILL or SIGTERM at random times,
-each run at most four times, until N times in all, and compares every finished run with one that was left alone: tokenizer,
-shards, checkpoints, final model, results, and the curve of every step. Prints kills, restarts, mismatches (must be 0),
-leftovers (must be 0) and the most steps that a kill has cost.
+Runs the flow `data-to-model` with small sizes against a real Prefect server, ends it with SIGKILL or SIGTERM at random
+times, each run at most four times, until N times in all, and compares every finished run with one that was left alone:
+tokenizer, shards, checkpoints, final model, results, and the curve of every step. Prints kills, restarts, mismatches
+(must be 0), leftovers (must be 0) and the most steps that a kill has cost.
 """
 
 import json
@@ -21,7 +21,16 @@ from typing import Any
 
 from tests.flows.serving import Serving
 from tests.processes import alive, descendants
-from tests.support import ROOT, curve, held_out_losses, published, small_values, steps_recorded, write_config, write_corpora
+from tests.support import (
+    ROOT,
+    curve,
+    held_out_losses,
+    published,
+    small_values,
+    steps_recorded,
+    write_config,
+    write_corpora,
+)
 from trainer.common.errors import EXIT_PREEMPTED
 
 RUN = Path("runs", "soak")
@@ -52,8 +61,8 @@ class Figures:
 
     def __str__(self) -> str:
         return (
-            f"kills {self.kills}, restarts {self.restarts}, runs finished {self.finished}, mismatches {self.mismatches}, "
-            f"leftovers {self.leftovers}, most steps lost {self.lost}"
+            f"kills {self.kills}, restarts {self.restarts}, runs finished {self.finished}, mismatches "
+            f"{self.mismatches}, leftovers {self.leftovers}, most steps lost {self.lost}"
         )
 
 

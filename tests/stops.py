@@ -1,10 +1,10 @@
 """Ask whole pipelines to stop at random instants: `python -m tests.stops [N [SEED [trainer|flow|warm]]]`.
 
-Runs `python -m trainer` and the flow `data-to-model` with small sizes, and sends SIGTERM or SIGINT, once or twice, to the
-process or to its whole group, at random times over all stages. Each of N stops must end with 75 within `IN_TIME` seconds and
-leave no process and no staging folder; a process that has done all its work before it heeded the stop may end with 0. After at
-most `STOPS_A_RUN` stops a run is left to finish, and must hold the bits of one that was never stopped. Prints each stop and the
-figures.
+Runs `python -m trainer` and the flow `data-to-model` with small sizes, and sends SIGTERM or SIGINT, once or twice, to
+the process or to its whole group, at random times over all stages. Each of N stops must end with 75 within `IN_TIME`
+seconds and leave no process and no staging folder; a process that has done all its work before it heeded the stop may
+end with 0. After at most `STOPS_A_RUN` stops a run is left to finish, and must hold the bits of one that was never
+stopped. Prints each stop and the figures.
 """
 
 import os
@@ -40,7 +40,8 @@ IN_TIME = 10.0
 """Seconds from the first signal to the end of the last process: longer than a save takes here."""
 
 MODULES = {"trainer": "trainer", "flow": "flows.data_to_model", "warm": "trainer.__main__"}
-"""`warm` is the trainer in a process that need not load its libraries first, so that many more instants can be tried."""
+"""`warm` is the trainer in a process that need not load its libraries first, so that many more instants can be tried.
+"""
 
 STAGES = {
     "tokenizers/*/manifest.json": "engine and shards",
@@ -147,7 +148,9 @@ AHEAD = 3
 
 
 def heeds(pid: int) -> bool:
-    """Whether a process has come to the first line of a command, from where on it handles signals; true if it has ended."""
+    """Whether a process has come to the first line of a command, from where on it handles signals; true if it has
+    ended.
+    """
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -3,8 +3,8 @@
     python -m trainer.compare STORE RUN RUN [RUN ...] [--html FILE] [--json]
     python -m trainer.compare STORE --list [--json]
 
-What differs in configuration, data, tokenizer, model and environment, the curves, and the results with the best one marked.
-Runs may be of either kind, and need not be finished. Nothing in the store is changed.
+What differs in configuration, data, tokenizer, model and environment, the curves, and the results with the best one
+marked. Runs may be of either kind, and need not be finished. Nothing in the store is changed.
 """
 
 import argparse
@@ -72,7 +72,9 @@ def compare_for_programs(store: Store, names: list[str], page: Path | None = Non
     """The same as values: the runs, what they differ in, their curves and results, in sections as they are printed."""
     comparison = _compared(store, names, page)
     return {
-        "runs": [{"letter": run.letter, "key": run.key, "kind": run.kind.name, "state": run.state} for run in comparison.runs],
+        "runs": [
+            {"letter": run.letter, "key": run.key, "kind": run.kind.name, "state": run.state} for run in comparison.runs
+        ],
         "verdict": comparison.verdict,
         "differing": comparison.differing,
         "curves": comparison.curves,
@@ -97,7 +99,9 @@ def _write(page: Path, comparison: "Comparison") -> None:
     try:
         page.write_bytes(render(comparison).encode(errors="replace"))
     except OSError as error:
-        raise StorageError(f"cannot write {page}: {error.strerror}; name a file in a folder that can be written") from error
+        raise StorageError(
+            f"cannot write {page}: {error.strerror}; name a file in a folder that can be written"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python -m trainer.explain CONFIG.yaml [key=value ...] [--json]
 
-For every stage the name of what it gives; where that is not in the store, what differs from the most similar one that is.
-Nothing is made, and nothing is written to the store; raw files that changed since they were last digested are read, and a model
-or a data set of the hub is fetched as the job itself would.
+For every stage the name of what it gives; where that is not in the store, what differs from the most similar one that
+is. Nothing is made, and nothing is written to the store; raw files that changed since they were last digested are read,
+and a model or a data set of the hub is fetched as the job itself would.
 """
 
 import argparse

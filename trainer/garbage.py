@@ -3,15 +3,15 @@
     python -m trainer.garbage STORE [--older-than DAYS] [--runs-older-than DAYS] [--remove] [--json]
     python -m trainer.garbage STORE --pin RUN_OR_ARTIFACT        (and --unpin)
 
-Runs, champions with their history, and pins stay, with everything that they were made from, and so does for some days what a
-preparation has found to be made already, and a run that waits for a person's approval. Tokenizers, shard sets and encoded
-sets that none of them reaches go, but not the young, whose run is still to come, nor the newest set of each corpus, which the
-next preparation takes unchanged shards from. While a set of shards is in the making, or was left half made, all sets of its
-corpus and all tokenizers stay: `headrace leftovers` removes what killed processes left. Decisions about raw text go as these
-do, and with them what was measured for them alone.
+Runs, champions with their history, and pins stay, with everything that they were made from, and so does for some days
+what a preparation has found to be made already, and a run that waits for a person's approval. Tokenizers, shard sets
+and encoded sets that none of them reaches go, but not the young, whose run is still to come, nor the newest set of each
+corpus, which the next preparation takes unchanged shards from. While a set of shards is in the making, or was left half
+made, all sets of its corpus and all tokenizers stay: `headrace leftovers` removes what killed processes left. Decisions
+about raw text go as these do, and with them what was measured for them alone.
 
-Runs go only where --runs-older-than is given: those that were not written to for so long, and that no process holds. Without
---remove nothing is removed.
+Runs go only where --runs-older-than is given: those that were not written to for so long, and that no process holds.
+Without --remove nothing is removed.
 """
 
 import argparse
@@ -35,7 +35,9 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("store", help="a folder or a URL")
     parser.add_argument("--older-than", type=float, metavar="DAYS", help="default: 7")
-    parser.add_argument("--runs-older-than", type=float, metavar="DAYS", help="remove runs too; default: none, however old")
+    parser.add_argument(
+        "--runs-older-than", type=float, metavar="DAYS", help="remove runs too; default: none, however old"
+    )
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--remove", action="store_true", help="remove what is listed")
     action.add_argument("--pin", metavar="KEY", help="keep a run, by its name, or an artifact, such as shards/NAME")
@@ -47,7 +49,9 @@ def main(arguments: list[str]) -> int:
     return tell_garbage(parsed.store, parsed.older_than, parsed.runs_older_than, parsed.remove, parsed.json)
 
 
-def tell_garbage(url: str, older_than: float | None, runs_older_than: float | None, remove: bool, as_json: bool = False) -> int:
+def tell_garbage(
+    url: str, older_than: float | None, runs_older_than: float | None, remove: bool, as_json: bool = False
+) -> int:
     """Print what nothing reaches, of ages in days, and what is pinned; returns the exit status."""
     ages = {"older_than_days": older_than, "runs_older_than_days": runs_older_than}
     values = {"store": url, "remove": remove, **{name: age for name, age in ages.items() if age is not None}}

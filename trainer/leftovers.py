@@ -2,10 +2,10 @@
 
     python -m trainer.leftovers STORE [--older-than HOURS] [--remove] [--json]
 
-Artifacts without a manifest (nothing reads those), uploads that were never completed (a bucket keeps and bills their parts,
-and shows them nowhere), and staged files. What is young may still be at work and is left alone, and so is every run that a
-living process holds; a set of shards is young while it is made, because it is marked when that begins. Without --remove nothing
-is removed.
+Artifacts without a manifest (nothing reads those), uploads that were never completed (a bucket keeps and bills their
+parts, and shows them nowhere), and staged files. What is young may still be at work and is left alone, and so is every
+run that a living process holds; a set of shards is young while it is made, because it is marked when that begins.
+Without --remove nothing is removed.
 """
 
 import argparse
@@ -29,7 +29,9 @@ def main(arguments: list[str]) -> int:
         prog="python -m trainer.leftovers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("store", help="a folder or a URL")
-    parser.add_argument("--older-than", type=float, default=OLD / timedelta(hours=1), metavar="HOURS", help="default: 24")
+    parser.add_argument(
+        "--older-than", type=float, default=OLD / timedelta(hours=1), metavar="HOURS", help="default: 24"
+    )
     parser.add_argument("--remove", action="store_true", help="remove what is listed")
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     parsed = parser.parse_args(arguments)

@@ -2,10 +2,10 @@
 
     python -m trainer.lineage STORE MODEL [--files] [--check] [--json]
 
-MODEL is a run (runs/NAME or NAME, its final folder too), a name with a champion (models/NAME or NAME), or a job that made one
-run. --files lists every raw file with its digest; otherwise they are counted and the first few named. --check reads the raw
-files and the manifests again and says what is not as it was: the exit status is then 1 if a raw file has changed, or if an
-artifact has changed or is gone. --json prints the whole record.
+MODEL is a run (runs/NAME or NAME, its final folder too), a name with a champion (models/NAME or NAME), or a job that
+made one run. --files lists every raw file with its digest; otherwise they are counted and the first few named. --check
+reads the raw files and the manifests again and says what is not as it was: the exit status is then 1 if a raw file has
+changed, or if an artifact has changed or is gone. --json prints the whole record.
 """
 
 import argparse
@@ -45,7 +45,9 @@ def describe(traced: dict[str, Any], every_file: bool) -> Iterator[str]:
     for decisions in record.get("decisions", []):
         yield from _describe_decided(decisions, every_file)
     if base := traced["base"]:
-        yield _line("base model", f"{base['key'] or base['name']} ({base['origin']}), {plural(len(base['files']), 'file')}")
+        yield _line(
+            "base model", f"{base['key'] or base['name']} ({base['origin']}), {plural(len(base['files']), 'file')}"
+        )
         yield from (_line("", f"sha256 {sha256}  {name}") for name, sha256 in base["files"].items())
     if fork := traced["fork"]:
         yield _line("fork of", f"{fork['run']}/{fork['checkpoint']}")

@@ -17,7 +17,9 @@ from trainer.training.runtime import leave_group
 
 
 def main(arguments: list[str]) -> int:
-    """Predict, also under torchrun, and print what came of it. Returns 0, 2 on bad input, 75 if it is to be run again."""
+    """Predict, also under torchrun, and print what came of it. Returns 0, 2 on bad input, 75 if it is to be run
+    again.
+    """
     heed_stops()
     parser = argparse.ArgumentParser(
         prog="python -m trainer.predict",

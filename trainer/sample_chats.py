@@ -1,10 +1,11 @@
-"""Questions and answers that every Python installation carries: what a function takes, and how its documentation begins.
+"""Questions and answers that every Python installation carries: what a function takes, and how its documentation
+begins.
 
     python -m trainer.sample_chats data/chats
 
-train.jsonl, validation.jsonl and test.jsonl hold conversations: {"prompt", "completion"}, or {"messages"} where one question
-follows another. All functions of a module are in the same file. functions.jsonl holds those of train.jsonl as plain text,
-{"text"}, to pretrain on.
+train.jsonl, validation.jsonl and test.jsonl hold conversations: {"prompt", "completion"}, or {"messages"} where one
+question follows another. All functions of a module are in the same file. functions.jsonl holds those of train.jsonl as
+plain text, {"text"}, to pretrain on.
 """
 
 import ast

@@ -2,9 +2,9 @@
 
     python -m trainer.sample_pairs data/pairs
 
-train.jsonl, validation.jsonl and test.jsonl hold {"id", "summary", "code", "label"}: each function with the first line of its
-documentation, and with that of another function. test.jsonl has no labels. functions.jsonl holds the functions of train.jsonl
-as plain text, {"text"}, to pretrain on.
+train.jsonl, validation.jsonl and test.jsonl hold {"id", "summary", "code", "label"}: each function with the first line
+of its documentation, and with that of another function. test.jsonl has no labels. functions.jsonl holds the functions
+of train.jsonl as plain text, {"text"}, to pretrain on.
 """
 
 import ast
@@ -60,7 +60,11 @@ def pairs_of(function: Function, functions: list[Function]) -> Iterator[dict[str
     for label, summary in (("match", function.summary), ("other", other)):
         pair = {"id": f"{function.name}:{label}", "summary": summary, "code": function.code, "label": label}
         if function.split == "test":
-            pair = {"id": f"{function.name}:{stable_key('pair', summary):016x}", "summary": summary, "code": function.code}
+            pair = {
+                "id": f"{function.name}:{stable_key('pair', summary):016x}",
+                "summary": summary,
+                "code": function.code,
+            }
         yield pair
 
 

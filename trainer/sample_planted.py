@@ -1,8 +1,8 @@
 """A corpus of documents that curation is to find, planted among the docstrings of the standard library.
 
-Each record says under `planted` what it is: `original`, `spaced` (a copy with other white space), `edited` (a copy of which
-some words are others), `chain` (each a part of the one before, and some more), `test` (with a sentence of evaluation.txt),
-`foreign` (another language), `repeated` (lines over and over), `short`.
+Each record says under `planted` what it is: `original`, `spaced` (a copy with other white space), `edited` (a copy of
+which some words are others), `chain` (each a part of the one before, and some more), `test` (with a sentence of
+evaluation.txt), `foreign` (another language), `repeated` (lines over and over), `short`.
 """
 
 import json
@@ -45,7 +45,9 @@ def _records(kind: str, texts: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _edited(text: str, draw: random.Random) -> str:
-    """A copy of which one word, and in long texts one of 120 more, is another: nine tenths of the 5-grams are the same."""
+    """A copy of which one word, and in long texts one of 120 more, is another: nine tenths of the 5-grams are the
+    same.
+    """
     words = text.split()
     for place in range(draw.randrange(20, 40), len(words), 120):
         words[place] = "otherwise"

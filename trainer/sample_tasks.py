@@ -2,10 +2,10 @@
 
     python -m trainer.sample_tasks data/tasks
 
-next_line.yaml tells lm-eval the task; questions.jsonl holds {"id", "beginning", "choices", "answer"}: the first line of a
-function's documentation with the first half of the function, and four lines, one of which is its next. solved.jsonl holds
-others, which can stand before a question. Neither has functions of functions.jsonl, as `python -m trainer.sample_pairs`
-writes it.
+next_line.yaml tells lm-eval the task; questions.jsonl holds {"id", "beginning", "choices", "answer"}: the first line of
+a function's documentation with the first half of the function, and four lines, one of which is its next. solved.jsonl
+holds others, which can stand before a question. Neither has functions of functions.jsonl, as `python -m
+trainer.sample_pairs` writes it.
 """
 
 import json

@@ -15,7 +15,8 @@ def page() -> Iterator[str]:
     yield from (
         "# Commands",
         "",
-        "`headrace COMMAND --help` prints the same in a terminal, and for a command that reads a configuration the settings",
+        "`headrace COMMAND --help` prints the same in a terminal, and for a command that reads a configuration the "
+        "settings",
         "that most people change; with `--all`, [every setting](settings.md). [Exit codes](exit-codes.md) says what a",
         "command's exit status means.",
         "",

@@ -20,10 +20,13 @@ def page() -> Iterator[str]:
     yield from (
         "# Errors",
         "",
-        "An error that a person can put right is shown as one message, without a traceback. The message says what was found,",
-        "what was expected, where, and what to do. Below are the kinds of errors, what causes them and what helps, and the",
+        "An error that a person can put right is shown as one message, without a traceback. The message says what was "
+        "found,",
+        "what was expected, where, and what to do. Below are the kinds of errors, what causes them and what helps, and "
+        "the",
         f"messages of each kind. `{ELLIPSIS}` stands for what is filled in, such as a path or a number. Messages that",
-        "a library gives, or another part of the code, are left out. [Exit codes](exit-codes.md) says how a process ends then.",
+        "a library gives, or another part of the code, are left out. [Exit codes](exit-codes.md) says how a process "
+        "ends then.",
         "",
     )
     messages = _messages()
@@ -34,12 +37,15 @@ def page() -> Iterator[str]:
             yield from (f"It is a kind of {kind.__base__.__name__}.", "")
         if found := messages.get(kind.__name__):
             yield from ("| Message | Raised in |", "|---|---|")
-            yield from (f"| {cell(text)} | `{where}` |" for text, where in sorted(found, key=lambda each: (each[1], each[0])))
+            yield from (
+                f"| {cell(text)} | `{where}` |" for text, where in sorted(found, key=lambda each: (each[1], each[0]))
+            )
             yield ""
     yield from (
         "## What to do about a damaged file",
         "",
-        "The files of a store carry checksums. A message about a file that does not match its own ends with what to do, which",
+        "The files of a store carry checksums. A message about a file that does not match its own ends with what to "
+        "do, which",
         "depends on where in the store the file is. The places are regular expressions.",
         "",
         "| Place | What to do |",
@@ -64,7 +70,9 @@ def _messages() -> dict[str, set[tuple[str, str]]]:
     kinds = {kind.__name__ for kind in _tree(PipelineError)}
     for path in sorted(path for room in ("trainer", "tasks", "flows") for path in (ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not (isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name)):
+            if not (
+                isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name)
+            ):
                 continue
             name = node.exc.func.id
             kind = "ConfigError" if name == "ValueError" and path.parent == SCHEMAS else name

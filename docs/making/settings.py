@@ -20,7 +20,8 @@ def page() -> Iterator[str]:
         "# Settings",
         "",
         "A configuration is a YAML file with these keys. `headrace new` writes one to start from. On the command line,",
-        "`key=value` replaces a setting by its whole path, such as `training.max_steps=9`; an entry of a list is named by its",
+        "`key=value` replaces a setting by its whole path, such as `training.max_steps=9`; an entry of a list is named "
+        "by its",
         "number, from 0, such as `data.corpora.0.format=jsonl`. A key that is not listed here is refused.",
         "",
     )
@@ -47,8 +48,10 @@ def _table_of(schema: type[BaseModel], prefix: str, title: str, shown: dict[type
     for name, field in schema.model_fields.items():
         inside = schemas_in(field.annotation)
         if not inside:
-            takes = f"{type_name(field.annotation).replace('|', ' | ')}{bounds_of(field)}"  # a long row of words can be broken
-            yield f"| `{prefix}{name}` | {cell(takes)} | {cell(_default(default_of(field)))} | {cell(field.description)} |"
+            # a long row of words can be broken
+            takes = f"{type_name(field.annotation).replace('|', ' | ')}{bounds_of(field)}"
+            default = cell(_default(default_of(field)))
+            yield f"| `{prefix}{name}` | {cell(takes)} | {default} | {cell(field.description)} |"
             continue
         many = get_origin(field.annotation) is list
         needed = "required" if field.is_required() else "optional"

@@ -2,8 +2,8 @@
 
 python -m docs.screenshots [key=value ...]
 
-A server and a worker run the quickstart in a temporary folder, and Chromium takes the pictures of what it made. The words
-replace settings of the quickstart: with `training.max_steps=40` this program is tried out in two minutes.
+A server and a worker run the quickstart in a temporary folder, and Chromium takes the pictures of what it made. The
+words replace settings of the quickstart: with `training.max_steps=40` this program is tried out in two minutes.
 """
 
 import socket

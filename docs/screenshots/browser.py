@@ -25,7 +25,8 @@ COLORS = 255
 MOST_BYTES = 300_000
 
 TEXT_IN_VIEW = """() => {
-    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = document.createRange(), seen = []
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
+    const range = document.createRange(), seen = []
     while (texts.nextNode()) {
         range.selectNodeContents(texts.currentNode)
         const box = range.getBoundingClientRect()
@@ -44,11 +45,13 @@ def find_browser() -> str:
     found = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if found is None:
         raise NoPicture(
-            f"the pictures are taken with Chromium, and none of {', '.join(PROGRAMS)} is on the path: install it, on Debian by "
-            "`apt-get install chromium`"
+            f"the pictures are taken with Chromium, and none of {', '.join(PROGRAMS)} is on the path: install it, on "
+            "Debian by `apt-get install chromium`"
         )
     if find_spec("playwright") is None:
-        raise NoPicture("the package playwright, which drives the browser, is not installed: `make screenshots` installs it")
+        raise NoPicture(
+            "the package playwright, which drives the browser, is not installed: `make screenshots` installs it"
+        )
     return found
 
 

@@ -33,7 +33,9 @@ class Shown(NamedTuple):
 
 @contextmanager
 def quickstart(folder: Path, port: int, words: list[str]) -> Iterator[Shown]:
-    """The server that ran it, and still answers; `words` replace settings of its job. Raises `NoPicture` if it failed."""
+    """The server that ran it, and still answers; `words` replace settings of its job. Raises `NoPicture` if it
+    failed.
+    """
     ui = f"http://127.0.0.1:{port}"
     env = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PORT": str(port)}
     local = [sys.executable, "-m", "deployments.local"]

@@ -16,7 +16,9 @@ commands = typer.Typer()
 
 
 @commands.command(cls=JobCommand)
-def run(config: Config, words: Words = None, verify: Verify = False, dry_run: DryRun = False, as_json: Json = False) -> None:
+def run(
+    config: Config, words: Words = None, verify: Verify = False, dry_run: DryRun = False, as_json: Json = False
+) -> None:
     """Raw text to an evaluated model, the whole way."""
 
     def find() -> "Found":
@@ -29,7 +31,9 @@ def run(config: Config, words: Words = None, verify: Verify = False, dry_run: Dr
 
 
 @commands.command(cls=JobCommand)
-def finetune(config: Config, words: Words = None, seeds: Seeds = None, dry_run: DryRun = False, as_json: Json = False) -> None:
+def finetune(
+    config: Config, words: Words = None, seeds: Seeds = None, dry_run: DryRun = False, as_json: Json = False
+) -> None:
     """Labelled data, or conversations, and a model to a tuned model."""
 
     def find() -> "Found":
@@ -57,7 +61,9 @@ def prepare(
 
 
 @commands.command(cls=JobCommand)
-def train(config: Config, words: Words = None, verify: Verify = False, dry_run: DryRun = False, as_json: Json = False) -> None:
+def train(
+    config: Config, words: Words = None, verify: Verify = False, dry_run: DryRun = False, as_json: Json = False
+) -> None:
     """Only the training, on shards that are prepared."""
 
     def find() -> "Found":
@@ -109,7 +115,9 @@ def promote(config: OptionalConfig = None, words: Words = None, dry_run: DryRun 
 
 
 @commands.command(cls=JobCommand)
-def rollback(config: OptionalConfig = None, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
+def rollback(
+    config: OptionalConfig = None, words: Words = None, dry_run: DryRun = False, as_json: Json = False
+) -> None:
     """Make the champion before the present one champion again."""
 
     def find() -> "Found":

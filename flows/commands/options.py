@@ -17,14 +17,16 @@ CHANGED: dict[str, tuple[str, ...]] = {
         *TEXT, "data.corpora.N.text_field", "data.tokenizer.path", "data.shards.num_shards", "data.validation_fraction",
         "data.workers",
     ),
-    "FinetuneJob": (*TUNING, "data.text_columns", "data.label_column", "model.pretrained", "training.epochs", *TRAINING),
+    "FinetuneJob": (*TUNING, "data.text_columns", "data.label_column", "model.pretrained", "training.epochs",
+    *TRAINING),
     "ChatJob": (*TUNING, "data.chat_template", "data.context", "model.pretrained", "training.epochs", *TRAINING),
     "EvaluateJob": (
         "store", "checkpoint", "shards", "context", "precision", "device", "evaluation.batch", "evaluation.max_windows",
         "evaluation.prompts", "evaluation.new_tokens",
     ),
     "PredictJob": (
-        "store", "name", "model", "data.source", "data.paths", "data.text_columns", "data.id_column", "batch", "precision",
+        "store", "name", "model", "data.source", "data.paths", "data.text_columns", "data.id_column", "batch",
+        "precision",
         "device",
     ),
 }  # fmt: skip
@@ -34,7 +36,8 @@ ALL = "--all"
 
 
 class JobCommand(TyperCommand):
-    """A command that reads a configuration: its help explains the settings that most people change, with `--all` every one.
+    """A command that reads a configuration: its help explains the settings that most people change, with `--all` every
+    one.
 
     Settings are no options of it.
     """
@@ -82,7 +85,9 @@ Words = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="check everything, print the plan, and start nothing")]
 Verify = Annotated[
     bool,
-    typer.Option("--verify", help="read all shards that are published already and compare them with their checksums first"),
+    typer.Option(
+        "--verify", help="read all shards that are published already and compare them with their checksums first"
+    ),
 ]
 Seeds = Annotated[
     str | None,

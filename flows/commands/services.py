@@ -14,10 +14,10 @@ commands = typer.Typer()
 def up() -> None:
     """Start a Prefect server and a worker here, all flows deployed.
 
-    The deployments' own jobs read sample corpora, which are written to data/raw in the current folder if there is no such
-    folder yet, and write to data/store.
-    Settings are variables of the environment: PREFECT_HOME (database and logs; default: .prefect in the current folder),
-    LISTEN, PORT, DB, SCHEDULES, NOTIFY, CREDENTIALS; docs/how-to/deploy.md explains them.
+    The deployments' own jobs read sample corpora, which are written to data/raw in the current folder if there is no
+    such folder yet, and write to data/store. Settings are variables of the environment: PREFECT_HOME (database and
+    logs; default: .prefect in the current folder), LISTEN, PORT, DB, SCHEDULES, NOTIFY, CREDENTIALS;
+    docs/how-to/deploy.md explains them.
     """
     end(_run("up"))
 

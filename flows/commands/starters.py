@@ -30,7 +30,8 @@ class Starter(StrEnum):
 
 
 RUN_BY = {
-    Starter.text: "run", Starter.jsonl: "run", Starter.csv: "finetune", Starter.chat: "finetune", Starter.lora: "finetune",
+    Starter.text: "run", Starter.jsonl: "run", Starter.csv: "finetune", Starter.chat: "finetune",
+    Starter.lora: "finetune",
     Starter.s3: "run",
 }  # fmt: skip
 """The command that takes the file of each kind."""
@@ -43,9 +44,13 @@ Folder = Annotated[Path | None, typer.Option("--write", metavar="FOLDER", help="
 def new(
     kind: Annotated[
         Starter,
-        typer.Argument(help="text, JSON lines, a labelled CSV file, conversations, the same by LoRA, or text in a bucket"),
+        typer.Argument(
+            help="text, JSON lines, a labelled CSV file, conversations, the same by LoRA, or text in a bucket"
+        ),
     ],
-    file: Annotated[Path | None, typer.Argument(help="default: KIND.yaml; its schema goes to schemas/ beside it")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="default: KIND.yaml; its schema goes to schemas/ beside it")
+    ] = None,
 ) -> None:
     """Write a commented configuration to start from."""
     from flows.work import status_of
@@ -93,10 +98,14 @@ def _write_starter(kind: Starter, path: Path) -> None:
     except FileExistsError as error:
         raise ConfigError(f"{path} is there already: name another file") from error
     except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}; name a file in a folder that can be written") from error
+        raise StorageError(
+            f"cannot write {path}: {error.strerror}; name a file in a folder that can be written"
+        ) from error
     try:
         write_schemas(list(schema_of(RUN_BY[kind]).values()), path.parent)
     except PipelineError:
         path.unlink()  # else a second try would find it there
         raise
-    typer.echo(f"wrote {path}: change what is marked with <-, then `headrace {RUN_BY[kind]} {path} --dry-run` shows the plan")
+    typer.echo(
+        f"wrote {path}: change what is marked with <-, then `headrace {RUN_BY[kind]} {path} --dry-run` shows the plan"
+    )

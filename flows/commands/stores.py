@@ -1,4 +1,6 @@
-"""The commands that look at a store, or clean it up: they load no Prefect, unless a block holds the store's credentials."""
+"""The commands that look at a store, or clean it up: they load no Prefect, unless a block holds the store's
+credentials.
+"""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -67,9 +69,13 @@ def compare(
 @commands.command()
 def lineage(
     store: StoreUrl,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="a run, its final folder, or a name that has a champion")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="a run, its final folder, or a name that has a champion")
+    ],
     files: Annotated[bool, typer.Option("--files", help="list every raw file")] = False,
-    check: Annotated[bool, typer.Option("--check", help="compare with what is there now; status 1 if it changed")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="compare with what is there now; status 1 if it changed")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Everything behind a model, from raw files to its promotion."""
@@ -81,10 +87,16 @@ def lineage(
 @commands.command()
 def push(
     store: StoreUrl,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="a run, its final folder, or a name that has a champion")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="a run, its final folder, or a name that has a champion")
+    ],
     repo: Annotated[str, typer.Argument(metavar="REPO", help="the repository, OWNER/NAME; made if there is none")],
-    private: Annotated[bool, typer.Option("--private", help="a repository that is made is seen by its owner alone")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="show the files and their sizes, and send nothing")] = False,
+    private: Annotated[
+        bool, typer.Option("--private", help="a repository that is made is seen by its owner alone")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="show the files and their sizes, and send nothing")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """A finished model with its card, sent to the Hugging Face hub."""

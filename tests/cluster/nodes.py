@@ -97,7 +97,9 @@ class _Noting(logging.Handler):
         self._lines.append(record.getMessage())
 
 
-def run(name: str, arguments: dict[str, Any], ranks: int = 1, on: dict[str, Any] | None = None) -> tuple[dict[str, Any], Seen]:
+def run(
+    name: str, arguments: dict[str, Any], ranks: int = 1, on: dict[str, Any] | None = None
+) -> tuple[dict[str, Any], Seen]:
     """Run a stage, whose ranks an engine carries if one is given; returns its result, and what it showed."""
     seen = Seen([], [])
     log = logging.getLogger("stage on a cluster")
@@ -111,7 +113,9 @@ def run(name: str, arguments: dict[str, Any], ranks: int = 1, on: dict[str, Any]
         log.removeHandler(noting)
 
 
-def start(folder: Path, name: str, arguments: dict[str, Any], ranks: int = 1, on: dict[str, Any] | None = None) -> Running:
+def start(
+    folder: Path, name: str, arguments: dict[str, Any], ranks: int = 1, on: dict[str, Any] | None = None
+) -> Running:
     """A process that waits for a stage."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "request.json"

@@ -25,7 +25,10 @@ SETTINGS: dict[str, Any] = {"training__max_steps": 12, "training__processes": 2}
 @pytest.fixture(scope="module", autouse=True)
 def server() -> Iterator[None]:
     """A Prefect server."""
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), prefect_test_harness(server_startup_timeout=120):
+    with (
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        prefect_test_harness(server_startup_timeout=120),
+    ):
         yield
 
 

@@ -44,7 +44,9 @@ def test_an_address_where_no_cluster_is(raw: Path, tmp_path: Path) -> None:
 
 
 def test_no_cluster_on_this_machine(raw: Path, tmp_path: Path) -> None:
-    assert "no Ray cluster runs on this machine; start one (`ray start --head`)" in refused(raw, tmp_path, {"address": "auto"})
+    assert "no Ray cluster runs on this machine; start one (`ray start --head`)" in refused(
+        raw, tmp_path, {"address": "auto"}
+    )
 
 
 def test_an_address_for_clients_in_the_environment(raw: Path, tmp_path: Path) -> None:
@@ -114,7 +116,9 @@ def test_nodes_with_another_version(doomed: Nodes, raw: Path, tmp_path: Path) ->
     with machine(doomed, f"mount --bind {other} {ROOT / 'trainer' / '__init__.py'}"):
         told = refused(raw, tmp_path / "store", doomed.engine())
     assert "DeviceError: the cluster's nodes differ: " in told
-    assert f"has headrace 0.0.7, and the stage's machine headrace {__version__}; install the same on all of them" in told
+    assert (
+        f"has headrace 0.0.7, and the stage's machine headrace {__version__}; install the same on all of them" in told
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")
@@ -133,7 +137,10 @@ def test_a_node_that_joins_later_and_does_not_see_the_store(doomed: Nodes, tmp_p
     hidden.mkdir()
     doomed.lose()
     store = Store(str(hidden / "store"))
-    with ray_tasks(RayEngine(**doomed.engine()), store) as tasks, joining_machine(doomed, f"mount -t tmpfs none {hidden}"):
+    with (
+        ray_tasks(RayEngine(**doomed.engine()), store) as tasks,
+        joining_machine(doomed, f"mount -t tmpfs none {hidden}"),
+    ):
         begun = [tasks.submit(take_a_while) for _ in range(30)]
         with pytest.raises(StorageError, match=r"is not shared: .* cannot see \.staging/shared-"):
             for each in begun:

@@ -30,4 +30,6 @@ def test_a_run_in_a_bucket_is_that_in_a_folder(
     run("train", {"job": here, "data": prepare(here)}, ranks=2)
     there = {**small_values(raw, server.new_store(), **SETTINGS), "engine": nodes.engine()}
     made, _ = run("train", {"job": there, "data": prepare(there)}, ranks=2, on=nodes.engine())
-    assert Store(there["store"]).read_bytes(f"{made['key']}/{FINAL}/model.safetensors") == final_bytes(tmp_path / "here")
+    assert Store(there["store"]).read_bytes(f"{made['key']}/{FINAL}/model.safetensors") == final_bytes(
+        tmp_path / "here"
+    )

@@ -30,7 +30,10 @@ SLOW: dict[str, Any] = {"vocab_size": 400, "engine": "tokenizers", "sample_bytes
 def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The data of a job with a corpus of some ten megabytes, in eight shards."""
     folder = Path(sysconfig.get_path("stdlib"))
-    paths = [f"{folder}/{name}/**/*.py" for name in ("test/test_asyncio", "idlelib", "lib2to3", "email", "asyncio", "unittest")]
+    paths = [
+        f"{folder}/{name}/**/*.py"
+        for name in ("test/test_asyncio", "idlelib", "lib2to3", "email", "asyncio", "unittest")
+    ]
     corpora = [{"name": "library", "paths": [f"{folder}/*.py", *paths], "format": "source", "max_bad_records": 100}]
     shards = {"num_shards": 8, "piece_bytes": 65536}
     return {"corpora": corpora, "tokenizer": SLOW, "shards": shards, "validation_fraction": 0.05}
@@ -75,7 +78,9 @@ def test_what_a_cluster_has_done_is_shown_as_raw_bytes(
     assert content(tmp_path) == content(local)
 
 
-def test_a_lost_nodes_shards_are_built_on_another(doomed: Nodes, local: Path, library: dict[str, Any], tmp_path: Path) -> None:
+def test_a_lost_nodes_shards_are_built_on_another(
+    doomed: Nodes, local: Path, library: dict[str, Any], tmp_path: Path
+) -> None:
     store = tmp_path / "store"
     running = start(tmp_path / "asked", "tokenize", corpus_stage(store, library, doomed.engine()))
     wait_until(lambda: running.status() is not None or (finished(store) >= 2 and len(doomed.workers()) > 0))
@@ -92,7 +97,9 @@ def test_a_bad_record_breaks_off_the_other_shards(nodes: Nodes, library: dict[st
     bad = tmp_path / "bad"
     bad.mkdir()
     (bad / "bad.py").write_bytes(b"x = '" + b"\xff" * 400_000 + b"'\n" + b"#" * 10_000_000)
-    corpora = [{**library["corpora"][0], "paths": [*library["corpora"][0]["paths"], f"{bad}/*.py"], "max_bad_records": 0}]
+    corpora = [
+        {**library["corpora"][0], "paths": [*library["corpora"][0]["paths"], f"{bad}/*.py"], "max_bad_records": 0}
+    ]
     arguments = corpus_stage(tmp_path / "store", {**library, "corpora": corpora}, nodes.engine())
     with pytest.raises(RecordError, match=r"bad\.py"):
         run("tokenize", arguments)
@@ -126,7 +133,9 @@ def test_tasks_that_wait_for_room_say_so(
         assert tasks.submit(do_nothing).result(60.0) is None
         busy = [tasks.submit(keep_busy) for _ in range(2)]
         waiting = tasks.submit(do_nothing)
-        wait_until(lambda: tasks.done or "0 cores and 0 GPUs are free now; they begin when there is room" in caplog.text)
+        wait_until(
+            lambda: tasks.done or "0 cores and 0 GPUs are free now; they begin when there is room" in caplog.text
+        )
         assert "no task has begun, or shown life, for a while; the cluster has" in caplog.text
         assert not any(task.done() for task in (*busy, waiting))
 

@@ -91,13 +91,17 @@ def test_training_goes_on_with_fewer_workers_and_then_with_more(doomed: Nodes, r
     assert ended.status == 0, ended
     assert re.findall(r"(\d) of the cluster's workers begin", ended.stderr) == ["2", "1", "2"], ended
     found, expected = curve(store), curve(here)
-    assert [step for step, *_ in found] == [step for step, *_ in expected], "no step is lost, and none is recorded twice"
+    assert [step for step, *_ in found] == [step for step, *_ in expected], (
+        "no step is lost, and none is recorded twice"
+    )
     assert [rate for *_, rate, _ in found] == [rate for *_, rate, _ in expected]
     for mine, other in zip(found, expected, strict=True):
         assert mine[1] == pytest.approx(other[1], abs=TOLERANCE)
 
 
-def test_a_stop_saves_and_running_it_again_continues(nodes: Nodes, raw: Path, local: Path, own: Path, tmp_path: Path) -> None:
+def test_a_stop_saves_and_running_it_again_continues(
+    nodes: Nodes, raw: Path, local: Path, own: Path, tmp_path: Path
+) -> None:
     arguments = training(raw, own, nodes.engine())
     running = start(tmp_path / "asked", "train", arguments, 2, nodes.engine())
     wait_until(lambda: running.status() is not None or _steps(own) > 40)
@@ -126,7 +130,9 @@ def test_an_error_of_a_rank_is_raised_once_and_is_not_tried_again(nodes: Nodes, 
     assert not records(own, "train") if any(own.glob("runs/*")) else True
 
 
-def test_a_job_that_is_stopped_before_its_ranks_begin_is_not_begun(nodes: Nodes, raw: Path, own: Path, tmp_path: Path) -> None:
+def test_a_job_that_is_stopped_before_its_ranks_begin_is_not_begun(
+    nodes: Nodes, raw: Path, own: Path, tmp_path: Path
+) -> None:
     running = start(tmp_path / "asked", "train", training(raw, own, nodes.engine()), 2, nodes.engine())
     time.sleep(8.0)
     running.send(signal.SIGTERM)
@@ -191,7 +197,9 @@ def test_a_stage_ends_with_its_ranks_where_what_they_report_to_is_lost(
     desk.kill()
     ended = running.wait(60.0)
     assert "DeviceError: the process of the cluster that ranks report to was lost: " in ended.stderr, ended
-    wait_until(lambda: not [each for each in psutil.process_iter(["name"]) if each.info["name"].startswith("ray::RayTrainWo")])
+    wait_until(
+        lambda: not [each for each in psutil.process_iter(["name"]) if each.info["name"].startswith("ray::RayTrainWo")]
+    )
 
 
 def test_a_lost_head_ends_the_stage_and_its_ranks(doomed: Nodes, raw: Path, own: Path, tmp_path: Path) -> None:
@@ -200,12 +208,21 @@ def test_a_lost_head_ends_the_stage_and_its_ranks(doomed: Nodes, raw: Path, own:
     wait_until(lambda: running.status() is not None or _steps(own) > 20)
     doomed.kill_head()
     ended = running.wait(HEAD_SECONDS + 30.0)
-    assert f"DeviceError: the head of the Ray cluster at {doomed.address} does not answer any more (" in ended.stderr, ended
-    wait_until(lambda: not [each for each in psutil.process_iter(["name"]) if each.info["name"].startswith("ray::RayTrainWo")])
+    assert f"DeviceError: the head of the Ray cluster at {doomed.address} does not answer any more (" in ended.stderr, (
+        ended
+    )
+    wait_until(
+        lambda: not [each for each in psutil.process_iter(["name"]) if each.info["name"].startswith("ray::RayTrainWo")]
+    )
 
 
 def test_a_sharded_model_trains_as_on_local_ranks(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
-    short = {"training__sharding": "fsdp", "training__max_steps": 12, "training__save_every": 4, "training__evaluate_every": 6}
+    short = {
+        "training__sharding": "fsdp",
+        "training__max_steps": 12,
+        "training__save_every": 4,
+        "training__evaluate_every": 6,
+    }
     here, there = tmp_path / "here", tmp_path / "there"
     values = small_values(raw, here, **{**SETTINGS, **short})
     run("train", {"job": values, "data": prepare(values)}, ranks=2)

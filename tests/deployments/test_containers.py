@@ -22,14 +22,17 @@ def job_variables(kind: str, flow: str) -> dict[str, Any]:
 
 
 def pod_of(flow: str) -> dict[str, Any]:
-    pod: dict[str, Any] = rendered("kubernetes", job_variables("kubernetes", flow))["job_manifest"]["spec"]["template"]["spec"]
+    pod: dict[str, Any] = rendered("kubernetes", job_variables("kubernetes", flow))["job_manifest"]["spec"]["template"][
+        "spec"
+    ]
     return pod
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_flow_has_a_variant_that_says_what_its_local_deployment_says(kind: str) -> None:
     local = {
-        each["flow_name"]: each for each in yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
+        each["flow_name"]: each
+        for each in yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
     }
     assert [each["flow_name"] for each in variants(kind)] == FLOWS
     for each in variants(kind):

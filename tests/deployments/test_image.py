@@ -71,7 +71,9 @@ def test_what_pip_installs_has_an_exact_version_and_leaves_no_cache() -> None:
     assert len(installs) == 4
     for each in installs:
         assert (
-            "--constraint constraints.txt" in each or "==" in each or each.strip().endswith("--no-deps --no-build-isolation .")
+            "--constraint constraints.txt" in each
+            or "==" in each
+            or each.strip().endswith("--no-deps --no-build-isolation .")
         )
     assert any("PIP_NO_CACHE_DIR=1" in each for each in arguments("ENV"))
 
@@ -105,7 +107,10 @@ def test_the_image_gets_every_library_that_the_project_names(extras: list[str]) 
     command = [sys.executable, "-c", script.replace("${EXTRAS}", ",".join(extras))]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert listed == [*project["dependencies"], *(each for extra in extras for each in project["optional-dependencies"][extra])]
+    assert listed == [
+        *project["dependencies"],
+        *(each for extra in extras for each in project["optional-dependencies"][extra]),
+    ]
 
 
 @pytest.mark.parametrize("variant", ["cpu", "gpu"])

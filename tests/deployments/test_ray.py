@@ -71,7 +71,9 @@ def test_the_pods_of_a_kubernetes_cluster_mount_what_they_name(number: int) -> N
 
 def test_the_image_has_what_kuberay_asks_nodes_by() -> None:
     """It starts jobs by Ray's dashboard, and asks after nodes by wget: issue 2063 of ray-project/kuberay."""
-    (ray,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]["ray"]
+    (ray,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"][
+        "ray"
+    ]
     assert {"default", "train"} == Requirement(ray).extras
     assert " wget=" in (FOLDER / "Dockerfile").read_text(encoding="utf-8")
 
@@ -93,7 +95,8 @@ def test_the_kubernetes_objects_have_only_fields_that_kuberay_knows() -> None:
             assert all(isinstance(value, str) for value in group["rayStartParams"].values())
     _, job = documents("ray-kubernetes.yaml")
     fields(
-        job["spec"], "entrypoint", "submissionMode", "backoffLimit", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished",
+        job["spec"], "entrypoint", "submissionMode", "backoffLimit", "shutdownAfterJobFinishes",
+        "ttlSecondsAfterFinished",
         "rayClusterSpec",
     )  # fmt: skip
 
@@ -122,6 +125,8 @@ def port(command: list[str]) -> str:
 
 def test_the_commands_in_the_files_start_jobs_on_a_cluster(tmp_path: Path) -> None:
     for name in ("ray-aws.yaml", "ray-compose.yaml"):
-        (line,) = (line for line in (FOLDER / name).read_text().splitlines() if "headrace run" in line and line.startswith("#"))
+        (line,) = (
+            line for line in (FOLDER / name).read_text().splitlines() if "headrace run" in line and line.startswith("#")
+        )
         command = line[line.index("headrace run") :].rstrip("'")
         assert job_of(command, tmp_path).engine == RayEngine(kind="ray")

@@ -1,4 +1,6 @@
-"""The Slurm script: with stand-ins for Slurm's two commands, which start the ranks here and note what is queued again."""
+"""The Slurm script: with stand-ins for Slurm's two commands, which start the ranks here and note what is queued
+again.
+"""
 
 import os
 import subprocess
@@ -13,7 +15,8 @@ SRUN = """#!/bin/sh
 shift
 worst=0
 for id in 0 1; do
-    SLURM_PROCID=$id SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_NNODES=2 "$@" || { ended=$?; [ $ended -gt $worst ] && worst=$ended; }
+    SLURM_PROCID=$id SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_NNODES=2 "$@" ||
+        { ended=$?; [ $ended -gt $worst ] && worst=$ended; }
 done
 exit $worst
 """
@@ -31,7 +34,12 @@ def submit(folder: Path, status: int, restarts: int = 0) -> tuple[subprocess.Com
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("trainer", TRAINER)):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHON": str(folder / "trainer"), "STATUS": str(status)}
+    env = {
+        **os.environ,
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "PYTHON": str(folder / "trainer"),
+        "STATUS": str(status),
+    }
     env |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "20007", "SLURM_RESTART_COUNT": str(restarts)}
     env["QUEUED"] = str(folder / "queued")
     ended = subprocess.run(["bash", SCRIPT, "a b.yaml", "x=1"], env=env, capture_output=True, text=True, check=False)

@@ -48,6 +48,8 @@ def faults(kind: str, values: dict[str, Any]) -> list[str]:
 def rendered(kind: str, values: dict[str, Any]) -> dict[str, Any]:
     """The job configuration that a worker of that kind gets, as Prefect fills its template in."""
     template = job_templates.job_template(kind)
-    defaults = {name: each["default"] for name, each in template["variables"]["properties"].items() if "default" in each}
+    defaults = {
+        name: each["default"] for name, each in template["variables"]["properties"].items() if "default" in each
+    }
     filled: dict[str, Any] = apply_values(template["job_configuration"], defaults | values)
     return filled

@@ -41,7 +41,9 @@ def without_code(page: Path) -> str:
 
 def commands(page: Path | None = None) -> list[tuple[Block, str]]:
     """The lines of blocks without a language that begin with a command of the project."""
-    return [(block, line) for block in blocks("", page) for line in block.text.splitlines() if line.startswith("headrace ")]
+    return [
+        (block, line) for block in blocks("", page) for line in block.text.splitlines() if line.startswith("headrace ")
+    ]
 
 
 def blocks_of(page: Path) -> Iterator[Block]:

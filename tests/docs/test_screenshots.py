@@ -36,7 +36,9 @@ def test_a_picture_names_nothing_of_the_machine() -> None:
     assert of_this_machine("worker on http://127.0.0.1:4200, runs/quickstart-1a2b3c4d", checkout) is None
 
 
-def test_a_missing_browser_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_browser_is_told_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PATH", "")
     assert main([]) == 2
     said = capsys.readouterr().err

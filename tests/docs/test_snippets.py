@@ -67,10 +67,15 @@ def test_a_configuration_is_one_that_headrace_takes(block: Block) -> None:
     values = parse_yaml(block.text)
     if block.title.startswith(PART):
         command = block.title.removeprefix(PART)
-        schema, values = schema_of(command)[TITLE], put_into(parse_yaml(WHOLE[command].read_text(encoding="utf-8")), values)
+        schema, values = (
+            schema_of(command)[TITLE],
+            put_into(parse_yaml(WHOLE[command].read_text(encoding="utf-8")), values),
+        )
     else:
         named = re.match(r"# yaml-language-server: \$schema=schemas/(\S+)\n", block.text)
-        assert named, f"{block}: a whole job names its schema in its first line, and a part has the title {PART!r} COMMAND"
+        assert named, (
+            f"{block}: a whole job names its schema in its first line, and a part has the title {PART!r} COMMAND"
+        )
         schema = SCHEMAS[named[1]]
     validate_job(schema, values, str(block))
 

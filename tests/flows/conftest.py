@@ -25,7 +25,9 @@ SETTINGS: dict[str, Any] = {"training__max_steps": 40, "training__save_every": 1
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """All in one process, which has the one server and the one finished pipeline; another does the trainer's meanwhile."""
+    """All in one process, which has the one server and the one finished pipeline; another does the trainer's
+    meanwhile.
+    """
     item.add_marker(pytest.mark.xdist_group("flows"))
 
 
@@ -54,7 +56,10 @@ def flow_run_of(state: State[Any]) -> UUID:
 @pytest.fixture(scope="session", autouse=True)
 def server() -> Iterator[dict[str, str]]:
     """A Prefect server, as what the environment of a process that is to use it says."""
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), prefect_test_harness(server_startup_timeout=120):
+    with (
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        prefect_test_harness(server_startup_timeout=120),
+    ):
         url = PREFECT_API_URL.value()
         assert url is not None
         yield {"PREFECT_API_URL": url}

@@ -30,7 +30,12 @@ class Local:
     def python(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run the interpreter from the project's folder with the same environment."""
         return subprocess.run(
-            [sys.executable, *arguments], cwd=ROOT, env={**self.env, **settings}, capture_output=True, text=True, check=False
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env={**self.env, **settings},
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     def prefect(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -27,9 +27,11 @@ def latest_run(flow: str) -> UUID:
 
 
 def task_runs(flow_run: UUID, last: str) -> dict[str, TaskRun]:
-    """The task runs of a flow run in their order, by name without their random ending; `last` is the one that ends last.
+    """The task runs of a flow run in their order, by name without their random ending; `last` is the one that ends
+    last.
 
-    The server records them in its own time, from events that it is sent: later than the flow's end if its database is busy.
+    The server records them in its own time, from events that it is sent: later than the flow's end if its database is
+    busy.
     """
 
     def told() -> bool:

@@ -93,7 +93,9 @@ class Serving:
                 return await client.read_logs(wanted)
 
         with temporary_settings({PREFECT_API_URL: self.address}):
-            wait_until(lambda: any("terminated" in line.message or "cancelled" in line.message for line in asyncio.run(read())))
+            wait_until(
+                lambda: any("terminated" in line.message or "cancelled" in line.message for line in asyncio.run(read()))
+            )
             return asyncio.run(read())
 
     def state_of(self, flow_run: UUID) -> str:

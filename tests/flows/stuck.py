@@ -1,4 +1,6 @@
-"""A command whose flow comes to no place to stop: it opens the job of a store, says so with a file, and does not end."""
+"""A command whose flow comes to no place to stop: it opens the job of a store, says so with a file, and does not
+end.
+"""
 
 import sys
 import time

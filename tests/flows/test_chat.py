@@ -53,7 +53,9 @@ def test_it_is_tuned_shown_and_found_done_the_second_time(
 
 
 @pytest.mark.deep
-def test_a_dry_run_looks_at_the_conversations_and_says_what_is_wrong_with_one(chats: Path, model: Path, tmp_path: Path) -> None:
+def test_a_dry_run_looks_at_the_conversations_and_says_what_is_wrong_with_one(
+    chats: Path, model: Path, tmp_path: Path
+) -> None:
     values = chat_values(chats, tmp_path / "store", model)
     config = write_config(tmp_path / "job.yaml", values)
     ended = start_module(tmp_path / "said", "flows.command", "finetune", config, "--dry-run").wait()

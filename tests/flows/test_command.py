@@ -184,14 +184,21 @@ def test_a_command_line_that_is_wrong_is_bad_input(tmp_path: Path, capsys: pytes
         ("pin", str(tmp_path), "--remove"): "--remove needs a KEY",
         ("schema", "list"): "'list' reads no configuration",
         ("schema", "explain"): "explain reads what run and finetune read: name one of",
-        ("schema", "run", "--write", str(tmp_path / "out")): "--write writes the schemas of all commands: leave 'run' out",
+        (
+            "schema",
+            "run",
+            "--write",
+            str(tmp_path / "out"),
+        ): "--write writes the schemas of all commands: leave 'run' out",
         ("new", "poem"): "'poem' is not one of",
     }.items():
         assert status_of(*words) == EXIT_BAD_INPUT
         assert says in capsys.readouterr().err
 
 
-def test_a_stop_while_libraries_are_loaded_ends_a_command_with_75(config: Path, server: dict[str, str], tmp_path: Path) -> None:
+def test_a_stop_while_libraries_are_loaded_ends_a_command_with_75(
+    config: Path, server: dict[str, str], tmp_path: Path
+) -> None:
     running = start_module(tmp_path / "said", "flows.command", "run", config, env=server)
     ended = running.send_when(signal.SIGTERM, lambda: heeds(running.pid))
     assert ended.status == EXIT_PREEMPTED, ended
@@ -212,8 +219,14 @@ def test_a_file_of_the_other_kind_is_told_which_command_reads_it(config: Path, t
     )
     assert statuses == [EXIT_BAD_INPUT] * 4 and not loaded & set(HEAVY)
     pretraining, finetuning, preparation, both = said.split("\n\n")
-    assert f"{config} is one for `headrace run`: its data names `corpora`, which `headrace finetune` does not" in pretraining
-    assert f"{labelled} is one for `headrace finetune`: its data names `source`, which `headrace run` does not" in finetuning
+    assert (
+        f"{config} is one for `headrace run`: its data names `corpora`, which `headrace finetune` does not"
+        in pretraining
+    )
+    assert (
+        f"{labelled} is one for `headrace finetune`: its data names `source`, which `headrace run` does not"
+        in finetuning
+    )
     assert "is one for `headrace finetune`" in preparation and "`headrace prepare` does not read" in preparation
     assert "data.source: unknown key" in both, "what is of the command's own kind is told what is wrong with it"
 
@@ -268,7 +281,9 @@ def test_the_chat_starters_own_template_needs_no_file(tmp_path: Path) -> None:
     path = tmp_path / "chat.yaml"
     path.write_text("\n".join(lines))
     job: Any = load_job(schema_for(schema_of("finetune")[TITLE], read_values(str(path))), str(path))
-    encoder = load_chat_encoder(chat_model(tmp_path / "bare", template=None), job.data.model_copy(update={"context": 64}))
+    encoder = load_chat_encoder(
+        chat_model(tmp_path / "bare", template=None), job.data.model_copy(update={"context": 64})
+    )
     asked = [Message("user", "What?"), Message("assistant", "That.")]
     assert encoder.template.text(asked) == "### user\nWhat?\n### assistant\nThat.<|endoftext|>\n"
 
@@ -306,7 +321,9 @@ def require_valid(path: Path) -> None:
     jsonschema.validate(parse_yaml(path.read_text()), json.loads((path.parent / named[1]).read_text()))
 
 
-def test_the_schemas_beside_the_configurations_are_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_schemas_beside_the_configurations_are_up_to_date(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert status_of("schema", "--write", tmp_path) == 0
     made = {path.name: path.read_text() for path in (tmp_path / "schemas").iterdir()}
     kept = {path.name: path.read_text() for path in (ROOT / "configs" / "schemas").iterdir()}

@@ -89,7 +89,9 @@ def test_a_dry_run_on_a_store_that_is_not_there_says_so(flow: str, server: dict[
     assert message_of(ended) == f"StorageError: there is no store at {tmp_path / 'none'}; check the path"
 
 
-def test_a_dry_run_of_a_preparation_says_how_much_text_there_is(config: Path, server: dict[str, str], tmp_path: Path) -> None:
+def test_a_dry_run_of_a_preparation_says_how_much_text_there_is(
+    config: Path, server: dict[str, str], tmp_path: Path
+) -> None:
     ended = run(tmp_path, "prepare_data", config, "--dry-run", env=server)
     assert ended.status == 0, ended.stderr
     assert re.search(r"code: \d+ files, [\d.]+ KiB", ended.stdout)
@@ -99,7 +101,11 @@ def test_a_dry_run_of_a_preparation_says_how_much_text_there_is(config: Path, se
 @pytest.mark.parametrize(
     ("flow", "word", "says"),
     once(
-        ("data_to_model", "training.lerning_rate=1", "training.lerning_rate: unknown key; did you mean 'learning_rate'?"),
+        (
+            "data_to_model",
+            "training.lerning_rate=1",
+            "training.lerning_rate: unknown key; did you mean 'learning_rate'?",
+        ),
         ("prepare_data", "data.tokenizer.vocab=1", "data.tokenizer.vocab: unknown key; did you mean 'vocab_size'?"),
         ("train_model", "training.max_steps", "'training.max_steps' is not key=value"),
         ("data_to_model", "data.corpora.5.name=x", "'data.corpora.5.name=x' cannot be set"),

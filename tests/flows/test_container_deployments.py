@@ -21,7 +21,9 @@ def deployed(server: dict[str, str]) -> None:
     """Both work pools, and everything deployed to them with the command that the file gives."""
     with get_client(sync_client=True) as client:
         for kind in KINDS:
-            client.create_work_pool(WorkPoolCreate(name=kind, type=kind, base_job_template=job_templates.job_template(kind)))
+            client.create_work_pool(
+                WorkPoolCreate(name=kind, type=kind, base_job_template=job_templates.job_template(kind))
+            )
     patterns = [word for kind in KINDS for word in ("--name", f"*/{kind}")]
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--prefect-file", str(FILE), *patterns]
     ended = subprocess.run(command, cwd=ROOT, env={**os.environ, **server}, capture_output=True, text=True, check=False)

@@ -22,7 +22,10 @@ from trainer.store.storage import Store
 def blocks(key: str, secret: str, address: str) -> dict[str, Any]:
     where = AwsClientParameters(endpoint_url=address)
     aws = AwsCredentials(
-        aws_access_key_id=key, aws_secret_access_key=SecretStr(secret), region_name="us-east-1", aws_client_parameters=where
+        aws_access_key_id=key,
+        aws_secret_access_key=SecretStr(secret),
+        region_name="us-east-1",
+        aws_client_parameters=where,
     )
     minio = MinIOCredentials(
         minio_root_user=key, minio_root_password=SecretStr(secret), region_name="us-east-1", aws_client_parameters=where
@@ -46,7 +49,9 @@ def test_each_kind_of_block_gives_what_aws_tools_read(kind: str, monkeypatch: py
 
 def test_a_block_that_is_missing_or_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "aws-credentials/nobody")
-    with pytest.raises(ConfigError, match=r"HEADRACE_CREDENTIALS is 'aws-credentials/nobody', but there is no such block"):
+    with pytest.raises(
+        ConfigError, match=r"HEADRACE_CREDENTIALS is 'aws-credentials/nobody', but there is no such block"
+    ):
         use_credentials()
     Secret(value=SecretStr("hush")).save("of-another-kind", overwrite=True)  # type: ignore[arg-type]
     monkeypatch.setenv(VARIABLE, "secret/of-another-kind")
@@ -58,7 +63,8 @@ def test_a_block_that_is_missing_or_of_another_kind_is_refused(monkeypatch: pyte
 @pytest.mark.parametrize(
     "words",
     [
-        ("explain", "CONFIG"), ("list", "STORE"), ("compare", "STORE", "a", "b"), ("lineage", "STORE", "a"), ("gc", "STORE"),
+        ("explain", "CONFIG"), ("list", "STORE"), ("compare", "STORE", "a", "b"), ("lineage", "STORE", "a"),
+        ("gc", "STORE"),
         ("pin", "STORE"), ("leftovers", "STORE"),
     ],
     ids=lambda words: words[0],

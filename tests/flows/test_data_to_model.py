@@ -76,7 +76,8 @@ def test_a_second_run_finds_everything_done_touches_nothing_and_prints_it(
     names = {name: run.state_name for name, run in task_runs(again, "report").items()}
     assert names == {
         "preflight": "Completed", "plan-steps": "Completed",
-        **dict.fromkeys(["prepare-tokenizer", "tokenize-code", "tokenize-docs", "train", "evaluate", "report"], "Reused"),
+        **dict.fromkeys(["prepare-tokenizer", "tokenize-code", "tokenize-docs", "train", "evaluate", "report"],
+        "Reused"),
     }  # fmt: skip
     assert f"model      {done.store}/{outcome.run}/final" in ended.stdout
     assert f"report     {done.store}/{outcome.report}" in ended.stdout

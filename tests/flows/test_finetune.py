@@ -62,7 +62,9 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
     assert runs["train"].run_count == 2
     keyed = {artifact.key: artifact for artifact in artifacts(flow_run) if artifact.key}
     assert set(keyed) == {"labelled-data", "step-plan", "evaluation", "report"}
-    assert "text from summary and code; label became labels; dropped: none" in (keyed["labelled-data"].description or "")
+    assert "text from summary and code; label became labels; dropped: none" in (
+        keyed["labelled-data"].description or ""
+    )
     assert json.loads(str(keyed["evaluation"].data))[0].keys() == {"split", "loss", "accuracy", "f1 of 'match'"}
 
     before = lasting_digests(tmp_path / "store")
@@ -83,7 +85,9 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
 
 
 @pytest.mark.deep
-def test_other_test_files_have_the_finished_run_evaluated_anew(tuned: Path, pairs: Path, model: Path, tmp_path: Path) -> None:
+def test_other_test_files_have_the_finished_run_evaluated_anew(
+    tuned: Path, pairs: Path, model: Path, tmp_path: Path
+) -> None:
     store = Path(shutil.copytree(tuned, tmp_path / "store"))
     other = tmp_path / "other.jsonl"
     other.write_text(
@@ -109,7 +113,9 @@ def test_other_test_files_have_the_finished_run_evaluated_anew(tuned: Path, pair
 def tuned(pairs: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with a fine-tuned run of the name `pairs`."""
     folder = tmp_path_factory.mktemp("tuned")
-    config = write_config(folder / "job.yaml", finetune_values(pairs, folder / "store", model, training__epochs=1, run="pairs"))
+    config = write_config(
+        folder / "job.yaml", finetune_values(pairs, folder / "store", model, training__epochs=1, run="pairs")
+    )
     ended = start_warm(folder / "said", "trainer.__main__", config).wait()
     assert ended.status == 0, ended
     return folder / "store"
@@ -128,8 +134,12 @@ def test_any_of_its_checkpoints_is_evaluated_and_shown(tuned: Path, tmp_path: Pa
     assert re.fullmatch(told, str(artifact.description))
     assert json.loads(str(artifact.data))[0].keys() == {"split", "loss", "accuracy", "f1 of 'match'"}
     with cores(1):
-        state = evaluate_model(EvaluateJob(store=str(tuned), checkpoint="runs/pairs/checkpoint-last"), return_state=True)
-    assert {name: run.state_name for name, run in task_runs(flow_run_of(state), "evaluate").items()} == {"evaluate": "Reused"}
+        state = evaluate_model(
+            EvaluateJob(store=str(tuned), checkpoint="runs/pairs/checkpoint-last"), return_state=True
+        )
+    assert {name: run.state_name for name, run in task_runs(flow_run_of(state), "evaluate").items()} == {
+        "evaluate": "Reused"
+    }
 
 
 @pytest.mark.deep
@@ -150,7 +160,9 @@ def test_it_predicts_new_texts_which_are_shown_and_found_done_the_second_time(
         state = predict(
             validate_job(PredictJob, {"store": str(tuned), "model": "pairs", "data": data}, "test"), return_state=True
         )
-    assert {name: run.state_name for name, run in task_runs(flow_run_of(state), "predict").items()} == {"predict": "Reused"}
+    assert {name: run.state_name for name, run in task_runs(flow_run_of(state), "predict").items()} == {
+        "predict": "Reused"
+    }
     (artifact,) = [each for each in artifacts(flow_run_of(state)) if each.key == "predictions"]
     assert [row["predicted"] for row in json.loads(str(artifact.data))] == ["other", "match"]
 
@@ -164,7 +176,9 @@ def test_the_dry_run_of_an_evaluation_reads_its_new_labelled_files(
     job = validate_job(EvaluateJob, values, "test")
     (tmp_path / "new.jsonl").write_text("".join(rows))
     dry_run(job)
-    assert f"would evaluate pairs in {tuned}, on 20 labelled examples of {tmp_path}/new.jsonl" in capsys.readouterr().out
+    assert (
+        f"would evaluate pairs in {tuned}, on 20 labelled examples of {tmp_path}/new.jsonl" in capsys.readouterr().out
+    )
     (tmp_path / "new.jsonl").write_text('{"summary": "a", "code": "b"}\n')
     with pytest.raises(CorpusError, match="has no column 'label'"):
         dry_run(job)

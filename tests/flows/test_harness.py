@@ -23,14 +23,17 @@ def test_lm_eval_measures_after_the_evaluation_and_a_second_run_finds_all_done(r
     job = pipeline_job(
         raw, tmp_path / "store",
         data__curation={"decontaminate": {"tasks": [f"{options.include_path}/tiny.yaml"], "least_words": 1}},
-        evaluation__harness=options.model_dump(), promotion={"name": "lm", "metric": "harness/tiny/acc", "threshold": 0.0},
+        evaluation__harness=options.model_dump(),
+        promotion={"name": "lm", "metric": "harness/tiny/acc", "threshold": 0.0},
     )  # fmt: skip
     found = []
     for _ in range(2):
         with cores(1):
             state = data_to_model(job, return_state=True)
         assert state.name == "Completed", state.message
-        found.append((state.result(), {name: run.state_name for name, run in task_runs(flow_run_of(state), "report").items()}))
+        found.append(
+            (state.result(), {name: run.state_name for name, run in task_runs(flow_run_of(state), "report").items()})
+        )
     (first, tasks), (second, again) = found
     assert isinstance(first, Outcome) and first.evaluation is not None and first.evaluation.harness is not None
     assert first.promotion is not None and first.promotion.passed
@@ -40,7 +43,9 @@ def test_lm_eval_measures_after_the_evaluation_and_a_second_run_finds_all_done(r
     assert "harness" in {artifact.key for artifact in artifacts(flow_run_of(state))}
 
 
-def test_a_model_that_answers_is_asked_too_and_a_champion_of_another_tokenizer_by_the_same_tasks(tmp_path: Path) -> None:
+def test_a_model_that_answers_is_asked_too_and_a_champion_of_another_tokenizer_by_the_same_tasks(
+    tmp_path: Path,
+) -> None:
     options = write_task(tmp_path / "tasks").model_copy(update={"chat_template": True})
     chats, models = (
         write_chats(tmp_path / "chats"),
@@ -66,7 +71,9 @@ def test_a_model_that_answers_is_asked_too_and_a_champion_of_another_tokenizer_b
     first, second = (outcome.promotion for outcome in outcomes)
     assert first is not None and second is not None and first.passed
     assert "measured anew" in second.reason and "tokenizer" not in second.reason
-    assert list((tmp_path / "store/evaluations").glob("final-harness-*.json")), "the champion was asked other questions before"
+    assert list((tmp_path / "store/evaluations").glob("final-harness-*.json")), (
+        "the champion was asked other questions before"
+    )
     names = list(task_runs(flow_run_of(state), "judge"))
     assert [name for name in names if name in ("train", "evaluate", "harness", "report")][:4] == [
         "train", "evaluate", "harness", "report",

@@ -46,7 +46,11 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     assert local.schedules() == [True, True], "they stay as they are"
     assert {kind: local.names(kind) for kind in before} == before
     deployed = parse_yaml((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
-    assert len(before["deployments"]) == len(deployed) and before["work_pools"] == ["local"] and len(before["automations"]) == 2
+    assert (
+        len(before["deployments"]) == len(deployed)
+        and before["work_pools"] == ["local"]
+        and len(before["automations"]) == 2
+    )
     assert local.worker() == worker
 
     store = tmp_path / "store"
@@ -95,7 +99,9 @@ def test_no_sample_is_written_into_a_folder_that_is_there(
     kept.parent.mkdir(parents=True)
     kept.write_text("mine\n")
     _write_samples()
-    assert kept.read_text() == "mine\n" and [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == [kept]
+    assert kept.read_text() == "mine\n" and [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == [
+        kept
+    ]
     assert ("is left as it is" in capsys.readouterr().out) == (own == "code/mine.py")
 
 

@@ -87,7 +87,8 @@ class Operated(Local):
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Operated]:
-    # Not below pytest's folder, which nobody else may look into: Postgres has an account of its own where root runs the tests.
+    # Not below pytest's folder, which nobody else may look into: Postgres has an account of its own where root runs the
+    # tests.
     with tempfile.TemporaryDirectory(prefix="headrace-") as name:
         os.chmod(name, 0o755)
         stack = Operated(Path(name), Receiver())
@@ -159,7 +160,9 @@ def test_a_schedule_starts_runs(stack: Operated, raw: Path, store: Path) -> None
     (made,) = answer.json()
 
     def runs() -> list[dict[str, Any]]:
-        asked = {"flow_runs": {"deployment_id": {"any_": [deployment["id"]]}, "state": {"type": {"any_": ["COMPLETED"]}}}}
+        asked = {
+            "flow_runs": {"deployment_id": {"any_": [deployment["id"]]}, "state": {"type": {"any_": ["COMPLETED"]}}}
+        }
         found: list[dict[str, Any]] = stack.post("flow_runs/filter", asked)
         return found
 
@@ -218,7 +221,9 @@ def one_with_data(store: Path, copy: Path) -> Path:
     return copy
 
 
-def test_a_worker_that_is_killed_and_started_again_runs_what_comes_next(stack: Operated, raw: Path, store: Path) -> None:
+def test_a_worker_that_is_killed_and_started_again_runs_what_comes_next(
+    stack: Operated, raw: Path, store: Path
+) -> None:
     worker = stack.worker()
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: not alive(worker), PATIENCE)

@@ -58,7 +58,9 @@ def test_training_needs_prepared_data(raw: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_a_trainer_that_is_killed_is_tried_again_and_ends_with_the_same_bytes(done: Done, raw: Path, tmp_path: Path) -> None:
+def test_a_trainer_that_is_killed_is_tried_again_and_ends_with_the_same_bytes(
+    done: Done, raw: Path, tmp_path: Path
+) -> None:
     store = tmp_path / "store"
     for name in ("tokenizers", "shards"):
         shutil.copytree(done.store / name, store / name)
@@ -107,7 +109,9 @@ def test_a_model_of_two_ranks_is_evaluated_on_two_with_the_figures_of_one(
         return run_stage(name, arguments, show, logger, ranks, *where)
 
     monkeypatch.setattr("tasks.evaluation.run_stage", noting)
-    job = override(pipeline_job(raw, store), ["training.processes=2", "training.max_steps=4", "training.evaluate_every=null"])
+    job = override(
+        pipeline_job(raw, store), ["training.processes=2", "training.max_steps=4", "training.evaluate_every=null"]
+    )
     with cores(2):
         outcome = data_to_model(job)
     assert asked == [2]

@@ -64,7 +64,9 @@ def test_a_model_that_passes_becomes_champion_and_stays_it_when_it_comes_again(d
     champion = find_champion(store, "lm")
     assert champion is not None and champion.run == outcome.run
     assert champion.scores["loss"] == outcome.evaluation.scores.total.loss  # type: ignore[union-attr]
-    assert any(artifact.key == "gate" and "is at most 99" in str(artifact.data) for artifact in artifacts(flow_run_of(state)))
+    assert any(
+        artifact.key == "gate" and "is at most 99" in str(artifact.data) for artifact in artifacts(flow_run_of(state))
+    )
     _, again = run(job(done, store, "lm", better_by=0.5))
     assert again.promotion is not None and again.promotion.reason == "it is the champion already"
     assert find_champion(store, "lm") == champion
@@ -79,7 +81,9 @@ def test_a_gate_that_is_not_met_leaves_the_champion_and_is_told_to_automations(d
 
     def told() -> bool:
         with get_client(sync_client=True) as client:
-            found = client.request("POST", "/events/filter", json={"filter": wanted.model_dump(mode="json")}).json()["events"]
+            found = client.request("POST", "/events/filter", json={"filter": wanted.model_dump(mode="json")}).json()[
+                "events"
+            ]
         return [event["payload"]["run"] for event in found] == [outcome.run]
 
     wait_until(told, 60)
@@ -101,7 +105,9 @@ def test_a_champion_that_was_measured_on_something_else_is_measured_anew(done: D
 @pytest.mark.deep
 def test_a_model_waits_for_a_persons_approval(done: Done, store: Store) -> None:
     ended: list[Outcome] = []
-    thread = threading.Thread(target=lambda: ended.append(run(job(done, store, "asked", threshold=99.0, approval=True))[1]))
+    thread = threading.Thread(
+        target=lambda: ended.append(run(job(done, store, "asked", threshold=99.0, approval=True))[1])
+    )
     thread.start()
     with get_client(sync_client=True) as client:
 

@@ -57,9 +57,16 @@ def test_figures_of_lm_evals_tasks_are_taken_together_as_those_of_splits_are() -
 
 def outcome_of(value: float) -> Outcome:
     """What came of a run on conversations, with figures of this value."""
-    scores = HarnessScores(figures={"acc": HarnessFigure(value=value)}, examples=4, few_shot=0, version="1", identity="ab")
+    scores = HarnessScores(
+        figures={"acc": HarnessFigure(value=value)}, examples=4, few_shot=0, version="1", identity="ab"
+    )
     harness = HarnessResult(
-        format=1, fingerprint="f", key="runs/a/harness.json", checkpoint="runs/a/final", lm_eval="1", tasks={"tiny": scores}
+        format=1,
+        fingerprint="f",
+        key="runs/a/harness.json",
+        checkpoint="runs/a/final",
+        lm_eval="1",
+        tasks={"tiny": scores},
     )
     evaluation = ChatEvaluation(
         format=1, fingerprint="f", key="runs/a/eval.json", checkpoint="runs/a/final", encoded="encoded/a",
@@ -70,8 +77,14 @@ def outcome_of(value: float) -> Outcome:
 
 @pytest.mark.slow
 @pytest.mark.deep
-def test_seeds_are_run_one_after_the_other_found_again_and_compared(done: Done, tmp_path: Path, server: dict[str, str]) -> None:
-    pairs, model, store = write_pairs(tmp_path / "pairs"), done.store / done.state.result().run / "final", tmp_path / "store"
+def test_seeds_are_run_one_after_the_other_found_again_and_compared(
+    done: Done, tmp_path: Path, server: dict[str, str]
+) -> None:
+    pairs, model, store = (
+        write_pairs(tmp_path / "pairs"),
+        done.store / done.state.result().run / "final",
+        tmp_path / "store",
+    )
     config = write_config(tmp_path / "job.yaml", finetune_values(pairs, store, model, training__epochs=1))
 
     def finetune(name: str, *words: str) -> str:

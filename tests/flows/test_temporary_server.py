@@ -73,7 +73,10 @@ def test_settings_that_forbid_it_are_heeded(tmp_path: Path) -> None:
 def test_a_server_that_takes_too_long_is_told_as_what_passes_by_itself(tmp_path: Path) -> None:
     ended = start_preparing(tmp_path, PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS="0").wait()
     assert ended.status == EXIT_PREEMPTED
-    assert "the temporary Prefect server gave no answer in 0 s, as on a machine that is busy with other work" in ended.stderr
+    assert (
+        "the temporary Prefect server gave no answer in 0 s, as on a machine that is busy with other work"
+        in ended.stderr
+    )
     assert "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS" in ended.stderr
 
 
@@ -100,7 +103,9 @@ def test_a_command_does_not_wait_for_ever_for_its_server_to_end(monkeypatch: pyt
     monkeypatch.setattr("flows.temporary_server.END_SECONDS", 0.2)
     known = set(descendants(os.getpid()))
     temporary = TemporaryServer()
-    (server,) = {*descendants(os.getpid())} - known  # not by its command line: it has none for a moment while it is executed
+    (server,) = {
+        *descendants(os.getpid())
+    } - known  # not by its command line: it has none for a moment while it is executed
     os.kill(server, signal.SIGSTOP)
     temporary.end()
     assert not alive(server)

@@ -15,7 +15,8 @@ from tests.support import ROOT
 from trainer.common.errors import EXIT_BAD_INPUT
 
 FEW = [
-    "training.max_steps=6", "training.warmup_steps=2", "training.evaluate_every=3", "training.save_every=3", "data.workers=1",
+    "training.max_steps=6", "training.warmup_steps=2", "training.evaluate_every=3", "training.save_every=3",
+    "data.workers=1",
     "evaluation.max_windows=4", "evaluation.during_training=2",
 ]  # fmt: skip
 """What is added to the commands that take the tutorial's job."""
@@ -58,7 +59,9 @@ class Reader:
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_the_tutorial_leads_to_a_champion(server: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tutorial_leads_to_a_champion(
+    server: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     reader = Reader(server)
     for block in blocks_of(DOCS / "tutorial.md"):

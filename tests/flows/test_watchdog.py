@@ -95,7 +95,9 @@ def test_a_run_is_scheduled_again_while_it_gets_further_and_given_up_when_it_doe
     assert watchdog(flow_run=made) == [made], "a death that is told twice counts once"
     assert client.read_flow_run(made).labels[DEATHS] == 2
     crash(client, made, Pending(), Running())
-    with pytest.raises(RunError, match=rf"died 3 times at step 10, 0 shard files: not scheduled again.*flow-run retry {made}"):
+    with pytest.raises(
+        RunError, match=rf"died 3 times at step 10, 0 shard files: not scheduled again.*flow-run retry {made}"
+    ):
         watchdog(flow_run=made)
     assert state_of(client, made) == "CRASHED"
     assert watchdog() == [], "it was told of already"
@@ -113,7 +115,9 @@ def test_a_run_with_a_changed_value_is_found_by_that(client: SyncPrefectClient, 
     assert client.read_flow_run(made).labels[STEP] == 7
 
 
-def test_a_run_that_dies_before_its_flow_is_loaded_is_given_up(client: SyncPrefectClient, raw: Path, tmp_path: Path) -> None:
+def test_a_run_that_dies_before_its_flow_is_loaded_is_given_up(
+    client: SyncPrefectClient, raw: Path, tmp_path: Path
+) -> None:
     made = deployed(client, pipeline_job(raw, tmp_path / "store"))
     for _ in range(2):
         crash(client, made, Pending())

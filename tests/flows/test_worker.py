@@ -22,7 +22,9 @@ __all__ = ["served"]
 pytestmark = pytest.mark.slow
 
 PATIENCE = 240.0
-"""Seconds for what a server, a worker and a trainer do one after the other; they do it in a tenth of that when left alone."""
+"""Seconds for what a server, a worker and a trainer do one after the other; they do it in a tenth of that when left
+alone.
+"""
 
 
 def prepared(done: Done, store: Path) -> Path:
@@ -80,7 +82,9 @@ def test_a_flow_that_is_killed_leaves_no_orphan_and_the_watchdog_has_it_finished
     assert final_bytes(store) == final_bytes(done.store)
     assert served.look(flow_run).labels["headrace.deaths"] == 1
     starts = [json.loads(line) for line in (store / only_run(store) / "metrics.jsonl").read_text().splitlines()]
-    assert [r["step"] for r in starts if r["kind"] == "train"] == list(range(1, 41)), "no step is lost, none is told twice"
+    assert [r["step"] for r in starts if r["kind"] == "train"] == list(range(1, 41)), (
+        "no step is lost, none is told twice"
+    )
 
 
 @pytest.mark.long
@@ -121,7 +125,9 @@ def test_a_server_that_stays_gone_ends_the_run_in_bounded_time_with_its_model_co
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_machine_that_is_gone_is_noticed_by_its_silence_and_another_continues(done: Done, raw: Path, tmp_path: Path) -> None:
+def test_a_machine_that_is_gone_is_noticed_by_its_silence_and_another_continues(
+    done: Done, raw: Path, tmp_path: Path
+) -> None:
     store = prepared(done, tmp_path / "store")
     with serving(tmp_path / "serving") as own:
         flow_run = own.run("train-model/train", small_values(raw, store, **{**SETTINGS, "training__max_steps": 4000}))

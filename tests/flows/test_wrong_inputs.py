@@ -1,7 +1,7 @@
 """What a newcomer types wrongly, as it is typed, and what is said: a line of the table for each mistake.
 
-All commands run in one process, one after the other, in a folder with a job of each kind and files that are wrong. A line of
-which nothing is to be started has --dry-run; the others are refused before anything starts.
+All commands run in one process, one after the other, in a folder with a job of each kind and files that are wrong. A
+line of which nothing is to be started has --dry-run; the others are refused before anything starts.
 """
 
 import gzip
@@ -122,29 +122,42 @@ TABLE = [
     ),
     # New texts to predict.
     Wrong(
-        "no such column to predict", "predict predict.yaml data.paths=[labels.csv] --dry-run", "labels.csv has no column 'text'"
+        "no such column to predict",
+        "predict predict.yaml data.paths=[labels.csv] --dry-run",
+        "labels.csv has no column 'text'",
     ),
     Wrong(
         "an empty text to predict",
         "predict predict.yaml data.paths=[empty.csv] --dry-run",
         "empty.csv: line 3: column 'text' is empty (max_bad_records is 0",
     ),
-    Wrong("no classifier to predict with", "predict predict.yaml model=llama --dry-run", "llama is no finished classifier"),
     Wrong(
-        "texts that are cut", "predict predict.yaml data.max_length=4 --dry-run", "cut to 4\nwould predict 1 file with bert", 0
+        "no classifier to predict with", "predict predict.yaml model=llama --dry-run", "llama is no finished classifier"
+    ),
+    Wrong(
+        "texts that are cut",
+        "predict predict.yaml data.max_length=4 --dry-run",
+        "cut to 4\nwould predict 1 file with bert",
+        0,
     ),
     # Words for other settings, and settings in other words.
     Wrong(
-        "ranks of the engine", "run job.yaml engine.ranks=2", "engine.ranks: unknown key; did you mean 'training.processes'?"
+        "ranks of the engine",
+        "run job.yaml engine.ranks=2",
+        "engine.ranks: unknown key; did you mean 'training.processes'?",
     ),
-    Wrong("ranks of training", "run job.yaml training.ranks=2", "training.ranks: unknown key; did you mean 'processes'?"),
+    Wrong(
+        "ranks of training", "run job.yaml training.ranks=2", "training.ranks: unknown key; did you mean 'processes'?"
+    ),
     Wrong(
         "a setting without its section",
         "run job.yaml learning_rate=1",
         "learning_rate: unknown key; did you mean 'training.learning_rate'?",
     ),
     Wrong(
-        "the entry of a list", "run job.yaml 'data.corpora[0].format=text'", "stands after a dot: data.corpora.0.format=text"
+        "the entry of a list",
+        "run job.yaml 'data.corpora[0].format=text'",
+        "stands after a dot: data.corpora.0.format=text",
     ),
     Wrong(
         "an option",
@@ -152,15 +165,23 @@ TABLE = [
         "settings are given as key=value, without dashes: training.max_steps=9",
     ),
     Wrong(
-        "an option with an equals sign", "finetune labelled.yaml --learning-rate=1", "without dashes: training.learning_rate=1"
+        "an option with an equals sign",
+        "finetune labelled.yaml --learning-rate=1",
+        "without dashes: training.learning_rate=1",
     ),
     Wrong(
         "megabytes",
         "run job.yaml data.shards.shard_bytes=256MB",
         "found '256MB'; in bytes that is 256000000 (256 MiB: 268435456)",
     ),
-    Wrong("minutes", "run job.yaml 'engine={kind: ray, resize_seconds: 10min}'", "found '10min'; in seconds that is 600"),
-    Wrong("minutes for steps", "run job.yaml training.max_steps=10min", "found '10min'; it is a plain number, without a unit"),
+    Wrong(
+        "minutes", "run job.yaml 'engine={kind: ray, resize_seconds: 10min}'", "found '10min'; in seconds that is 600"
+    ),
+    Wrong(
+        "minutes for steps",
+        "run job.yaml training.max_steps=10min",
+        "found '10min'; it is a plain number, without a unit",
+    ),
     Wrong("thousands", "run job.yaml training.max_steps=10k", "found '10k'; written out that is 10000"),
     Wrong("a tenth of the steps", "run job.yaml training.warmup_steps=10%", "expected a whole number, found '10%'"),
     Wrong("a decimal comma", "run job.yaml training.learning_rate=1,5", "expected a number, found '1,5'"),
@@ -173,13 +194,15 @@ TABLE = [
     Wrong(
         "a learning rate of 100",
         "run job.yaml training.learning_rate=100 --dry-run",
-        "training.learning_rate is 100, which is high: the loss will probably diverge; with adamw, 1e-05 to 0.01 is usual",
+        "training.learning_rate is 100, which is high: the loss will probably diverge; with adamw, 1e-05 to 0.01 is "
+        "usual",
         0,
     ),
     Wrong(
         "a learning rate of 5 for a classifier",
         "finetune labelled.yaml training.learning_rate=5 --dry-run",
-        "training.learning_rate is 5, which is high: the loss will probably diverge; with adamw, 1e-06 to 0.005 is usual",
+        "training.learning_rate is 5, which is high: the loss will probably diverge; with adamw, 1e-06 to 0.005 is "
+        "usual",
         0,
     ),
     Wrong(
@@ -195,7 +218,11 @@ TABLE = [
         0,
     ),
     # Names and addresses.
-    Wrong("push without an owner", "push store text my-model --dry-run", "'my-model' does not say whose repository that is"),
+    Wrong(
+        "push without an owner",
+        "push store text my-model --dry-run",
+        "'my-model' does not say whose repository that is",
+    ),
     Wrong("a run that there is none of", "compare store pretrian-1 pretrian-2", "did you mean 'pretrain-00000000'?"),
     Wrong(
         "a password in an address",
@@ -205,8 +232,10 @@ TABLE = [
     # Sizes.
     Wrong(
         "a model that is too large",
-        "run job.yaml 'model.config={model_type: gpt2, n_layer: 96, n_embd: 12288, n_head: 96, n_positions: 32}' --dry-run",
-        "a model of 173,966,647,296 parameters is too large to be trained here: its weights and gradients alone take 1.3 TiB",
+        "run job.yaml 'model.config={model_type: gpt2, n_layer: 96, n_embd: 12288, n_head: 96, n_positions: 32}' "
+        "--dry-run",
+        "a model of 173,966,647,296 parameters is too large to be trained here: its weights and gradients alone take "
+        "1.3 TiB",
     ),
 ]
 

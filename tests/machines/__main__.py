@@ -14,7 +14,9 @@ def main(arguments: list[str]) -> int:
     """Run pytest in the hub of a new network; returns its exit status."""
     with network() as hub:
         tests = [sys.executable, "-m", "pytest", "-m", "machines", "tests/machines", *arguments]
-        return subprocess.run(["ip", "netns", "exec", hub, *tests], env={**os.environ, HUB: hub}, check=False).returncode
+        return subprocess.run(
+            ["ip", "netns", "exec", hub, *tests], env={**os.environ, HUB: hub}, check=False
+        ).returncode
 
 
 if __name__ == "__main__":

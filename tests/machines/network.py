@@ -25,7 +25,9 @@ class Machine(NamedTuple):
         return f"10.77.0.{10 + self.number}"
 
     def command(self, home: str, command: Sequence[str], disk: str) -> list[str]:
-        """A command as it is started on this machine, with a disk of a size; its process id stays that of the first program."""
+        """A command as it is started on this machine, with a disk of a size; its process id stays that of the first
+        program.
+        """
         own = ["unshare", "--mount", "--uts", "sh", "-c", ON_MACHINE, "sh", home, f"machine-{self.number}", disk]
         return ["ip", "netns", "exec", self.namespace, *own, *command]
 

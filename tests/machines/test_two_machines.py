@@ -58,10 +58,17 @@ def start(
     config = write_config(folder / f"job-{machine.number}.yaml", values)
     first = machines()[0].address
     rank = str(machine.number)
-    launcher = ["torch.distributed.run", "--nnodes=2", f"--node-rank={rank}", "--nproc-per-node=1", f"--master-addr={first}",
+    launcher = ["torch.distributed.run", "--nnodes=2", f"--node-rank={rank}", "--nproc-per-node=1",
+    f"--master-addr={first}",
                 f"--master-port={PORT}", "-m"]  # fmt: skip
     by_itself = {"RANK": rank, "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": first}
-    env = {**os.environ, **server.env, "HOME": str(home), "HEADRACE_CACHE": str(home / "cache"), "PYTHONPATH": str(ROOT)}
+    env = {
+        **os.environ,
+        **server.env,
+        "HOME": str(home),
+        "HEADRACE_CACHE": str(home / "cache"),
+        "PYTHONPATH": str(ROOT),
+    }
     env |= {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
     env |= {} if torchrun else {**by_itself, "MASTER_PORT": PORT}
     command = [sys.executable, "-m", *(launcher if torchrun else []), "trainer", str(config)]
@@ -71,7 +78,11 @@ def start(
 
 
 def start_all(
-    server: S3Server, folder: Path, jobs: Sequence[dict[str, Any]], torchrun: bool = False, disks: Sequence[str] = ("1G", "1G")
+    server: S3Server,
+    folder: Path,
+    jobs: Sequence[dict[str, Any]],
+    torchrun: bool = False,
+    disks: Sequence[str] = ("1G", "1G"),
 ) -> list[Running]:
     each = zip(machines(), jobs, disks, strict=True)
     return [start(machine, server, folder, job, torchrun, disk) for machine, job, disk in each]
@@ -106,7 +117,9 @@ def expected(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return on_one_machine(raw, tmp_path_factory.mktemp("one-machine"))
 
 
-def interrupted(server: S3Server, folder: Path, values: dict[str, Any], step: int, signum: signal.Signals) -> list[Ended]:
+def interrupted(
+    server: S3Server, folder: Path, values: dict[str, Any], step: int, signum: signal.Signals
+) -> list[Ended]:
     """Send a signal to the second machine's rank once a step is saved; returns how both ended."""
     store, running = Store(values["store"]), start_all(server, folder, [values, values])
     wait_until(lambda: step_of(store) >= step or any(each.status() is not None for each in running))
@@ -143,7 +156,10 @@ def test_a_machine_that_is_lost_ends_the_run_which_goes_on_exactly(
 ) -> None:
     ended = interrupted(server, tmp_path, values, 4, signal.SIGKILL)
     assert [each.status for each in ended] == [EXIT_PREEMPTED, -signal.SIGKILL], ended
-    assert "RankLost: rank 1 of 2 (machine-1) is lost: the process was killed, or its machine or the network" in ended[0].stderr
+    assert (
+        "RankLost: rank 1 of 2 (machine-1) is lost: the process was killed, or its machine or the network"
+        in ended[0].stderr
+    )
     assert "Traceback" not in ended[0].stderr
     completed(server, tmp_path, values)
     assert final_on(Store(values["store"])) == expected
@@ -179,7 +195,9 @@ def test_machines_that_divide_a_model_lose_one_and_go_on_exactly(
     assert final_on(store) == on_one_machine(raw, tmp_path_factory.mktemp("sharded"), training__sharding="fsdp")
     (run,) = store.names("runs")
     parts = [
-        name for name in store.names(f"runs/{run}/checkpoints/step-{STEPS['training__max_steps']:08d}") if "-part-" in name
+        name
+        for name in store.names(f"runs/{run}/checkpoints/step-{STEPS['training__max_steps']:08d}")
+        if "-part-" in name
     ]
     assert len(parts) == 4, "of the model and of its optimizer, one from each machine"
 

@@ -29,7 +29,11 @@ def main(folder: Path) -> None:
     from datatrove.utils.text import split_into_words
 
     given = json.loads((folder / "texts.json").read_text(encoding="utf-8"))
-    filters = {"gopher_quality": GopherQualityFilter(), "gopher_repetition": GopherRepetitionFilter(), "c4": C4QualityFilter()}
+    filters = {
+        "gopher_quality": GopherQualityFilter(),
+        "gopher_repetition": GopherRepetitionFilter(),
+        "c4": C4QualityFilter(),
+    }
     split_into_words("What is loaded at the first use is not timed.")
     started = time.thread_time()
     found: dict[str, Any] = {OWN: reasons(filters, given["texts"])}

@@ -97,7 +97,9 @@ def words_of(texts: Texts) -> Iterator[list[str]]:
 
 def sentences_of(texts: Sequence[str]) -> dict[str, int]:
     """The sentences of each line, as datatrove passes it on: without marks of citations."""
-    lines = {re.sub(r"\[\d*]|\[edit]|\[citation needed]", "", line.strip()) for text in texts for line in text.splitlines()}
+    lines = {
+        re.sub(r"\[\d*]|\[edit]|\[citation needed]", "", line.strip()) for text in texts for line in text.splitlines()
+    }
     listed = sorted(lines)
     found = [count for batch in batches_of(listed) for count in c4(batch.texts)["sentences"].tolist()]
     return dict(zip(listed, found, strict=True))

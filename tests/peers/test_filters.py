@@ -1,4 +1,6 @@
-"""Gopher's and C4's rules against datatrove's filters, document by document on real text, and what differences come from."""
+"""Gopher's and C4's rules against datatrove's filters, document by document on real text, and what differences come
+from.
+"""
 
 from collections import Counter
 from pathlib import Path
@@ -27,8 +29,8 @@ class Difference(NamedTuple):
 
 
 OF_WORDS = {
-    # Words are what stands between white space here, as in the paper. There `foo(1),` is `foo(1`, `)` and `,`, so that most
-    # code, tables and manual pages have too few words with a letter.
+    # Words are what stands between white space here, as in the paper. There `foo(1),` is `foo(1`, `)` and `,`, so that
+    # most code, tables and manual pages have too few words with a letter.
     "gopher_quality": [
         Difference({""}, {"gopher_below_alpha_threshold"}, 0.6),
         Difference({""}, ALL["gopher_quality"] - {"gopher_below_alpha_threshold"}, 0.005),
@@ -39,10 +41,12 @@ OF_WORDS = {
         Difference({""}, {reason for reason in GRAMS if reason.startswith("dup")}, 0.12),
         Difference({""}, {reason for reason in GRAMS if reason.startswith("top")}, 0.12),
         Difference(GRAMS, {""}, 0.03),
-        # Lines that end with \\r or \\f, and empty ones: see below. There the words of such a document may not be repeated.
+        # Lines that end with \\r or \\f, and empty ones: see below. There the words of such a document may not be
+        # repeated.
         Difference(LINES, {""}, 0.005),
     ],
-    # `errno.ECHILD` is of two sentences there, and of one here; `Facebook, Inc. and others` is of two here, and of one there.
+    # `errno.ECHILD` is of two sentences there, and of one here; `Facebook, Inc. and others` is of two here, and of one
+    # there.
     "c4": [Difference({"too_few_sentences"}, {""}, 0.01), Difference({""}, {"too_few_sentences"}, 0.01)],
 }
 """What comes from how text is split into words and sentences: there by spaCy."""
@@ -51,7 +55,10 @@ OF_LINES = {
     # Characters that are neither letter, number nor mark are symbols here; there those of a list.
     "gopher_quality": [Difference(ALL["gopher_quality"], ALL["gopher_quality"], 0.005)],
     # Lines end here where Python ends them, there with \\n alone, and an empty one at the text's end counts.
-    "gopher_repetition": [Difference(LINES, ALL["gopher_repetition"], 0.01), Difference(ALL["gopher_repetition"], LINES, 0.01)],
+    "gopher_repetition": [
+        Difference(LINES, ALL["gopher_repetition"], 0.01),
+        Difference(ALL["gopher_repetition"], LINES, 0.01),
+    ],
     # There the first line that breaks a rule gives the reason, here the first rule that a line breaks.
     "c4": [Difference({"lorem_ipsum"}, {"curly_bracket"}, 0.01)],
 }
@@ -72,14 +79,20 @@ def verdicts(texts: list[str], peers_python: Path, tmp_path_factory: pytest.Temp
 
 
 def unnamed(ours: list[str], theirs: list[str], differences: list[Difference]) -> dict[object, int]:
-    """Pairs of reasons that differ and are not named, and differences of which there are more than is stated: how many."""
+    """Pairs of reasons that differ and are not named, and differences of which there are more than is stated: how
+    many.
+    """
     counts: Counter[object] = Counter()
     for pair, documents in Counter(zip(ours, theirs, strict=True)).items():
         if pair[0] != pair[1]:
-            named = (number for number, each in enumerate(differences) if pair[0] in each.here and pair[1] in each.there)
+            named = (
+                number for number, each in enumerate(differences) if pair[0] in each.here and pair[1] in each.there
+            )
             counts[next(named, pair)] += documents
     return {
-        each: count for each, count in counts.items() if not isinstance(each, int) or count > differences[each].most * len(ours)
+        each: count
+        for each, count in counts.items()
+        if not isinstance(each, int) or count > differences[each].most * len(ours)
     }
 
 
@@ -111,6 +124,8 @@ def test_the_stage_drops_what_the_rules_drop(texts: list[str], verdicts: Verdict
     raw = write_documents(tmp_path / "raw.jsonl", texts)
     for kind in RULES:
         curation = {"exact": None, "filters": [{"kind": kind}]}
-        job = curated_job(tmp_path / "store", {"real": str(raw)}, curation, shards={"num_shards": 1, "piece_bytes": 2**26})
+        job = curated_job(
+            tmp_path / "store", {"real": str(raw)}, curation, shards={"num_shards": 1, "piece_bytes": 2**26}
+        )
         dropped = [reason != "kept" for reason in reasons_of(job, decide(job).key, "real")]
         assert dropped == [bool(reason) for reason in verdicts.ours[kind]]

@@ -22,7 +22,9 @@ def ignore(update: Update) -> None:
     """Show progress nowhere."""
 
 
-def run(name: str, arguments: dict[str, Any], ranks: int = 1, show: Callable[[Update], None] = ignore) -> dict[str, Any]:
+def run(
+    name: str, arguments: dict[str, Any], ranks: int = 1, show: Callable[[Update], None] = ignore
+) -> dict[str, Any]:
     """Run a stage, on a core for each rank."""
     with cores(ranks):
         return run_stage(name, arguments, show, log, ranks)

@@ -15,5 +15,10 @@ if __name__ == "__main__":
     request = json.loads(Path(sys.argv[1]).read_text())
     engine: Engine = TypeAdapter(Engine).validate_python(request.get("engine", {"kind": "local"}))
     run_stage(
-        request["stage"], request["arguments"], lambda update: None, logging.getLogger("parent"), request["ranks"], engine
+        request["stage"],
+        request["arguments"],
+        lambda update: None,
+        logging.getLogger("parent"),
+        request["ranks"],
+        engine,
     )

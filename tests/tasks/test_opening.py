@@ -21,7 +21,9 @@ def told(name: str, message: str) -> tuple[int, str] | None:
 @pytest.mark.parametrize("name", RUN_LOGGERS)
 def test_a_run_that_is_asked_to_stop_is_not_said_to_have_crashed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.opening.use_credentials", lambda: None)
-    assert open_flow(GarbageJob(store="data/store"), ["older_than_days=3"]) == GarbageJob(store="data/store", older_than_days=3)
+    assert open_flow(GarbageJob(store="data/store"), ["older_than_days=3"]) == GarbageJob(
+        store="data/store", older_than_days=3
+    )
     stopped = asyncio.run(exception_to_crashed_state(TerminationSignal(15))).message
     assert told(name, f"Crash detected! {stopped}") == (logging.WARNING, STOPPED)
     assert told(name, f"Finished in state Crashed({stopped!r})") is None

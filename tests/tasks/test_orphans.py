@@ -24,7 +24,9 @@ def start_parent(stage: str, arguments: dict[str, Any], folder: Path, ranks: int
 
 
 def kill_when(parent: Running, ready: Callable[[list[str]], bool]) -> dict[int, str]:
-    """Kill the parent as soon as what it started is ready; returns what it had started, with names and command lines."""
+    """Kill the parent as soon as what it started is ready; returns what it had started, with names and command
+    lines.
+    """
 
     def started() -> dict[int, str]:
         return {pid: f"{name_of(pid)}: {command_line(pid)}" for pid in descendants(parent.pid)}
@@ -70,7 +72,9 @@ def test_tokenization_workers_end_with_the_process_that_waits_for_them(raw: Path
     tokenizer = run("tokenizer", {"job": job})
     parent = start_parent("tokenize", {"job": job, "corpus": "large", "tokenizer": tokenizer}, tmp_path, count=2)
     staged = tmp_path / "store" / ".staging"
-    found = kill_when(parent, lambda commands: sum("spawn_main" in c for c in commands) == 2 and any(staged.glob("*/*.bin")))
+    found = kill_when(
+        parent, lambda commands: sum("spawn_main" in c for c in commands) == 2 and any(staged.glob("*/*.bin"))
+    )
     assert_all_end(found)
     assert not list((tmp_path / "store" / "shards").glob("*/manifest.json"))
     assert list((tmp_path / "temporary").iterdir()) == []

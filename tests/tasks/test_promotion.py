@@ -15,7 +15,8 @@ def test_a_run_that_waits_for_approval_is_not_removed(empty_store: Store, monkey
     run = add_run(empty_store, "x", add_encoded(empty_store, "x"))
     gate = PromotionConfig(name="lm", threshold=9, approval=True)
     evaluation = FinetuneEvaluation(
-        format=1, fingerprint="", key="", checkpoint="", encoded="", scores={"validation": {"loss": 1.0}}, classification={},
+        format=1, fingerprint="", key="", checkpoint="", encoded="", scores={"validation": {"loss": 1.0}},
+        classification={},
         predictions={},
     )  # fmt: skip
 

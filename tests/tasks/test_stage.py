@@ -46,7 +46,9 @@ def test_stages_return_references_to_what_they_made_and_reuse_it(prepared: Prepa
     assert digests(store, "tokenizers", "shards") == before
 
 
-def test_a_stages_log_lines_and_progress_are_passed_on(raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stages_log_lines_and_progress_are_passed_on(
+    raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     values = small_values(raw, tmp_path / "store", data__tokenizer={"vocab_size": 384, "engine": "gigatoken"})
     updates: list[Update] = []
     job = {key: values[key] for key in ("store", "name", "data")}

@@ -31,7 +31,9 @@ REFUSED = {"job": 5}
 
 
 @contextmanager
-def stage(name: str = "tokenizer", arguments: dict[str, Any] = REFUSED) -> Iterator[subprocess.Popen[str] | ForkedStage]:
+def stage(
+    name: str = "tokenizer", arguments: dict[str, Any] = REFUSED
+) -> Iterator[subprocess.Popen[str] | ForkedStage]:
     """A stage that was started; it is waited for at the end."""
     request = {
         "stage": name,
@@ -74,7 +76,9 @@ def test_stages_are_forks_of_one_process_that_ends_by_itself_and_not_by_a_stop()
     assert os.getpgid(server) == os.getpgid(0)
 
 
-def test_a_stage_is_given_what_this_process_has_when_it_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_stage_is_given_what_this_process_has_when_it_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with stage() as started:
         before = server_of(started)
     monkeypatch.setenv("HEADRACE_TRIED", "1")

@@ -19,8 +19,8 @@ from trainer.sample_pairs import documented_functions
 START, END = "<|im_start|>", "<|im_end|>"
 
 CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + "
+    "'\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 """As many published models have it."""
 
@@ -33,9 +33,9 @@ MARKED = (
 """The same, with marks around what the assistant says."""
 
 LLAMA2 = (
-    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'].strip() + "
-    "' [/INST]' }}{% elif message['role'] == 'system' %}{{ raise_exception('no system messages') }}{% else %}"
-    "{{ ' ' + message['content'].strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}{{ '[INST] ' + "
+    "message['content'].strip() + ' [/INST]' }}{% elif message['role'] == 'system' %}{{ raise_exception('no system "
+    "messages') }}{% else %}{{ ' ' + message['content'].strip() + ' ' + eos_token }}{% endif %}{% endfor %}"
 )
 """One that asks for nothing, strips what is said, and ends answers with the end of documents."""
 
@@ -47,7 +47,10 @@ WIDTH = {"hidden_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 5
 def chat_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
     """A small byte-level tokenizer with the tokens that ChatML names."""
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=byte_level_bpe(), eos_token=END_OF_TEXT, bos_token=END_OF_TEXT, additional_special_tokens=[START, END]
+        tokenizer_object=byte_level_bpe(),
+        eos_token=END_OF_TEXT,
+        bos_token=END_OF_TEXT,
+        additional_special_tokens=[START, END],
     )
     tokenizer.chat_template = template
     return tokenizer

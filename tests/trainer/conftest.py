@@ -79,8 +79,8 @@ def finished(raw: Path, prepared: tuple[Path, PreparedData], tmp_path_factory: p
 
 @pytest.fixture(scope="session")
 def curated(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """A short run on curated text, measured and reported, with what it keeps out in a file beside the store; not to be written
-    to."""
+    """A short run on curated text, measured and reported, with what it keeps out in a file beside the store; not to be
+    written to."""
     folder = tmp_path_factory.mktemp("curated")
     write_kept_out(raw, folder)
     job = curated_run(raw, folder / "store")

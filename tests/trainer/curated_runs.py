@@ -27,7 +27,9 @@ def write_kept_out(raw: Path, folder: Path) -> Path:
 
 
 def curated_run(raw: Path, store: Path, curation: dict[str, Any] | None = None, **changes: Any) -> PipelineJob:
-    """A job that drops short documents and those that share text with the evaluation set beside the store, or as is said."""
+    """A job that drops short documents and those that share text with the evaluation set beside the store, or as is
+    said.
+    """
     options = {
         "filters": [{"kind": "length", "least_bytes": 700}],
         "decontaminate": {"files": [{"paths": [str(store.parent / KEPT_OUT)]}]},

@@ -57,7 +57,9 @@ def write_documents(path: Path, texts: Sequence[str | Mapping[str, Any]]) -> Pat
 
 def curated_job(store: Path, paths_of: Mapping[str, str], curation: Mapping[str, Any], **data: Any) -> PrepareJob:
     """A job that curates corpora of jsonl files, by name with their paths."""
-    listed: list[dict[str, Any]] = [{"name": name, "paths": [paths], "format": "jsonl"} for name, paths in paths_of.items()]
+    listed: list[dict[str, Any]] = [
+        {"name": name, "paths": [paths], "format": "jsonl"} for name, paths in paths_of.items()
+    ]
     values = {
         "corpora": listed, "tokenizer": {"vocab_size": 300}, "shards": {"num_shards": 2, "piece_bytes": 4096},
         "validation_fraction": 0.1, "workers": 1, "curation": curation,

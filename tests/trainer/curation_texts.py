@@ -9,7 +9,8 @@ from tests.trainer.raw_files import docstrings, sources
 from tests.trainer.small_tokenizers import random_texts
 
 MADE = [
-    "", " ", "\n", "word", "don't", "_", "__", "___ a", "'", "a'", "'a", "a''b", "#", "...", "…", "- a\n- b\n", "•\u00a0a\n•b",
+    "", " ", "\n", "word", "don't", "_", "__", "___ a", "'", "a'", "'a", "a''b", "#", "...", "…", "- a\n- b\n",
+    "•\u00a0a\n•b",
     "Größe e\u0301te\u0301's naïve l’été", "Привет, мир. ΟΔΟΣ İstanbul", "日本語のテキスト。二行目", "नमस्ते दुनिया",
     "ABCと3月のcafé日x_日's がか\u3099", "ที่นี่ 中文mixed文字",
     "ﬁ Ǆ ① Ⅳ ½ ²", "👩‍👩‍👧 🇩🇪 👍🏽 ☂️", "\ufeffa\u200bb\u00adc", "one\r\ntwo\r\n\r\none\r\n",
@@ -18,7 +19,8 @@ MADE = [
     "the of and\n" * 300,
     "a b c d e f g h i j k l m n\n" * 3, "\n\n\n".join(["a line that comes back"] * 7), "  \n\t\nfirst\n  \n  \n",
     "This is one. This is two! Is it three? \"Yes\" it is.\nlorem ipsum\nLorem ipsum is on this line.",
-    "We use cookies here.\nPlease enable JavaScript now.\nA { bracket is here.", "Wait for it...\nAnd this one…\nDone it is.",
+    "We use cookies here.\nPlease enable JavaScript now.\nA { bracket is here.", "Wait for it...\nAnd this one…\nDone "
+                                                                                 "it is.",
 ]  # fmt: skip
 
 SPOKEN = {

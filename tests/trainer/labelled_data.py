@@ -33,7 +33,8 @@ def records(count: int, labels: Sequence[Any] = (0, 1)) -> list[Record]:
     """Records with two texts (`a`, `b`), a `label` and an `id`; texts with line ends, quotes and commas among them."""
     texts = docstrings(2 * count + 5)
     return [
-        {"id": f"x{n:03}", "a": texts[2 * n], "b": texts[2 * n + 1], "label": labels[n % len(labels)]} for n in range(count)
+        {"id": f"x{n:03}", "a": texts[2 * n], "b": texts[2 * n + 1], "label": labels[n % len(labels)]}
+        for n in range(count)
     ]
 
 

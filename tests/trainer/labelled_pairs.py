@@ -30,7 +30,8 @@ def finetune_values(pairs: Path, store: Path | str, model: Path | str, **changes
         "store": str(store),
         "name": "pairs",
         "data": {
-            "name": "pairs", "source": "jsonl", "train": [f"{pairs}/train.jsonl"], "validation": [f"{pairs}/validation.jsonl"],
+            "name": "pairs", "source": "jsonl", "train": [f"{pairs}/train.jsonl"],
+            "validation": [f"{pairs}/validation.jsonl"],
             "test": [f"{pairs}/test.jsonl"], "text_columns": ["summary", "code"], "id_column": "id",
             "classes": ["other", "match"], "max_length": 32,
         },

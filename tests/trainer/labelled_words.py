@@ -1,4 +1,6 @@
-"""Real words with a label each, found on any machine, and small jobs on them: names and code in lines of documentation."""
+"""Real words with a label each, found on any machine, and small jobs on them: names and code in lines of
+documentation.
+"""
 
 import json
 import re

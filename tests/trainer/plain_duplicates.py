@@ -1,4 +1,6 @@
-"""Near duplicates without hashing: the similarity of every pair of texts, and which texts a longer one makes superfluous."""
+"""Near duplicates without hashing: the similarity of every pair of texts, and which texts a longer one makes
+superfluous.
+"""
 
 import re
 import sys
@@ -45,7 +47,9 @@ def said(text: str) -> list[str]:
 
 
 def jaccard(texts: Sequence[str], n: int) -> csr_array:
-    """The Jaccard similarity of the sets of n-grams of every two texts, the earlier one's row and the later one's column."""
+    """The Jaccard similarity of the sets of n-grams of every two texts, the earlier one's row and the later one's
+    column.
+    """
     sets = incidence(*grams(texts, n), len(texts))
     sizes = sets.sum(axis=1)
     common = triu(sets @ sets.T, 1, format="coo")
@@ -85,7 +89,9 @@ def incidence(rows: NDArray[np.int64], columns: NDArray[np.int64], count: int) -
 
 
 class Superfluous(NamedTuple):
-    """The text that stays in place of another one, their similarity, and the share of the other's n-grams that it has."""
+    """The text that stays in place of another one, their similarity, and the share of the other's n-grams that it
+    has.
+    """
 
     original: int
     similarity: float
@@ -109,7 +115,9 @@ def superfluous(
     gone: dict[int, Superfluous] = {}
     for text in order:
         found = [_compared(sets, text, other) for other in sorted(stay & beside[text], key=rank.__getitem__)]
-        if enough := [each for each in found if each.similarity >= least_similarity or each.contained >= least_contained]:
+        if enough := [
+            each for each in found if each.similarity >= least_similarity or each.contained >= least_contained
+        ]:
             gone[text] = max(enough, key=lambda each: each.similarity)  # the first of those, which is the longest
         else:
             stay.add(text)

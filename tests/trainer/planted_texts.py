@@ -12,8 +12,8 @@ COPIED = 0.965
 """The share of words that a copy keeps: it is cut, so that the original is never the shorter one."""
 
 LINKS, LINK, SHIFT, RESEMBLING = 20, 1000, 25, 5
-"""A chain's texts, their words, and how many of the words before it each one has not; so many after another have a similarity
-of at least 0.8 to the first of them, (996 - 4 * 25) / (996 + 4 * 25)."""
+"""A chain's texts, their words, and how many of the words before it each one has not; so many after another have a
+similarity of at least 0.8 to the first of them, (996 - 4 * 25) / (996 + 4 * 25)."""
 
 EVALUATION = [" ".join(prose(5000 + number, 30)) for number in range(8)]
 
@@ -27,7 +27,9 @@ class Planted(NamedTuple):
 
 
 def copies(real: Sequence[str], alone: Sequence[int]) -> Iterator[Planted]:
-    """Copies of the real texts of these numbers: of half of them with other white space, of the others without the end."""
+    """Copies of the real texts of these numbers: of half of them with other white space, of the others without the
+    end.
+    """
     for number in alone[::2]:
         words = real[number].split()
         yield from (Planted(space.join(words), EXACT, number) for space in ("\n", "  "))

@@ -39,7 +39,13 @@ def sources() -> dict[str, str]:
 
 def docstrings(count: int) -> list[str]:
     """Docstrings of the standard library, with line ends, quotes and commas in them, and some text in other scripts."""
-    others = ["Größe, Länge und Fuß", "Привет, мир", "日本語のテキスト\n二行目", 'say "hello", twice', "  indented\n\n\tmore"]
+    others = [
+        "Größe, Länge und Fuß",
+        "Привет, мир",
+        "日本語のテキスト\n二行目",
+        'say "hello", twice',
+        "  indented\n\n\tmore",
+    ]
     return [*others, *islice(all_docstrings(sources()), count - len(others))]
 
 
@@ -85,14 +91,16 @@ FORMATS = {
     ),
     "source": Format(
         "py", {"format": "source"},
-        lambda t: "\n".join(t).replace("\n", "\r\n").encode(), lambda d: [io.TextIOWrapper(io.BytesIO(d), "utf-8").read()],
+        lambda t: "\n".join(t).replace("\n", "\r\n").encode(),
+        lambda d: [io.TextIOWrapper(io.BytesIO(d), "utf-8").read()],
     ),
     "lines": Format(
         "txt", {"format": "lines"}, lambda t: "".join(line + "\n" for line in t).encode(),
         lambda d: d.decode().removesuffix("\n").split("\n"), flat=True,
     ),
     "jsonl": Format(
-        "jsonl", {"format": "jsonl"}, lambda t: "".join(json.dumps({"id": 1, "text": text}) + "\n" for text in t).encode(),
+        "jsonl", {"format": "jsonl"},
+        lambda t: "".join(json.dumps({"id": 1, "text": text}) + "\n" for text in t).encode(),
         lambda d: [json.loads(line)["text"] for line in d.splitlines()],
     ),
     "csv": Format(

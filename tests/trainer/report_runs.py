@@ -27,7 +27,8 @@ DETAILS: dict[str, dict[str, Any]] = {
         "keeps_text": True, "validation_digest": "0" * 32,
     },
     "encoded": {
-        "task": "classification", "classes": ["no", "yes"], "text_columns": ["text"], "label_column": "label", "pad_id": 0,
+        "task": "classification", "classes": ["no", "yes"], "text_columns": ["text"], "label_column": "label",
+        "pad_id": 0,
         "vocab_size": 300, "tokenizer": "", "tokenizer_sha256": "0" * 64, "splits": {}, "source": {},
     },
     "decisions": {
@@ -56,7 +57,9 @@ def publish(
 
 
 def safetensors(shapes: dict[str, list[int]]) -> bytes:
-    header = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()})
+    header = json.dumps(
+        {name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
+    )
     return len(header).to_bytes(8, "little") + header.encode()
 
 

@@ -71,7 +71,9 @@ def build(
     recipe = Recipe("", "", corpus, "", engine, held_out)
     shard = ShardWork(3, "name", tuple(pieces))
     documents = partial(shard_documents, recipe, shard, lambda size: None)
-    return build_shard(folder, 3, "name", shard.raw_bytes, documents, corpus.max_bad_records, tokenizer, encode, held_out)
+    return build_shard(
+        folder, 3, "name", shard.raw_bytes, documents, corpus.max_bad_records, tokenizer, encode, held_out
+    )
 
 
 def write_lines(path: Path, texts: list[str]) -> Path:

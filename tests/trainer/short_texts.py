@@ -21,7 +21,9 @@ def write_short_texts(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, count, longest in (("notes", 500, 40), ("more", 8, 500)):
         starts, lengths = draw.integers(0, len(text) - longest, count), draw.integers(1, longest, count)
-        lines = [json.dumps({"text": text[a : a + n]}) + "\n" for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
+        lines = [
+            json.dumps({"text": text[a : a + n]}) + "\n" for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)
+        ]
         (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
     return folder
 

@@ -73,11 +73,20 @@ def add_run(store: Store, name: str, data: str, final: bool = True, **config: An
     fork = config["fork"]["run"] if config.get("fork") else None
     inputs |= inputs_at(store, {"model": place_of_model(job, start), "fork of": fork})
     identity = {"name": name}
-    record = {"fingerprint": name_of(identity), "identity": identity, "job": {}, "data": ref, "fork": None, "start": None}
+    record = {
+        "fingerprint": name_of(identity),
+        "identity": identity,
+        "job": {},
+        "data": ref,
+        "fork": None,
+        "start": None,
+    }
     record["inputs"] = {role: each.model_dump() for role, each in inputs.items()}
     write_sealed(store, f"runs/{name}/config.json", {**record, **config})
     store.write_bytes(f"runs/{name}/metrics.jsonl", b"{}\n")
-    publish(store, f"runs/{name}/checkpoints/step-00000001", "checkpoint", {"model.safetensors": b"weights"}, {"step": 1})
+    publish(
+        store, f"runs/{name}/checkpoints/step-00000001", "checkpoint", {"model.safetensors": b"weights"}, {"step": 1}
+    )
     if final:
         publish(store, f"runs/{name}/final", "model", {"model.safetensors": b"weights"}, {"run": name})
     return f"runs/{name}"

@@ -39,7 +39,13 @@ def push(
 ) -> subprocess.CompletedProcess[str]:
     """`headrace push` in a process of its own, which knows this hub alone."""
     home = run.store.parent / "home"
-    told = {"HF_ENDPOINT": hub, "HF_TOKEN": token, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
+    told = {
+        "HF_ENDPOINT": hub,
+        "HF_TOKEN": token,
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_OFFLINE": "0",
+    }
     command = [sys.executable, "-m", "flows.command", "push", str(run.store), model, repo, *words]
     return subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=120)
 

@@ -56,14 +56,17 @@ def epochs(values: dict[str, Any], raw: Path) -> None:
 
 PREFLIGHT = {
     "missing corpus": Refusal(
-        setting("data.corpora.0.paths", ["/nowhere/text.txt"]), "CorpusError", ("'code'", "/nowhere/text.txt", "check the path")
+        setting("data.corpora.0.paths", ["/nowhere/text.txt"]), "CorpusError",
+        ("'code'", "/nowhere/text.txt", "check the path")
     ),
     "glob without a match": Refusal(
-        setting("data.corpora.1.paths", ["/nowhere/**/*.md"]), "CorpusError", ("'docs'", "/nowhere/**/*.md", "no file matches")
+        setting("data.corpora.1.paths", ["/nowhere/**/*.md"]), "CorpusError",
+        ("'docs'", "/nowhere/**/*.md", "no file matches")
     ),
     "empty corpus": Refusal(raw_file("docs.jsonl", b""), "CorpusError", ("'docs' is empty", "1 files, 0 bytes")),
     "misspelt model key": Refusal(
-        setting("model.config", {**SMALL_MODEL, "n_heads": 2}), "ConfigError", ("model.config", "'n_heads'", "mean 'n_head'")
+        setting("model.config", {**SMALL_MODEL, "n_heads": 2}), "ConfigError",
+        ("model.config", "'n_heads'", "mean 'n_head'")
     ),
     "context beyond positions": Refusal(
         setting("training.context", 64), "ConfigError", ("training.context is 64", "the model has 32 positions")
@@ -71,7 +74,8 @@ PREFLIGHT = {
     "heads that do not divide": Refusal(
         setting("model.config", {**SMALL_MODEL, "n_head": 5}), "ConfigError", ("gpt2", "divisible", "32", "5")
     ),
-    "warm-up beyond the epochs": Refusal(epochs, "ConfigError", ("training.warmup_steps is 10000", "the whole run has")),
+    "warm-up beyond the epochs": Refusal(epochs, "ConfigError",
+    ("training.warmup_steps is 10000", "the whole run has")),
     "a batch that micro-batches do not divide": Refusal(
         setting("training.micro_batch", 3), "ConfigError", ("micro_batch 3 does not divide global_batch 8",)
     ),
@@ -82,14 +86,16 @@ PREFLIGHT = {
         setting("training.warmup_steps", 7), "ConfigError", ("warmup_steps 7 is beyond max_steps 6",)
     ),
     "fp16 without a GPU": Refusal(
-        setting("training.precision", "fp16"), "DeviceError", ("training.precision is fp16", "no GPU", "use fp32 or bf16")
+        setting("training.precision", "fp16"), "DeviceError",
+        ("training.precision is fp16", "no GPU", "use fp32 or bf16")
     ),
     "more processes than cores": Refusal(
         lambda values, raw: values["training"].update(global_batch=4096, processes=4096), "DeviceError",
         ("training.processes is 4096", "cores"),
     ),
     "a store below a file": Refusal(
-        lambda values, raw: values.update(store=f"{raw}/docs.jsonl/store"), "StorageError", ("docs.jsonl", "choose a folder")
+        lambda values, raw: values.update(store=f"{raw}/docs.jsonl/store"), "StorageError",
+        ("docs.jsonl", "choose a folder")
     ),
 }  # fmt: skip
 
@@ -98,7 +104,8 @@ BEFORE_TRAINING = {
         raw_file("code/zz.py", b"x = 1\ny = '\xff'\n"), "RecordError",
         ("zz.py: byte 11 (0xff)", "not valid UTF-8", "convert it"),
     ),
-    "broken JSON line": Refusal(appended("docs.jsonl", b'{"text": \n'), "RecordError", ("docs.jsonl: line", "not valid JSON")),
+    "broken JSON line": Refusal(appended("docs.jsonl", b'{"text": \n'), "RecordError",
+    ("docs.jsonl: line", "not valid JSON")),
     "missing field": Refusal(
         appended("docs.jsonl", b'{"txt": "x"}\n'), "RecordError", ("docs.jsonl: line", "no field 'text'", "it has txt")
     ),

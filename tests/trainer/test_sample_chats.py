@@ -13,7 +13,8 @@ def function(code: str, name: str = "a/b.py:3:f") -> Function:
 
 def test_a_signature_is_one_line_whatever_the_code_has() -> None:
     code = (
-        "async def f(self, a: dict[str, int] = {1: 2},\n            *rest,\n            key=':', **more) -> int:\n    return 1"
+        "async def f(self, a: dict[str, int] = {1: 2},\n            *rest,\n            key=':', **more) -> int:\n    "
+        "return 1"
     )
     signature = signature_of(function(code))
     assert signature == "def f(self, a: dict[str, int]={1: 2}, *rest, key=':', **more):"

@@ -219,7 +219,13 @@ def test_workers_break_off_when_only_their_parent_is_asked_to_stop(raw: Path, tm
 @pytest.mark.deep
 @pytest.mark.parametrize(("step", "sharding"), once((4, "none"), (0, "none"), (6, "none"), (4, "fsdp"), (6, "fsdp")))
 def test_an_evaluation_that_is_broken_off_is_made_when_training_continues(
-    raw: Path, stocked: Path, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, sharding: str
+    raw: Path,
+    stocked: Path,
+    runtime: Runtime,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
+    sharding: str,
 ) -> None:
     changes: dict[str, Any] = {
         "run": "one", "training__max_steps": 8, "training__evaluate_every": 2, "evaluation__batch": 1,
@@ -252,12 +258,15 @@ def test_an_evaluation_that_is_broken_off_is_made_when_training_continues(
 def test_ranks_tell_each_its_own_error_with_its_number(stocked: Path, config: Path, tmp_path: Path) -> None:
     ended = [
         rank.wait()
-        for rank in start_ranks(tmp_path / "said", 2, "trainer.__main__", config, f"store={stocked}", "training.global_batch=9")
+        for rank in start_ranks(
+            tmp_path / "said", 2, "trainer.__main__", config, f"store={stocked}", "training.global_batch=9"
+        )
     ]
     assert [rank.status for rank in ended] == [EXIT_BAD_INPUT, EXIT_BAD_INPUT], ended
     assert "[rank 0] ConfigError: " in ended[0].stderr and "Error" not in ended[1].stderr, ended
     ended = [
-        rank.wait() for rank in start_ranks(tmp_path / "again", 2, "trainer.__main__", config, "training.precision=nothing")
+        rank.wait()
+        for rank in start_ranks(tmp_path / "again", 2, "trainer.__main__", config, "training.precision=nothing")
     ]
     for number, rank in enumerate(ended):
         assert rank.stderr.startswith(f"[rank {number}] ConfigError: "), rank
@@ -276,5 +285,8 @@ def test_a_store_that_the_ranks_do_not_share_is_refused_at_once(config: Path, tm
     ended = [rank.wait() for rank in running]
     assert [rank.status for rank in ended] == [EXIT_BAD_INPUT, EXIT_BAD_INPUT], ended
     for number, rank in enumerate(ended):
-        assert f"[rank {number}] StorageError: the store {tmp_path}/store-{number} is not shared: rank 1 of 2" in rank.stderr
+        assert (
+            f"[rank {number}] StorageError: the store {tmp_path}/store-{number} is not shared: rank 1 of 2"
+            in rank.stderr
+        )
     assert not any(path.is_file() for path in tmp_path.glob("store-*/**/*"))

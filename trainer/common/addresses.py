@@ -1,6 +1,7 @@
 """Addresses with credentials in them: a user's password before the host, or a signature or key in the query.
 
-An address is recorded with whatever is made of it, and told in logs and messages, so one that holds credentials is refused.
+An address is recorded with whatever is made of it, and told in logs and messages, so one that holds credentials is
+refused.
 """
 
 import re
@@ -34,12 +35,15 @@ SECRET = re.compile(
 )
 """What a query says of who asks, as the signed addresses of S3, Google and Azure do."""
 
-MAYBE_SECRET, LONG = re.compile(r"(?<!page)(?<!page[-_])(?<!next[-_])(?<!next)token$|^(?:key|auth|code)$", re.IGNORECASE), 16
+MAYBE_SECRET, LONG = (
+    re.compile(r"(?<!page)(?<!page[-_])(?<!next[-_])(?<!next)token$|^(?:key|auth|code)$", re.IGNORECASE),
+    16,
+)
 """What may be anything, like the number of a version, unless its value has so many characters."""
 
 INSTEAD = (
-    "leave them out, and give them where the store's own tools look for them: environment variables such as AWS_ACCESS_KEY_ID "
-    "and AWS_SECRET_ACCESS_KEY, or their files"
+    "leave them out, and give them where the store's own tools look for them: environment variables such as "
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or their files"
 )
 
 

@@ -1,4 +1,6 @@
-"""Bad records that a job lets be skipped: they are counted, the first are kept to be shown, and one too many is refused."""
+"""Bad records that a job lets be skipped: they are counted, the first are kept to be shown, and one too many is
+refused.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -12,7 +14,9 @@ SHOWN = 3
 
 
 class BadRecords:
-    """The bad records of some data, of which `allowed` may be skipped; `where` names the data in the error of one too many."""
+    """The bad records of some data, of which `allowed` may be skipped; `where` names the data in the error of one too
+    many.
+    """
 
     def __init__(self, allowed: int, where: str = "") -> None:
         self._allowed, self._where = allowed, where

@@ -14,8 +14,9 @@
     └── RankLost           another rank has ended with an error, or is lost with its machine or network
         └── FirstRankFailed    it is rank 0, which tells its error itself
 
-Each message says what was found, what was expected, where, and what to do about it. `passes` is true of what ends by itself,
-like a store that is away or a disk that is full: trying again later will help. `waited_for`: it has been tried for long enough.
+Each message says what was found, what was expected, where, and what to do about it. `passes` is true of what ends by
+itself, like a store that is away or a disk that is full: trying again later will help. `waited_for`: it has been tried
+for long enough.
 """
 
 from typing import TYPE_CHECKING
@@ -117,7 +118,8 @@ class DeviceError(PipelineError):
 class RunError(PipelineError):
     """A run directory holds something else than what was asked for.
 
-    Remedy: leave `run` out or choose another name for it, use `resume: fork`, or wait until the other process has ended.
+    Remedy: leave `run` out or choose another name for it, use `resume: fork`, or wait until the other process has
+    ended.
     """
 
 

@@ -43,7 +43,9 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 
 def score(value: float | None) -> str:
-    """A metric: four decimals, or four significant digits where decimals say too little or too much: 0.8603, 2.5e-05."""
+    """A metric: four decimals, or four significant digits where decimals say too little or too much: 0.8603,
+    2.5e-05.
+    """
     if value is None or value == 0 or 1e-3 <= abs(value) < 1e4:
         return number(value, 4)
     return significant(value, 4)
@@ -126,7 +128,9 @@ def tell_nearest(name: str, known: Sequence[str]) -> str:
 
 
 def show_json(value: Any) -> None:
-    """Print a value as JSON: models and named tuples as objects, times in ISO 8601, figures that are no numbers as null."""
+    """Print a value as JSON: models and named tuples as objects, times in ISO 8601, figures that are no numbers as
+    null.
+    """
     plain = to_jsonable_python(_named(value), inf_nan_mode="null")
     show(json.dumps(plain, indent=2, ensure_ascii=False) + "\n")
 

@@ -31,8 +31,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds between two attempts: doubled each time."""
 
 ANOTHER = 900.0
-"""An attempt that went on for so many seconds before it failed has met another outage than the one before it: longer than a
-client's own attempts take."""
+"""An attempt that went on for so many seconds before it failed has met another outage than the one before it: longer
+than a client's own attempts take."""
 
 LONG_ATTEMPTS = 3
 """So many of them in a row, each of which failed in the end, are enough."""
@@ -71,7 +71,9 @@ def passes(error: BaseException) -> bool:
 
 
 def exit_status(error: Exception) -> int:
-    """The exit status of a process that an error ended: 75 for what passes, 2 for what a person must change, 1 for a crash."""
+    """The exit status of a process that an error ended: 75 for what passes, 2 for what a person must change, 1 for a
+    crash.
+    """
     if isinstance(error, RankLost):
         return error.status
     if passes(error):
@@ -132,8 +134,9 @@ def patience() -> float:
 def patiently(work: Callable[[], T], tell: Callable[[str], object] = log.warning, most: float | None = None) -> T:
     """Do something again as long as it ends by what passes, after growing pauses; raises what it raises otherwise.
 
-    It is given up after `patience()` seconds, or `most` if that is less, and after one more attempt when this process is asked
-    to stop: then raises the last error. So it is where the work itself, or another process that did it, has waited as long.
+    It is given up after `patience()` seconds, or `most` if that is less, and after one more attempt when this process
+    is asked to stop: then raises the last error. So it is where the work itself, or another process that did it, has
+    waited as long.
     """
     limit = patience() if most is None else min(patience(), most)
     pause, since, long = FIRST_PAUSE, None, 0

@@ -46,7 +46,9 @@ def die_with_parent(parent: int, signum: signal.Signals = signal.SIGTERM) -> Non
 
 
 def name_process(name: str) -> None:
-    """Give this process a name of up to 15 bytes, which `ps -o comm` and `top` show. Linux only; elsewhere nothing happens."""
+    """Give this process a name of up to 15 bytes, which `ps -o comm` and `top` show. Linux only; elsewhere nothing
+    happens.
+    """
     with suppress(OSError):
         Path("/proc/self/comm").write_text(name)
 
@@ -73,7 +75,9 @@ class QuickEnd:
 
 
 def return_freed_memory() -> None:
-    """Have glibc give back to the system what was freed and it keeps for later, in fragments: gigabytes after training."""
+    """Have glibc give back to the system what was freed and it keeps for later, in fragments: gigabytes after
+    training.
+    """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -82,8 +86,8 @@ def return_freed_memory() -> None:
 def return_large_buffers() -> None:
     """Have glibc give freed buffers of 128 KiB and more back to the system at once.
 
-    Left to itself it raises that bound with every large buffer freed, and then keeps, in fragments, several times what a
-    process uses that reads and encodes a few MiB at a time.
+    Left to itself it raises that bound with every large buffer freed, and then keeps, in fragments, several times what
+    a process uses that reads and encodes a few MiB at a time.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -154,7 +158,9 @@ def on_rank(work: Callable[[], None]) -> int:
     except FirstRankFailed as error:
         return exit_status(error)
     except Exception as error:
-        _tell(f"{type(error).__name__}: {error}" if isinstance(error, PipelineError) else traceback.format_exc().rstrip())
+        _tell(
+            f"{type(error).__name__}: {error}" if isinstance(error, PipelineError) else traceback.format_exc().rstrip()
+        )
         return exit_status(error)
     return 0
 
@@ -167,7 +173,8 @@ def _tell(message: str) -> None:
 
 
 PACKAGES = [
-    "headrace", "torch", "transformers", "tokenizers", "gigatoken", "accelerate", "peft", "safetensors", "numpy", "fsspec",
+    "headrace", "torch", "transformers", "tokenizers", "gigatoken", "accelerate", "peft", "safetensors", "numpy",
+    "fsspec",
     "prefect",
 ]  # fmt: skip
 
@@ -187,7 +194,9 @@ def _version(package: str) -> str | None:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """For the length of a block that loads libraries. What they made stays, and is left out of all later collections."""
+    """For the length of a block that loads libraries. What they made stays, and is left out of all later
+    collections.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -64,7 +64,9 @@ class Bar:
         if finished or now - self._shown >= self._interval:
             self._shown = now
             done = min(self.done, self.total) if self.total is not None else self.done
-            self._show(Update(self.title, done, self.total, self.unit, now - self._started, self._note, finished, self.start))
+            self._show(
+                Update(self.title, done, self.total, self.unit, now - self._started, self._note, finished, self.start)
+            )
 
 
 class Progress:

@@ -1,13 +1,15 @@
 """Stopping when asked to, by SIGTERM or SIGINT.
 
-A signal sets a flag, and nothing else: an exception that a handler raised would land anywhere, also in an import that a library
-only tries or in the callback of a weak reference, where it is lost. Between two units of work (files, documents, batches)
-`check_stop` looks at the flag and raises. What must come to its end, like the save of a step, is `finishing`.
+A signal sets a flag, and nothing else: an exception that a handler raised would land anywhere, also in an import that a
+library only tries or in the callback of a weak reference, where it is lost. Between two units of work (files,
+documents, batches) `check_stop` looks at the flag and raises. What must come to its end, like the save of a step, is
+`finishing`.
 
 A worker of a cluster is asked in another way: whoever started it says so when it is asked (`heeding_requests`).
 
-A library may compute for long between two looks. So a signal also wakes a thread, which ends a command `LATEST` seconds later
-as a kill would, unless it has ended by itself or is finishing. Stores survive that, as they do a kill at any instant.
+A library may compute for long between two looks. So a signal also wakes a thread, which ends a command `LATEST` seconds
+later as a kill would, unless it has ended by itself or is finishing. Stores survive that, as they do a kill at any
+instant.
 """
 
 import logging
@@ -124,7 +126,8 @@ def heed_stops(latest: float = LATEST) -> None:
 
 @contextmanager
 def blocked_stops() -> Iterator[None]:
-    """Have what this thread starts in the block begin with these signals blocked, until it has said what they mean to it.
+    """Have what this thread starts in the block begin with these signals blocked, until it has said what they mean to
+    it.
 
     Python's own handler would end it with a traceback of wherever its imports are.
     """
@@ -137,7 +140,8 @@ def blocked_stops() -> Iterator[None]:
 
 @contextmanager
 def heeding_stops() -> Iterator[None]:
-    """The same for the length of a block, in a process that is not a command of this project: it is never ended from here.
+    """The same for the length of a block, in a process that is not a command of this project: it is never ended from
+    here.
 
     Raises `Preempted` if it was stopped.
     """
@@ -158,7 +162,8 @@ def heeding_stops() -> Iterator[None]:
 def heeding_requests(is_asked: Callable[[], bool]) -> Iterator[None]:
     """For the length of a block, this process is asked to stop once `is_asked` says so, which is called every second.
 
-    For a process whose main thread, and with it its signals, is somebody else's. It is called to the end, as a sign of life.
+    For a process whose main thread, and with it its signals, is somebody else's. It is called to the end, as a sign of
+    life.
     """
     global _heeding
     _heeding = request = _Request()
@@ -182,7 +187,9 @@ def heeding_requests(is_asked: Callable[[], bool]) -> Iterator[None]:
 
 
 def leave(status: int) -> int:
-    """End a command's work with an exit status: what is asked from now on, while the interpreter ends, changes nothing."""
+    """End a command's work with an exit status: what is asked from now on, while the interpreter ends, changes
+    nothing.
+    """
     if _heeding is not None:
         _heeding.status = status
         for signum in SIGNALS:
@@ -211,7 +218,9 @@ def wait(seconds: float) -> None:
 
 @contextmanager
 def finishing() -> Iterator[None]:
-    """What is done in the block comes to its end: `check_stop` raises nothing, and the process is not ended meanwhile."""
+    """What is done in the block comes to its end: `check_stop` raises nothing, and the process is not ended
+    meanwhile.
+    """
     _unfinished.append(None)
     try:
         yield
@@ -221,7 +230,9 @@ def finishing() -> Iterator[None]:
 
 @contextmanager
 def on_stop(call: Callable[[], None]) -> Iterator[None]:
-    """Have a function called, in another thread, when a stop is asked for during the block; at once if it was before."""
+    """Have a function called, in another thread, when a stop is asked for during the block; at once if it was
+    before.
+    """
     _calls.append(call)
     try:
         if stop_requested():
@@ -249,8 +260,8 @@ def _tell_end() -> None:
 def stoppable() -> Iterator[None]:
     """Raise `Preempted` where the block was stopped. What breaks after a stop was asked for, breaks by it.
 
-    The same signal may have ended a worker or another rank first, which is noticed as an error. Errors that tell what to do
-    pass as they are.
+    The same signal may have ended a worker or another rank first, which is noticed as an error. Errors that tell what
+    to do pass as they are.
     """
     try:
         yield

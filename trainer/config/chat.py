@@ -10,7 +10,9 @@ from trainer.config.models import TunedModelConfig
 from trainer.config.schema import JobName, Name, Schema
 
 CHAT_FIGURES = ("loss", "perplexity", "bits_per_byte")
-"""What a model that answers is measured by: the mean loss in nats a token of the answers, its exponential, and bits a byte."""
+"""What a model that answers is measured by: the mean loss in nats a token of the answers, its exponential, and bits a
+byte.
+"""
 
 
 class ChatDataConfig(SplitsConfig):
@@ -19,30 +21,33 @@ class ChatDataConfig(SplitsConfig):
     task: Literal["chat"] = Field(description="chat: each record holds `messages`, or a `prompt` and its `completion`")
     name: Name = Field(default="chat", description="name of the data set, used in directory names and reports")
     source: Literal["jsonl", "parquet", "hub", "disk"] = Field(
-        description="jsonl, parquet: files; hub: a data set of the Hugging Face hub; disk: a folder that `save_to_disk` wrote"
+        description="jsonl, parquet: files; hub: a data set of the Hugging Face hub; disk: a folder that "
+        "`save_to_disk` wrote"
     )
     test: list[str] | None = Field(
         default=None, min_length=1, description="the same for what is only measured; default: the split of that name"
     )
     chat_template: str | None = Field(
-        default=None, description="a Jinja template, or the path of a file with one; default: that of the model's tokenizer"
+        default=None,
+        description="a Jinja template, or the path of a file with one; default: that of the model's tokenizer",
     )
     context: int | None = Field(
         default=None,
         ge=2,
-        description="tokens a window, and of a conversation at most: what is longer loses its end; default: 2048, or the "
-        "model's positions if these are fewer",
+        description="tokens a window, and of a conversation at most: what is longer loses its end; default: 2048, or "
+        "the model's positions if these are fewer",
     )
     packing: bool = Field(
         default=True,
-        description="several short conversations in one window: positions begin anew with each, and it sees no other; false: "
-        "each has a window of its own",
+        description="several short conversations in one window: positions begin anew with each, and it sees no other; "
+        "false: each has a window of its own",
     )
     validation_fraction: float = Field(
         default=0.1,
         gt=0.0,
         lt=1.0,
-        description="where no validation is given: share held out, chosen by a hash of what comes before the first answer",
+        description="where no validation is given: share held out, chosen by a hash of what comes before the first "
+        "answer",
     )
     max_bad_records: int = Field(default=0, ge=0, description="records of a split that may be skipped, counted")
 
@@ -51,8 +56,9 @@ class ChatDataConfig(SplitsConfig):
     def _holds_conversations(cls, value: Any) -> Any:
         if value == "csv":
             raise ValueError(
-                "csv holds no conversations: write them as JSON Lines (data.source: jsonl), with `messages`, or a `prompt` and "
-                "its `completion`, in each line; a classifier of labelled texts is trained without data.task: chat"
+                "csv holds no conversations: write them as JSON Lines (data.source: jsonl), with `messages`, or a "
+                "`prompt` and its `completion`, in each line; a classifier of labelled texts is trained without "
+                "data.task: chat"
             )
         return value
 
@@ -76,9 +82,13 @@ class AnswersConfig(Schema):
 
     batch: int = Field(default=16, ge=1, description="windows a forward pass")
     samples: int = Field(
-        default=4, ge=0, description="held-out conversations, evenly spread, whose last answer the finished model gives itself"
+        default=4,
+        ge=0,
+        description="held-out conversations, evenly spread, whose last answer the finished model gives itself",
     )
-    new_tokens: int = Field(default=128, ge=1, description="tokens of such an answer at most; it takes the likeliest each time")
+    new_tokens: int = Field(
+        default=128, ge=1, description="tokens of such an answer at most; it takes the likeliest each time"
+    )
     harness: HarnessSetting = None
 
 

@@ -9,7 +9,9 @@ from trainer.config.schema import Name, Schema
 
 MIB = 2**20
 
-QUOTING = "csv: whether quote characters quote; false takes them as text; default: not where tabs divide columns, else yes"
+QUOTING = (
+    "csv: whether quote characters quote; false takes them as text; default: not where tabs divide columns, else yes"
+)
 
 
 class CorpusConfig(Schema):
@@ -23,12 +25,16 @@ class CorpusConfig(Schema):
         "normalised; lines: one document a line; jsonl, csv, parquet: one document a record. .gz and .zst are unpacked",
     )
     text_field: str = Field(default="text", description="jsonl, csv, parquet: the field or column that holds the text")
-    separator: str | None = Field(default=None, min_length=1, description="text: the line that stands between documents")
+    separator: str | None = Field(
+        default=None, min_length=1, description="text: the line that stands between documents"
+    )
     delimiter: str | None = Field(
         default=None, min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"
     )
     quoting: bool | None = Field(default=None, description=QUOTING)
-    max_bad_records: int = Field(default=0, ge=0, description="records that may be skipped, counted, before it is an error")
+    max_bad_records: int = Field(
+        default=0, ge=0, description="records that may be skipped, counted, before it is an error"
+    )
 
     @model_validator(mode="after")
     def _separator_needs_text(self) -> Self:
@@ -44,15 +50,24 @@ class TokenizerConfig(Schema):
 
     name: Name = Field(default="bpe", description="name of a trained tokenizer; a new name trains a new one")
     vocab_size: int | None = Field(
-        default=None, ge=257, le=2**24, description="train a byte-level BPE with this many tokens, <|endoftext|> included"
+        default=None,
+        ge=257,
+        le=2**24,
+        description="train a byte-level BPE with this many tokens, <|endoftext|> included",
     )
     path: str | None = Field(
         default=None, description="or take this one: a tokenizer.json, a folder that holds one, or a pretrained name"
     )
-    sample_bytes: int = Field(default=64 * MIB, ge=1, description="bytes of raw text to train on, spread over the corpora")
-    eos_token: str | None = Field(default=None, description="end-of-document token, where the taken tokenizer names none")
+    sample_bytes: int = Field(
+        default=64 * MIB, ge=1, description="bytes of raw text to train on, spread over the corpora"
+    )
+    eos_token: str | None = Field(
+        default=None, description="end-of-document token, where the taken tokenizer names none"
+    )
     mask_token: str | None = Field(
-        default=None, min_length=1, description="with vocab_size: a special token besides, such as <mask>, for masked models"
+        default=None,
+        min_length=1,
+        description="with vocab_size: a special token besides, such as <mask>, for masked models",
     )
     engine: Literal["gigatoken", "tokenizers"] = Field(
         default="gigatoken", description="gigatoken is checked against `tokenizers` on sampled documents first"
@@ -70,7 +85,9 @@ class TokenizerConfig(Schema):
 class ShardConfig(Schema):
     """How a corpus is divided into numbered shards."""
 
-    num_shards: int | None = Field(default=None, ge=1, le=99999, description="shards a corpus; default: from shard_bytes")
+    num_shards: int | None = Field(
+        default=None, ge=1, le=99999, description="shards a corpus; default: from shard_bytes"
+    )
     shard_bytes: int = Field(
         default=256 * MIB, ge=1, description="raw bytes a shard, as they are stored, where num_shards is not given"
     )

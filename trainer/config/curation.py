@@ -56,23 +56,39 @@ class QualityRule(Rule):
     most_mean_word_length: float | None = Field(default=10.0, ge=0, description="characters a word on average")
     most_hashes_per_word: float | None = Field(default=0.1, ge=0, description="# signs a word")
     most_ellipses_per_word: float | None = Field(default=0.1, ge=0, description="ellipses a word")
-    most_bullet_lines: float | None = Field(default=0.9, ge=0, le=1, description="share of lines that begin with a bullet")
-    most_ellipsis_lines: float | None = Field(default=0.3, ge=0, le=1, description="share of lines that end with an ellipsis")
+    most_bullet_lines: float | None = Field(
+        default=0.9, ge=0, le=1, description="share of lines that begin with a bullet"
+    )
+    most_ellipsis_lines: float | None = Field(
+        default=0.3, ge=0, le=1, description="share of lines that end with an ellipsis"
+    )
     least_words_with_letter: float | None = Field(default=0.8, ge=0, le=1, description="share of words with a letter")
-    least_stop_words: int | None = Field(default=2, ge=0, description="of the, be, to, of, and, that, have, with: how many")
+    least_stop_words: int | None = Field(
+        default=2, ge=0, description="of the, be, to, of, and, that, have, with: how many"
+    )
 
 
 class RepetitionRule(Rule):
-    """The repetition rules of Gopher (Rae et al. 2021, table A1), with its thresholds: shares that repeat themselves."""
+    """The repetition rules of Gopher (Rae et al. 2021, table A1), with its thresholds: shares that repeat
+    themselves.
+    """
 
     kind: Literal["gopher_repetition"] = Field(description="the repetition rules of Gopher")
     most_duplicate_lines: float | None = Field(default=0.3, ge=0, le=1, description="share of lines")
     most_duplicate_paragraphs: float | None = Field(default=0.3, ge=0, le=1, description="share of paragraphs")
     most_duplicate_line_characters: float | None = Field(default=0.2, ge=0, le=1, description="share of characters")
-    most_duplicate_paragraph_characters: float | None = Field(default=0.2, ge=0, le=1, description="share of characters")
-    most_top_2_gram_characters: float | None = Field(default=0.2, ge=0, description="share of characters in the most frequent")
-    most_top_3_gram_characters: float | None = Field(default=0.18, ge=0, description="share of characters in the most frequent")
-    most_top_4_gram_characters: float | None = Field(default=0.16, ge=0, description="share of characters in the most frequent")
+    most_duplicate_paragraph_characters: float | None = Field(
+        default=0.2, ge=0, le=1, description="share of characters"
+    )
+    most_top_2_gram_characters: float | None = Field(
+        default=0.2, ge=0, description="share of characters in the most frequent"
+    )
+    most_top_3_gram_characters: float | None = Field(
+        default=0.18, ge=0, description="share of characters in the most frequent"
+    )
+    most_top_4_gram_characters: float | None = Field(
+        default=0.16, ge=0, description="share of characters in the most frequent"
+    )
     most_duplicate_5_gram_characters: float | None = Field(default=0.15, ge=0, description="share of characters")
     most_duplicate_6_gram_characters: float | None = Field(default=0.14, ge=0, description="share of characters")
     most_duplicate_7_gram_characters: float | None = Field(default=0.13, ge=0, description="share of characters")
@@ -102,7 +118,9 @@ class LanguageRule(Rule):
     """The languages that stay, as py3langid tells them."""
 
     kind: Literal["language"] = Field(description="the language that py3langid tells")
-    languages: list[Annotated[str, Field(pattern=LANGUAGE)]] = Field(min_length=1, description="ISO 639 codes, such as en")
+    languages: list[Annotated[str, Field(pattern=LANGUAGE)]] = Field(
+        min_length=1, description="ISO 639 codes, such as en"
+    )
     least_language_probability: float = Field(default=0.0, ge=0, le=1, description="of the most likely language")
 
 
@@ -147,7 +165,9 @@ class FunctionRule(Rule):
 
     kind: Literal["function"] = Field(description="a function of one's own")
     function: str = Field(pattern=FUNCTION, description="module:function, where Python finds it")
-    least_value: float | None = Field(default=None, description="of what it returns; true counts 1 and false 0; default 1")
+    least_value: float | None = Field(
+        default=None, description="of what it returns; true counts 1 and false 0; default 1"
+    )
     most_value: float | None = Field(default=None, description="of what it returns")
 
     @property
@@ -169,11 +189,14 @@ Step = Literal["unicode", "case", "punctuation", "space"]
 
 
 class ExactConfig(Schema):
-    """Documents that are the same but for what is normalised; the first one, in the order of the corpora and files, stays."""
+    """Documents that are the same but for what is normalised; the first one, in the order of the corpora and files,
+    stays.
+    """
 
     normalise: list[Step] = Field(
         default=["unicode", "space"],
-        description="what does not count: unicode: how a character is written (NFC); case; punctuation; space: how much",
+        description="what does not count: unicode: how a character is written (NFC); case; punctuation; space: how "
+        "much",
     )
 
 
@@ -191,7 +214,9 @@ class NearConfig(Schema):
         default=0.95, gt=0, le=1, description="share of a document's n-grams that another one has: from here on it goes"
     )
     ngram: int = Field(default=5, ge=1, le=50, description="words of an n-gram")
-    bands: int = Field(default=14, ge=1, le=255, description="bands of a signature; documents with an equal one are compared")
+    bands: int = Field(
+        default=14, ge=1, le=255, description="bands of a signature; documents with an equal one are compared"
+    )
     rows: int = Field(default=5, ge=1, le=64, description="minima of each band")
     seed: int = Field(default=1, ge=0, le=2**32 - 1, description="of the hash functions")
 
@@ -217,7 +242,8 @@ class DecontaminateConfig(Schema):
         default=13,
         ge=1,
         le=50,
-        description="words that are shared; an example of fewer counts as a whole; two characters of Chinese are a word",
+        description="words that are shared; an example of fewer counts as a whole; two characters of Chinese are a "
+        "word",
     )
     least_words: int = Field(default=5, ge=1, description="examples with fewer words are too common to be looked for")
     files: list[EvaluationText] = Field(default=[], description="evaluation sets")

@@ -20,18 +20,21 @@ class HarnessConfig(Schema):
     """Tasks of lm-eval, and how they are given to the model."""
 
     tasks: list[TaskName] = Field(
-        min_length=1, description="names of tasks, groups or tags: those of include_path, else those that come with lm-eval"
+        min_length=1,
+        description="names of tasks, groups or tags: those of include_path, else those that come with lm-eval",
     )
     limit: int | None = Field(default=None, ge=1, description="examples of each task, its first ones; default: all")
     few_shot: int | None = Field(
         default=None, ge=0, description="solved examples before each question; default: as many as the task says"
     )
-    include_path: str | None = Field(default=None, min_length=1, description="a folder with tasks of one's own, as YAML files")
+    include_path: str | None = Field(
+        default=None, min_length=1, description="a folder with tasks of one's own, as YAML files"
+    )
     chat_template: bool = Field(
         default=False,
         exclude_if=lambda value: not value,
-        description="whether each question is asked as a user's message, and solved examples as earlier turns, written by the "
-        "model's chat template; default: as plain text",
+        description="whether each question is asked as a user's message, and solved examples as earlier turns, written "
+        "by the model's chat template; default: as plain text",
     )
 
     @model_validator(mode="after")

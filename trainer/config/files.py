@@ -1,4 +1,5 @@
-"""YAML and JSON that people write, in which a key may stand once only: libraries keep the last and drop the rest silently.
+"""YAML and JSON that people write, in which a key may stand once only: libraries keep the last and drop the rest
+silently.
 
 `key=value` words: a path of keys, and what is to stand there, read as YAML where it is not text.
 
@@ -36,7 +37,9 @@ class DuplicateKey(ValueError):
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text. Raises `ValueError` if it is no YAML, `DuplicateKey` if one stands twice in a mapping."""
+    """The value of a YAML text. Raises `ValueError` if it is no YAML, `DuplicateKey` if one stands twice in a
+    mapping.
+    """
     try:
         return yaml.load(text, _Loader)
     except RecursionError as error:
@@ -50,7 +53,9 @@ def parse_yaml(text: str) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text. Raises `ValueError` if it is no JSON, `DuplicateKey` if one stands twice in an object."""
+    """The value of a JSON text. Raises `ValueError` if it is no JSON, `DuplicateKey` if one stands twice in an
+    object.
+    """
     try:
         values = json.loads(text)
     except RecursionError as error:
@@ -81,7 +86,9 @@ class _Loader(yaml.SafeLoader):
 def _note(lines: dict[Any, int], key: Hashable, line: int) -> None:
     """Write down the line of a key. Raises `DuplicateKey` if it has one already."""
     if key in lines:
-        raise DuplicateKey(f"the key {key!r} stands twice, in lines {lines[key]} and {line}: only one of them can count")
+        raise DuplicateKey(
+            f"the key {key!r} stands twice, in lines {lines[key]} and {line}: only one of them can count"
+        )
     lines[key] = line
 
 
@@ -117,7 +124,9 @@ def set_value(values: dict[str, Any], word: str, schemas: Sequence[type[BaseMode
 
 
 def _read_text(text: str) -> str | None:
-    """What a word says where text is wanted: itself, whatever else YAML would read in it; without quotation marks around it."""
+    """What a word says where text is wanted: itself, whatever else YAML would read in it; without quotation marks
+    around it.
+    """
     said = text.strip()
     if said in NOTHING:
         return None
@@ -174,14 +183,17 @@ SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
 
 
 def load_job(schema: type[Job], path: str, overrides: Overrides = ()) -> Job:
-    """Read a YAML file, apply `key=value` words to it, and validate the whole. Raises `ConfigError` naming every bad key."""
+    """Read a YAML file, apply `key=value` words to it, and validate the whole. Raises `ConfigError` naming every bad
+    key.
+    """
     return validate_job(schema, read_values(path, overrides, (schema,)), path)
 
 
 def read_values(path: str, overrides: Overrides = (), schemas: Sequence[type[BaseModel]] = ()) -> dict[str, Any]:
     """The values of a YAML file, or of `COMMAND_LINE`, with `key=value` words applied. Raises `ConfigError`.
 
-    `schemas` are those that the values may be of: a word is taken as it stands where each that knows its field wants text.
+    `schemas` are those that the values may be of: a word is taken as it stands where each that knows its field wants
+    text.
     """
     values = {} if path == COMMAND_LINE else _read_file(path)
     for word in overrides:
@@ -223,16 +235,21 @@ def override(job: Job, words: Overrides) -> Job:
 
 
 def add_config(parser: ArgumentParser) -> None:
-    """Have a command take a configuration: `config`, a YAML file, and `overrides`, words that replace settings of it."""
+    """Have a command take a configuration: `config`, a YAML file, and `overrides`, words that replace settings of
+    it.
+    """
     parser.add_argument("config", help="a YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
 
 
 def add_verify(parser: ArgumentParser) -> None:
-    """Have a command that prepares data take `--verify`, for the setting of that name: `verify`, words as `overrides` are."""
+    """Have a command that prepares data take `--verify`, for the setting of that name: `verify`, words as `overrides`
+    are.
+    """
     parser.add_argument(
         "--verify", action="append_const", const="verify=true", default=[],
-        help="read all shards that are published already and compare them with their checksums, before anything else is done",
+        help="read all shards that are published already and compare them with their checksums, before anything else "
+             "is done",
     )  # fmt: skip
 
 

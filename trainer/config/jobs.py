@@ -22,8 +22,8 @@ class PrepareJob(Schema):
     data: DataConfig = Field(description="corpora, tokenizer and shards")
     verify: bool = Field(
         default=False,
-        description="whether all shards that are published already are read and compared with their checksums, before anything "
-        "else is done; else each block is compared when it is first trained or measured on",
+        description="whether all shards that are published already are read and compared with their checksums, before "
+        "anything else is done; else each block is compared when it is first trained or measured on",
     )
     engine: Engine = LocalEngine()
 
@@ -59,7 +59,9 @@ class PipelineJob(RunJob, PrepareJob):
     @model_validator(mode="after")
     def _masked_models_tell_tokens(self) -> Self:
         if self.training.objective == "masked" and self.evaluation.prompts:
-            raise ValueError("evaluation.prompts goes with training.objective: causal: a masked model continues no text")
+            raise ValueError(
+                "evaluation.prompts goes with training.objective: causal: a masked model continues no text"
+            )
         if self.training.objective == "masked" and self.evaluation.harness is not None:
             raise ValueError("evaluation.harness goes with training.objective: causal: its tasks ask for continuations")
         if self.evaluation.harness is not None and self.evaluation.harness.chat_template:
@@ -77,7 +79,9 @@ class PipelineJob(RunJob, PrepareJob):
             check_metric(self.promotion.metric, figures, self.evaluation.harness)
         if self.data.validation_fraction == 0:
             if self.evaluation.harness is not None:
-                raise ValueError("evaluation.harness needs data.validation_fraction above 0: without, no model is evaluated")
+                raise ValueError(
+                    "evaluation.harness needs data.validation_fraction above 0: without, no model is evaluated"
+                )
             for name in ("evaluate_every", "early_stopping"):
                 if getattr(self.training, name) is not None:
                     raise ValueError(f"training.{name} needs data.validation_fraction above 0: nothing is held out")
@@ -87,7 +91,9 @@ class PipelineJob(RunJob, PrepareJob):
 
 
 class EvaluateJob(Schema):
-    """A checkpoint, measured on held-out text; one of a fine-tuned run, on the labelled splits of that run or on new files."""
+    """A checkpoint, measured on held-out text; one of a fine-tuned run, on the labelled splits of that run or on new
+    files.
+    """
 
     store: Place
     checkpoint: str = Field(
@@ -105,8 +111,8 @@ class EvaluateJob(Schema):
     labelled: list[str] | None = Field(
         default=None,
         min_length=1,
-        description="for a classifier: files of labelled examples to measure it on, with the columns that it was trained on; "
-        "paths or globs, local or any fsspec URL; default: the labelled splits of its run",
+        description="for a classifier: files of labelled examples to measure it on, with the columns that it was "
+        "trained on; paths or globs, local or any fsspec URL; default: the labelled splits of its run",
     )
     precision: Precision = "fp32"
     device: Device = "auto"
@@ -134,7 +140,8 @@ class PromoteJob(Schema):
     reason: str = Field(default="by hand", description="why, for the history")
     another_use: bool = Field(
         default=False,
-        description="take the place of a champion that is for another use: of another kind or task, or with other classes",
+        description="take the place of a champion that is for another use: of another kind or task, or with other "
+        "classes",
     )
 
 
@@ -150,12 +157,14 @@ class GarbageJob(Schema):
     """What no run, champion or pin reaches, to be found and removed."""
 
     store: Place
-    older_than_days: float = Field(default=7.0, ge=0, le=36500, description="what was written to since then stays: days")
+    older_than_days: float = Field(
+        default=7.0, ge=0, le=36500, description="what was written to since then stays: days"
+    )
     runs_older_than_days: float | None = Field(
         default=None,
         ge=0,
         le=36500,
-        description="runs that were not written to for so many days go too, but for champions, pins and what others were made "
-        "from; default: no run goes",
+        description="runs that were not written to for so many days go too, but for champions, pins and what others "
+        "were made from; default: no run goes",
     )
     remove: bool = Field(default=False, description="remove what is found; else it is only shown")

@@ -21,13 +21,17 @@ class SplitsConfig(Schema):
 
     name: Name = Field(default="labelled", description="name of the data set, used in directory names and reports")
     source: Literal["csv", "jsonl", "parquet", "hub", "disk"] = Field(
-        description="csv (also TSV), jsonl, parquet: files; hub: a data set of the Hugging Face hub; disk: a folder that "
-        "`save_to_disk` wrote"
+        description="csv (also TSV), jsonl, parquet: files; hub: a data set of the Hugging Face hub; disk: a folder "
+        "that `save_to_disk` wrote"
     )
-    path: str | None = Field(default=None, description="hub: the data set's name, such as nyu-mll/glue; disk: the folder")
+    path: str | None = Field(
+        default=None, description="hub: the data set's name, such as nyu-mll/glue; disk: the folder"
+    )
     subset: str | None = Field(default=None, description="hub: the data set's configuration, such as mrpc")
     train: list[str] = Field(
-        default=["train"], min_length=1, description="files: paths or globs, local or any fsspec URL; hub, disk: split names"
+        default=["train"],
+        min_length=1,
+        description="files: paths or globs, local or any fsspec URL; hub, disk: split names",
     )
     validation: list[str] | None = Field(
         default=None,
@@ -64,7 +68,9 @@ class FinetuneTrainingConfig(OptimizationConfig):
     schedule: Schedule = Field(
         default="linear", description="learning-rate schedule, by its name in transformers.get_scheduler"
     )
-    group_by_length: bool = Field(default=True, description="batches of texts of about the same length, in a fixed order")
+    group_by_length: bool = Field(
+        default=True, description="batches of texts of about the same length, in a fixed order"
+    )
 
 
 class TuningJob(RunJob):
@@ -97,35 +103,37 @@ class LabelledDataConfig(SplitsConfig):
     )
     quoting: bool | None = Field(default=None, description=QUOTING)
     columns: list[str] | None = Field(
-        default=None, min_length=1, description="csv: names of the columns, for files without a header; a file whose first "
-        "line names the text columns has one, and one without the columns of labels is without labels"
+        default=None, min_length=1, description="csv: names of the columns, for files without a header; a file whose "
+        "first line names the text columns has one, and one without the columns of labels is without labels"
     )  # fmt: skip
     text_columns: list[str] = Field(
-        min_length=1, max_length=2, description="the column with the text, or the two of a pair; task tokens: with the list of "
-        "words"
+        min_length=1, max_length=2, description="the column with the text, or the two of a pair; task tokens: with the "
+        "list of words"
     )  # fmt: skip
     label_column: str = Field(
-        default=LABEL, description="the column with the label; task multi-label: with the list of labels, in csv divided by "
-        "label_separator; task tokens: with the list of labels, one for each word"
+        default=LABEL, description="the column with the label; task multi-label: with the list of labels, in csv "
+        "divided by label_separator; task tokens: with the list of labels, one for each word"
     )  # fmt: skip
     label_columns: list[str] | None = Field(
         default=None, min_length=2, description="task multi-label: columns of 0 and 1, one for each class, in place of "
         "label_column"
     )  # fmt: skip
     label_separator: str | None = Field(
-        default=None, min_length=1, max_length=1, description="task multi-label, csv: what divides the labels of an example; "
-        "default: a comma"
+        default=None, min_length=1, max_length=1, description="task multi-label, csv: what divides the labels of an "
+        "example; default: a comma"
     )  # fmt: skip
     id_column: str | None = Field(
-        default=None, description="the column that names an example, in the splits that have it; default: its row number"
+        default=None,
+        description="the column that names an example, in the splits that have it; default: its row number",
     )
     task: Literal["classification", "multi-label", "regression", "tokens"] = Field(
-        default="classification", description="multi-label: each class applies or not; regression: one number is predicted; "
-        "tokens: each word has a label"
+        default="classification", description="multi-label: each class applies or not; regression: one number is "
+        "predicted; tokens: each word has a label"
     )  # fmt: skip
     classes: list[str] | None = Field(
-        default=None, min_length=2, description="names of the classes in the order of their ids; default: as the data set "
-        "names them, else the labels found in train, sorted. Integer labels are ids, unless all classes are integers"
+        default=None, min_length=2, description="names of the classes in the order of their ids; default: as the data "
+        "set names them, else the labels found in train, sorted. Integer labels are ids, unless all classes are "
+        "integers"
     )  # fmt: skip
     max_length: int | None = Field(
         default=None,
@@ -133,7 +141,10 @@ class LabelledDataConfig(SplitsConfig):
         description="tokens an example at most; default: what the tokenizer says, within the model's positions",
     )
     validation_fraction: float = Field(
-        default=0.1, gt=0.0, lt=1.0, description="where no validation is given: share held out, chosen by a hash of the text"
+        default=0.1,
+        gt=0.0,
+        lt=1.0,
+        description="where no validation is given: share held out, chosen by a hash of the text",
     )
     max_bad_records: int = Field(default=0, ge=0, description="records of a split that may be skipped, counted")
 
@@ -159,7 +170,11 @@ class LabelledDataConfig(SplitsConfig):
             raise ValueError(f"label_separator goes with source csv: {self.source!r} holds lists of labels")
         if self.label_columns is None:
             return self
-        given = {"label_column": self.label_column != LABEL, "classes": self.classes, "label_separator": self.label_separator}
+        given = {
+            "label_column": self.label_column != LABEL,
+            "classes": self.classes,
+            "label_separator": self.label_separator,
+        }
         if doubled := [name for name, value in given.items() if value]:
             raise ValueError(f"label_columns name the classes themselves: leave {doubled[0]} out")
         return self
@@ -218,8 +233,8 @@ class ClassifierTrainingConfig(FinetuneTrainingConfig):
 
     class_weights: Annotated[ClassWeights | None, BeforeValidator(_names_of_classes)] = Field(
         default=None,
-        description="what an example, or a word, of each class counts in the loss: a weight by the class's name, 1 if not "
-        "named; balanced: examples / (classes * examples of the class), or words; default: all count alike",
+        description="what an example, or a word, of each class counts in the loss: a weight by the class's name, 1 if "
+        "not named; balanced: examples / (classes * examples of the class), or words; default: all count alike",
     )
     label_smoothing: float = Field(
         default=0.0, ge=0, lt=1, description="share of the target that is spread evenly over all classes"
@@ -232,13 +247,14 @@ class MeasurementConfig(Schema):
     batch: int = Field(default=32, ge=1, description="examples a forward pass")
     metrics: list[str] | None = Field(
         default=None,
-        description="metrics by name (accuracy, f1, glue/mrpc, …), by path of an `evaluate` module, or hub:NAME for the "
-        "hub's; default: those of the GLUE task where the data set is one, else accuracy and f1; subset_accuracy, f1_micro and "
-        "f1_macro where several labels may apply; pearsonr and spearmanr of numbers; seqeval of labels of words that mark "
-        "entities, word_accuracy of others",
+        description="metrics by name (accuracy, f1, glue/mrpc, …), by path of an `evaluate` module, or hub:NAME for "
+        "the hub's; default: those of the GLUE task where the data set is one, else accuracy and f1; subset_accuracy, "
+        "f1_micro and f1_macro where several labels may apply; pearsonr and spearmanr of numbers; seqeval of labels of "
+        "words that mark entities, word_accuracy of others",
     )
     positive_class: Annotated[str, Strict()] | Annotated[int, Strict()] | None = Field(
-        default=None, description="of two classes the one that precision, recall and F1 are of, by name or id; default: 1"
+        default=None,
+        description="of two classes the one that precision, recall and F1 are of, by name or id; default: 1",
     )
     best_by: str = Field(default="loss", description="the validation figure that decides which checkpoint is best")
     greater_is_better: bool | None = Field(
@@ -264,5 +280,7 @@ class FinetuneJob(TuningJob):
         if self.data.task not in ("classification", "tokens"):
             for name in ("class_weights", "label_smoothing"):
                 if getattr(self.training, name):
-                    raise ValueError(f"training.{name} goes with data.task classification or tokens, not {self.data.task}")
+                    raise ValueError(
+                        f"training.{name} goes with data.task classification or tokens, not {self.data.task}"
+                    )
         return self

@@ -11,7 +11,9 @@ from trainer.config.schema import Schema
 
 
 class LoraConfig(Schema):
-    """Low-rank adaptation (Hu et al. 2021): W x becomes W x + alpha / rank * B A dropout(x), of which A and B are trained."""
+    """Low-rank adaptation (Hu et al. 2021): W x becomes W x + alpha / rank * B A dropout(x), of which A and B are
+    trained.
+    """
 
     rank: int = Field(default=8, ge=1, description="rows of A and columns of B")
     alpha: float = Field(default=16.0, gt=0, description="what is added is scaled by alpha / rank")
@@ -19,13 +21,13 @@ class LoraConfig(Schema):
     targets: list[str] | None = Field(
         default=None,
         min_length=1,
-        description="the layers that are adapted, by the ends of their modules' names, such as q_proj; default: every linear "
-        "layer but the head",
+        description="the layers that are adapted, by the ends of their modules' names, such as q_proj; default: every "
+        "linear layer but the head",
     )
     publish: Literal["merged", "adapter"] = Field(
         default="merged",
-        description="the final model: merged: weights as of any model; adapter: the adapter alone, as peft loads it beside the "
-        "pretrained model",
+        description="the final model: merged: weights as of any model; adapter: the adapter alone, as peft loads it "
+        "beside the pretrained model",
     )
 
 
@@ -46,7 +48,9 @@ class ModelConfig(Schema):
         default=None, description="a transformers model config: keys with `model_type`, or a JSON/YAML file of them"
     )
     pretrained: str | None = Field(default=None, description="or the folder or name of a pretrained model")
-    pad_vocab_to: int = Field(default=64, ge=1, description="a new model's vocabulary is rounded up to a multiple of this")
+    pad_vocab_to: int = Field(
+        default=64, ge=1, description="a new model's vocabulary is rounded up to a multiple of this"
+    )
     attention: Attention = None
     lora: Lora = None
 
@@ -55,7 +59,9 @@ class ModelConfig(Schema):
         if (self.config is None) == (self.pretrained is None):
             raise ValueError("give either config (a new model) or pretrained")
         if self.lora is not None and self.pretrained is None:
-            raise ValueError("lora goes with pretrained: the weights of a new model are random, and an adapter freezes them")
+            raise ValueError(
+                "lora goes with pretrained: the weights of a new model are random, and an adapter freezes them"
+            )
         return self
 
 

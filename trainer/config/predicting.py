@@ -16,28 +16,32 @@ NO_COLUMN = "\0"
 class NewTextsConfig(Schema):
     """Files with texts that have no label, or whose label is not looked at."""
 
-    source: Literal["csv", "jsonl", "parquet"] = Field(description="what kind of files: csv (also TSV), jsonl or parquet")
+    source: Literal["csv", "jsonl", "parquet"] = Field(
+        description="what kind of files: csv (also TSV), jsonl or parquet"
+    )
     paths: list[str] = Field(min_length=1, description="files or globs (** goes into folders), local or any fsspec URL")
     delimiter: str | None = Field(
         default=None, min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"
     )
     quoting: bool | None = Field(default=None, description=QUOTING)
     columns: list[str] | None = Field(
-        default=None, min_length=1, description="csv: names of the columns, for files without a header; a file whose first "
-        "line names the text columns has one"
+        default=None, min_length=1, description="csv: names of the columns, for files without a header; a file whose "
+        "first line names the text columns has one"
     )  # fmt: skip
     text_columns: list[str] | None = Field(
         default=None,
         min_length=1,
         max_length=2,
-        description="the column with the text, or the two of a pair, or the list of words of a model that classifies tokens; "
-        "default: as the run that made the model was trained",
+        description="the column with the text, or the two of a pair, or the list of words of a model that classifies "
+        "tokens; default: as the run that made the model was trained",
     )
     id_column: str | None = Field(default=None, description="the column that names a text; default: its row number")
     max_length: int | None = Field(
         default=None, ge=2, description="tokens a text or pair at most; default: as the model's tokenizer says"
     )
-    max_bad_records: int = Field(default=0, ge=0, description="records that may be skipped, counted, before it is an error")
+    max_bad_records: int = Field(
+        default=0, ge=0, description="records that may be skipped, counted, before it is an error"
+    )
 
     @model_validator(mode="after")
     def _columns_differ(self) -> Self:
@@ -53,8 +57,8 @@ class PredictJob(Schema):
     store: Place
     name: Name = Field(default="texts", description="name of the texts, used in the name of what is written")
     model: str = Field(
-        description="what predicts: a run's name (its final model), models/NAME/champion, a folder in the store such as "
-        "runs/NAME/checkpoint-best, or any pretrained folder or name of a model that classifies texts or tokens"
+        description="what predicts: a run's name (its final model), models/NAME/champion, a folder in the store such "
+        "as runs/NAME/checkpoint-best, or any pretrained folder or name of a model that classifies texts or tokens"
     )
     data: NewTextsConfig = Field(description="the new texts")
     batch: int = Field(default=32, ge=1, description="texts a forward pass on one rank")

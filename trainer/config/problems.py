@@ -1,6 +1,7 @@
 """What was probably meant by a key that no schema has, or by a number with a unit.
 
-What is wrong with a job's values, told as whoever wrote them sees it: the place, what was expected there, what was found.
+What is wrong with a job's values, told as whoever wrote them sees it: the place, what was expected there, what was
+found.
 """
 
 import difflib
@@ -53,14 +54,17 @@ BYTES = {
     "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
 }  # fmt: skip
 SECONDS = {
-    "ms": 0.001, "s": 1, "sec": 1, "second": 1, "seconds": 1, "min": 60, "mins": 60, "minute": 60, "minutes": 60, "h": 3600,
+    "ms": 0.001, "s": 1, "sec": 1, "second": 1, "seconds": 1, "min": 60, "mins": 60, "minute": 60, "minutes": 60,
+    "h": 3600,
     "hour": 3600, "hours": 3600, "d": 86400, "day": 86400, "days": 86400,
 }  # fmt: skip
 COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "%": 0.01}
 
 
 def meant_by(schemas: Sequence[type[BaseModel]], key: str, near: Sequence[str]) -> list[str]:
-    """The fields that an unknown key probably stands for: of those `near` it, by name, else of whole schemas, by path."""
+    """The fields that an unknown key probably stands for: of those `near` it, by name, else of whole schemas, by
+    path.
+    """
     names = [field for field, others in OTHER_NAMES.items() if key in others]
     if here := [name for name in names if name in near] or difflib.get_close_matches(key, near, 1):
         return here[:1]
@@ -87,7 +91,9 @@ def setting_of_option(schemas: Sequence[type[BaseModel]], words: Sequence[str], 
 
 
 def amount_hint(field: str, value: str, whole: bool) -> str:
-    """How a number with a unit is written in a field, whose name tells its own unit, and which may take whole numbers only."""
+    """How a number with a unit is written in a field, whose name tells its own unit, and which may take whole numbers
+    only.
+    """
     if not (match := AMOUNT.fullmatch(value)):
         return ""
     number, unit = float(match[1].replace(",", "").replace("_", "")), match[2].lower()
@@ -193,7 +199,9 @@ def _told(schema: type[BaseModel], place: Place, problems: list[ErrorDetails]) -
         message = problems[0]["msg"].removeprefix("Value error, ")
         return f"{path}: {message}" if path else message
     expected = " or ".join(each for each in wanted if each and not (each == INTEGER and NUMBER in wanted))
-    return f"{path}: expected {expected}, found {shown(problems[0]['input'])}" + _hint(schema, place, wanted, problems[0])
+    return f"{path}: expected {expected}, found {shown(problems[0]['input'])}" + _hint(
+        schema, place, wanted, problems[0]
+    )
 
 
 def _unknown(schema: type[BaseModel], place: Place) -> str:
@@ -239,7 +247,11 @@ def _hint(schema: type[BaseModel], place: Place, wanted: list[str | None], probl
 
 def _as_yaml(value: Any) -> str:
     try:
-        return yaml.safe_dump(value, default_flow_style=True, width=2**20, allow_unicode=True).removesuffix("...\n").strip()
+        return (
+            yaml.safe_dump(value, default_flow_style=True, width=2**20, allow_unicode=True)
+            .removesuffix("...\n")
+            .strip()
+        )
     except yaml.YAMLError:  # of a job that was made in Python
         return repr(value)
 

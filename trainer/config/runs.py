@@ -1,4 +1,6 @@
-"""What every job says that makes a run: of its folder, its model card, the gate behind it, and where the work is done."""
+"""What every job says that makes a run: of its folder, its model card, the gate behind it, and where the work is
+done.
+"""
 
 from typing import Annotated, Literal, Self
 
@@ -11,7 +13,9 @@ from trainer.config.training import OptimizationConfig, Tracking
 
 
 class CardConfig(Schema):
-    """What the model card says of the model's use; what is left out is taken from the card of the pretrained model, if any."""
+    """What the model card says of the model's use; what is left out is taken from the card of the pretrained model, if
+    any.
+    """
 
     license: Annotated[str, Field(pattern=LICENSE)] | None = Field(
         default=None, description="the license, by its identifier on the Hugging Face hub, such as apache-2.0"
@@ -25,7 +29,9 @@ class PromotionConfig(Schema):
     """The gate that decides whether a trained model becomes the champion under a name."""
 
     name: Name = Field(description="the name under which models are used: its champion is models/NAME/champion")
-    metric: str = Field(default="loss", description="what decides: a figure of the held-out text, or of the validation split")
+    metric: str = Field(
+        default="loss", description="what decides: a figure of the held-out text, or of the validation split"
+    )
     greater_is_better: bool | None = Field(
         default=None, description="whether a greater `metric` is better; default: not for a loss or an error, else yes"
     )
@@ -43,17 +49,20 @@ class PromotionConfig(Schema):
 
 
 class RunJob(Schema):
-    """Data and a model to a trained, evaluated model. Each kind of job says which data, which model, and how it is measured."""
+    """Data and a model to a trained, evaluated model. Each kind of job says which data, which model, and how it is
+    measured.
+    """
 
     store: Place
     name: JobName
     run: Name | None = Field(
-        default=None, description="the run's folder name; default: the job's name and a digest of everything it depends on"
+        default=None,
+        description="the run's folder name; default: the job's name and a digest of everything it depends on",
     )
     resume: Literal["exact", "fork"] = Field(
         default="exact",
-        description="exact: continue the run, or refuse if its settings differ; fork: where they differ, start a new run "
-        "beside it from the weights of its newest checkpoint",
+        description="exact: continue the run, or refuse if its settings differ; fork: where they differ, start a new "
+        "run beside it from the weights of its newest checkpoint",
     )
     data: Schema = Field(description="what it is trained on")
     model: ModelConfig | TunedModelConfig = Field(description="the model to train")
@@ -84,7 +93,7 @@ class RunJob(Schema):
     def _lora_goes_with_the_rest(self) -> Self:
         if self.model.lora is not None and self.training.sharding == "fsdp":
             raise ValueError(
-                "model.lora goes with training.sharding: none: an adapter is small, and its checkpoints are not written in "
-                "parts"
+                "model.lora goes with training.sharding: none: an adapter is small, and its checkpoints are not "
+                "written in parts"
             )
         return self

@@ -31,7 +31,17 @@ Precision = Annotated[Literal["fp32", "bf16", "fp16"], Field(description="arithm
 Device = Annotated[Literal["auto", "cpu", "gpu"], Field(description="auto: the GPUs if there are any")]
 
 
-TEXTS = {"prompts", "reason", "pattern", "classes", "positive_class", "separator", "label_separator", "eos_token", "mask_token"}
+TEXTS = {
+    "prompts",
+    "reason",
+    "pattern",
+    "classes",
+    "positive_class",
+    "separator",
+    "label_separator",
+    "eos_token",
+    "mask_token",
+}
 """Fields that hold any text, so that what looks like an address in them is none that is read."""
 
 

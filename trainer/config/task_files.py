@@ -24,7 +24,9 @@ class FunctionName(str):
 
 
 class LocalTask(NamedTuple):
-    """A task or a group that a file below include_path tells: its settings, and the files that they are in, with functions."""
+    """A task or a group that a file below include_path tells: its settings, and the files that they are in, with
+    functions.
+    """
 
     name: str
     settings: Settings
@@ -34,7 +36,11 @@ class LocalTask(NamedTuple):
     def members(self) -> list[str]:
         """The tasks of a group; none of a task."""
         listed = self.settings.get("task")
-        return [str(each["task"] if isinstance(each, dict) else each) for each in listed] if isinstance(listed, list) else []
+        return (
+            [str(each["task"] if isinstance(each, dict) else each) for each in listed]
+            if isinstance(listed, list)
+            else []
+        )
 
     @property
     def reads_files(self) -> bool:
@@ -49,23 +55,29 @@ class LocalTask(NamedTuple):
 
 
 def local_tasks(options: HarnessConfig) -> dict[str, LocalTask]:
-    """The tasks, groups and tags below include_path, by name. Raises `ConfigError` if it is no folder, or holds none."""
+    """The tasks, groups and tags below include_path, by name. Raises `ConfigError` if it is no folder, or holds
+    none.
+    """
     if options.include_path is None:
         return {}
     folder = Path(options.include_path)
     if not folder.is_dir():
-        raise ConfigError(f"evaluation.harness.include_path: there is no folder {options.include_path!r}; correct the path")
+        raise ConfigError(
+            f"evaluation.harness.include_path: there is no folder {options.include_path!r}; correct the path"
+        )
     found = tasks_below(folder, "evaluation.harness")
     if not found:
         raise ConfigError(
-            f"evaluation.harness.include_path: no .yaml file below {options.include_path!r} tells a task; one has the key "
-            "`task` or `group`"
+            f"evaluation.harness.include_path: no .yaml file below {options.include_path!r} tells a task; one has the "
+            "key `task` or `group`"
         )
     return found
 
 
 def tasks_below(folder: Path, where: str) -> dict[str, LocalTask]:
-    """The same of a folder, which a setting names. Raises `ConfigError` for a file that is no YAML file of keys and values."""
+    """The same of a folder, which a setting names. Raises `ConfigError` for a file that is no YAML file of keys and
+    values.
+    """
     found: dict[str, LocalTask] = {}
     for path in sorted(folder.rglob("*.yaml")):
         if (task := _read_task(path, where)) is not None:
@@ -103,8 +115,12 @@ def data_files(task: LocalTask, where: str) -> list[tuple[str, bool]]:
     return found
 
 
-def leaves(name: str, local: dict[str, LocalTask], above: tuple[str, ...] = ()) -> Iterator[tuple[str, LocalTask | None]]:
-    """The tasks that a name stands for: itself, or those of a group. Of one that comes with lm-eval no more is known."""
+def leaves(
+    name: str, local: dict[str, LocalTask], above: tuple[str, ...] = ()
+) -> Iterator[tuple[str, LocalTask | None]]:
+    """The tasks that a name stands for: itself, or those of a group. Of one that comes with lm-eval no more is
+    known.
+    """
     task = local.get(name)
     if task is None or not task.members or name in above:
         yield name, task
@@ -121,7 +137,9 @@ def _tags(tasks: Iterable[LocalTask]) -> dict[str, LocalTask]:
         for tag in [tags] if isinstance(tags, str) else tags:
             members.setdefault(tag, []).append(task)
     return {
-        tag: LocalTask(tag, {"task": [task.name for task in those]}, sorted({file for task in those for file in task.files}))
+        tag: LocalTask(
+            tag, {"task": [task.name for task in those]}, sorted({file for task in those for file in task.files})
+        )
         for tag, those in members.items()
     }
 

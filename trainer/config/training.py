@@ -17,7 +17,9 @@ from trainer.config.schema import Device, Precision, Schema
 
 
 class MaskingConfig(Schema):
-    """Tokens that are hidden and predicted (Devlin et al. 2018): most become the mask token, some another one, some stay."""
+    """Tokens that are hidden and predicted (Devlin et al. 2018): most become the mask token, some another one, some
+    stay.
+    """
 
     fraction: float = Field(default=0.15, gt=0, lt=1, description="share of a window's tokens that are predicted")
     mask_share: float = Field(default=0.8, ge=0, le=1, description="share of these that the mask token stands for")
@@ -32,7 +34,9 @@ class MaskingConfig(Schema):
     @model_validator(mode="after")
     def _shares_of_one(self) -> Self:
         if self.mask_share + self.random_share > 1:
-            raise ValueError(f"mask_share {self.mask_share} and random_share {self.random_share} are more than 1 together")
+            raise ValueError(
+                f"mask_share {self.mask_share} and random_share {self.random_share} are more than 1 together"
+            )
         return self
 
 
@@ -40,15 +44,19 @@ class MuonConfig(Schema):
     """Muon, which takes the weight matrices of a model's blocks; embeddings, head, norms and biases are AdamW's."""
 
     learning_rate: float | None = Field(
-        default=None, gt=0, description="peak learning rate of the matrices, on the same schedule; default: that of training"
+        default=None,
+        gt=0,
+        description="peak learning rate of the matrices, on the same schedule; default: that of training",
     )
     momentum: float = Field(default=0.95, ge=0, lt=1, description="decay of the gradient's mean")
     nesterov: bool = Field(default=True, description="Nesterov's momentum")
-    ns_steps: int = Field(default=5, ge=1, lt=100, description="iterations of Newton and Schulz that orthogonalise an update")
+    ns_steps: int = Field(
+        default=5, ge=1, lt=100, description="iterations of Newton and Schulz that orthogonalise an update"
+    )
     adjust_lr: Literal["match_rms_adamw", "original"] = Field(
         default="match_rms_adamw",
-        description="how the rate follows a matrix's shape: match_rms_adamw: updates as large as AdamW's, whose rate and decay "
-        "then serve for both (Liu et al. 2025); original: as Jordan et al. have it, with rates of some 0.02",
+        description="how the rate follows a matrix's shape: match_rms_adamw: updates as large as AdamW's, whose rate "
+        "and decay then serve for both (Liu et al. 2025); original: as Jordan et al. have it, with rates of some 0.02",
     )
 
 
@@ -66,14 +74,16 @@ class OptimizationConfig(Schema):
 
     epochs: int | None = Field(default=None, ge=1, description="passes over all samples; or give max_steps")
     max_steps: int | None = Field(default=None, ge=1, description="optimizer steps; or give epochs")
-    global_batch: int = Field(default=8, ge=1, description="samples an optimizer step, over all ranks and micro-batches")
+    global_batch: int = Field(
+        default=8, ge=1, description="samples an optimizer step, over all ranks and micro-batches"
+    )
     micro_batch: int | None = Field(
         default=None, ge=1, description="samples a forward pass on one rank; default: the rank's whole share"
     )
     optimizer: Literal["adamw", "adafactor", "sgd", "muon"] = Field(
         default="adamw",
-        description="optimizer, as torch.optim has it; sgd takes beta1 as its momentum; muon is for the matrices of a model's "
-        "blocks, and adamw for the rest",
+        description="optimizer, as torch.optim has it; sgd takes beta1 as its momentum; muon is for the matrices of a "
+        "model's blocks, and adamw for the rest",
     )
     muon: MuonConfig | None = Field(default=None, description="optimizer muon: its settings")
     learning_rate: float = Field(default=5e-4, gt=0, description="peak learning rate")
@@ -94,30 +104,40 @@ class OptimizationConfig(Schema):
     compile: bool = Field(default=False, description="torch.compile the model together with its loss")
     sharding: Literal["none", "fsdp"] = Field(
         default="none",
-        description="none: every rank holds the model; fsdp: weights, gradients and optimizer are divided among the ranks",
+        description="none: every rank holds the model; fsdp: weights, gradients and optimizer are divided among the "
+        "ranks",
     )
     cpu_offload: bool = Field(
-        default=False, description="sharding fsdp: weights and optimizer lie in the host's memory, and are updated there"
+        default=False,
+        description="sharding fsdp: weights and optimizer lie in the host's memory, and are updated there",
     )
     sum_each_micro_batch: bool = Field(
         default=False,
-        description="sharding fsdp: sum gradients over the ranks after each micro-batch, not after the last: slower, and "
-        "without memory for the gradients of the whole model",
+        description="sharding fsdp: sum gradients over the ranks after each micro-batch, not after the last: slower, "
+        "and without memory for the gradients of the whole model",
     )
     deterministic: bool = Field(
         default=False, description="the same bits every time on a GPU too; an operation that cannot is an error"
     )
     device: Device = "auto"
     processes: int | None = Field(
-        default=None, ge=1, description="ranks the pipeline starts, on this machine or the engine's; default: one a GPU, or one"
+        default=None,
+        ge=1,
+        description="ranks the pipeline starts, on this machine or the engine's; default: one a GPU, or one",
     )
     seed: int = Field(default=0, ge=0, lt=2**32, description="decides initial weights, data order and dropout")
     log_every: int = Field(default=10, ge=1, description="steps between metric records")
-    evaluate_every: int | None = Field(default=None, ge=1, description="steps between evaluations, besides each epoch's end")
-    save_every: int | None = Field(default=None, ge=1, description="steps between checkpoints, besides each epoch's end")
+    evaluate_every: int | None = Field(
+        default=None, ge=1, description="steps between evaluations, besides each epoch's end"
+    )
+    save_every: int | None = Field(
+        default=None, ge=1, description="steps between checkpoints, besides each epoch's end"
+    )
     keep_last: int = Field(default=2, ge=1, description="newest checkpoints kept, besides the best and the epochs'")
     keep_epochs: int | None = Field(
-        default=None, ge=0, description="newest epochs' checkpoints kept, each of the end of an epoch; default: all of them"
+        default=None,
+        ge=0,
+        description="newest epochs' checkpoints kept, each of the end of an epoch; default: all of them",
     )
     early_stopping: int | None = Field(
         default=None, ge=1, description="stop after this many evaluations in a row without a new best; default: never"
@@ -164,24 +184,27 @@ class TrainingConfig(OptimizationConfig):
     locality: int | None = Field(
         default=None,
         ge=1,
-        description="shards of a corpus whose windows are mixed with each other before the next ones are read; default: all",
+        description="shards of a corpus whose windows are mixed with each other before the next ones are read; "
+        "default: all",
     )
     alpha: float = Field(default=0.7, ge=0.0, le=1.0, description="corpora are mixed with p ~ tokens ** alpha")
     objective: Literal["causal", "masked"] = Field(
         default="causal",
-        description="what is predicted: causal: each next token; masked: tokens that are hidden, by a model that reads in both "
-        "directions, such as bert",
+        description="what is predicted: causal: each next token; masked: tokens that are hidden, by a model that reads "
+        "in both directions, such as bert",
     )
-    masking: MaskingConfig | None = Field(default=None, description="objective masked: which tokens are hidden, and how")
+    masking: MaskingConfig | None = Field(
+        default=None, description="objective masked: which tokens are hidden, and how"
+    )
     packing: Literal["stream", "best_fit"] = Field(
         default="stream",
-        description="stream: windows are cut from documents that follow each other; best_fit: whole documents are packed into "
-        "windows, and only those are cut that are longer than one",
+        description="stream: windows are cut from documents that follow each other; best_fit: whole documents are "
+        "packed into windows, and only those are cut that are longer than one",
     )
     document_mask: bool | None = Field(
         default=None,
-        description="attention stays within a document: positions begin anew with each, and its first token is not predicted; "
-        "default: yes with packing best_fit, else no",
+        description="attention stays within a document: positions begin anew with each, and its first token is not "
+        "predicted; default: yes with packing best_fit, else no",
     )
 
     @model_validator(mode="after")
@@ -197,7 +220,9 @@ class TrainingConfig(OptimizationConfig):
         if self.packing == "best_fit" and self.stride is not None:
             raise ValueError("stride goes with packing: stream: packed windows are cut from no stream")
         if self.stride is not None and self.stride > self.context:
-            raise ValueError(f"stride {self.stride} is beyond context {self.context}: tokens between windows would be lost")
+            raise ValueError(
+                f"stride {self.stride} is beyond context {self.context}: tokens between windows would be lost"
+            )
         return self
 
     @property
@@ -225,7 +250,7 @@ Tracking = Annotated[
     AfterValidator(_each_once),
     Field(
         exclude_if=lambda value: not value,
-        description="trackers that are shown the figures of training as well: trackio, wandb, mlflow; each keeps them on this "
-        "machine unless its own environment variables say otherwise",
+        description="trackers that are shown the figures of training as well: trackio, wandb, mlflow; each keeps them "
+        "on this machine unless its own environment variables say otherwise",
     ),
 ]

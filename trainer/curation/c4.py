@@ -1,7 +1,8 @@
 """What the rules of C4 compare that drop whole documents (Raffel et al. 2020, section 2.2), for each text.
 
-As in C4's own program, only good lines are looked at: those of three words or more that end in a terminal punctuation mark and
-have no word of more than a thousand characters. Marks of citations such as [1] at a line's end are passed over.
+As in C4's own program, only good lines are looked at: those of three words or more that end in a terminal punctuation
+mark and have no word of more than a thousand characters. Marks of citations such as [1] at a line's end are passed
+over.
 """
 
 import numpy as np
@@ -37,7 +38,12 @@ ENDS_WITHOUT_SPACE = tuple(map(ord, "。！？｡"))
 def c4(texts: Texts) -> NDArray[np.void]:
     """The fields of `C4` for each text."""
     measured = np.zeros(len(texts), C4)
-    phrases = _points("lorem ipsum"), _points("javascript"), tuple(map(_points, POLICIES)), tuple(map(_points, CITATIONS))
+    phrases = (
+        _points("lorem ipsum"),
+        _points("javascript"),
+        tuple(map(_points, POLICIES)),
+        tuple(map(_points, CITATIONS)),
+    )
     _count_lines(texts.points, lower_case(), texts.kinds < OTHER, texts.lines, *phrases, measured)
     return measured
 
@@ -157,7 +163,9 @@ def _sentences(points: Points, is_space: Flags, first: int, end: int) -> int:
         if mark not in ENDS_OF_SENTENCE and mark not in ENDS_WITHOUT_SPACE:
             continue
         is_dots = mark == DOT and ((at < end and points[at] == DOT) or (at - 2 >= first and points[at - 2] == DOT))
-        while at < end and (points[at] in CLOSERS or points[at] in ENDS_OF_SENTENCE or points[at] in ENDS_WITHOUT_SPACE):
+        while at < end and (
+            points[at] in CLOSERS or points[at] in ENDS_OF_SENTENCE or points[at] in ENDS_WITHOUT_SPACE
+        ):
             mark = points[at]
             at += 1
         if at < end and not is_dots and (is_space[at] or points[at - 1] in ENDS_WITHOUT_SPACE):

@@ -18,8 +18,8 @@ UNICODE = unicodedata.unidata_version
 LINE_END, SPACE, OTHER, APOSTROPHE, HYPHEN, UNDERSCORE, NUMBER, MARK, LETTER, ALONE = range(10)
 """Kinds of characters. Those before OTHER are white space; from UNDERSCORE on, runs of them are words.
 
-A letter that is ALONE is a word by itself: of a script that puts no space between words. No character is a HYPHEN unless text
-is compared with evaluation sets, see `matching.py`.
+A letter that is ALONE is a word by itself: of a script that puts no space between words. No character is a HYPHEN
+unless text is compared with evaluation sets, see `matching.py`.
 """
 
 WITHOUT_SPACES = (
@@ -40,7 +40,8 @@ SEVERAL = sys.maxunicode + 1
 class Spelling(NamedTuple):
     """How words are told apart, by code point: kinds of characters, and what each is folded to, of which 0 is nothing.
 
-    What is folded to several characters has the number of these, `[starts[n], starts[n + 1])` of `several`, from SEVERAL on.
+    What is folded to several characters has the number of these, `[starts[n], starts[n + 1])` of `several`, from
+    SEVERAL on.
     """
 
     kinds: NDArray[np.uint8]
@@ -50,7 +51,8 @@ class Spelling(NamedTuple):
 
 
 class Said(NamedTuple):
-    """The words of texts as they are compared: characters `[first, end)` each, text t's at `[starts[t], starts[t + 1])`.
+    """The words of texts as they are compared: characters `[first, end)` each, text t's at `[starts[t], starts[t +
+    1])`.
 
     They are runs of letters, numbers, marks and underscores, with the apostrophes between letters; what has no letter,
     number or mark is none. A letter of a script without spaces is `alone`: a word by itself, with the marks on it.
@@ -77,7 +79,11 @@ def kinds_of_characters() -> NDArray[np.uint8]:
     for major, kind in ((b"L", LETTER), (b"M", MARK), (b"N", NUMBER)):
         kinds[majors == major] = kind
     spaces = [point for point in range(LAST_CASED) if chr(point).isspace()]
-    for points, kind in ((spaces, SPACE), (list(map(ord, LINE_ENDS)), LINE_END), (list(map(ord, APOSTROPHES)), APOSTROPHE)):
+    for points, kind in (
+        (spaces, SPACE),
+        (list(map(ord, LINE_ENDS)), LINE_END),
+        (list(map(ord, APOSTROPHES)), APOSTROPHE),
+    ):
         kinds[points] = kind
     kinds[ord("_")] = UNDERSCORE
     for first, last in WITHOUT_SPACES:

@@ -1,9 +1,11 @@
-"""Evaluation sets that must not be trained on: the hashes of their n-grams of words, as in GPT-3 (Brown et al. 2020, C).
+"""Evaluation sets that must not be trained on: the hashes of their n-grams of words, as in GPT-3 (Brown et al. 2020,
+C).
 
 measures/overlaps/NAME.npz            the hashes to look for, by the words that they are of
 measures/overlaps/NAME-examples.npz   which example each is of, and how many there are; see `examples.py`
 
-N-grams of evaluation sets that many documents of a corpus have: a licence's sentence, rather than an example that leaked.
+N-grams of evaluation sets that many documents of a corpus have: a licence's sentence, rather than an example that
+leaked.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +44,9 @@ ALONE_OF_A_WORD = 2
 
 
 class LookedFor(NamedTuple):
-    """The hashes that are looked for, sorted, and the first example of each, by the words that they are of; and the files."""
+    """The hashes that are looked for, sorted, and the first example of each, by the words that they are of; and the
+    files.
+    """
 
     hashes: dict[int, Hashes]
     examples: dict[int, NDArray[np.int64]]
@@ -57,8 +61,12 @@ class Hashed(NamedTuple):
     """Which texts have too few words, of shape [texts]."""
 
 
-def name_evaluation(options: DecontaminateConfig, transform: TransformConfig | None, found: Sequence[EvaluationSet]) -> str:
-    """The fingerprint of what is kept out: of the evaluation sets' content and how it is read, wherever their files are."""
+def name_evaluation(
+    options: DecontaminateConfig, transform: TransformConfig | None, found: Sequence[EvaluationSet]
+) -> str:
+    """The fingerprint of what is kept out: of the evaluation sets' content and how it is read, wherever their files
+    are.
+    """
     counted = [options.ngram, options.least_words]
     read = [transform_options(transform), [_identity(each) for each in found]]
     return fingerprint([FORMAT, MATCHING, UNICODE, *counted, *read])
@@ -85,7 +93,9 @@ def find_overlap(
     return Overlap(store.url, key)
 
 
-def look_for(options: DecontaminateConfig, transform: TransformConfig | None, found: Sequence[EvaluationSet]) -> LookedFor:
+def look_for(
+    options: DecontaminateConfig, transform: TransformConfig | None, found: Sequence[EvaluationSet]
+) -> LookedFor:
     """Read the evaluation sets. Raises `CorpusError` for one in which there is nothing to look for."""
     hashes: dict[int, list[Hashes]] = {}
     examples: dict[int, list[NDArray[np.int64]]] = {}
@@ -102,8 +112,12 @@ def look_for(options: DecontaminateConfig, transform: TransformConfig | None, fo
                 examples.setdefault(length, []).append(numbers[texts])
         _require_some(each, options, *counts.sum(axis=0).tolist())
         field = each.corpus.text_field
-        files += [ExampleFile(piece.sha256, field, *row) for piece, row in zip(each.pieces, counts.tolist(), strict=True)]
-    found_first = {length: np.unique(np.concatenate(hashes.pop(length)), return_index=True) for length in sorted(hashes)}
+        files += [
+            ExampleFile(piece.sha256, field, *row) for piece, row in zip(each.pieces, counts.tolist(), strict=True)
+        ]
+    found_first = {
+        length: np.unique(np.concatenate(hashes.pop(length)), return_index=True) for length in sorted(hashes)
+    }
     return LookedFor(
         {length: unique for length, (unique, _) in found_first.items()},
         {length: np.concatenate(examples.pop(length))[places] for length, (_, places) in found_first.items()},
@@ -114,13 +128,15 @@ def look_for(options: DecontaminateConfig, transform: TransformConfig | None, fo
 def _require_some(found: EvaluationSet, options: DecontaminateConfig, texts: int, too_short: int) -> None:
     if texts == too_short:
         raise CorpusError(
-            f"data.curation.decontaminate: no text in {', '.join(found.corpus.paths)} has {options.least_words} words or "
-            "more, so nothing of it would be kept out; lower least_words, or name the fields that hold its text"
+            f"data.curation.decontaminate: no text in {', '.join(found.corpus.paths)} has {options.least_words} words "
+            "or more, so nothing of it would be kept out; lower least_words, or name the fields that hold its text"
         )
 
 
 def hashes_of(texts: Texts, options: DecontaminateConfig) -> Hashed:
-    """The hashes to look for: n-grams, and whole texts that are shorter. Two letters that stand alone count as one word."""
+    """The hashes to look for: n-grams, and whole texts that are shorter. Two letters that stand alone count as one
+    word.
+    """
     said = matching_words(texts)
     units, alone = np.diff(said.starts), np.diff(starts_of(said.alone)[said.starts])
     words = units - alone / ALONE_OF_A_WORD
@@ -175,7 +191,9 @@ def name_frequent(
             wanted = wanted_of({length: np.array([hashed], np.uint64)})
             shared = next(filter(None, (find_words(text, wanted) for text in texts)), None)
             words = " ".join(shared.words.split()) if shared else ""
-            lines.append({"corpus": corpus, "documents": count, "of": documents[corpus], "words": words, "example": place})
+            lines.append(
+                {"corpus": corpus, "documents": count, "of": documents[corpus], "words": words, "example": place}
+            )
     return lines
 
 

@@ -78,10 +78,16 @@ def _details(decided: Deciding, table: dict[str, Any]) -> dict[str, Any]:
         "first_documents": decided.numbering.firsts,
         "documents": decided.numbering.total,
         "table": table,
-        "compared": {"pairs": compared.pairs, "incomplete": compared.incomplete} if (compared := decided.compared) else None,
+        "compared": {"pairs": compared.pairs, "incomplete": compared.incomplete}
+        if (compared := decided.compared)
+        else None,
         "kept_out": _kept_out(decided),
         "measures": sorted(
-            {each.unit.folder_for(by) for each in decided.numbering.units for by in decided.measures[each.unit.corpus.name]}
+            {
+                each.unit.folder_for(by)
+                for each in decided.numbering.units
+                for by in decided.measures[each.unit.corpus.name]
+            }
         ),
     }
 
@@ -92,7 +98,8 @@ def _kept_out(decided: Deciding) -> dict[str, Any] | None:
     key = decided.overlap.key
     return {
         "ngram": wanted.ngram, "least_words": wanted.least_words, "key": key, "examples": examples_key(key),
-        "files": describe(decided.plan.evaluation), "texts": [file._asdict() for file in read_files(decided.store, key)],
+        "files": describe(decided.plan.evaluation),
+        "texts": [file._asdict() for file in read_files(decided.store, key)],
         "frequent": _frequent(decided, key),
     }  # fmt: skip
 
@@ -122,7 +129,9 @@ def _of_corpus(decided: Deciding, name: str) -> dict[str, NDArray[Any]]:
 
 
 def _require_some(corpus: str, table: list[dict[str, Any]]) -> None:
-    """Raise `CorpusError` if rules let nothing of a corpus through; of duplicates the other one stays, in another corpus."""
+    """Raise `CorpusError` if rules let nothing of a corpus through; of duplicates the other one stays, in another
+    corpus.
+    """
     left = [line for line in table if line["reason"] in ("kept", EXACT, NEAR)]
     if any(line["documents"] for line in left):
         return
@@ -131,8 +140,8 @@ def _require_some(corpus: str, table: list[dict[str, Any]]) -> None:
     largest = sorted(table[1:], key=lambda line: -line["documents"])[:3]
     told = "; ".join(f"{line['documents']} for {line['reason']!r}" for line in largest)
     raise CorpusError(
-        f"corpus {corpus!r}: data.curation lets none of its {sum(line['documents'] for line in table)} documents through: "
-        f"{told}; loosen what drops them, or leave it out"
+        f"corpus {corpus!r}: data.curation lets none of its {sum(line['documents'] for line in table)} documents "
+        f"through: {told}; loosen what drops them, or leave it out"
     )
 
 

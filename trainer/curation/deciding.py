@@ -49,7 +49,9 @@ from trainer.store.storage import Store
 def require_numbers(
     store: Store, corpus: CorpusConfig, pieces: Sequence[Piece], units: Sequence[Unit], tests: Sequence[Test]
 ) -> None:
-    """Raise `CorpusError` for a column that a corpus's tests ask for, and in which none of its documents has a number."""
+    """Raise `CorpusError` for a column that a corpus's tests ask for, and in which none of its documents has a
+    number.
+    """
     for score in dict.fromkeys(test.measure for test in tests if isinstance(test.measure, Score)):
         found = (unit.read(store, score, "score")[0] for unit in units)
         documents = 0
@@ -66,8 +68,8 @@ def _no_number(corpus: CorpusConfig, pieces: Sequence[Piece], column: str) -> Co
     there = column_names(pieces[0], corpus)
     has = f"has the columns {', '.join(there)}" if there else f"is of the format {corpus.format}, which has no columns"
     return CorpusError(
-        f"corpus {corpus.name!r}: no document has a number in the column {column!r}, which a filter of data.curation asks for; "
-        f"{pieces[0].path} {has}; correct the column, or limit the filter to other corpora"
+        f"corpus {corpus.name!r}: no document has a number in the column {column!r}, which a filter of data.curation "
+        f"asks for; {pieces[0].path} {has}; correct the column, or limit the filter to other corpora"
     )
 
 
@@ -119,7 +121,9 @@ class Deciding:
             broken = np.zeros(int(each.counts.sum()), np.uint8)
             for by, tests in groupby(self.tests[each.unit.corpus.name], key=lambda test: test.measure):
                 bounds = list(tests)
-                for test, values in zip(bounds, each.unit.read(self.store, by, *(t.bound.field for t in bounds)), strict=True):
+                for test, values in zip(
+                    bounds, each.unit.read(self.store, by, *(t.bound.field for t in bounds)), strict=True
+                ):
                     broken[(broken == 0) & test.breaks(values)] = self.plan.tests.index(test) + 1
             if self.overlap is not None:
                 (first,) = each.unit.read(self.store, self.overlap, "first")
@@ -133,7 +137,9 @@ class Deciding:
                 self._filter_across(corpus.name, pieces, self.borders)
 
     def _filter_across(self, corpus: str, pieces: Sequence[Piece], borders: BorderWords) -> None:
-        """Put documents in parts to the test of the evaluation sets where one part ends and the next begins, if both stay."""
+        """Put documents in parts to the test of the evaluation sets where one part ends and the next begins, if both
+        stay.
+        """
         assert self.overlap is not None
         file_of = np.cumsum([0, *(one.path != other.path for one, other in pairwise(pieces))])
         files = np.repeat(file_of, self.numbering.counts[corpus])

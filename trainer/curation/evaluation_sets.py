@@ -1,8 +1,10 @@
 """The questions of lm-eval's tasks as evaluation sets: the files that are asked, and which of their fields hold text.
 
-Evaluation sets that must not be trained on: which files they are of, and their texts, as documents are compared with them.
+Evaluation sets that must not be trained on: which files they are of, and their texts, as documents are compared with
+them.
 
-Those of a job are read as that job reads them: what it passes over is not looked for, and what it refuses is refused here.
+Those of a job are read as that job reads them: what it passes over is not looked for, and what it refuses is refused
+here.
 """
 
 import sys
@@ -62,7 +64,9 @@ def of_task(path: str) -> list[EvaluationText]:
 
 def _there(name: str, task: LocalTask | None, where: str) -> LocalTask:
     if task is None:
-        raise ConfigError(f"{where}: it names the task {name!r}, which no file beside it tells; name the tasks one by one")
+        raise ConfigError(
+            f"{where}: it names the task {name!r}, which no file beside it tells; name the tasks one by one"
+        )
     return task
 
 
@@ -70,14 +74,16 @@ def _text_of(task: LocalTask, where: str) -> EvaluationText:
     source, how = str(task.settings.get("dataset_path")), task.settings.get("dataset_kwargs") or {}
     if source not in FORMATS:
         raise ConfigError(
-            f"{where}: task {task.name!r} reads {source!r}, which is no file of {', '.join(FORMATS)}; write its questions "
-            "to a file, and name that in decontaminate.files"
+            f"{where}: task {task.name!r} reads {source!r}, which is no file of {', '.join(FORMATS)}; write its "
+            "questions to a file, and name that in decontaminate.files"
         )
     if further := sorted(how.keys() - FILE_OPTIONS):
         raise ConfigError(f"{where}: task {task.name!r} reads its files by {', '.join(further)}; {INSTEAD}")
     paths = [pattern for pattern, asked in data_files(task, where) if asked]
     if not paths:
-        raise ConfigError(f"{where}: no file of task {task.name!r} is of the split {task.asked!r}, which it asks; {INSTEAD}")
+        raise ConfigError(
+            f"{where}: no file of task {task.name!r} is of the split {task.asked!r}, which it asks; {INSTEAD}"
+        )
     return EvaluationText(paths=paths, format=FORMATS[source], fields=question_fields(task, where))
 
 
@@ -105,7 +111,9 @@ MADE = {"max_length", "validation_fraction", "chat_template", "context", "packin
 
 @dataclass(frozen=True)
 class OfJob:
-    """Files of a job that tunes a model: by split, of the data that it reads them as, which the configuration `path` holds."""
+    """Files of a job that tunes a model: by split, of the data that it reads them as, which the configuration `path`
+    holds.
+    """
 
     path: str
     data: LabelledDataConfig | ChatDataConfig
@@ -127,7 +135,9 @@ class EvaluationSet(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A text of an evaluation set, in UTF-8, and its record: of which of the set's files, and its number there, from 0."""
+    """A text of an evaluation set, in UTF-8, and its record: of which of the set's files, and its number there, from
+    0.
+    """
 
     text: bytes
     file: int
@@ -153,7 +163,9 @@ def find_evaluation(store: Store, options: DecontaminateConfig) -> list[Evaluati
 
 
 def read_examples(found: EvaluationSet, transform: TransformConfig | None) -> Iterator[Example]:
-    """The texts of a set, transformed as documents are; empty ones are left out. Raises as readers, or the job's own, do."""
+    """The texts of a set, transformed as documents are; empty ones are left out. Raises as readers, or the job's own,
+    do.
+    """
     for file, number, document in _read_files(found) if found.job is None else _read_job(found, found.job):
         if document.text:
             yield Example((transformed(transform, document) if transform else document).text, file, number)
@@ -195,12 +207,19 @@ def _data_of(path: str) -> LabelledDataConfig | ChatDataConfig:
 
 def _corpus(name: str, text: EvaluationText, field: str) -> CorpusConfig:
     return CorpusConfig(
-        name=name, paths=text.paths, format=text.format, text_field=field, delimiter=text.delimiter, quoting=text.quoting
+        name=name,
+        paths=text.paths,
+        format=text.format,
+        text_field=field,
+        delimiter=text.delimiter,
+        quoting=text.quoting,
     )
 
 
 def _read_files(found: EvaluationSet) -> Iterator[tuple[int, int, Document]]:
-    """The texts of a set, each with the numbers of its file and of its record there, of which empty ones are some too."""
+    """The texts of a set, each with the numbers of its file and of its record there, of which empty ones are some
+    too.
+    """
     for file, piece in enumerate(found.pieces):
         for number, document in enumerate(_whole(read_documents(piece, found.corpus, refuse, with_empty=True))):
             yield file, number, document

@@ -3,7 +3,7 @@
 Keys of many documents put in order, so that equal ones can be looked for in slices that fit into memory.
 
     measures/pairs/NAME/looked-at.npz                     what the pass looks through; NAME tells all that it depends on
-    measures/pairs/NAME/keys/FIRST-END.rows               of some units, rows of a key and its document, slice after slice
+    measures/pairs/NAME/keys/FIRST-END.rows               of some units, rows of a key and its document, by slices
     measures/pairs/NAME/keys/FIRST-END.npz                where the rows of each slice begin, and their digests
 
 Each unit's file is read once, however many slices there are, and of the rows each slice reads its own stretch.
@@ -35,7 +35,9 @@ from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
 KEYS = "keys"
-"""The name of an array, uint64 of shape [documents, keys, columns]: documents are duplicates that have one key in common."""
+"""The name of an array, uint64 of shape [documents, keys, columns]: documents are duplicates that have one key in
+common.
+"""
 
 MINIMA_AT_ONCE = 2**19
 """They come as numbers of Python, of 36 bytes each."""
@@ -60,7 +62,9 @@ class Digest(Measure):
         return {KEYS: np.frombuffer(found, "<u8").reshape(-1, 1, 2)}
 
     def _normalised(self, texts: Texts) -> Iterator[bytes | memoryview]:
-        """Texts without what does not count. Of ASCII only white space may be too much, by default, which a loop finds."""
+        """Texts without what does not count. Of ASCII only white space may be too much, by default, which a loop
+        finds.
+        """
         if "space" not in self.normalise or {"case", "punctuation"} & set(self.normalise):
             yield from (self.normalised(text).encode() for text in texts.strings)
             return
@@ -68,7 +72,9 @@ class Digest(Measure):
 
         plain = [document for document in texts.documents if document.isascii()]
         starts = starts_of(np.fromiter(map(len, plain), np.int64, len(plain)))
-        collapsed, ends = collapse(np.frombuffer(b"".join(plain), np.uint8), starts, kinds_of_characters()[:128] < OTHER)
+        collapsed, ends = collapse(
+            np.frombuffer(b"".join(plain), np.uint8), starts, kinds_of_characters()[:128] < OTHER
+        )
         known = (collapsed[start:end].data for start, end in zip(starts.tolist(), ends.tolist(), strict=False))
         for document, text in zip(texts.documents, texts.strings, strict=True):
             yield next(known) if document.isascii() else self.normalised(text).encode()
@@ -219,12 +225,16 @@ def put_in_order(url: str, folder: str, group: Group, count: int, advance: Advan
 
 
 def read_slice(store: Store, folder: str, groups: Sequence[Group], of: Slice) -> NDArray[np.uint64]:
-    """A slice's rows: a key, of one or more columns, and its document. Raises `StorageError` if they are gone or damaged."""
+    """A slice's rows: a key, of one or more columns, and its document. Raises `StorageError` if they are gone or
+    damaged.
+    """
     return np.concatenate([_read_part(store, _name(folder, group), of.number) for group in groups])
 
 
 def forget_order(store: Store, folder: str, groups: Sequence[Group]) -> None:
-    """Delete what was put in order, when all pairs are found. File by file: another curation may be writing beside them."""
+    """Delete what was put in order, when all pairs are found. File by file: another curation may be writing beside
+    them.
+    """
     for group in groups:
         for ending in ("npz", "rows"):
             store.delete(f"{_name(folder, group)}.{ending}")
@@ -236,7 +246,9 @@ def _name(folder: str, group: Group) -> str:
 
 def _rows(store: Store, folder: str, group: Group) -> Iterator[NDArray[np.uint64]]:
     """The keys of a group, by unit, each with its document in the last column."""
-    alive, files, pieces, firsts, counts = read_arrays(store, f"{folder}/{LOOKED_AT}", ALIVE, FILES, PIECES, FIRSTS, COUNTS)
+    alive, files, pieces, firsts, counts = read_arrays(
+        store, f"{folder}/{LOOKED_AT}", ALIVE, FILES, PIECES, FIRSTS, COUNTS
+    )
     ends = np.cumsum(pieces)
     for unit in range(*group):
         (keys,) = read_arrays(store, str(files[unit]), KEYS)  # of shape [documents, keys, columns]
@@ -280,7 +292,9 @@ DOCUMENTS, SIZES = "documents", "sizes"
 
 
 class Sharing(NamedTuple):
-    """Groups of at least two documents that share a key: the documents of each group, ascending, and the groups' sizes."""
+    """Groups of at least two documents that share a key: the documents of each group, ascending, and the groups'
+    sizes.
+    """
 
     documents: NDArray[np.int64]
     sizes: NDArray[np.int64]
@@ -289,8 +303,8 @@ class Sharing(NamedTuple):
 class Duplicates(NamedTuple):
     """Documents, ascending, and the one that each is a duplicate of.
 
-    `similarity` is the Jaccard similarity of the two sets of n-grams, `contained` the share of the document's n-grams that the
-    original has too.
+    `similarity` is the Jaccard similarity of the two sets of n-grams, `contained` the share of the document's n-grams
+    that the original has too.
     """
 
     documents: NDArray[np.int64]
@@ -300,7 +314,9 @@ class Duplicates(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """Near duplicates, how many pairs were compared for them, and of how many documents that stay not all pairs were."""
+    """Near duplicates, how many pairs were compared for them, and of how many documents that stay not all pairs
+    were.
+    """
 
     duplicates: Duplicates
     pairs: int

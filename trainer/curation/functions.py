@@ -31,12 +31,14 @@ from typing import Any
 from trainer.common.errors import ConfigError
 
 LOADERS = (
-    (ExtensionFileLoader, EXTENSION_SUFFIXES), (SourceFileLoader, SOURCE_SUFFIXES), (SourcelessFileLoader, BYTECODE_SUFFIXES),
+    (ExtensionFileLoader, EXTENSION_SUFFIXES), (SourceFileLoader, SOURCE_SUFFIXES),
+    (SourcelessFileLoader, BYTECODE_SUFFIXES),
 )  # fmt: skip
 
 
 def source_files(module: str) -> list[Path]:
-    """The file of a loaded module, and those that it imports, directly or not, from its top package or from beside that.
+    """The file of a loaded module, and those that it imports, directly or not, from its top package or from beside
+    that.
 
     Of what is installed, what lies beside is other libraries, and does not count. A module without a file has none.
     """
@@ -131,8 +133,8 @@ def digest_sources(function: str) -> str:
 def load_function(function: str, digest: str) -> Callable[[str], Any]:
     """The function of the files with this digest. What this process has loaded of other files of it is loaded anew.
 
-    Raises `ConfigError` if there is no such function, or its files are others now: else their verdicts would be kept under the
-    name of those that were looked at.
+    Raises `ConfigError` if there is no such function, or its files are others now: else their verdicts would be kept
+    under the name of those that were looked at.
     """
     if _loaded.get(function, digest) != digest:
         _forget(function)
@@ -147,8 +149,8 @@ def load_function(function: str, digest: str) -> Callable[[str], Any]:
     _loaded[function] = digest_sources(function)
     if _loaded[function] != digest:
         raise ConfigError(
-            f"data.curation.filters: the files of {function!r} are not those that were looked at: one has changed meanwhile, "
-            "or this machine has others; start the command again, with the same files on every machine"
+            f"data.curation.filters: the files of {function!r} are not those that were looked at: one has changed "
+            "meanwhile, or this machine has others; start the command again, with the same files on every machine"
         )
     return found
 

@@ -1,7 +1,7 @@
 """What the repetition rules of Gopher compare (Rae et al. 2021, table A1), for each text.
 
-The n-grams are of words as they are written, as they stand between white space. An n-gram is known by the numbers of the
-two (n - 1)-grams that it is made of; one of which a part occurs once occurs once itself, and needs no number.
+The n-grams are of words as they are written, as they stand between white space. An n-gram is known by the numbers of
+the two (n - 1)-grams that it is made of; one of which a part occurs once occurs once itself, and needs no number.
 
 What the quality rules of Gopher compare (Rae et al. 2021, appendix A1.1), for each text.
 
@@ -146,7 +146,9 @@ def _count_grams(words: Words, characters: NDArray[np.int64]) -> None:
 
 @compiled
 def _extend(numbers: NDArray[np.int32]) -> tuple[NDArray[np.int32], int, int]:
-    """The numbers of n-grams from those of (n - 1)-grams, where the most frequent first stands, and how often it occurs."""
+    """The numbers of n-grams from those of (n - 1)-grams, where the most frequent first stands, and how often it
+    occurs.
+    """
     longer = np.full(len(numbers) - 1, UNIQUE, np.int32)
     places, keys = np.empty(len(longer), np.int32), np.empty(len(longer), np.uint64)
     count = 0
@@ -184,7 +186,9 @@ def _forget_unique(numbers: NDArray[np.int32], times: NDArray[np.int32]) -> None
 
 @compiled
 def _duplicates(numbers: NDArray[np.int32], before: Positions, n: int) -> int:
-    """The characters of n-grams that came before, none counted twice: behind such a one, reading goes on after its end."""
+    """The characters of n-grams that came before, none counted twice: behind such a one, reading goes on after its
+    end.
+    """
     seen = np.zeros(len(numbers) + 1, np.bool_)
     at = characters = 0
     while at < len(numbers):
@@ -214,7 +218,8 @@ QUALITY = np.dtype([
 
 QUALITY_COUNTS = np.dtype([
     (name, np.int64)
-    for name in ("words", "characters", "lettered", "hashes", "ellipses", "stop_words", "bullet_lines", "ellipsis_lines")
+    for name in ("words", "characters", "lettered", "hashes", "ellipses", "stop_words", "bullet_lines",
+    "ellipsis_lines")
 ])  # fmt: skip
 
 HASH, HYPHEN, DOT, BULLET, ELLIPSIS = 0x23, 0x2D, 0x2E, 0x2022, 0x2026

@@ -1,7 +1,8 @@
-"""In which language each text is, and how surely, by the model that py3langid carries: naive Bayes over stretches of bytes.
+"""In which language each text is, and how surely, by the model that py3langid carries: naive Bayes over stretches of
+bytes.
 
-The library reads one byte after the other in Python; here the same model is read by compiled loops, whose sums are made in the
-same order on every machine.
+The library reads one byte after the other in Python; here the same model is read by compiled loops, whose sums are made
+in the same order on every machine.
 """
 
 import unicodedata
@@ -45,7 +46,9 @@ def language(texts: Texts) -> NDArray[np.void]:
     letters = [_letters(text) for text in texts.strings]
     starts = starts_of(np.fromiter(map(len, letters), np.int64, len(letters)))
     scores, found = _score(np.frombuffer(b"".join(letters), np.uint8), starts, model)
-    scores /= np.sqrt(np.maximum(np.diff(starts), 1, dtype=np.float32))[:, None]  # so that long texts are not all too sure
+    scores /= np.sqrt(np.maximum(np.diff(starts), 1, dtype=np.float32))[
+        :, None
+    ]  # so that long texts are not all too sure
     scores = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
     languages, numbers = np.unique(classes, return_inverse=True)  # a language of two scripts has two classes
     probabilities = np.zeros((len(texts), len(languages)), np.float32)
@@ -82,7 +85,9 @@ def _load_model() -> tuple[Model, NDArray[np.bytes_]]:
 
 
 @compiled
-def _score(letters: NDArray[np.uint8], starts: Positions, model: Model) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+def _score(
+    letters: NDArray[np.uint8], starts: Positions, model: Model
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """The score of each class, of shape [texts, classes], and whether any feature was found."""
     scores = np.empty((len(starts) - 1, len(model.prior)), np.float32)
     found = np.zeros(len(scores), np.bool_)

@@ -1,9 +1,10 @@
 """Loops over characters and words, compiled to machine code when first called, and kept for later processes.
 
-    HEADRACE_CACHE/compiled/0123456789abcdef/     what was compiled of these sources, with this compiler, for this processor
+    HEADRACE_CACHE/compiled/0123456789abcdef/   what was compiled of these sources by this compiler for this processor
 
-Since a folder's name tells all that the code was made from, machines of several kinds may share one, and code never outlives
-its sources. A folder that is lost or cannot be written costs seconds in every process that calls the loops, and nothing else.
+Since a folder's name tells all that the code was made from, machines of several kinds may share one, and code never
+outlives its sources. A folder that is lost or cannot be written costs seconds in every process that calls the loops,
+and nothing else.
 
 Loops over the characters of many texts, for the words, lines and n-grams in them. Loading this loads a compiler.
 """
@@ -72,8 +73,8 @@ def _folder() -> Path | None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         logger.warning(
-            "compiled code cannot be kept in %s (%s), so that every process compiles it anew, which takes seconds; set %s to a "
-            "folder that can be written", folder, error.strerror, FOLDER,
+            "compiled code cannot be kept in %s (%s), so that every process compiles it anew, which takes seconds; set "
+            "%s to a folder that can be written", folder, error.strerror, FOLDER,
         )  # fmt: skip
         return None
     for path in folder.rglob("*.nb?"):  # a file that a power failure left empty
@@ -308,7 +309,9 @@ def _bits(size: int) -> int:
 
 
 @compiled
-def collapse(raw: NDArray[np.uint8], starts: Positions, is_space: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], Positions]:
+def collapse(
+    raw: NDArray[np.uint8], starts: Positions, is_space: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint8], Positions]:
     """Texts of ASCII with one space for each run of white space and none at their ends: at `[starts[t], ends[t])`."""
     collapsed, ends = np.empty(len(raw), np.uint8), starts[:-1].copy()
     for text in range(len(ends)):

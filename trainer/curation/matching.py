@@ -1,8 +1,8 @@
 """How text is compared with evaluation sets: what a person would call the same sentence has the same words.
 
-HTML tags, accents, underscores around words, characters that are not seen and hyphens between letters (also at the end of a
-line) do not count. Entities, ligatures, full width, curly apostrophes, fractions, and letters such as ß and ø, stand for the
-plain characters that they mean.
+HTML tags, accents, underscores around words, characters that are not seen and hyphens between letters (also at the end
+of a line) do not count. Entities, ligatures, full width, curly apostrophes, fractions, and letters such as ß and ø,
+stand for the plain characters that they mean.
 """
 
 import html
@@ -110,7 +110,9 @@ def _form(character: str) -> str:
 
 
 def _is_nothing(character: str) -> bool:
-    """Whether a character is an accent or a point on a letter, or is not seen. Vowel signs of Indian scripts are neither."""
+    """Whether a character is an accent or a point on a letter, or is not seen. Vowel signs of Indian scripts are
+    neither.
+    """
     on_letter = unicodedata.combining(character)
     return (
         on_letter in (8, *range(10, 37)) or on_letter >= 200 or unicodedata.category(character) == "Cf"

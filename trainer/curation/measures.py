@@ -1,7 +1,7 @@
 """Measures: what is found out about each document once, and compared with thresholds as often as these change.
 
-A measure takes a batch of texts and gives arrays with a row for each. What it gives is kept under its name and options: a
-new one is one class in text_measures.py, and one line where its rule asks for it.
+A measure takes a batch of texts and gives arrays with a row for each. What it gives is kept under its name and options:
+a new one is one class in text_measures.py, and one line where its rule asks for it.
 """
 
 import unicodedata
@@ -32,7 +32,8 @@ class Batch:
         self.texts = Texts([document.text for document in documents])
 
     def composed(self, find: Callable[[Texts], NDArray[Any]]) -> NDArray[Any]:
-        """What is found in each text, with its characters written in one way (NFC), where it matters what texts have in common.
+        """What is found in each text, with its characters written in one way (NFC), where it matters what texts have in
+        common.
 
         Most are written so: of the others alone words are looked for twice.
         """
@@ -50,7 +51,9 @@ class Batch:
     @cached_property
     def _others(self) -> tuple[NDArray[np.intp], Texts]:
         """Which texts are not in that form, and they in it."""
-        others = [number for number, text in enumerate(self.texts.strings) if not unicodedata.is_normalized("NFC", text)]
+        others = [
+            number for number, text in enumerate(self.texts.strings) if not unicodedata.is_normalized("NFC", text)
+        ]
         return np.array(others, np.intp), composed(Texts([self.texts.documents[number] for number in others]))
 
 

@@ -1,18 +1,19 @@
 """Files of arrays in the store, of what can be found out again: NumPy's .npz, with a checksum of the rest at its end.
 
-The checksum stands where zip files have their comment, so that NumPy reads them as any other. It is of the file's key too: a
-file in another one's place is not taken for that.
+The checksum stands where zip files have their comment, so that NumPy reads them as any other. It is of the file's key
+too: a file in another one's place is not taken for that.
 
-Which document something is wrong with: `PATH#N`, the Nth of a file, counted from 1, as `headrace curation show` takes it.
+Which document something is wrong with: `PATH#N`, the Nth of a file, counted from 1, as `headrace curation show` takes
+it.
 
 Units of work: some pieces of a corpus, and what the measures find in their documents, kept in the store.
 
-    measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    a unit's: by measure, arrays with a row a document, and
-                     pieces      the digest of each piece; counts, its documents
+    measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    a unit's: by measure, arrays with a row a
+                     document, and pieces      the digest of each piece; counts, its documents
     measures/CORPUS-READING/MEASURE-OPTIONS/HAND/…    the same of corpora of more units than a folder should have names
 
-The names tell all that the content depends on. What such files hold of pieces that have not changed is taken over from an
-older file of the unit, so that a changed file is measured alone.
+The names tell all that the content depends on. What such files hold of pieces that have not changed is taken over from
+an older file of the unit, so that a changed file is measured alone.
 
 The numbers of documents: counted over all corpora, in the order of the configuration, of their files and in these.
 
@@ -126,7 +127,9 @@ def _opened(store: Store, key: str) -> Iterator[Any]:
 
 
 def _source(store: Store, key: str) -> Path | io.BytesIO:
-    """Of a folder the file, of which only what is asked for is read; of a bucket all its bytes, of which no copy is kept."""
+    """Of a folder the file, of which only what is asked for is read; of a bucket all its bytes, of which no copy is
+    kept.
+    """
     return store.fetch(key) if store.local is not None else io.BytesIO(store.read_bytes(key))
 
 
@@ -142,7 +145,9 @@ class PlaceError(CorpusError):
 
 
 def with_address(error: PlaceError, corpora: Iterable[tuple[CorpusConfig, Sequence[Piece]]]) -> CorpusError:
-    """The error with the document's address, for which the documents of the file's pieces before this one are counted."""
+    """The error with the document's address, for which the documents of the file's pieces before this one are
+    counted.
+    """
     ((corpus, pieces),) = [each for each in corpora if each[0].name == error.corpus]
     before = [piece for piece in pieces if piece.path == error.piece.path and piece.index < error.piece.index]
     number = sum(1 for piece in before for _ in read_documents(piece, corpus, ignore)) + error.number + 1
@@ -197,14 +202,18 @@ class Unit:
         return f"{folder}/{self.number:05d}-{self.count:05d}-{digest}.npz"
 
     def hand_for(self, measure: Measure) -> str:
-        """Where that is kept of a corpus of many units: beside what was kept of this unit when they were fewer, or more."""
+        """Where that is kept of a corpus of many units: beside what was kept of this unit when they were fewer, or
+        more.
+        """
         return f"{self.folder_for(measure)}/{self.number % HANDS:05d}"
 
 
 def divide(
     corpus: CorpusConfig, pieces: Sequence[Piece], transform: TransformConfig | None, columns: Sequence[str]
 ) -> list[Unit]:
-    """A corpus in units. A piece goes by its name, and their number is a power of two, so that most stay as they were."""
+    """A corpus in units. A piece goes by its name, and their number is a power of two, so that most stay as they
+    were.
+    """
     wanted = max(1, sum(piece.size for piece in pieces) // UNIT_BYTES)
     count = 1 << (wanted - 1).bit_length()
     folder = f"measures/{corpus.name}-{fingerprint([FORMAT, reading_options(corpus), transform_options(transform)])}"
@@ -302,7 +311,9 @@ READERS = 16
 
 
 def numbers_of(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers of the documents of some pieces, one piece after the other, of which each has its first and how many."""
+    """The numbers of the documents of some pieces, one piece after the other, of which each has its first and how
+    many.
+    """
     before = np.cumsum(counts) - counts
     return np.repeat(firsts - before, counts) + np.arange(counts.sum())
 
@@ -340,7 +351,9 @@ def number(store: Store, corpora: Sequence[tuple[str, Sequence[Piece], Sequence[
         own = np.zeros(len(pieces), np.int64)
         of_units = []
         with ThreadPoolExecutor(READERS) as pool:
-            for unit, (found,) in zip(units, pool.map(lambda unit: unit.read(store, measure, COUNTS), units), strict=True):
+            for unit, (found,) in zip(
+                units, pool.map(lambda unit: unit.read(store, measure, COUNTS), units), strict=True
+            ):
                 at = np.array([places[piece] for piece in unit.pieces], np.int64)
                 own[at] = found
                 of_units.append(at)

@@ -1,13 +1,13 @@
 """Near duplicates: of documents that share a key of their signatures, those that another one makes superfluous.
 
-    measures/pairs/NAME/ngrams-BOUNDS-UNIT.npz            how many files hold the n-grams of a unit's documents that share a key
+    measures/pairs/NAME/ngrams-BOUNDS-UNIT.npz            how many files hold the n-grams of a unit's documents
     measures/pairs/NAME/ngrams-BOUNDS-UNIT-NUMBER.npz     these n-grams
     measures/pairs/NAME/near-BOUNDS.npz                   which of these documents are near duplicates, and of what
 
-A shared key only suggests a pair: each pair is compared by all its n-grams. Documents are taken in the order of how many
-different n-grams they have, the most first, and one goes if it resembles, or is contained in, a document that stays. So nothing
-goes because of a document that goes itself, and the result depends neither on the number of workers nor on the order in which
-they finish.
+A shared key only suggests a pair: each pair is compared by all its n-grams. Documents are taken in the order of how
+many different n-grams they have, the most first, and one goes if it resembles, or is contained in, a document that
+stays. So nothing goes because of a document that goes itself, and the result depends neither on the number of workers
+nor on the order in which they finish.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -42,7 +42,8 @@ from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
 MOST_COMPARED = 32
-"""Of the documents that stay and have a key, a document with that key is compared with so many: those next in length."""
+"""Of the documents that stay and have a key, a document with that key is compared with so many: those next in length.
+"""
 
 WORK_AT_ONCE = 2**24
 """N-grams that are looked up between two checks for a request to stop: a tenth of a second, or a second at worst."""
@@ -56,12 +57,14 @@ FORMAT = 1
 
 ROUNDING = 1e-6
 FOUND = np.dtype([("original", np.int64), ("common", np.int64), ("compared", np.int64), ("left", np.int64)])
-"""Of a document: what it is a near duplicate of, or -1; how many n-grams they have in common; with how many documents it was
-compared; and how many that share a key with it were left out."""
+"""Of a document: what it is a near duplicate of, or -1; how many n-grams they have in common; with how many documents
+it was compared; and how many that share a key with it were left out."""
 
 
 class Part(NamedTuple):
-    """The rows of a unit whose documents share a key with another one, and the file of the store that holds their n-grams."""
+    """The rows of a unit whose documents share a key with another one, and the file of the store that holds their
+    n-grams.
+    """
 
     unit: Unit
     counts: NDArray[np.int64]
@@ -79,7 +82,9 @@ def parts_of(folder: str, near: NearConfig, units: Sequence[Numbered], candidate
     for number, each in enumerate(units):
         rows = np.flatnonzero(candidates[each.documents])
         if len(rows):
-            found.append(Part(each.unit, each.counts, rows, each.documents[rows], f"{folder}/{_ngrams_of(near)}{number:05d}"))
+            found.append(
+                Part(each.unit, each.counts, rows, each.documents[rows], f"{folder}/{_ngrams_of(near)}{number:05d}")
+            )
     return found
 
 
@@ -139,7 +144,9 @@ def _documents(part: Part) -> Iterator[Document]:
 
 
 class NGrams(NamedTuple):
-    """Documents, those with the most n-grams first: where the n-grams of each start in `hashes`, and how many they are."""
+    """Documents, those with the most n-grams first: where the n-grams of each start in `hashes`, and how many they
+    are.
+    """
 
     documents: NDArray[np.int64]
     starts: NDArray[np.int64]
@@ -246,7 +253,8 @@ def _bounds(near: NearConfig) -> str:
 def _compare(
     first: int, hashes: NDArray[np.uint64], starts: NDArray[np.int64], sizes: NDArray[np.int64],
     groups: NDArray[np.signedinteger[Any]], first_group: NDArray[np.int64], group_starts: NDArray[np.int64],
-    kept: NDArray[np.signedinteger[Any]], kept_counts: NDArray[np.int64], least_similarity: float, least_contained: float,
+    kept: NDArray[np.signedinteger[Any]], kept_counts: NDArray[np.int64], least_similarity: float,
+    least_contained: float,
     compared_with: NDArray[np.int64], found: NDArray[np.void], most_work: int,
 ) -> int:  # fmt: skip
     """Compare documents, from this one on, with those before them that stay and share a key, which `kept` lists by key.

@@ -62,7 +62,8 @@ def _slots(hashes: int) -> int:
 
 @dataclass(frozen=True)
 class Overlap(Measure):
-    """How many n-grams each document has in common with evaluation sets, whose hashes are in the store under `key`, and which.
+    """How many n-grams each document has in common with evaluation sets, whose hashes are in the store under `key`, and
+    which.
 
     `first` is the hash of the first one of the shortest that it has in common, and 0 if there is none.
     """
@@ -85,7 +86,9 @@ class Overlap(Measure):
         return max(each.length for each in overlaps(self))
 
     def across(self, lasts: NDArray[np.uint64], firsts: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The n-gram shared where one part ends and the next begins, or 0, by `BorderWords` of shape [P, words] each."""
+        """The n-gram shared where one part ends and the next begins, or 0, by `BorderWords` of shape [P, words]
+        each.
+        """
         words = np.concatenate([lasts, firsts], axis=1)
         starts = starts_of((words != NOTHING).sum(axis=1))
         return find_shared(overlaps(self), words[words != NOTHING], starts)["first"]
@@ -96,7 +99,9 @@ def find_shared(wanted: list[Wanted], words: Hashes, word_starts: Positions) -> 
     counts, firsts = np.zeros(len(word_starts) - 1, np.int32), np.full(len(word_starts) - 1, NOTHING)
     for each in wanted:
         hashes, places, starts = each.places(words, word_starts)
-        texts, at, times = np.unique(np.searchsorted(starts, places, side="right") - 1, return_index=True, return_counts=True)
+        texts, at, times = np.unique(
+            np.searchsorted(starts, places, side="right") - 1, return_index=True, return_counts=True
+        )
         firsts[texts] = np.where(firsts[texts] == NOTHING, hashes[places[at]], firsts[texts])
         counts[texts] += times.astype(np.int32)
     return {"ngrams": counts, "first": firsts}
@@ -222,7 +227,9 @@ def find_words(text: bytes, wanted: Iterable[Wanted]) -> Shared | None:
 
 
 class Sharing:
-    """What documents share with the evaluation sets that decisions kept out, of which their manifest says `kept_out`."""
+    """What documents share with the evaluation sets that decisions kept out, of which their manifest says
+    `kept_out`.
+    """
 
     def __init__(self, store: Store, kept_out: Mapping[str, Any]) -> None:
         self.overlap, self.files = Overlap(store.url, kept_out["key"]), kept_out["files"]

@@ -1,4 +1,6 @@
-"""What is to be decided: the raw text of all corpora, the tests that each document is put to, and what those measure."""
+"""What is to be decided: the raw text of all corpora, the tests that each document is put to, and what those
+measure.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -29,11 +29,15 @@ PIECE = re.compile(r"\S{1,20}")
 """A word, or a part of a long one, such as a sentence of a script without spaces."""
 
 WORDS = 600
-"""Such pieces of each text that are compared from the first difference on: the time grows with the square of their number."""
+"""Such pieces of each text that are compared from the first difference on: the time grows with the square of their
+number.
+"""
 
 
 def side_by_side(one: str, other: str) -> Iterator[str]:
-    """The first words that two texts have differently: those of a document at the left, of its original at the right."""
+    """The first words that two texts have differently: those of a document at the left, of its original at the
+    right.
+    """
     if PIECE.findall(one) == PIECE.findall(other):
         yield "  they differ in white space alone"
         yield ""
@@ -48,7 +52,8 @@ def _rows(one: str, other: str) -> Iterator[tuple[str, str]]:
     yield "this document", "the one that it is a duplicate of"
     left, right = list(PIECE.finditer(one)), list(PIECE.finditer(other))
     same = next(
-        (at for at, (mine, its) in enumerate(zip(left, right, strict=False)) if mine[0] != its[0]), min(len(left), len(right))
+        (at for at, (mine, its) in enumerate(zip(left, right, strict=False)) if mine[0] != its[0]),
+        min(len(left), len(right)),
     )
     start = max(0, same - CONTEXT)
     left, right = left[start : start + WORDS], right[start : start + WORDS]
@@ -74,7 +79,13 @@ ADDRESS = re.compile(r"(.+)#([1-9]\d*)")
 
 
 def tell(
-    url: str, reason: str | None, document: str | None, corpus: str | None, key: str | None, examples: int, as_json: bool
+    url: str,
+    reason: str | None,
+    document: str | None,
+    corpus: str | None,
+    key: str | None,
+    examples: int,
+    as_json: bool,
 ) -> int:
     """Print what was decided; returns the exit status."""
     try:
@@ -103,7 +114,9 @@ def tell(
 def _parse(document: str) -> tuple[str, int]:
     match = ADDRESS.fullmatch(document)
     if match is None:
-        raise ConfigError(f"--document {document!r}: expected PATH#N, the file and the number of a document in it, from 1")
+        raise ConfigError(
+            f"--document {document!r}: expected PATH#N, the file and the number of a document in it, from 1"
+        )
     return match[1], int(match[2])
 
 
@@ -113,7 +126,8 @@ def _alike(decided: Decided, corpus: CorpusConfig) -> dict[str, Any]:
     return {
         "similarities": [{"least": least, "most": most, "documents": found} for (least, most), found in bins],
         "clusters": [
-            {"original": str(each.original), "duplicates": each.duplicates} for each in decided.clusters(corpus, CLUSTERS)
+            {"original": str(each.original), "duplicates": each.duplicates}
+            for each in decided.clusters(corpus, CLUSTERS)
         ],
     }
 

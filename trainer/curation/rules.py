@@ -1,4 +1,6 @@
-"""Rules: which measure each kind of filter reads. A new kind is a schema, a line here, and its measure if that is new."""
+"""Rules: which measure each kind of filter reads. A new kind is a schema, a line here, and its measure if that is
+new.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple

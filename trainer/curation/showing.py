@@ -74,12 +74,16 @@ class Decided:
             self.corpora = [CorpusConfig(**corpus) for corpus in details["corpora"]]
         except ValidationError as error:
             place = f"{store.path(self.key)}/{MANIFEST}"
-            raise ArtifactError(f"{place} is damaged or of another version of headrace: {in_one_line(error)}") from error
+            raise ArtifactError(
+                f"{place} is damaged or of another version of headrace: {in_one_line(error)}"
+            ) from error
         self.tests = {test.reason: test for test in all_tests(self.options.filters)}
         self._opened: dict[str, CorpusDecisions] = {}
 
     def examples(self, reason: str, corpus: str | None, count: int) -> Iterator[Shown]:
-        """Some documents that go for a reason, from all over a corpus or each. Raises `ConfigError` for an unknown reason."""
+        """Some documents that go for a reason, from all over a corpus or each. Raises `ConfigError` for an unknown
+        reason.
+        """
         if reason not in self.reasons:
             raise ConfigError(f"{self.key} knows no reason {reason!r}; {tell_nearest(reason, self.reasons)}")
         for each in self.named(corpus):
@@ -91,7 +95,9 @@ class Decided:
         """The corpus of this name, or all. Raises `ConfigError` if there is none."""
         found = [each for each in self.corpora if corpus in (None, each.name)]
         if not found:
-            raise ConfigError(f"{self.key} knows no corpus {corpus!r}; it has {', '.join(each.name for each in self.corpora)}")
+            raise ConfigError(
+                f"{self.key} knows no corpus {corpus!r}; it has {', '.join(each.name for each in self.corpora)}"
+            )
         return found
 
     def document(self, path: str, number: int, name: str | None = None) -> Iterator[Shown]:
@@ -105,7 +111,9 @@ class Decided:
             own = self.of(corpus.name)
             named = [piece.path for piece in own.pieces if spelt & {piece.path, piece.key}]
             if len(set(named)) > 1:
-                raise ConfigError(f"{path!r} is the name of several files: {', '.join(sorted(set(named)))}; name one of these")
+                raise ConfigError(
+                    f"{path!r} is the name of several files: {', '.join(sorted(set(named)))}; name one of these"
+                )
             places = [place for place, piece in enumerate(own.pieces) if piece.path in named]
             if places:
                 first, end = own.starts[places[0]], own.starts[places[-1] + 1]
@@ -114,7 +122,9 @@ class Decided:
                 known = True
                 yield self.show(corpus, int(first) + number - 1)
         if not known:
-            raise ConfigError(f"{self.key} decides about no file {path!r}; name it as the configuration's paths find it")
+            raise ConfigError(
+                f"{self.key} decides about no file {path!r}; name it as the configuration's paths find it"
+            )
 
     def of(self, corpus: str) -> CorpusDecisions:
         if corpus not in self._opened:
@@ -172,7 +182,8 @@ class Decided:
             share = f"they are the same but for {', '.join(normalised)}" if normalised else "they are the same"
         else:
             share = (
-                f"the similarity of their n-grams is {own.similarity[at]:.2f}, and that one has {own.contained[at]:.0%} of its"
+                f"the similarity of their n-grams is {own.similarity[at]:.2f}, and that one has "
+                f"{own.contained[at]:.0%} of its"
             )
         if its_reason == KEPT:
             return f"{place} stays in its place; {share}"
@@ -208,8 +219,8 @@ class Decided:
             for each in self.clusters(corpus, 1):
                 if each.duplicates >= max(LEAST_IN_CLUSTER, LARGE_CLUSTER * documents):
                     yield (
-                        f"corpus {corpus.name!r}: {each.duplicates:,} of its documents ({each.duplicates / documents:.1%}) are "
-                        f"duplicates of one, {each.original}"
+                        f"corpus {corpus.name!r}: {each.duplicates:,} of its documents "
+                        f"({each.duplicates / documents:.1%}) are duplicates of one, {each.original}"
                     )
 
     def _find(self, document: int) -> tuple[CorpusConfig, int]:
@@ -233,10 +244,13 @@ class Decided:
             own.pieces[at], corpus, ignore, self.options.transform, columns=columns_of(self.tests.values())
         )
         try:  # to the end of the piece, where it is compared with its digest
-            return Batch([document for place, document in enumerate(documents) if place == number - int(own.starts[at])])
+            return Batch(
+                [document for place, document in enumerate(documents) if place == number - int(own.starts[at])]
+            )
         except ChangedFile as error:
             raise ArtifactError(
-                f"{own.pieces[at].path} is not as it was when it was decided about; run the job again, which decides anew"
+                f"{own.pieces[at].path} is not as it was when it was decided about; run the job again, which decides "
+                "anew"
             ) from error
 
 

@@ -33,8 +33,8 @@ def describe_decisions(details: Mapping[str, Any]) -> str:
         return told
     near = NearConfig.model_construct(**options)
     return (
-        f"{told}; near duplicates: a similarity of at least {near.least_similarity:g}, or {near.least_contained:.0%} contained "
-        f"in another document, by {near.ngram}-grams; {near.bands} bands of {near.rows} minima find "
+        f"{told}; near duplicates: a similarity of at least {near.least_similarity:g}, or {near.least_contained:.0%} "
+        f"contained in another document, by {near.ngram}-grams; {near.bands} bands of {near.rows} minima find "
         f"{near.found(0.8):.1%} of the pairs at 0.8{_told_compared(details['compared'])}"
     )
 
@@ -61,8 +61,8 @@ def _tell_losses(tables: Mapping[str, Any]) -> Iterator[str]:
             if table[0][what] < LEAST_KEPT * total:
                 largest = max(table[1:], key=lambda line: line[what])
                 yield (
-                    f"corpus {corpus!r}: {table[0][what] / total:.1%} of its {what} stay; most go as {largest['reason']!r}; "
-                    "`headrace curation show` lists examples"
+                    f"corpus {corpus!r}: {table[0][what] / total:.1%} of its {what} stay; most go as "
+                    f"{largest['reason']!r}; `headrace curation show` lists examples"
                 )
                 break
 
@@ -71,7 +71,7 @@ def tell_frequent(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """N-grams of evaluation sets that drop many documents, in words."""
     for line in lines:
         yield (
-            f"corpus {line['corpus']!r}: {line['documents'] / line['of']:.1%} of {plural(line['of'], 'document')} go because "
-            f"they share the words {line['words']!r} with {line['example']}; if that is a common phrase, such as a licence's, "
-            "remove it from the evaluation file, or raise data.curation.decontaminate.ngram"
+            f"corpus {line['corpus']!r}: {line['documents'] / line['of']:.1%} of {plural(line['of'], 'document')} go "
+            f"because they share the words {line['words']!r} with {line['example']}; if that is a common phrase, such "
+            "as a licence's, remove it from the evaluation file, or raise data.curation.decontaminate.ngram"
         )

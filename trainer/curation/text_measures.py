@@ -109,7 +109,9 @@ class Score(Measure):
     name: ClassVar[str] = "score"
 
     def __call__(self, batch: Batch) -> Rows:
-        return {"score": np.array([document.columns.get(self.column, np.nan) for document in batch.documents], np.float64)}
+        return {
+            "score": np.array([document.columns.get(self.column, np.nan) for document in batch.documents], np.float64)
+        }
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,9 @@ def _columns(rows: NDArray[Any]) -> Rows:
 
 
 def _number(value: Any) -> float:
-    """What a function of the user's returned, as bounds are compared with it. Raises `ValueError` for what is no number."""
+    """What a function of the user's returned, as bounds are compared with it. Raises `ValueError` for what is no
+    number.
+    """
     if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)) or value != value:
         raise ValueError(f"{reprlib.repr(value)}, expected true, false or a number")
     try:

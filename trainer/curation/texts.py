@@ -35,7 +35,9 @@ class Words(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """The lines of all texts as `str.splitlines` cuts them: characters `[first, end)` each, without what ends the line."""
+    """The lines of all texts as `str.splitlines` cuts them: characters `[first, end)` each, without what ends the
+    line.
+    """
 
     first: Positions
     end: Positions

@@ -37,8 +37,8 @@ class CsvSettings(Protocol):
 def csv_dialect(settings: CsvSettings, path: str) -> dict[str, Any]:
     """How a file is read, as options of `csv.reader`: delimiter and quoting as given, else by the file's name.
 
-    Files with tabs between columns are not quoted unless it is said, as a quote there is a text's own. Quoted ones are read
-    strictly, because a stray quote would otherwise make one text out of many records and say nothing.
+    Files with tabs between columns are not quoted unless it is said, as a quote there is a text's own. Quoted ones are
+    read strictly, because a stray quote would otherwise make one text out of many records and say nothing.
     """
     delimiter = settings.delimiter or ("\t" if ".tsv" in path.rsplit("/", 1)[-1].lower() else ",")
     quoted = delimiter != "\t" if settings.quoting is None else settings.quoting
@@ -58,7 +58,9 @@ def quoting_hint(settings: CsvSettings, path: str) -> str:
 
 
 def delimiter_hint(header: Sequence[str], wanted: Sequence[str]) -> str:
-    """What to try if a first row lacks a column: another delimiter, if one divides it into columns of which some are wanted."""
+    """What to try if a first row lacks a column: another delimiter, if one divides it into columns of which some are
+    wanted.
+    """
     for delimiter, spelt in DELIMITERS.items():
         if set(wanted) & {name.strip(' "') for cell in header if delimiter in cell for name in cell.split(delimiter)}:
             return f"; its columns seem to be divided by {spelt}: set delimiter to {delimiter!r}"
@@ -87,7 +89,9 @@ def never_ends(error: csv.Error) -> bool:
 
 
 class QuoteWatch:
-    """Looks at the records of a file for signs that its quote characters mean something else than they are taken for."""
+    """Looks at the records of a file for signs that its quote characters mean something else than they are taken
+    for.
+    """
 
     def __init__(self, settings: CsvSettings, path: str) -> None:
         self._quoted = is_quoted(csv_dialect(settings, path))
@@ -112,16 +116,18 @@ class QuoteWatch:
         others = self._records - self._odd
         if not self._quoted and self._assumed:
             log.warning(
-                "%s: a text stands in quotes, its own quotes doubled%s, but quote characters are taken as text in files with "
-                "tabs between columns; if they quote here, set quoting to true", self._first(), more,
+                "%s: a text stands in quotes, its own quotes doubled%s, but quote characters are taken as text in "
+                "files with tabs between columns; if they quote here, set quoting to true", self._first(), more,
             )  # fmt: skip
         elif self._quoted and self._odd <= RARE * self._records and self._characters <= SHORT_TEXT * others:
             log.warning(
-                "%s: a record in quotes goes on over line ends%s, while the other %s are short and on a line each: are several "
-                "records taken for one%s?", self._first(), more, f"{others:,}", UNQUOTE,
+                "%s: a record in quotes goes on over line ends%s, while the other %s are short and on a line each: are "
+                "several records taken for one%s?", self._first(), more, f"{others:,}", UNQUOTE,
             )  # fmt: skip
 
 
 def _is_escaped(text: str) -> bool:
     """Whether a text is written as csv writes one that holds quotes."""
-    return len(text) > 3 and text[0] == text[-1] == '"' and '""' in text[1:-1] and '"' not in text[1:-1].replace('""', "")
+    return (
+        len(text) > 3 and text[0] == text[-1] == '"' and '""' in text[1:-1] and '"' not in text[1:-1].replace('""', "")
+    )

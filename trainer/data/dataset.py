@@ -1,13 +1,15 @@
 """Windows in which documents are told apart: attention stays within each, as positions begin anew with it.
 
-Families of `transformers` mask by such positions where they are given no mask. The first token of a document is not predicted,
-as nothing stands before it that it could be predicted from: so losses are those of the documents by themselves.
+Families of `transformers` mask by such positions where they are given no mask. The first token of a document is not
+predicted, as nothing stands before it that it could be predicted from: so losses are those of the documents by
+themselves.
 
 The windows of packed documents as inputs of a model.
 
 Masks of windows: a pure function of a key, such as the seed and the number of a sample, and of the window's tokens.
 
-So they are the same on any number of ranks and after any interruption; another pass over a window masks others of its tokens.
+So they are the same on any number of ranks and after any interruption; another pass over a window masks others of its
+tokens.
 
 Batches in the data order, read ahead by a thread.
 
@@ -74,7 +76,9 @@ class CorpusWindows(Protocol):
 
 
 def document_positions(tokens_T: I64, end_id: int) -> I64:
-    """The place of each token in its document, or in what the window has of it; its end token is its last. Shape [T]."""
+    """The place of each token in its document, or in what the window has of it; its end token is its last. Shape
+    [T].
+    """
     places = np.arange(len(tokens_T), dtype=np.int64)
     begins = np.concatenate(([True], tokens_T[:-1] == end_id))
     return places - np.maximum.accumulate(np.where(begins, places, 0))
@@ -123,8 +127,8 @@ class DocumentWindows(PlainWindows):
 class PackedWindows:
     """The packed windows of one corpus, numbered through all its shards; `counts` are those of each shard.
 
-    `pack` packs a shard: when it is first looked at, and again if it comes back after it was let go of. What a window has no
-    documents for is filled up with `fill_id`, which is not predicted, and seen by no document.
+    `pack` packs a shard: when it is first looked at, and again if it comes back after it was let go of. What a window
+    has no documents for is filled up with `fill_id`, which is not predicted, and seen by no document.
     """
 
     looks_at_batch = True
@@ -189,14 +193,18 @@ class PackedWindows:
 
 
 class Masked(NamedTuple):
-    """A window as the model reads it, and the token to be told at each position that is predicted; both of shape [T]."""
+    """A window as the model reads it, and the token to be told at each position that is predicted; both of shape
+    [T].
+    """
 
     input_ids: NDArray[np.int64]
     labels: NDArray[np.int64]
 
 
 def predicted_in(length: int, fraction: float) -> int:
-    """How many tokens of a window are predicted: the same for all of a length, so that a batch's number needs no counting."""
+    """How many tokens of a window are predicted: the same for all of a length, so that a batch's number needs no
+    counting.
+    """
     return max(1, round(fraction * length))
 
 
@@ -233,8 +241,8 @@ READ_AHEAD = 2
 class Batch(NamedTuple):
     """A rank's share of a global batch: what the objective is called with for each micro-batch, by name.
 
-    `targets` are what the losses of all ranks' shares are a sum over: predicted tokens, or examples, or their weights. `tokens`
-    are read.
+    `targets` are what the losses of all ranks' shares are a sum over: predicted tokens, or examples, or their weights.
+    `tokens` are read.
     """
 
     micro_batches: Sequence[Mapping[str, torch.Tensor]]
@@ -290,7 +298,9 @@ def open_dataset(
     sets = [open_shards(store, ref.key) for ref in data.shards]
     windows = [_open_windows(store, s, training) for s in sets]
     _check_cache(store, sets, windows, training, plan)
-    orders = [CorpusOrder(training.seed, s.corpus, w.counts, training.locality) for s, w in zip(sets, windows, strict=True)]
+    orders = [
+        CorpusOrder(training.seed, s.corpus, w.counts, training.locality) for s, w in zip(sets, windows, strict=True)
+    ]
     order = DataOrder(training.seed, orders, [corpus.probability for corpus in plan.corpora])
     held_out = [open_held_out(store, s, training.context, max_held_out, training.masks_documents) for s in sets]
     return Dataset(windows, order, held_out)
@@ -324,8 +334,12 @@ def read_batch(number: int, plan: StepPlan, order: DataOrder, windows: Sequence[
     rows = [windows[corpus].inputs(int(place)) for corpus, place in zip(corpora[own], places[own], strict=True)]
     parts = {name: torch.from_numpy(np.stack([row[name] for row in rows])).split(plan.micro_batch) for name in rows[0]}
     micro_batches = [dict(zip(parts, each, strict=True)) for each in zip(*parts.values(), strict=True)]
-    targets, tokens = np.sum([windows[corpus].count(places[corpora == corpus]) for corpus in np.unique(corpora)], axis=0)
-    return Batch(micro_batches, max(1, int(targets)), int(tokens))  # a batch of which nothing is predicted has the loss 0
+    targets, tokens = np.sum(
+        [windows[corpus].count(places[corpora == corpus]) for corpus in np.unique(corpora)], axis=0
+    )
+    return Batch(
+        micro_batches, max(1, int(targets)), int(tokens)
+    )  # a batch of which nothing is predicted has the loss 0
 
 
 def _check_cache(
@@ -337,8 +351,8 @@ def _check_cache(
     for shards, cut, corpus in zip(sets, windows, plan.corpora, strict=True):
         count = None
         if training.locality is not None:
-            # What is read by the fastest rank ahead of the slowest, from its first group to its last, and the one that comes
-            # next; a group is taken for one of the usual size.
+            # What is read by the fastest rank ahead of the slowest, from its first group to its last, and the one that
+            # comes next; a group is taken for one of the usual size.
             samples = (READ_AHEAD + 2) * training.global_batch * corpus.probability
             group = training.locality * len(cut) / len(cut.counts)
             count = training.locality * (math.ceil(samples / group) + 2)

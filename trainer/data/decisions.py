@@ -7,8 +7,8 @@ What curation decided, as an artifact: for each document of each piece, whether 
     CORPUS.npz       counts      int64, the documents of each piece, in the order of pieces.json
                      reasons     uint8, one a document: 0 if it stays, else a number of the manifest's list of reasons
                      duplicates  int64, the documents, counted from 0 in this corpus, that are duplicates of another
-                     originals   int64, those others, counted from 0 over all corpora: the first of exact copies, which may be
-                                 a near duplicate of a further one, and of near duplicates the one that stays
+                     originals   int64, those others, counted from 0 over all corpora: the first of exact copies, which
+                                 may be a near duplicate of a further one, and of near duplicates the one that stays
                      similarity  float32, the Jaccard similarity of the two sets of n-grams; 1 of exact copies
                      contained   float32, the share of the duplicate's n-grams that the original has; 1 of exact copies
     pieces.json      by corpus, the pieces that were decided about, in their order
@@ -42,7 +42,9 @@ log = logging.getLogger(__name__)
 
 
 TRANSFORM_FORMAT = 1
-"""Raised when a transformation gives other text, so that what was made of the old is not taken for what would be made now."""
+"""Raised when a transformation gives other text, so that what was made of the old is not taken for what would be made
+now.
+"""
 
 EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 """It begins where such a run of characters does: else each of them would be tried as a beginning."""
@@ -61,7 +63,9 @@ def mask_ip(text: str) -> str:
 
 
 def _mask_ip6(found: re.Match[str]) -> str:
-    """What stands for a number of IP version 6; what may as well be a slice or a name of a program, such as 1::2, stays."""
+    """What stands for a number of IP version 6; what may as well be a slice or a name of a program, such as 1::2,
+    stays.
+    """
     groups = [group for group in found[0].split(":") if group]
     try:
         ipaddress.IPv6Address(found[0])
@@ -77,8 +81,8 @@ MASKS = {"email": mask_email, "ip": mask_ip}
 class Decided:
     """What was decided of a piece: which of its documents stay, in packed bits, of how many.
 
-    `goes_on` is whether the first part of the file's next piece stays, which a document that is cut between them needs to
-    know: its end is marked where the last part of it stands that stays.
+    `goes_on` is whether the first part of the file's next piece stays, which a document that is cut between them needs
+    to know: its end is marked where the last part of it stands that stays.
     """
 
     documents: int
@@ -136,8 +140,8 @@ def _kept(documents: Iterator[Document], piece: Piece, decided: Decided) -> Iter
     if number + 1 != len(bits):
         found = "more" if number >= len(bits) else str(number + 1)
         raise ArtifactError(
-            f"{piece.path}: piece {piece.index} has {found} documents, {len(bits)} were decided about: the decisions are of "
-            "other raw text; start the command again, which decides anew"
+            f"{piece.path}: piece {piece.index} has {found} documents, {len(bits)} were decided about: the decisions "
+            "are of other raw text; start the command again, which decides anew"
         )
 
 
@@ -148,7 +152,9 @@ LISTED = TypeAdapter(dict[str, list[Piece]])
 
 
 class CorpusDecisions(NamedTuple):
-    """What was decided of one corpus; `first` is the number of its first document over all corpora, `place` for messages."""
+    """What was decided of one corpus; `first` is the number of its first document over all corpora, `place` for
+    messages.
+    """
 
     place: str
     pieces: list[Piece]
@@ -175,11 +181,13 @@ class CorpusDecisions(NamedTuple):
         return int(np.searchsorted(self.starts, number, side="right")) - 1
 
     def of_pieces(self, pieces: Sequence[Piece], corpus: CorpusConfig) -> dict[Piece, Decided]:
-        """What was decided of each piece, of those of which not all stay. Raises `ArtifactError` if they are other pieces."""
+        """What was decided of each piece, of those of which not all stay. Raises `ArtifactError` if they are other
+        pieces.
+        """
         if identities(self.pieces) != identities(pieces):
             raise ArtifactError(
-                f"the decisions in {self.place} are of other raw files than those that are there now; start the command again, "
-                "which decides anew, and if it says the same, delete them"
+                f"the decisions in {self.place} are of other raw files than those that are there now; start the "
+                "command again, which decides anew, and if it says the same, delete them"
             )
         kept, starts = self.reasons == 0, self.starts
         found = {}
@@ -208,7 +216,9 @@ class Reader:
         return read_curated(piece, self.corpus, on_bad, self.transform, self.of_piece(piece))
 
 
-def open_reader(store: Store, data: DataConfig, corpus: CorpusConfig, pieces: Sequence[Piece], key: str | None) -> Reader:
+def open_reader(
+    store: Store, data: DataConfig, corpus: CorpusConfig, pieces: Sequence[Piece], key: str | None
+) -> Reader:
     """How a corpus is read, by the decisions of that key; without one all documents stay."""
     transform = data.curation.transform if data.curation else None
     decided = open_decisions(store, key, corpus.name).of_pieces(pieces, corpus) if key is not None else {}
@@ -240,7 +250,9 @@ def read_decisions(store: Store, key: str) -> Manifest:
 
 
 def corpora_left(store: Store, data: DataConfig, decisions: ArtifactRef | None) -> list[CorpusConfig]:
-    """The corpora of which documents stay, all while nothing is decided. Another's are all duplicates of documents of these."""
+    """The corpora of which documents stay, all while nothing is decided. Another's are all duplicates of documents of
+    these.
+    """
     if decisions is None or not decisions.content:
         return data.corpora
     table = read_decisions(store, decisions.key).details["table"]
@@ -263,7 +275,9 @@ def decisions_alike(store: Store, key: str, corpus: str) -> list[str]:
         except ArtifactError as error:
             log.warning("%s: nothing is said of it", error)
             return False
-        return identities(found.pieces) == identities(wanted.pieces) and np.array_equal(found.reasons == 0, wanted.reasons == 0)
+        return identities(found.pieces) == identities(wanted.pieces) and np.array_equal(
+            found.reasons == 0, wanted.reasons == 0
+        )
 
     others = (f"{KIND}/{name}" for name in store.names(KIND))
     return [key, *(other for other in others if other != key and is_alike(other))]
@@ -279,7 +293,9 @@ def _read_as(manifest: Manifest, corpus: str) -> list[Any] | None:
 
 
 def open_decisions(store: Store, key: str, corpus: str) -> CorpusDecisions:
-    """What was decided of one corpus. Raises `ArtifactError` if that is missing or damaged, or nothing was decided of it."""
+    """What was decided of one corpus. Raises `ArtifactError` if that is missing or damaged, or nothing was decided of
+    it.
+    """
     manifest = read_decisions(store, key)
     firsts: Mapping[str, int] = manifest.details["first_documents"]
     pieces = read_pieces(store, key, manifest)

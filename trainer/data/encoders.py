@@ -77,10 +77,11 @@ ENGINES: dict[str, Callable[[TokenizerInfo], Encode]] = {
 
 
 def settle_engine(store: Store, corpus: str, wanted: str, tokenizer: TokenizerInfo, samples: Sequence[bytes]) -> str:
-    """The engine to use, as `choose_engine` says; where it has approved the wanted one of all this before, that is remembered.
+    """The engine to use, as `choose_engine` says; where it has approved the wanted one of all this before, that is
+    remembered.
 
-    What is remembered of a corpus is what its last samples were compared with: the text, the tokenizer, the libraries and the
-    kind of machine.
+    What is remembered of a corpus is what its last samples were compared with: the text, the tokenizer, the libraries
+    and the kind of machine.
     """
     place = f"cache/engine-{corpus}.json"
     versions = [version(name) for name in ENGINES]
@@ -112,7 +113,9 @@ def choose_engine(wanted: str, tokenizer: TokenizerInfo, samples: Iterable[bytes
         if not np.array_equal(got, reference):
             start = documents[number][:40]
             log.warning(
-                "engine %s and `tokenizers` disagree on a sampled document (%r…): using the slower `tokenizers`", wanted, start
+                "engine %s and `tokenizers` disagree on a sampled document (%r…): using the slower `tokenizers`",
+                wanted,
+                start,
             )
             return "tokenizers"
     return wanted

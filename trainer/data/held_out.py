@@ -13,9 +13,11 @@ from trainer.store.storage import Store
 
 
 class HeldOutWindows:
-    """Windows that overlap by one token, so that each token but a shard's first is predicted once; or `most`, evenly chosen.
+    """Windows that overlap by one token, so that each token but a shard's first is predicted once; or `most`, evenly
+    chosen.
 
-    A part of them is a list of each one's shard and first token: which they are is arithmetic, so that millions take no memory.
+    A part of them is a list of each one's shard and first token: which they are is arithmetic, so that millions take no
+    memory.
     """
 
     def __init__(self, lengths: Sequence[int], context: int, most: int | None) -> None:
@@ -46,7 +48,9 @@ class HeldOutWindows:
 
 
 class HeldOut(NamedTuple):
-    """The windows of one corpus's held-out shards: where each begins, and the bytes of text that each token id stands for."""
+    """The windows of one corpus's held-out shards: where each begins, and the bytes of text that each token id stands
+    for.
+    """
 
     name: str
     shards: Shards
@@ -61,8 +65,8 @@ def open_held_out(
 ) -> HeldOut:
     """The held-out windows of a published set; with `document_mask`, documents are told apart in them.
 
-    What tokens stand for is scaled so that all held-out text has the bytes that were counted when the shards were built: for a
-    byte-level tokenizer this changes nothing.
+    What tokens stand for is scaled so that all held-out text has the bytes that were counted when the shards were
+    built: for a byte-level tokenizer this changes nothing.
     """
     totals, token_bytes = shards.details["totals"], None
     if known := totals["validation_token_bytes"]:

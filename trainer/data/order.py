@@ -2,23 +2,23 @@
 
 The order of one corpus's windows: each once a pass, and in another order in the next.
 
-With a locality of G, the shards are permuted, and the windows of G of them at a time: what is read at one time then lies in
-few shards, so that a corpus larger than the disk can be trained on.
+With a locality of G, the shards are permuted, and the windows of G of them at a time: what is read at one time then
+lies in few shards, so that a corpus larger than the disk can be trained on.
 
 The data order as arithmetic: sample number k is a pure function of (seed, k).
 
 Nothing is shuffled or remembered, so any sample can be had at any time at the same cost, and a resumed run sees what an
 uninterrupted one would have seen.
 
-The corpus of sample k is drawn in proportion to the weights by systematic (stratified) rather than independent draws: the
-first n samples hold n * p_i of corpus i, to within a few. Only so is the number of earlier draws from a corpus known
-without counting them, which each-window-once-a-pass needs. The draws are shuffled inside blocks.
+The corpus of sample k is drawn in proportion to the weights by systematic (stratified) rather than independent draws:
+the first n samples hold n * p_i of corpus i, to within a few. Only so is the number of earlier draws from a corpus
+known without counting them, which each-window-once-a-pass needs. The draws are shuffled inside blocks.
 
 The order of labelled examples: each once an epoch, in batches of about the same length.
 
 Global batch `number` is a pure function of the seed, the examples' lengths and the batch size. An epoch's examples are
-permuted; stretches of `GROUP` batches are sorted by length and cut into batches, which are taken in a permuted order. So
-little padding is needed, no example is read twice or left out, and finding a batch costs the same at any step.
+permuted; stretches of `GROUP` batches are sorted by length and cut into batches, which are taken in a permuted order.
+So little padding is needed, no example is read twice or left out, and finding a batch costs the same at any step.
 """
 
 import hashlib
@@ -130,7 +130,9 @@ class CorpusOrder:
         for start in range(0, count, self._locality):
             members = shards[start : start + self._locality].astype(np.int64)
             if windows := int(self._counts[members].sum()):
-                groups.append(Group(first, windows, stable_key(self._seed, "window", self._name, number, start), members))
+                groups.append(
+                    Group(first, windows, stable_key(self._seed, "window", self._name, number, start), members)
+                )
                 first += windows
         return groups
 
@@ -237,7 +239,8 @@ FORMAT = 2
 """Part of a run's identity: a run that began with another order is not continued with this one."""
 
 GROUP = 8
-"""Batches that are sorted together: in batches of 8, padding falls from 36 % to 7 %, and each still holds some variety."""
+"""Batches that are sorted together: in batches of 8, padding falls from 36 % to 7 %, and each still holds some variety.
+"""
 
 
 class EpochOrder:
@@ -251,7 +254,9 @@ class EpochOrder:
         size, batch = len(self._lengths), self._batch
         epoch, index = divmod(number, -(-size // batch))
         first = index - index % GROUP if self._by_length else index
-        places = np.arange(first * batch, min((first + GROUP if self._by_length else first + 1) * batch, size), dtype=np.uint64)
+        places = np.arange(
+            first * batch, min((first + GROUP if self._by_length else first + 1) * batch, size), dtype=np.uint64
+        )
         examples = permute(places, size, stable_key(self._seed, "example", epoch)).astype(np.int64)
         # Stable, so that examples of one length stay in the permuted order, not in that of the file.
         examples = examples[np.argsort(-self._lengths[examples], kind="stable")]

@@ -1,13 +1,15 @@
 """Short samples in windows of one size: best-fit decreasing, the same for the same lengths.
 
-The longest sample comes first, and each goes into the window that it fills best; of windows that it fills alike, into the one
-that has been so full for the shortest time. Of equally long samples the first comes first. Windows are numbered in the order in
-which they were begun. Best-fit decreasing needs at most 11/9 of the fewest windows, and one more (Johnson, 1973).
+The longest sample comes first, and each goes into the window that it fills best; of windows that it fills alike, into
+the one that has been so full for the shortest time. Of equally long samples the first comes first. Windows are numbered
+in the order in which they were begun. Best-fit decreasing needs at most 11/9 of the fewest windows, and one more
+(Johnson, 1973).
 
 Whole documents, packed into windows shard by shard (Ding et al. 2024, "Fewer Truncations Improve Language Modeling").
 
-A document that is longer than a window is cut into pieces of its length, each of which is then a document of its own. The
-windows of a shard follow from its index alone: so they are made when they are needed, and stay where other shards change.
+A document that is longer than a window is cut into pieces of its length, each of which is then a document of its own.
+The windows of a shard follow from its index alone: so they are made when they are needed, and stay where other shards
+change.
 """
 
 from collections.abc import Iterator
@@ -44,12 +46,16 @@ class Packing(NamedTuple):
         return self.samples[self.starts[number] : self.starts[number + 1]]
 
     def sums(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For each window the sum of what is said of its samples: of their lengths, its own. Shapes [N] -> [windows]."""
+        """For each window the sum of what is said of its samples: of their lengths, its own. Shapes [N] ->
+        [windows].
+        """
         return np.add.reduceat(values[self.samples], self.starts[:-1]) if len(self) else np.zeros(0, dtype=np.int64)
 
 
 def pack(lengths: NDArray[np.int64], size: int) -> Packing:
-    """Put samples of these lengths into windows of `size`. Raises `ValueError` for one that is longer, or has no length."""
+    """Put samples of these lengths into windows of `size`. Raises `ValueError` for one that is longer, or has no
+    length.
+    """
     if len(lengths) and not (lengths.min() > 0 and lengths.max() <= size):
         raise ValueError(f"samples have lengths from {lengths.min()} to {lengths.max()}, a window holds 1 to {size}")
     windows: list[list[int]] = []

@@ -1,4 +1,5 @@
-"""Pieces: what shards are made of. A piece is a small file, or a stretch of a large one that begins and ends between records.
+"""Pieces: what shards are made of. A piece is a small file, or a stretch of a large one that begins and ends between
+records.
 
 Where pieces begin depends on the file's bytes and `piece_bytes` alone.
 """
@@ -15,7 +16,15 @@ from trainer.common.errors import CorpusError
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.data.csv_files import csv_dialect, is_quoted
-from trainer.data.raw_files import MAX_RECORD, SourceFile, csv_header, digest_stretch, is_compressed, open_bytes, open_raw
+from trainer.data.raw_files import (
+    MAX_RECORD,
+    SourceFile,
+    csv_header,
+    digest_stretch,
+    is_compressed,
+    open_bytes,
+    open_raw,
+)
 
 LINE_END = re.compile(rb"\r?\n")
 
@@ -25,7 +34,8 @@ Cuts = Callable[[bytes, int], Iterator[int]]
 
 @dataclass(frozen=True)
 class Piece:
-    """The bytes `[start, end)` of a raw file (of a compressed one: all of it; of Parquet: row groups), and their number.
+    """The bytes `[start, end)` of a raw file (of a compressed one: all of it; of Parquet: row groups), and their
+    number.
 
     `size` is what it holds, in bytes (of Parquet: unpacked); `file_bytes` is the whole file's size as it lies there.
     """
@@ -81,7 +91,9 @@ def digest_stretches(source: SourceFile, corpus: CorpusConfig, piece_bytes: int)
         # The first row names the columns of every piece.
         header = digest_stretch(source.path, 0, csv_header(source.path, corpus)[1])
         digests = [digests[0], *(f"{header}:{digest}" for digest in digests[1:])]
-    return [Stretch(start, end, end - start, digest) for (start, end), digest in zip(pairwise(bounds), digests, strict=True)]
+    return [
+        Stretch(start, end, end - start, digest) for (start, end), digest in zip(pairwise(bounds), digests, strict=True)
+    ]
 
 
 def is_cut_within_documents(corpus: CorpusConfig) -> bool:
@@ -172,7 +184,8 @@ def _find_after(file: IO[bytes], offset: int, cuts: Cuts, source: SourceFile) ->
     if position >= source.size:
         return None
     raise CorpusError(
-        f"{source.path}: no end of a record within {MAX_RECORD >> 20} MiB after byte {offset}; is this the right format?"
+        f"{source.path}: no end of a record within {MAX_RECORD >> 20} MiB after byte {offset}; is this the right "
+        "format?"
     )
 
 

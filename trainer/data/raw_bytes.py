@@ -1,8 +1,9 @@
 """Raw bytes digested while they are read, so that nothing is made from others than those that were looked at.
 
-A piece's documents come from a stretch of its file, and of a CSV file's first row as well; both are compared with the digest
-of the last look when they have been read. Compressed files are digested packed. Where a library reads here and there in a
-file (Parquet), the file is compared as a whole afterwards, by one process of a machine as long as it does not change.
+A piece's documents come from a stretch of its file, and of a CSV file's first row as well; both are compared with the
+digest of the last look when they have been read. Compressed files are digested packed. Where a library reads here and
+there in a file (Parquet), the file is compared as a whole afterwards, by one process of a machine as long as it does
+not change.
 """
 
 import hashlib
@@ -23,7 +24,9 @@ from trainer.store.checked_files import require_content
 
 
 class RawBytes:
-    """The bytes `[start, end)` of a raw file as `stream`, unpacked if the file is compressed, digested as they are in it."""
+    """The bytes `[start, end)` of a raw file as `stream`, unpacked if the file is compressed, digested as they are in
+    it.
+    """
 
     def __init__(self, path: str, start: int = 0, end: int = sys.maxsize) -> None:
         self._path, self._open = path, ExitStack()
@@ -55,8 +58,8 @@ class RawBytes:
 def open_piece(piece: Piece, corpus: CorpusConfig) -> Iterator[IO[bytes]]:
     """A stream of a piece's bytes; of Parquet, the whole file.
 
-    At the end of the block, raises `ChangedFile` unless they are those of the last look. So it does in place of any error that
-    reading them led to, but not if the reader gives up early: then nothing is compared.
+    At the end of the block, raises `ChangedFile` unless they are those of the last look. So it does in place of any
+    error that reading them led to, but not if the reader gives up early: then nothing is compared.
     """
     with ExitStack() as open_files:
         if corpus.format == "parquet":
@@ -79,7 +82,9 @@ def require_same(piece: Piece, corpus: CorpusConfig) -> None:
 
 
 class RawFile(NamedTuple):
-    """A raw file: its name for people, which is also what it is remembered by, where its bytes are, and their digest."""
+    """A raw file: its name for people, which is also what it is remembered by, where its bytes are, and their
+    digest.
+    """
 
     name: str
     path: str
@@ -107,8 +112,8 @@ def _require_same(piece: Piece, corpus: CorpusConfig, raw: RawBytes | None) -> N
 
 def _changed(path: str, difference: str) -> ChangedFile:
     return ChangedFile(
-        f"{path} has changed since it was looked at, or is damaged: {difference}; run this again: the file is looked at anew, "
-        "so put back a copy first if it is damaged",
+        f"{path} has changed since it was looked at, or is damaged: {difference}; run this again: the file is looked "
+        "at anew, so put back a copy first if it is damaged",
         path,
     )
 

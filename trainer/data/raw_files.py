@@ -41,12 +41,16 @@ SIGNATURES = {
     b"PAR1": "is a Parquet file; set the format to parquet",
     b"SQLite format 3": "is an SQLite database; export its text, in UTF-8",
 }
-"""What files of other kinds begin with, and what to do about them; a longer beginning comes before one that it begins with."""
+"""What files of other kinds begin with, and what to do about them; a longer beginning comes before one that it begins
+with.
+"""
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A raw file: `key` is its path below the glob's fixed part, `version` changes whenever its bytes may have (if known)."""
+    """A raw file: `key` is its path below the glob's fixed part, `version` changes whenever its bytes may have (if
+    known).
+    """
 
     path: str
     key: str
@@ -86,7 +90,9 @@ def open_bytes(path: str) -> IO[bytes]:
 
 
 def not_text(path: str) -> str | None:
-    """What kind of file it is that turned out not to hold text in UTF-8, and what to do; None if that cannot be told."""
+    """What kind of file it is that turned out not to hold text in UTF-8, and what to do; None if that cannot be
+    told.
+    """
     with open_raw(path) as file:
         head = file.read(max(map(len, SIGNATURES)))
     return next((known for signature, known in SIGNATURES.items() if head.startswith(signature)), None)
@@ -98,7 +104,9 @@ def is_compressed(path: str) -> bool:
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Say of a raw file that cannot be opened, is damaged, or is on a server that is away, which it is: a `CorpusError`."""
+    """Say of a raw file that cannot be opened, is damaged, or is on a server that is away, which it is: a
+    `CorpusError`.
+    """
     try:
         yield
     except PipelineError:
@@ -147,10 +155,11 @@ SAMPLED_BYTES = 4 * 2**20
 
 
 def unpacked_bytes(corpus: CorpusConfig, sources: Sequence[SourceFile]) -> int:
-    """The bytes of a corpus's files, of compressed ones as many as they probably hold; of Parquet, those of the text's column.
+    """The bytes of a corpus's files, of compressed ones as many as they probably hold; of Parquet, those of the text's
+    column.
 
-    The largest of the compressed files are looked at; of the others it is taken that they are packed as much as the middle one
-    of these. Raises `CorpusError` for one that is looked at and damaged.
+    The largest of the compressed files are looked at; of the others it is taken that they are packed as much as the
+    middle one of these. Raises `CorpusError` for one that is looked at and damaged.
     """
     packed = [source for source in sources if source.size and (_compression(source) or corpus.format == "parquet")]
     plain = sum(source.size for source in sources if source not in packed)
@@ -173,7 +182,9 @@ def _ratio(corpus: CorpusConfig, source: SourceFile) -> float:
 
 
 def _column_bytes(source: SourceFile, column: str) -> int:
-    """What a column takes by a Parquet file's own account; of a missing one, which its reader refuses, all that there is."""
+    """What a column takes by a Parquet file's own account; of a missing one, which its reader refuses, all that there
+    is.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 

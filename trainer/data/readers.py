@@ -73,11 +73,11 @@ def refuse(error: RecordError) -> None:
 def read_documents(
     piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns = (), with_empty: bool = False
 ) -> Iterator[Document]:
-    """The documents of a piece, in the file's order; empty ones are left out, unless `with_empty`. Of records, numbers in
-    `columns` are read too.
+    """The documents of a piece, in the file's order; empty ones are left out, unless `with_empty`. Of records, numbers
+    in `columns` are read too.
 
-    Raises `CorpusError` for a damaged file, and `ChangedFile`, after the last document, if the bytes that were read are not
-    those that the piece stands for.
+    Raises `CorpusError` for a damaged file, and `ChangedFile`, after the last document, if the bytes that were read are
+    not those that the piece stands for.
     """
     with reading(piece.path), open_piece(piece, corpus) as file:
         for document in READERS[corpus.format](file, piece, corpus, on_bad, columns):
@@ -96,7 +96,9 @@ def read_head(path: str, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Docume
         yield from READERS[corpus.format](file, whole, corpus, on_bad, ())
 
 
-def read_text(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns) -> Iterator[Document]:
+def read_text(
+    file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns
+) -> Iterator[Document]:
     """One document a file, or one between two separator lines."""
     if corpus.separator is not None:
         yield from _separated(file, piece, corpus.separator.encode(), on_bad)
@@ -106,13 +108,17 @@ def read_text(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad
             yield Document(part, ends=final and piece.last)
 
 
-def read_source(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns) -> Iterator[Document]:
+def read_source(
+    file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns
+) -> Iterator[Document]:
     """Source code: one document a file, with line ends normalised to a newline."""
     for document in read_text(file, piece, corpus, on_bad, columns):
         yield document._replace(text=document.text.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
 
 
-def read_lines(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns) -> Iterator[Document]:
+def read_lines(
+    file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns
+) -> Iterator[Document]:
     """One document a line."""
     for line, offset in _lines(file, piece):
         text = line.rstrip(b"\r\n")
@@ -120,7 +126,9 @@ def read_lines(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBa
             yield Document(text, ends=True)
 
 
-def read_jsonl(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns) -> Iterator[Document]:
+def read_jsonl(
+    file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns
+) -> Iterator[Document]:
     """One JSON object a line, its text in one field. Blank lines are passed over."""
     for line, offset in _lines(file, piece):
         if not line.strip():
@@ -132,10 +140,14 @@ def read_jsonl(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBa
         except (ValueError, RecursionError) as error:
             on_bad(_bad(piece, _line_number(piece, offset), f"not valid JSON: {error}{csv_hint(piece.path)}"))
         else:
-            yield from _field(record, corpus.text_field, piece, partial(_line_number, piece, offset), on_bad, columns=columns)
+            yield from _field(
+                record, corpus.text_field, piece, partial(_line_number, piece, offset), on_bad, columns=columns
+            )
 
 
-def read_csv(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns) -> Iterator[Document]:
+def read_csv(
+    file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns
+) -> Iterator[Document]:
     """One record a row, its text in one column, which the file's first row names."""
     dialect, hint = csv_dialect(corpus, piece.path), quoting_hint(corpus, piece.path)
     rows, watch = _rows(file, piece, dialect, hint), QuoteWatch(corpus, piece.path)
@@ -152,7 +164,9 @@ def read_csv(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad,
     column = header.index(corpus.text_field)
     for row, begin, end, wrong in rows:
         if wrong is None and row and len(row) != len(header):
-            wrong = _bad(piece, _line_number(piece, end), f"{len(row)} columns, the first line names {len(header)}{hint}")
+            wrong = _bad(
+                piece, _line_number(piece, end), f"{len(row)} columns, the first line names {len(header)}{hint}"
+            )
         if wrong is not None:
             on_bad(wrong)
         elif row:
@@ -162,7 +176,9 @@ def read_csv(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad,
     watch.warn()
 
 
-def read_parquet(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns) -> Iterator[Document]:
+def read_parquet(
+    file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns
+) -> Iterator[Document]:
     """One record a row, its text in one column."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -217,7 +233,9 @@ def _parts(file: IO[bytes], piece: Piece, cuts: Cuts) -> Iterator[tuple[bytes, i
             return
         held += block
         if len(held) > MAX_RECORD:
-            raise RecordError(f"{piece.path}: no line end within {MAX_RECORD >> 20} MiB after byte {offset}; is this text?")
+            raise RecordError(
+                f"{piece.path}: no line end within {MAX_RECORD >> 20} MiB after byte {offset}; is this text?"
+            )
         more_to_come = left > 0 if left is not None else len(block) == PART_BYTES
         if more_to_come and (at := max(cuts(held, max(0, len(held) - 65536)), default=None)) is not None:
             yield held[:at], offset, False
@@ -229,7 +247,9 @@ def _lines(file: IO[bytes], piece: Piece) -> Iterator[tuple[bytes, int]]:
     offset = piece.start
     while line := file.readline(MAX_RECORD + 1):
         if len(line) > MAX_RECORD:
-            raise _bad(piece, _line_number(piece, offset), f"longer than {MAX_RECORD >> 20} MiB; is this the right format?")
+            raise _bad(
+                piece, _line_number(piece, offset), f"longer than {MAX_RECORD >> 20} MiB; is this the right format?"
+            )
         skip = len(BOM) if offset == 0 and line.startswith(BOM) else 0
         yield line[skip:], offset + skip
         offset += len(line)
@@ -238,7 +258,8 @@ def _lines(file: IO[bytes], piece: Piece) -> Iterator[tuple[bytes, int]]:
 def _rows(
     file: IO[bytes], piece: Piece, dialect: dict[str, Any], hint: str
 ) -> Iterator[tuple[list[str], int, int, RecordError | None]]:
-    """The rows that begin in the piece, each with the byte offsets of its first and last line, and what is wrong with it.
+    """The rows that begin in the piece, each with the byte offsets of its first and last line, and what is wrong with
+    it.
 
     Raises `RecordError` for a quote that never ends.
     """
@@ -290,12 +311,20 @@ def _separated(file: IO[bytes], piece: Piece, separator: bytes, on_bad: OnBad) -
             lines.append(line)
             size += len(line)
             if size > MAX_RECORD:
-                raise _bad(piece, _line_number(piece, begin), f"no separator line {separator!r} within {MAX_RECORD >> 20} MiB")
+                raise _bad(
+                    piece, _line_number(piece, begin), f"no separator line {separator!r} within {MAX_RECORD >> 20} MiB"
+                )
     yield from gathered()
 
 
 def _field(
-    record: Any, field: str, piece: Piece, number: Callable[[], int], on_bad: OnBad, unit: str = "line", columns: Columns = ()
+    record: Any,
+    field: str,
+    piece: Piece,
+    number: Callable[[], int],
+    on_bad: OnBad,
+    unit: str = "line",
+    columns: Columns = (),
 ) -> Iterator[Document]:
     if not isinstance(record, dict):
         problem = f"a JSON object was expected, found {type(record).__name__}"
@@ -334,7 +363,9 @@ def _not_utf8(piece: Piece, offset: int, error: UnicodeDecodeError) -> RecordErr
     found = error.object[error.start]
     if (known := not_text(piece.path)) is not None:
         return RecordError(f"{piece.path} {known}")
-    return RecordError(f"{piece.path}: byte {offset} (0x{found:02x}) is not valid UTF-8 ({error.reason}); convert it to UTF-8")
+    return RecordError(
+        f"{piece.path}: byte {offset} (0x{found:02x}) is not valid UTF-8 ({error.reason}); convert it to UTF-8"
+    )
 
 
 def _place(piece: Piece, offset: int) -> str:

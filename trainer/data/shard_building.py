@@ -60,7 +60,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class ShardWork:
-    """One shard to build: its number, the fingerprint of what it is made from, its pieces, and what was decided of each."""
+    """One shard to build: its number, the fingerprint of what it is made from, its pieces, and what was decided of
+    each.
+    """
 
     number: int
     fingerprint: str
@@ -117,7 +119,8 @@ def build(recipe: Recipe, shard: ShardWork, advance: Advance) -> ShardRecord:
     with store.staging(about, f"{recipe.key}/{record_file(shard.number)}") as folder:
         documents = partial(shard_documents, recipe, shard, advance)
         record = build_shard(
-            folder, shard.number, shard.fingerprint, shard.raw_bytes, documents, recipe.corpus.max_bad_records, tokenizer,
+            folder, shard.number, shard.fingerprint, shard.raw_bytes, documents, recipe.corpus.max_bad_records,
+            tokenizer,
             encode, recipe.validation_fraction,
         )  # fmt: skip
         for file in record.files:
@@ -139,7 +142,8 @@ def finished_shards(
 ) -> dict[int, ShardRecord]:
     """The wanted shards that exist with intact files, by number; those of older sets are taken over into this one.
 
-    The files of a local store are read. Those of a remote one are looked for, with their sizes, unless all are to be read.
+    The files of a local store are read. Those of a remote one are looked for, with their sizes, unless all are to be
+    read.
     """
     found = find_finished(store, key, corpus, work, content=read_all or store.local is not None)
     return {
@@ -234,7 +238,9 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Break off what is not finished."""
         if self._pool is not None:
             self._broken_off.value = True
@@ -244,8 +250,8 @@ class Workers:
 class _Worker(SpawnProcess):
     """A process that does not import the program that it is started from.
 
-    Nothing that it is sent is defined there. A program may load libraries that take seconds, which each worker would load as
-    well, and one without `if __name__ == "__main__"` would be run from its beginning by each.
+    Nothing that it is sent is defined there. A program may load libraries that take seconds, which each worker would
+    load as well, and one without `if __name__ == "__main__"` would be run from its beginning by each.
     """
 
     def run(self) -> None:

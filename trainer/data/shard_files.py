@@ -1,9 +1,10 @@
 """Windows over token shards: `context` tokens long, one every `stride` tokens, the tail of each shard kept.
 
-The same windows as the reference loops cut: the last window of a shard is its last `context` tokens, and overlaps the one
-before. A shard shorter than one window gives none.
+The same windows as the reference loops cut: the last window of a shard is its last `context` tokens, and overlaps the
+one before. A shard shorter than one window gives none.
 
-Sets of shards in which damage was found while they were read: the next preparation reads all of such a set, and mends it.
+Sets of shards in which damage was found while they were read: the next preparation reads all of such a set, and mends
+it.
 
 The token files of one corpus, fetched as training comes to them, and let go behind it.
 
@@ -99,8 +100,8 @@ AT_A_TIME = 8
 class ShardFiles:
     """The tokens of each shard, read from a local file: the store's own, or a copy in the machine's cache.
 
-    `lengths` are the shards' tokens, known without fetching any; `sums` are the files of their blocks' checksums. A block is
-    compared when this process first reads from it.
+    `lengths` are the shards' tokens, known without fetching any; `sums` are the files of their blocks' checksums. A
+    block is compared when this process first reads from it.
     """
 
     def __init__(
@@ -123,8 +124,8 @@ class ShardFiles:
     def read(self, number: int, start: int, stop: int) -> Tokens:
         """A shard's tokens from one offset to another, or to its end; not to be written to.
 
-        A store that is away is waited for. Raises `ArtifactError` for damaged ones, of which the next preparation of the set is
-        told, and what `Store.fetch` raises.
+        A store that is away is waited for. Raises `ArtifactError` for damaged ones, of which the next preparation of
+        the set is told, and what `Store.fetch` raises.
         """
         stop = min(stop, self.lengths[number])
         if start >= stop:
@@ -147,8 +148,8 @@ class ShardFiles:
     def use(self, now: Iterable[int], ahead: Sequence[int] = ()) -> None:
         """Fetch the first, all at once, and some of the others in their order; let go of what is in neither.
 
-        `ahead` holds the first too, unless it is empty; as long as it is the same object, only what is new is looked at. A file
-        fetched ahead that fails is fetched again when it is read.
+        `ahead` holds the first too, unless it is empty; as long as it is the same object, only what is new is looked
+        at. A file fetched ahead that fails is fetched again when it is read.
         """
         if ahead is not self._ahead or not ahead:
             self._ahead, self._later = ahead, iter(ahead)
@@ -170,7 +171,9 @@ class ShardFiles:
             return self._start(number).result().read(begin, end)
         except DamagedBlock as error:  # though the file is, as a whole, what the manifest says
             path = self._store.path(f"{self._key}/{self._files[number].name}")
-            raise ArtifactError(f"{path} gives other bytes each time: {error}; check this machine's disk and memory") from error
+            raise ArtifactError(
+                f"{path} gives other bytes each time: {error}; check this machine's disk and memory"
+            ) from error
 
     def _start(self, number: int) -> Future[CheckedFile]:
         with self._turn:
@@ -185,7 +188,9 @@ class ShardFiles:
         return CheckedFile(path, file.size, partial(read_made, self._store, self._key, sums))
 
     def _fetch_anew(self, number: int) -> None:
-        """Replace a damaged copy of a remote file. Raises `ArtifactError` for a damaged file of the store, what repairs it."""
+        """Replace a damaged copy of a remote file. Raises `ArtifactError` for a damaged file of the store, what repairs
+        it.
+        """
         file = self._files[number]
         fetch_made(self._store, self._key, file.name, file.sha256, check=True)
         with self._turn:
@@ -209,7 +214,8 @@ class ShardFiles:
 def read_index(store: Store, key: str, file: FileRecord) -> NDArray[np.int64]:
     """The start of each document of a shard, and the end of the last, in tokens.
 
-    A store that is away is waited for. Raises `ArtifactError` for a damaged file, of which the next preparation is told.
+    A store that is away is waited for. Raises `ArtifactError` for a damaged file, of which the next preparation is
+    told.
     """
     try:
         raw = patiently(lambda: read_made(store, key, file))

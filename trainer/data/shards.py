@@ -6,8 +6,8 @@
     validation-00000.*     the same for the held-out documents of the same pieces
     shard-00000.json       the shard's record, written after its files: what it was made from and what it holds
 
-A document of more than a few MiB is stored in parts, each with its own entry in the index; only its last part is followed
-by the end-of-document id.
+A document of more than a few MiB is stored in parts, each with its own entry in the index; only its last part is
+followed by the end-of-document id.
 """
 
 import hashlib
@@ -54,8 +54,8 @@ Item = TypeVar("Item")
 class ShardRecord(BaseModel):
     """One shard: the fingerprint of what it was made from, what it holds, and its files.
 
-    Bytes are those of the documents' text; `validation_token_bytes` is what the held-out tokens stand for, by themselves, and
-    `validation_digest` tells the held-out text from any other, whatever the tokenizer.
+    Bytes are those of the documents' text; `validation_token_bytes` is what the held-out tokens stand for, by
+    themselves, and `validation_digest` tells the held-out text from any other, whatever the tokenizer.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -112,7 +112,9 @@ def write_record(store: Store, key: str, record: ShardRecord) -> None:
 
 
 def read_record(store: Store, key: str) -> ShardRecord | None:
-    """The record in a file; None if there is none or it is damaged, if only by a blank: a set is the same to the last byte."""
+    """The record in a file; None if there is none or it is damaged, if only by a blank: a set is the same to the last
+    byte.
+    """
     try:
         raw = store.read_bytes(key)
         record = ShardRecord.model_validate(unseal(json.loads(raw)))
@@ -196,7 +198,9 @@ def open_shards(store: Store, key: str) -> ShardSet:
 
     index = [records[shard_file(TRAIN, number, "idx")] for number in range(manifest.details["num_shards"])]
     tokenizer = manifest.inputs["tokenizer"].key
-    return ShardSet(key, manifest.details["corpus"], tokenizer, manifest.details, files(TRAIN), files(VALIDATION), index)
+    return ShardSet(
+        key, manifest.details["corpus"], tokenizer, manifest.details, files(TRAIN), files(VALIDATION), index
+    )
 
 
 class _SideWriter:
@@ -217,7 +221,9 @@ class _SideWriter:
 
     def add(self, document: Document, ids: Ids) -> None:
         if len(ids) and int(ids.max()) > self._max_id:
-            raise TokenizerError(f"the engine gave token id {int(ids.max())}; the tokenizer's largest is {self._max_id}")
+            raise TokenizerError(
+                f"the engine gave token id {int(ids.max())}; the tokenizer's largest is {self._max_id}"
+            )
         self._file.write(ids.astype(self._dtype).tobytes())
         if document.ends:
             self._file.write(self._eos)
@@ -232,7 +238,9 @@ class _SideWriter:
         write_sums(tokens, sums)
 
 
-def batches(items: Iterable[Item], enough: int, size: Callable[[Item], int], most: int | None = None) -> Iterator[list[Item]]:
+def batches(
+    items: Iterable[Item], enough: int, size: Callable[[Item], int], most: int | None = None
+) -> Iterator[list[Item]]:
     """Items, some at a time: as many as have at least so much size together, or the `most`."""
     batch: list[Item] = []
     held = 0

@@ -98,7 +98,11 @@ def find_pieces(
         for found in pool.map(look, groups):
             seen.update(found)
     if changed or len(known) > len(sources):
-        fresh = {source.path: [source.size, source.version, seen[source.path]] for source in sources if not _racy(source, now)}
+        fresh = {
+            source.path: [source.size, source.version, seen[source.path]]
+            for source in sources
+            if not _racy(source, now)
+        }
         write_sealed(store, memory, {"files": fresh}, indent=None)
     return [piece for source in sources for piece in pieces_of(source, seen[source.path] or [])]
 
@@ -159,7 +163,10 @@ def _no_match(pattern: str) -> str:
     fs, full = fsspec.url_to_fs(pattern)
     if pattern and fs.isdir(full):
         folder = pattern.rstrip("/")
-        return f"{pattern!r} is a folder; name its files: {f'{folder}/*'!r}, or {f'{folder}/**'!r} with those in its folders"
+        return (
+            f"{pattern!r} is a folder; name its files: {f'{folder}/*'!r}, or {f'{folder}/**'!r} with those in its "
+            "folders"
+        )
     return f"no file matches {pattern!r}; check the path, relative to this folder"
 
 
@@ -190,7 +197,8 @@ RECORDS, HEAD_BYTES = 256, 2**20
 """How many records of a file are looked at, and about how many bytes of text."""
 
 MOST_NULLS = 0.01
-"""The share of NUL characters from which on a file is taken for binary; other control characters are some text's own."""
+"""The share of NUL characters from which on a file is taken for binary; other control characters are some text's own.
+"""
 
 FEW_NULLS = 32
 """NUL characters that a file of any size may hold."""
@@ -252,16 +260,20 @@ def _look_at(path: str, corpus: CorpusConfig, bad: BadRecords) -> int:
     if nulls > max(MOST_NULLS * characters, FEW_NULLS):
         utf16 = alternating > 0.5 * characters
         like = "as in UTF-16 without a byte order mark" if utf16 else "as in a binary file, or in UTF-16"
-        convert = f"convert it, such as by `iconv -f {_utf16(path)} -t UTF-8`, or leave" if utf16 else "convert it, or leave"
+        convert = (
+            f"convert it, such as by `iconv -f {_utf16(path)} -t UTF-8`, or leave" if utf16 else "convert it, or leave"
+        )
         raise CorpusError(
-            f"corpus {corpus.name!r}: {path}: of its first {count(characters)} characters, {nulls / characters:.0%} are "
-            f"NUL, {like}; expected text in UTF-8: {convert} the file out of data.corpora's paths"
+            f"corpus {corpus.name!r}: {path}: of its first {count(characters)} characters, {nulls / characters:.0%} "
+            f"are NUL, {like}; expected text in UTF-8: {convert} the file out of data.corpora's paths"
         )
     return documents
 
 
 def _utf16(path: str) -> str:
-    """Which order of bytes a file in UTF-16 has whose letters are Latin: in big-endian order, the first byte of each is 0."""
+    """Which order of bytes a file in UTF-16 has whose letters are Latin: in big-endian order, the first byte of each is
+    0.
+    """
     with open_raw(path) as file:
         head = file.read(HEAD_BYTES)
     return "UTF-16BE" if head[::2].count(0) > head[1::2].count(0) else "UTF-16LE"

@@ -1,4 +1,6 @@
-"""The step plan: how many windows, steps and tokens a run has, and how often each corpus is drawn; the trainer asserts it."""
+"""The step plan: how many windows, steps and tokens a run has, and how often each corpus is drawn; the trainer asserts
+it.
+"""
 
 import logging
 import math
@@ -28,7 +30,9 @@ def plan_run(store: Store, data: PreparedData, training: TrainingConfig, ranks: 
     from trainer.data.shards import open_shards  # need numpy, as plans that are only read do not
 
     sets = [open_shards(store, ref.key) for ref in data.shards]
-    return make_plan(training, manifests, ranks, {each.corpus: count_packed(store, each, training.context) for each in sets})
+    return make_plan(
+        training, manifests, ranks, {each.corpus: count_packed(store, each, training.context) for each in sets}
+    )
 
 
 def make_plan(
@@ -36,8 +40,8 @@ def make_plan(
 ) -> StepPlan:
     """Plan a pretraining run; of packed documents, given the windows of each shard of each corpus.
 
-    Corpus i is drawn with probability n_i ** alpha / sum_j n_j ** alpha, n in training tokens. Raises `CorpusError` for a
-    corpus smaller than one window, `ConfigError` for batches that do not divide and a warm-up beyond the end.
+    Corpus i is drawn with probability n_i ** alpha / sum_j n_j ** alpha, n in training tokens. Raises `CorpusError` for
+    a corpus smaller than one window, `ConfigError` for batches that do not divide and a warm-up beyond the end.
     """
     if packed is None:
         windows, unused = _cut_stream(training, shard_sets)
@@ -50,7 +54,9 @@ def make_plan(
     weights = {name: counts[name]["tokens"] ** training.alpha for name in windows}
     probability = {name: weight / sum(weights.values()) for name, weight in weights.items()}
     total = sum(counts[name]["tokens"] for name in windows)
-    per_window = {name: training.context if packed is None else counts[name]["tokens"] / windows[name] for name in windows}
+    per_window = {
+        name: training.context if packed is None else counts[name]["tokens"] / windows[name] for name in windows
+    }
     return StepPlan(
         corpora=[
             CorpusPlan(
@@ -84,8 +90,8 @@ def _cut_stream(training: TrainingConfig, shard_sets: list[Manifest]) -> tuple[d
         unused[name] = sum(size for size in sizes if size < training.context)
         if not windows[name]:
             raise CorpusError(
-                f"corpus {name!r} is smaller than one window: its largest shard has {max(sizes)} tokens, training.context is "
-                f"{training.context}; use more text, fewer shards or a smaller context"
+                f"corpus {name!r} is smaller than one window: its largest shard has {max(sizes)} tokens, "
+                f"training.context is {training.context}; use more text, fewer shards or a smaller context"
             )
         if unused[name]:
             log.warning("corpus %s: %d tokens lie in shards shorter than one window, unused", name, unused[name])
@@ -101,8 +107,11 @@ def make_finetune_plan(training: OptimizationConfig, splits: dict[str, int], ran
     )
 
 
-def make_chat_plan(training: OptimizationConfig, windows: "Packing", answer_tokens: int, held_out: int, ranks: int) -> ChatPlan:
-    """Plan a run over windows of conversations, in which so many tokens are predicted; so many conversations are held out.
+def make_chat_plan(
+    training: OptimizationConfig, windows: "Packing", answer_tokens: int, held_out: int, ranks: int
+) -> ChatPlan:
+    """Plan a run over windows of conversations, in which so many tokens are predicted; so many conversations are held
+    out.
 
     Raises `ConfigError` as `plan_batches` does.
     """
@@ -125,7 +134,9 @@ def plan_batches(training: OptimizationConfig, samples: int, ranks: int) -> Plan
     steps_per_epoch = -(-samples // training.global_batch)
     total_steps = training.max_steps or steps_per_epoch * (training.epochs or 1)
     if training.warmup_steps > total_steps:
-        raise ConfigError(f"training.warmup_steps is {training.warmup_steps}, but the whole run has {total_steps} steps")
+        raise ConfigError(
+            f"training.warmup_steps is {training.warmup_steps}, but the whole run has {total_steps} steps"
+        )
     check_patience(training, steps_per_epoch, total_steps)
     return Plan(
         global_batch=training.global_batch,
@@ -143,14 +154,21 @@ def check_patience(training: OptimizationConfig, steps_per_epoch: int, total_ste
     patience, every = training.early_stopping, training.evaluate_every or steps_per_epoch
     if patience is None:
         return
-    evaluations = total_steps // steps_per_epoch + total_steps // every - total_steps // math.lcm(steps_per_epoch, every)
+    evaluations = (
+        total_steps // steps_per_epoch + total_steps // every - total_steps // math.lcm(steps_per_epoch, every)
+    )
     evaluations += bool(total_steps % steps_per_epoch and total_steps % every)  # that of the last step
     if evaluations > patience + 1:
         return
-    when = "at the end of each epoch and of the run" if training.evaluate_every is None else f"every {every} steps, at most"
+    when = (
+        "at the end of each epoch and of the run"
+        if training.evaluate_every is None
+        else f"every {every} steps, at most"
+    )
     raise ConfigError(
-        f"training.early_stopping is {patience}, but the run is evaluated {plural(evaluations, 'time')} in all ({when}), so "
-        "that nothing can stop it early; set a smaller training.evaluate_every, or leave early_stopping out"
+        f"training.early_stopping is {patience}, but the run is evaluated {plural(evaluations, 'time')} in all "
+        f"({when}), so that nothing can stop it early; set a smaller training.evaluate_every, or leave early_stopping "
+        "out"
     )
 
 
@@ -162,7 +180,7 @@ def divide_batch(training: OptimizationConfig, ranks: int) -> tuple[int, int]:
     micro_batch = training.micro_batch or share
     if share % micro_batch:
         raise ConfigError(
-            f"training.global_batch {training.global_batch} on {ranks} ranks is {share} samples each, which micro_batch "
-            f"{micro_batch} does not divide"
+            f"training.global_batch {training.global_batch} on {ranks} ranks is {share} samples each, which "
+            f"micro_batch {micro_batch} does not divide"
         )
     return micro_batch, share // micro_batch

@@ -2,9 +2,10 @@
 
 A corpus to its published shard set, doing only the work that is not already in the store.
 
-Pieces are dealt to shards by a hash of their names, so a changed or added file touches one shard only. Finished shards of
-an interrupted or an older set are found by their fingerprint and checked against their checksums before they are used. Those
-of a set that is published already are read only if the job says so (`verify`), or if damage was found in it.
+Pieces are dealt to shards by a hash of their names, so a changed or added file touches one shard only. Finished shards
+of an interrupted or an older set are found by their fingerprint and checked against their checksums before they are
+used. Those of a set that is published already are read only if the job says so (`verify`), or if damage was found in
+it.
 """
 
 import logging
@@ -63,7 +64,9 @@ LOOK_SECONDS = 0.5
 
 @contextmanager
 def carrier_of(job: PrepareJob, workers: Workers, load: Callable[[], object] | None = None) -> Iterator[Carrier]:
-    """Who does a job's work: processes of this machine, or tasks of its cluster, which `load` what they need beforehand."""
+    """Who does a job's work: processes of this machine, or tasks of its cluster, which `load` what they need
+    beforehand.
+    """
     if isinstance(job.engine, RayEngine):
         from trainer.engines.ray_tasks import ray_tasks
 
@@ -170,12 +173,14 @@ def tell_parts(store: Store, key: str, corpus: str, work: Sequence[ShardWork], r
     missing = [shard for shard in work if shard.number not in found]
     amount = f" from {size(sum(shard.raw_bytes for shard in missing))} of raw text" if missing else ""
     return Parts(
-        begun, f"{count(len(found))} of {plural(len(work), 'shard')} taken over, {count(len(missing))} to be built{amount}"
+        begun,
+        f"{count(len(found))} of {plural(len(work), 'shard')} taken over, {count(len(missing))} to be built{amount}",
     )
 
 
 def _build(
-    step: Step, job: PrepareJob, corpus: CorpusConfig, tokenizer_key: str, tokenizer: TokenizerInfo, work: list[ShardWork],
+    step: Step, job: PrepareJob, corpus: CorpusConfig, tokenizer_key: str, tokenizer: TokenizerInfo,
+    work: list[ShardWork],
     workers: Workers, read_all: bool, progress: Progress,
 ) -> Manifest:  # fmt: skip
     """Build the shards that are not there yet, and commit the set."""
@@ -192,7 +197,9 @@ def _build(
         transform = data.curation.transform if data.curation else None
         engine = _checked_engine(store, data, corpus, work, tokenizer)
         recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction, transform)
-        with progress.bar(f"tokenize {corpus.name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
+        with progress.bar(
+            f"tokenize {corpus.name}", sum(s.raw_bytes for s in missing) if known_size else None, "B"
+        ) as bar:
             largest = sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True)
             for record in carried(carrier, bar, build, ((recipe, shard) for shard in largest)):
                 records[record.number] = record
@@ -209,8 +216,8 @@ def shard_manifests(store: Store, data: PreparedData) -> list[Manifest]:
             raise ArtifactError(f"{store.path(ref.key)} holds no published shards; run prepare-data first")
         if manifest.details["tokenizer_sha256"] != sha256:
             raise TokenizerError(
-                f"{store.path(ref.key)} was tokenized with {manifest.inputs['tokenizer'].key}, not with {data.tokenizer.key}; "
-                "prepare the data anew"
+                f"{store.path(ref.key)} was tokenized with {manifest.inputs['tokenizer'].key}, not with "
+                f"{data.tokenizer.key}; prepare the data anew"
             )
         manifests.append(manifest)
     return manifests
@@ -242,7 +249,9 @@ def deal(pieces: Sequence[Piece], reader: Reader, data: DataConfig, tokenizer: T
 def _checked_engine(
     store: Store, data: DataConfig, corpus: CorpusConfig, work: Sequence[ShardWork], tokenizer: TokenizerInfo
 ) -> str:
-    """The engine to build with, after its ids were compared with the reference on documents from all over the corpus."""
+    """The engine to build with, after its ids were compared with the reference on documents from all over the
+    corpus.
+    """
     transform = data.curation.transform if data.curation else None
     decided = {piece: known for shard in work for piece, known in zip(shard.pieces, shard.decided, strict=True)}
 
@@ -260,7 +269,8 @@ def check_budget(corpus: str, most: int, details: dict[str, Any]) -> None:
     if (bad := details["totals"]["bad_records"]) > most:
         told = describe_bad(bad, details.get("skipped", []))
         raise CorpusError(
-            f"corpus {corpus!r}: at most {most} bad records may be skipped, but {told}; mend its files or raise max_bad_records"
+            f"corpus {corpus!r}: at most {most} bad records may be skipped, but {told}; mend its files or raise "
+            "max_bad_records"
         )
 
 
@@ -303,8 +313,9 @@ def _commit(
     if not totals.tokens:
         raise CorpusError(
             f"corpus {corpus.name!r} has no training text: {totals.validation_documents} of "
-            f"{totals.documents + totals.validation_documents} documents were held out and none was left; divide it into more "
-            "documents (a separator, format: lines, a smaller shards.piece_bytes) or lower validation_fraction"
+            f"{totals.documents + totals.validation_documents} documents were held out and none was left; divide it "
+            "into more documents (a separator, format: lines, a smaller shards.piece_bytes) or lower "
+            "validation_fraction"
         )
     sources = [{"shard": shard.number, **vars(piece)} for shard in work for piece in shard.pieces]
     store.write_json(f"{step.key}/{SOURCES}", sources, indent=None)

@@ -57,8 +57,8 @@ Texts = Sequence[tuple[Reader, Sequence[Piece]]]
 def make_tokenizer(store: Store, job: PrepareJob, progress: Progress, decisions: ArtifactRef | None = None) -> Step:
     """The step that trains the tokenizer on a sample of the documents that stay, or takes it.
 
-    It raises `TokenizerError` if the tokenizer cannot be loaded or names no end token, `CorpusError` for text that cannot be
-    used, `ArtifactError` if it is damaged, something was made with it, and today's text gives another.
+    It raises `TokenizerError` if the tokenizer cannot be loaded or names no end token, `CorpusError` for text that
+    cannot be used, `ArtifactError` if it is damaged, something was made with it, and today's text gives another.
     """
     data = job.data
 
@@ -96,7 +96,9 @@ def _trained_on_all(data: DataConfig, tokenizer: Manifest) -> list[str]:
     """That a tokenizer is older than the curation of the text that it was trained on."""
     if data.curation is None or data.tokenizer.path is not None or "decisions" in tokenizer.inputs:
         return []
-    return ["it was trained on all documents, before curation; another data.tokenizer.name trains one on those that stay"]
+    return [
+        "it was trained on all documents, before curation; another data.tokenizer.name trains one on those that stay"
+    ]
 
 
 def _put_back(step: Step, options: TokenizerConfig, folder: Path) -> dict[str, Any] | None:
@@ -126,7 +128,9 @@ def _notes(folder: Path) -> list[str]:
 
 
 def _copies(step: Step) -> Iterator[tuple[str, bytes]]:
-    """Where the tokenizer may be found, and the bytes there: its own folder, then final models and checkpoints, each once."""
+    """Where the tokenizer may be found, and the bytes there: its own folder, then final models and checkpoints, each
+    once.
+    """
     store, seen = step.store, set[str]()
     with suppress(FileNotFoundError):
         yield store.path(step.key), store.read_bytes(f"{step.key}/{TOKENIZER_FILE}")
@@ -157,7 +161,9 @@ def preview_tokenizer(data: DataConfig) -> TokenizerInfo:
 
 
 def tokenizer_recipe(data: DataConfig) -> dict[str, Any]:
-    """What names a tokenizer: its options, with the corpora's names, or with the contents of the files that are taken."""
+    """What names a tokenizer: its options, with the corpora's names, or with the contents of the files that are
+    taken.
+    """
     options = data.tokenizer.model_dump(exclude={"engine"})
     if data.tokenizer.path is None:
         read = [{"name": corpus.name, **reading_options(corpus)} for corpus in data.corpora]
@@ -181,13 +187,16 @@ def _train(options: TokenizerConfig, texts: Texts, folder: Path, advance: Callab
     tokenizer.train_from_iterator(_sample(texts, options.sample_bytes, used, advance), trainer)
     if (size := tokenizer.get_vocab_size()) < options.vocab_size:
         raise TokenizerError(
-            f"data.tokenizer.vocab_size is {options.vocab_size:,}, but the text gives no more than {size:,} tokens; set it to "
-            f"{size} or less, give more text, or raise data.tokenizer.sample_bytes ({options.sample_bytes:,} bytes)"
+            f"data.tokenizer.vocab_size is {options.vocab_size:,}, but the text gives no more than {size:,} tokens; "
+            f"set it to {size} or less, give more text, or raise data.tokenizer.sample_bytes ({options.sample_bytes:,} "
+            "bytes)"
         )
     return save_trained(options, tokenizer, sorted(used), folder)
 
 
-def save_trained(options: TokenizerConfig, tokenizer: Tokenizer, trained_on: list[str] | None, folder: Path) -> dict[str, Any]:
+def save_trained(
+    options: TokenizerConfig, tokenizer: Tokenizer, trained_on: list[str] | None, folder: Path
+) -> dict[str, Any]:
     """Write a trained tokenizer's files; returns its manifest's details. `trained_on` is None where it is not known."""
     _save(tokenizer, END_OF_TEXT, options.mask_token, folder)
     return {
@@ -199,7 +208,9 @@ def save_trained(options: TokenizerConfig, tokenizer: Tokenizer, trained_on: lis
 
 
 def _sample(texts: Texts, sample_bytes: int, used: list[str], advance: Callable[[int], None]) -> Iterator[str]:
-    """Documents from all over the corpora, each corpus giving its share of `sample_bytes`; of pieces as they were looked at."""
+    """Documents from all over the corpora, each corpus giving its share of `sample_bytes`; of pieces as they were
+    looked at.
+    """
     total = sum(piece.size for _, pieces in texts for piece in pieces)
     for reader, pieces in texts:
         share = sample_bytes * sum(piece.size for piece in pieces) // max(total, 1) + 1
@@ -219,7 +230,9 @@ def _sample(texts: Texts, sample_bytes: int, used: list[str], advance: Callable[
 
 
 def _short_blocks(block: bytes) -> Iterator[str]:
-    """A block without line ends in shorter ones: cut before a space, where the trainer cuts too, or within a word as long."""
+    """A block without line ends in shorter ones: cut before a space, where the trainer cuts too, or within a word as
+    long.
+    """
     start = 0
     while len(block) - start > LONGEST_BLOCK:
         end = block.rfind(b" ", start + 1, start + LONGEST_BLOCK)
@@ -233,7 +246,9 @@ def _short_blocks(block: bytes) -> Iterator[str]:
 
 
 def spread(pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces in an order that visits the whole list at ever finer steps, so that a sample is not only its beginning."""
+    """The pieces in an order that visits the whole list at ever finer steps, so that a sample is not only its
+    beginning.
+    """
     return sorted(pieces, key=lambda piece: fingerprint([piece.key, piece.index]))
 
 
@@ -247,8 +262,8 @@ def _take(options: TokenizerConfig, folder: Path) -> dict[str, Any]:
 def _save(tokenizer: Tokenizer, eos: str, mask: str | None, folder: Path) -> None:
     """Write the files that `AutoTokenizer.from_pretrained` reads.
 
-    The end token begins texts and pads as well. There is no unknown token, as there are no unknown bytes: else a token that is
-    misspelt would have an id.
+    The end token begins texts and pads as well. There is no unknown token, as there are no unknown bytes: else a token
+    that is misspelt would have an id.
     """
     tokenizer.save(str(folder / TOKENIZER_FILE))
     config = {"tokenizer_class": PLAIN_CLASS, "eos_token": eos, "bos_token": eos, "pad_token": eos}

@@ -1,4 +1,6 @@
-"""Whether the nodes of a cluster are alike: they run the same programs, and see what the stage's machine has in the store."""
+"""Whether the nodes of a cluster are alike: they run the same programs, and see what the stage's machine has in the
+store.
+"""
 
 import platform
 import socket
@@ -65,15 +67,16 @@ def _compare(likeness: Likeness, found: dict[str, dict[str, Any]]) -> None:
     others = {node: each["versions"] for node, each in found.items() if each["versions"] != own}
     if others:
         told = "; ".join(
-            f"{node} has {_tell(theirs, own)}, and the stage's machine {_tell(own, theirs)}" for node, theirs in others.items()
+            f"{node} has {_tell(theirs, own)}, and the stage's machine {_tell(own, theirs)}"
+            for node, theirs in others.items()
         )
         raise DeviceError(f"the cluster's nodes differ: {told}; install the same on all of them")
     blind = {node: each["problem"] for node, each in found.items() if each["problem"]}
     if blind:
         raise StorageError(
-            f"the store {likeness.url} is not shared: {'; '.join(f'{node} {problem}' for node, problem in blind.items())}, "
-            "which the stage's machine has written there; name a folder or a bucket that all nodes of the cluster see under "
-            "the same name"
+            f"the store {likeness.url} is not shared: "
+            f"{'; '.join(f'{node} {problem}' for node, problem in blind.items())}, which the stage's machine has "
+            "written there; name a folder or a bucket that all nodes of the cluster see under the same name"
         )
 
 
@@ -84,7 +87,9 @@ def _tell(own: Versions, others: Versions) -> str:
 
 
 def look_everywhere(cluster: Cluster, likeness: Likeness) -> dict[str, dict[str, Any]]:
-    """What each node says of its versions and of the store, by its name: each that lives when the last one has answered."""
+    """What each node says of its versions and of the store, by its name: each that lives when the last one has
+    answered.
+    """
     from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

@@ -1,9 +1,10 @@
 """What the work sees of whoever carries its units: processes of this machine, or tasks of a cluster.
 
-Which processes of a Ray cluster belong together: the workers of one stage, whose group ends when the stage's process does.
+Which processes of a Ray cluster belong together: the workers of one stage, whose group ends when the stage's process
+does.
 
-What a worker holds in the store, a lease, bears its group's name. Another worker of the same cluster is told by Ray at once
-that a group is gone, where a machine that is not part of it waits for a sign of life.
+What a worker holds in the store, a lease, bears its group's name. Another worker of the same cluster is told by Ray at
+once that a group is gone, where a machine that is not part of it waits for a sign of life.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,9 @@ Advance = Callable[[int], None]
 
 
 class Carrier(Protocol):
-    """Carries units of work, several at a time, for the length of a block. What is not finished at its end is broken off."""
+    """Carries units of work, several at a time, for the length of a block. What is not finished at its end is broken
+    off.
+    """
 
     @property
     def most(self) -> int | None:
@@ -49,7 +52,8 @@ def own_group() -> str | None:
 def is_gone(group: str | None) -> bool:
     """Whether Ray says that what another process of a group held is nobody's any more; False where that cannot be told.
 
-    Ray starts the workers of a group again only after it has ended the earlier ones. A group's desk ends with its stage.
+    Ray starts the workers of a group again only after it has ended the earlier ones. A group's desk ends with its
+    stage.
     """
     if group is None or _own is None or _cluster_of(group) != _cluster_of(_own):
         return False

@@ -31,7 +31,9 @@ PASSED_ON = ("AWS_", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HEADRACE_PATI
 
 
 class Surroundings(NamedTuple):
-    """What a process on this machine inherits from the stage, and one on another node is told: its folder, and variables."""
+    """What a process on this machine inherits from the stage, and one on another node is told: its folder, and
+    variables.
+    """
 
     folder: str
     environment: dict[str, str]
@@ -51,7 +53,9 @@ class Head:
         self._asked = self._heard = time.monotonic()
 
     def check(self) -> None:
-        """Raise `DeviceError` if it has not answered for `HEAD_SECONDS`. Asks it at times, however often this is called."""
+        """Raise `DeviceError` if it has not answered for `HEAD_SECONDS`. Asks it at times, however often this is
+        called.
+        """
         if time.monotonic() - self._asked < ASK_SECONDS:
             return
         host, _, port = self._address.rpartition(":")
@@ -61,8 +65,8 @@ class Head:
         except OSError as error:
             if time.monotonic() - self._heard > HEAD_SECONDS:
                 raise DeviceError(
-                    f"the head of the Ray cluster at {self._address} does not answer any more ({error.strerror or error}); "
-                    "start the cluster again: the same command continues",
+                    f"the head of the Ray cluster at {self._address} does not answer any more "
+                    f"({error.strerror or error}); start the cluster again: the same command continues",
                     passes=True,
                 ) from error
         self._asked = time.monotonic()
@@ -93,7 +97,9 @@ def joined(engine: RayEngine) -> Iterator[Cluster]:
     """
     ray = _ray()
     address = _address(engine)
-    joining = in_thread(lambda: ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR"), "ray-init")
+    joining = in_thread(
+        lambda: ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR"), "ray-init"
+    )
     while not wait([joining], LOOK_SECONDS).done:
         if stop_requested():
             raise StopRequested
@@ -101,8 +107,8 @@ def joined(engine: RayEngine) -> Iterator[Cluster]:
         joining.result()
     except ConnectionError as error:
         raise DeviceError(
-            f"engine.address is {engine.address!r}, but no Ray cluster runs on this machine; start one (`ray start --head`), "
-            "join one (`ray start --address HOST:PORT`), or give its address"
+            f"engine.address is {engine.address!r}, but no Ray cluster runs on this machine; start one (`ray start "
+            "--head`), join one (`ray start --address HOST:PORT`), or give its address"
         ) from error
     except Exception as error:  # Ray has no classes of errors for what hinders joining
         raise _refusal(engine, error) from error
@@ -132,7 +138,9 @@ def in_thread(work: Callable[[], T], name: str) -> "Future[T]":
 
 
 def _ray() -> Any:
-    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a thread that outlives the joining must not begin a cluster of its own
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = (
+        "0"  # a thread that outlives the joining must not begin a cluster of its own
+    )
     try:
         import ray
     except ImportError as error:
@@ -147,7 +155,8 @@ def _address(engine: RayEngine) -> str:
     address = os.environ.get("RAY_ADDRESS", "auto") if engine.address == "auto" else engine.address
     if address.startswith(CLIENT):
         raise ConfigError(
-            f"RAY_ADDRESS is {address!r}, which is for Ray's clients; give engine.address as HOST:PORT of the cluster's head"
+            f"RAY_ADDRESS is {address!r}, which is for Ray's clients; give engine.address as HOST:PORT of the "
+            "cluster's head"
         )
     if address == "auto":
         return address
@@ -155,10 +164,13 @@ def _address(engine: RayEngine) -> str:
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except ValueError as error:
-        raise ConfigError(f"engine.address is {address!r}; expected HOST:PORT of the cluster's head, or auto") from error
+        raise ConfigError(
+            f"engine.address is {address!r}; expected HOST:PORT of the cluster's head, or auto"
+        ) from error
     except OSError as error:
         raise DeviceError(
-            f"no Ray cluster answers at {address} ({error.strerror or error}); start it, or correct engine.address", passes=True
+            f"no Ray cluster answers at {address} ({error.strerror or error}); start it, or correct engine.address",
+            passes=True,
         ) from error
     return address
 
@@ -167,7 +179,9 @@ def _refusal(engine: RayEngine, error: Exception) -> DeviceError:
     """Why Ray did not join, in our words where they tell more."""
     said = brief(error)
     if "ersion mismatch" in said:
-        return DeviceError(f"the cluster at {engine.address} and this machine differ: {said}; install the same on all nodes")
+        return DeviceError(
+            f"the cluster at {engine.address} and this machine differ: {said}; install the same on all nodes"
+        )
     return DeviceError(
         f"this machine cannot join the Ray cluster at {engine.address}: {said}. It must be a node of it "
         "(`ray start --address HOST:PORT`, with --num-cpus 0 if no work is to run here)"
@@ -197,7 +211,8 @@ def has_gpus(cluster: Cluster, device: str) -> bool:
 def plan_ranks(cluster: Cluster, processes: int | None, device: str, precision: str) -> tuple[int, int]:
     """The fewest and the most ranks that the cluster is to carry: as given, else one a GPU, or one.
 
-    Raises `DeviceError` if there is room for fewer, or no GPU for the precision, `ConfigError` for a range that is none.
+    Raises `DeviceError` if there is room for fewer, or no GPU for the precision, `ConfigError` for a range that is
+    none.
     """
     gpus = has_gpus(cluster, device)
     if precision == "fp16" and not gpus:
@@ -222,18 +237,22 @@ def require_cores(cluster: Cluster) -> None:
     """Raise `DeviceError` if no node has a core: tasks would wait for one without end."""
     if not any(node["Resources"].get("CPU", 0) >= 1 for node in cluster.nodes()):
         raise DeviceError(
-            f"the cluster has no core for tasks; it has {describe(cluster)}; add nodes (`ray start` without --num-cpus 0)"
+            f"the cluster has no core for tasks; it has {describe(cluster)}; add nodes (`ray start` without --num-cpus "
+            "0)"
         )
 
 
 def count_places(cluster: Cluster, gpus: bool) -> int:
     """The ranks that there is room for at the same time."""
     wanted = {"CPU": cluster.engine.cpus_per_worker, **({"GPU": 1} if gpus else {})}
-    return sum(min(int(node["Resources"].get(name, 0) // each) for name, each in wanted.items()) for node in cluster.nodes())
+    return sum(
+        min(int(node["Resources"].get(name, 0) // each) for name, each in wanted.items()) for node in cluster.nodes()
+    )
 
 
 WAITING_SECONDS = 60.0
-"""Without a sign of life of a rank or task, until it is told what they may wait for; ranks take some twenty to begin."""
+"""Without a sign of life of a rank or task, until it is told what they may wait for; ranks take some twenty to begin.
+"""
 
 
 def waiting_for_room(cluster: Cluster, who: str) -> str:

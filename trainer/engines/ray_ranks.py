@@ -18,7 +18,15 @@ from trainer.common.stopping import StopRequested, heeding_requests, on_stop, st
 from trainer.config.engines import RayEngine
 from trainer.engines.executors import enter_group
 from trainer.engines.progress_actor import Saying
-from trainer.engines.ray_cluster import WAITING_SECONDS, Cluster, Surroundings, has_gpus, in_thread, joined, waiting_for_room
+from trainer.engines.ray_cluster import (
+    WAITING_SECONDS,
+    Cluster,
+    Surroundings,
+    has_gpus,
+    in_thread,
+    joined,
+    waiting_for_room,
+)
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +55,8 @@ ERROR = '{"event": "error"'
 def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], int], out: TextIO) -> list[int]:
     """Have `work` done by as many ranks as there is room for, `most` at most; returns their statuses.
 
-    Raises `DeviceError` if ranks were lost more often than `engine.max_failures` allows, or what they report to was, and
-    `StopRequested` if none is there that could be asked to stop.
+    Raises `DeviceError` if ranks were lost more often than `engine.max_failures` allows, or what they report to was,
+    and `StopRequested` if none is there that could be asked to stop.
     """
     # A folder for checkpoints of Ray's own, of which there are none.
     with tempfile.TemporaryDirectory(prefix="headrace-") as kept, joined(engine) as cluster:
@@ -131,20 +139,26 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
 
 
 def _write(out: TextIO, lines: list[str]) -> None:
-    """Write lines for whoever waits for the stage. Where nobody does any more, the ranks are asked to stop, and may save."""
+    """Write lines for whoever waits for the stage. Where nobody does any more, the ranks are asked to stop, and may
+    save.
+    """
     with suppress(BrokenPipeError):
         out.writelines(f"{line}\n" for line in lines)
         out.flush()
 
 
 def _news(cluster: Cluster) -> tuple[list[str], float]:
-    """What the desk has. Raises `DeviceError` if it is lost: then nobody could tell the ranks to stop, or hear of them."""
+    """What the desk has. Raises `DeviceError` if it is lost: then nobody could tell the ranks to stop, or hear of
+    them.
+    """
     from ray.exceptions import RayError
 
     try:
         found: tuple[list[str], float] = cluster.ray.get(cluster.desk.take.remote())
     except RayError as error:
-        raise DeviceError(f"the process of the cluster that ranks report to was lost: {brief(error)}", passes=True) from error
+        raise DeviceError(
+            f"the process of the cluster that ranks report to was lost: {brief(error)}", passes=True
+        ) from error
     return found
 
 
@@ -164,10 +178,15 @@ def as_rank(work: Callable[[], int], surroundings: Surroundings, desk: Any, grou
     rank, ranks = get_context().get_world_rank(), get_context().get_world_size()
     start = str(broadcast_from_rank_zero(time.time_ns()))
     said = Saying(desk)
-    logging.root.handlers.clear()  # Ray's, which write to files of its own; the work adds those that a rank has anywhere
+    # Ray's, which write to files of its own; the work adds those that a rank has anywhere
+    logging.root.handlers.clear()
     if rank == 0:
         said.write(f"{STARTED}{ranks} of the cluster's workers begin\n")
-    with redirect_stdout(said), redirect_stderr(said), heeding_requests(lambda: bool(ray.get(desk.is_stopping.remote()))):
+    with (
+        redirect_stdout(said),
+        redirect_stderr(said),
+        heeding_requests(lambda: bool(ray.get(desk.is_stopping.remote()))),
+    ):
         status = work()
     if status == EXIT_CRASHED:
         raise RuntimeError(f"rank {rank} of {ranks} ended by an error of its own, or as another one was lost")

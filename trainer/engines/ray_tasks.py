@@ -44,9 +44,9 @@ class RayTasks:
         self._units = 0
         self._progress, self._moved, self._told = (0, 0), time.monotonic(), False
         # Far from each other: what they read and write goes through each node's own network and disk.
-        self._task = cluster.ray.remote(num_cpus=1, max_retries=cluster.engine.max_failures, scheduling_strategy="SPREAD")(
-            _carry
-        )
+        self._task = cluster.ray.remote(
+            num_cpus=1, max_retries=cluster.engine.max_failures, scheduling_strategy="SPREAD"
+        )(_carry)
 
     @property
     def cores(self) -> int:
@@ -92,7 +92,9 @@ class RayTasks:
         return outcome
 
     def map(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """What `work` gives of each item, in their order; some are done ahead. For what is small, of which some go together."""
+        """What `work` gives of each item, in their order; some are done ahead. For what is small, of which some go
+        together.
+        """
         remaining, pending = iter(items), deque[Future[list[R]]]()
         kept = self._cluster.ray.put(partial(_each, work))
         ahead = 2 * self.cores
@@ -119,7 +121,8 @@ class RayTasks:
 def ray_tasks(
     engine: RayEngine, store: Store, most: int | None = None, load: Callable[[], object] | None = None
 ) -> Iterator[RayTasks]:
-    """Join a cluster for the length of a block, to have tasks done; those that are not finished at its end are broken off.
+    """Join a cluster for the length of a block, to have tasks done; those that are not finished at its end are broken
+    off.
 
     Processes are started at once, as many as the cluster has cores, or `most`, and `load` what tasks will need.
     Raises as `joined` and `nodes_alike` do, and `DeviceError` if no node has a core for tasks.
@@ -144,7 +147,9 @@ def _each(work: Callable[[T], R], items: list[T], advance: Advance) -> list[R]:
 
 
 def _own_error(error: BaseException) -> Exception:
-    """The error that a task ended with, as it would be without a cluster; one of Ray's own tells of lost nodes or processes."""
+    """The error that a task ended with, as it would be without a cluster; one of Ray's own tells of lost nodes or
+    processes.
+    """
     cause = getattr(error, "cause", None)
     if isinstance(cause, Exception):
         cause.__cause__ = error  # which tells where on the cluster it was raised
@@ -153,7 +158,12 @@ def _own_error(error: BaseException) -> Exception:
 
 
 def _carry(
-    work: Callable[..., Any], arguments: tuple[Any, ...], surroundings: Surroundings, likeness: Likeness, desk: Any, unit: int
+    work: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    surroundings: Surroundings,
+    likeness: Likeness,
+    desk: Any,
+    unit: int,
 ) -> Any:
     surroundings.enter()
     require_alike(likeness)  # this node may have joined since the others were looked at

@@ -1,4 +1,5 @@
-"""A run's own evaluation, and the encoded set that it is of: a fine-tuned run's test split may be another one than before.
+"""A run's own evaluation, and the encoded set that it is of: a fine-tuned run's test split may be another one than
+before.
 
 What was measured already: the identity of an evaluation, and finding one made of the same; free of heavy imports.
 
@@ -61,7 +62,8 @@ class Measurement(NamedTuple):
 def identify_evaluation(store: Store, job: EvaluateJob) -> Measurement:
     """The evaluation that a job makes, made already or not.
 
-    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` if it is not known what to evaluate on.
+    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` if it is not known what to evaluate
+    on.
     """
     found = find_model(store, job.checkpoint)
     shards, context, masking, document_mask = _what_to_read(store, job, found)
@@ -81,7 +83,9 @@ def find_evaluation(store: Store, wanted: Measurement) -> Evaluation | None:
 
 
 class Scoring(NamedTuple):
-    """The model that is scored, the key of the encoded set, the fingerprint of the one on the other, and the result's key."""
+    """The model that is scored, the key of the encoded set, the fingerprint of the one on the other, and the result's
+    key.
+    """
 
     model: Checkpoint
     encoded: str
@@ -89,11 +93,13 @@ class Scoring(NamedTuple):
     key: str
 
 
-def identify_scoring(store: Store, job: FinetuneJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:
+def identify_scoring(
+    store: Store, job: FinetuneJob, run: str, other: str | None = None, encoded: str | None = None
+) -> Scoring:
     """The scoring of a run's final model, made already or not, or of that of an `other` run on this one's data.
 
-    `encoded` is the key of the set that the job prepared, by default of the one that the run was last asked for with. Raises
-    `ArtifactError` if the model is missing or damaged, or it is not known what the run's data is.
+    `encoded` is the key of the set that the job prepared, by default of the one that the run was last asked for with.
+    Raises `ArtifactError` if the model is missing or damaged, or it is not known what the run's data is.
     """
     return locate_scoring(store, run, other, encoded, partial(scoring_fingerprint, job))
 
@@ -144,8 +150,8 @@ def tell_replaced(store: Store, wanted: Scoring) -> None:
         before = read_sealed(store, wanted.key)
         if before is not None and (former := before.get("encoded")) != wanted.encoded:
             log.warning(
-                "%s is asked for with another test split: %s, which are of %s, are replaced by those of %s; to have the former "
-                "again, run the job with the former test files",
+                "%s is asked for with another test split: %s, which are of %s, are replaced by those of %s; to have "
+                "the former again, run the job with the former test files",
                 store.path(wanted.key.rpartition("/")[0]),
                 ", ".join([wanted.key, *sorted(before.get("predictions", ()))]), former, wanted.encoded,
             )  # fmt: skip
@@ -176,7 +182,9 @@ def intact_evaluation(store: Store, key: str, kind: type[Found]) -> Found | None
     return None
 
 
-def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[list[str], int, MaskingConfig | None, bool]:
+def _what_to_read(
+    store: Store, job: EvaluateJob, found: Checkpoint
+) -> tuple[list[str], int, MaskingConfig | None, bool]:
     """The shard sets and the window length, as given, else those of the run that made the checkpoint; and its masks."""
     run: Any = None
     if found.key is not None and found.key.startswith("runs/"):
@@ -185,8 +193,8 @@ def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[li
     context = job.context or (run and run["job"]["training"].get("context"))
     if run and run_kind(run) is CHAT and not (shards and context):
         raise ConfigError(
-            f"{job.checkpoint} is of a run on conversations: how well it answers those that it was not trained on stands in "
-            "that run's eval.json. To measure it on held-out text, say which `shards`, and the `context`"
+            f"{job.checkpoint} is of a run on conversations: how well it answers those that it was not trained on "
+            "stands in that run's eval.json. To measure it on held-out text, say which `shards`, and the `context`"
         )
     if not shards or not context:
         raise ConfigError(
@@ -196,7 +204,9 @@ def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[li
 
 
 def _tells_documents_apart(run: Any) -> bool:
-    """Whether the run that made a checkpoint kept attention within documents; a model of no run reads windows as one text."""
+    """Whether the run that made a checkpoint kept attention within documents; a model of no run reads windows as one
+    text.
+    """
     training = run["job"]["training"] if run else {}
     return masks_documents(training.get("packing"), training.get("document_mask"))
 
@@ -224,7 +234,9 @@ def _result_key(store: Store, job: EvaluateJob, found: Checkpoint, digest: str) 
 ANSWERS_FORMAT = 2
 
 
-def identify_answers(store: Store, job: ChatJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:
+def identify_answers(
+    store: Store, job: ChatJob, run: str, other: str | None = None, encoded: str | None = None
+) -> Scoring:
     """The measurement of a run's final model, made already or not, or of that of an `other` run on this one's data.
 
     Raises as `identify_scoring` does.
@@ -233,7 +245,8 @@ def identify_answers(store: Store, job: ChatJob, run: str, other: str | None = N
 
 
 def as_measured(job: ChatJob, other: str | None) -> ChatJob:
-    """How a job measures a model: one of an `other` run, which it did not try, with each conversation in a window of its own.
+    """How a job measures a model: one of an `other` run, which it did not try, with each conversation in a window of
+    its own.
 
     Families that carry a state on, or know no positions, would read those that share a window otherwise.
     """

@@ -1,4 +1,6 @@
-"""Which evaluation sets the text is clean of that a model was trained on: that of its run, and of the runs before it."""
+"""Which evaluation sets the text is clean of that a model was trained on: that of its run, and of the runs before
+it.
+"""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -15,17 +17,20 @@ from trainer.store.storage import Store
 
 
 class KeptOut(NamedTuple):
-    """Whether all that was asked for was kept out of training; of its texts, those of fewer words were not looked for."""
+    """Whether all that was asked for was kept out of training; of its texts, those of fewer words were not looked
+    for.
+    """
 
     all_of_it: bool
     least_words: int | None = None
 
 
 def clean_of(store: Store, run: str, asked: AbstractSet[tuple[str, str]] | None = None) -> CleanOf | None:
-    """What was kept out of all text that a run's model was trained on; None if there is nothing, or it is not known of some.
+    """What was kept out of all text that a run's model was trained on; None if there is nothing, or it is not known of
+    some.
 
-    `asked` are SHA-256 and fields of files: then it is told of these alone, and None if not all of them were kept out. Raises
-    `ArtifactError` if what says so is damaged, or decisions that shards name are gone.
+    `asked` are SHA-256 and fields of files: then it is told of these alone, and None if not all of them were kept out.
+    Raises `ArtifactError` if what says so is damaged, or decisions that shards name are gone.
     """
     kept_out = [_kept_out(store, shards) for shards in _sets(store, run) or ()]
     everywhere = set.intersection(*(set(map(_content, found)) for found in kept_out)) if kept_out else set()
@@ -34,7 +39,11 @@ def clean_of(store: Store, run: str, asked: AbstractSet[tuple[str, str]] | None 
         return None
     files = [file for file in kept_out[0] if _content(file) in wanted]
     said = {
-        key: each for found in kept_out for file, by in found.items() if _content(file) in wanted for key, each in by.items()
+        key: each
+        for found in kept_out
+        for file, by in found.items()
+        if _content(file) in wanted
+        for key, each in by.items()
     }
     texts, too_short = _count_texts(files, list(said.values()))
     return CleanOf(
@@ -94,7 +103,9 @@ def _kept_out(store: Store, shards: Manifest) -> dict[KeptOutFile, dict[str, Any
 
 
 def _count_texts(files: Sequence[KeptOutFile], said: Sequence[Mapping[str, Any]]) -> tuple[int | None, int | None]:
-    """How many texts files have, each content once, and how many were too short at most; None if not all decisions tell it."""
+    """How many texts files have, each content once, and how many were too short at most; None if not all decisions tell
+    it.
+    """
     if not all(kept_out.get("texts") for kept_out in said):
         return None, None
     counts: dict[tuple[str, str], tuple[int, int]] = {}
@@ -116,7 +127,9 @@ def _of_file(sha256: str) -> str:
 
 
 def _sets(store: Store, run: str, after: tuple[str, ...] = ()) -> list[Manifest] | None:
-    """The sets of shards that a run, and those before it, were trained on; None if some are gone, or it is not known."""
+    """The sets of shards that a run, and those before it, were trained on; None if some are gone, or it is not
+    known.
+    """
     config = read_sealed(store, f"{run}/{CONFIG}")
     if config is None or run in after or "shards" not in config["data"]:
         return None  # what else it was trained on, such as conversations, nothing was kept out of

@@ -53,8 +53,8 @@ Results = Mapping[str, Any]
 def measure_harness(job: EvaluateJob, own: bool, progress: Progress) -> HarnessResult:
     """Have lm-eval measure a checkpoint, on one device; what was measured of the same is reused.
 
-    `own`: it is the final model of the run that the job trained. Raises `ArtifactError` if the model is missing or damaged,
-    `ConfigError` for tasks that cannot be loaded, or that lm-eval cannot ask.
+    `own`: it is the final model of the run that the job trained. Raises `ArtifactError` if the model is missing or
+    damaged, `ConfigError` for tasks that cannot be loaded, or that lm-eval cannot ask.
     """
     store = Store(job.store)
     wanted = identify_harness(store, job, own)
@@ -87,8 +87,8 @@ def _ask(model: "_Model", manager: Any, job: EvaluateJob) -> Results:
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AssertionError, TemplateError) as error:
         raise ConfigError(
-            f"evaluation.harness: lm-eval cannot ask {', '.join(options.tasks)}: {type(error).__name__}: {brief(error)}; "
-            "its own command line, `lm_eval`, tells more of a task"
+            f"evaluation.harness: lm-eval cannot ask {', '.join(options.tasks)}: {type(error).__name__}: "
+            f"{brief(error)}; its own command line, `lm_eval`, tells more of a task"
         ) from error
     return found
 
@@ -130,14 +130,15 @@ def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[
     architectures: list[str] = read_object(Path(folder, "config.json")).get("architectures") or []
     if not continues_text(architectures):
         raise ConfigError(
-            f"evaluation.harness: lm-eval asks models that continue text, which {', '.join(architectures)} of {folder} does "
-            "not; leave it out"
+            f"evaluation.harness: lm-eval asks models that continue text, which {', '.join(architectures)} of {folder} "
+            "does not; leave it out"
         )
     tokenizer, options = load_tokenizer(folder), asked_for(job)
     if options.chat_template:
         if not tokenizer.chat_template:
             raise ConfigError(
-                f"evaluation.harness.chat_template is true, but the tokenizer of {folder} has no chat template; set it to false"
+                f"evaluation.harness.chat_template is true, but the tokenizer of {folder} has no chat template; set it "
+                "to false"
             )
         bound_template(tokenizer, folder)
     device = "cuda" if count_gpus(job.device, where="") else "cpu"
@@ -153,7 +154,8 @@ def _record(store: Store, job: EvaluateJob, wanted: HarnessMeasurement, found: R
     measured = {name: figures for name, each in found["results"].items() if (figures := figures_of(name, each, found))}
     identities = identify(options.model_copy(update={"tasks": list(measured)}), installed_version())
     return HarnessResult(
-        format=FORMAT, fingerprint=wanted.fingerprint, key=wanted.keys[0], checkpoint=job.checkpoint, model=wanted.model.key,
+        format=FORMAT, fingerprint=wanted.fingerprint, key=wanted.keys[0], checkpoint=job.checkpoint,
+        model=wanted.model.key,
         lm_eval=installed_version(), limit=options.limit,
         tasks={
             name: HarnessScores(
@@ -167,7 +169,9 @@ def _record(store: Store, job: EvaluateJob, wanted: HarnessMeasurement, found: R
 
 
 def figures_of(name: str, told: Results, found: Results) -> dict[str, HarnessFigure]:
-    """The figures of a task: `acc` of lm-eval's `acc,none`, and `exact_match,strict` of one that goes through a filter."""
+    """The figures of a task: `acc` of lm-eval's `acc,none`, and `exact_match,strict` of one that goes through a
+    filter.
+    """
     better = found["higher_is_better"].get(name) or {}
     figures = {}
     for key, value in told.items():
@@ -192,6 +196,8 @@ def _examples(name: str, found: Results) -> int:
 
 
 def _kept_out(store: Store, run: str | None, questions: AbstractSet[tuple[str, str]] | None) -> dict[str, Any]:
-    """Whether a task's questions were kept out of the text that a run's model was trained on; nothing if that is not known."""
+    """Whether a task's questions were kept out of the text that a run's model was trained on; nothing if that is not
+    known.
+    """
     found = find_kept_out(store, run, questions) if run and questions else None
     return {"kept_out": found.all_of_it, "least_words": found.least_words} if found else {}

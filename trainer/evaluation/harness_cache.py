@@ -54,7 +54,9 @@ def task_data(task: LocalTask) -> list[TaskData]:
 
 
 def questions_of(name: str, local: dict[str, LocalTask]) -> set[tuple[str, str]] | None:
-    """The texts that a task's questions are made of: SHA-256 of a file, and a field of it; None if that is not known."""
+    """The texts that a task's questions are made of: SHA-256 of a file, and a field of it; None if that is not
+    known.
+    """
     found: set[tuple[str, str]] = set()
     for _, task in leaves(name, local):
         asked = [each.sha256 for each in task_data(task) if each.asked] if task is not None else []
@@ -112,14 +114,17 @@ def asked_for(job: EvaluateJob) -> HarnessConfig:
 
 
 def identify_harness(store: Store, job: EvaluateJob, own: bool) -> HarnessMeasurement:
-    """What a job has lm-eval measure, measured already or not. `own`: it is the final model of the run that the job trained.
+    """What a job has lm-eval measure, measured already or not. `own`: it is the final model of the run that the job
+    trained.
 
     Raises `ArtifactError` if the model is missing or damaged, `ConfigError` for tasks whose files are not there.
     """
     tasks = identify(asked_for(job), installed_version())
     found = find_model(store, job.checkpoint)
     name = fingerprint([FORMAT, found.files, {task: name_of(identity) for task, identity in tasks.items()}])
-    of_run = [f"{found.key.removesuffix(f'/{FINAL}')}/{HARNESS}"] if found.key and found.key.endswith(f"/{FINAL}") else []
+    of_run = (
+        [f"{found.key.removesuffix(f'/{FINAL}')}/{HARNESS}"] if found.key and found.key.endswith(f"/{FINAL}") else []
+    )
     apart = [f"evaluations/{Path(job.checkpoint).name}-harness-{name}.json"]
     return HarnessMeasurement(found, tasks, name, of_run if own else [*apart, *of_run])
 

@@ -38,9 +38,9 @@ class Loaded(NamedTuple):
 def load_tasks(options: HarnessConfig) -> Loaded:
     """Load every task with its data, as lm-eval itself does.
 
-    Data of the hub is downloaded by this, once. Raises `ConfigError` if lm-eval is not installed, for a name that no task has,
-    for files that are not there or tell no task, for data that the hub does not give or that lacks a field, and for too few
-    solved examples.
+    Data of the hub is downloaded by this, once. Raises `ConfigError` if lm-eval is not installed, for a name that no
+    task has, for files that are not there or tell no task, for data that the hub does not give or that lacks a field,
+    and for too few solved examples.
     """
     identify(options, installed_version())  # whether all local files are there, which is told in fewer words
     local = local_tasks(options)
@@ -61,7 +61,9 @@ def load_tasks(options: HarnessConfig) -> Loaded:
 
 
 def _manager(options: HarnessConfig, with_defaults: bool) -> "TaskManager":
-    """What loads tasks. Those that come with lm-eval are thousands of files, which are read only if one of them is asked."""
+    """What loads tasks. Those that come with lm-eval are thousands of files, which are read only if one of them is
+    asked.
+    """
     import datasets
     from lm_eval.tasks import TaskManager
 
@@ -70,7 +72,9 @@ def _manager(options: HarnessConfig, with_defaults: bool) -> "TaskManager":
 
 
 def _check_fields(name: str, task: Any) -> None:
-    """Raise `ConfigError` for a word in the place of a field, which the data lacks: lm-eval would ask the word itself."""
+    """Raise `ConfigError` for a word in the place of a field, which the data lacks: lm-eval would ask the word
+    itself.
+    """
     for setting in ("doc_to_text", "doc_to_target"):
         said = task.get_config(setting)
         if isinstance(said, str) and said.isidentifier() and said not in task.features:
@@ -82,14 +86,16 @@ def _check_fields(name: str, task: Any) -> None:
 
 
 def _set_few_shot(name: str, task: Any, few_shot: int | None) -> None:
-    """Set how many solved examples stand before a question, as lm-eval does. Raises `ConfigError` if there are fewer."""
+    """Set how many solved examples stand before a question, as lm-eval does. Raises `ConfigError` if there are
+    fewer.
+    """
     of_task = task.get_config("num_fewshot")
     count = (of_task or 0) if few_shot is None or of_task == 0 else few_shot
     task.set_config(key="num_fewshot", value=count)
     if count and (found := len(task.fewshot_docs()) - _spares_question(task)) < count:
         raise ConfigError(
-            f"evaluation.harness: {count} solved examples are to stand before each question of task {name!r}, which has "
-            f"{found}; set evaluation.harness.few_shot to {found} or less"
+            f"evaluation.harness: {count} solved examples are to stand before each question of task {name!r}, which "
+            f"has {found}; set evaluation.harness.few_shot to {found} or less"
         )
 
 
@@ -100,17 +106,21 @@ def _spares_question(task: Any) -> bool:
 
 
 def _doubt_examples(name: str, task: Any) -> str | None:
-    """What is doubtful about the solved examples before questions: lm-eval may take the question itself, with its answer."""
+    """What is doubtful about the solved examples before questions: lm-eval may take the question itself, with its
+    answer.
+    """
     config, cfg = task.config, task.fewshot_cfg
     if not config.num_fewshot or cfg.split or cfg.samples or config.training_split or config.validation_split:
         return None
     return (
-        f"task {name!r} has no fewshot_split, so that its solved examples are of the split that is asked, and the question "
-        "itself may be one of them, with its answer"
+        f"task {name!r} has no fewshot_split, so that its solved examples are of the split that is asked, and the "
+        "question itself may be one of them, with its answer"
     )
 
 
-def _check_names(name: str, found: dict[str, LocalTask | None], local: dict[str, LocalTask], manager: "TaskManager") -> None:
+def _check_names(
+    name: str, found: dict[str, LocalTask | None], local: dict[str, LocalTask], manager: "TaskManager"
+) -> None:
     """Raise `ConfigError` for a name that no task has, here or in lm-eval, with those that are like it."""
     for each in found:
         if each in manager.task_index:
@@ -128,12 +138,14 @@ def _tell_failure(name: str, found: dict[str, LocalTask | None], manager: "TaskM
     remote = sorted({data for each, task in found.items() if (data := _hub_data(each, task, manager))})
     if remote:
         return (
-            f"evaluation.harness: task {name!r} reads {', '.join(remote)} of the Hugging Face hub, which cannot be loaded "
-            f"({hub_reason(error)}): see to the network and to HF_ENDPOINT, load it once where there is one, or take tasks "
-            "whose data is in local files"
+            f"evaluation.harness: task {name!r} reads {', '.join(remote)} of the Hugging Face hub, which cannot be "
+            f"loaded ({hub_reason(error)}): see to the network and to HF_ENDPOINT, load it once where there is one, or "
+            "take tasks whose data is in local files"
         )
     files = ", ".join(dict.fromkeys(str(task.files[0]) for task in found.values() if task))
-    return f"evaluation.harness: lm-eval cannot load the task {name!r} of {files}: {type(error).__name__}: {brief(error)}"
+    return (
+        f"evaluation.harness: lm-eval cannot load the task {name!r} of {files}: {type(error).__name__}: {brief(error)}"
+    )
 
 
 def _hub_data(name: str, task: LocalTask | None, manager: "TaskManager") -> str | None:
@@ -155,11 +167,15 @@ NO_DOUBT = (
 
 @contextmanager
 def hearing() -> Iterator[Callable[[], list[str]]]:
-    """Take in what lm-eval warns of meanwhile; what this gives tells it: the first of each kind, and how many were like it."""
+    """Take in what lm-eval warns of meanwhile; what this gives tells it: the first of each kind, and how many were like
+    it.
+    """
     logger, heard = logging.getLogger("lm_eval"), _Heard()
     before, bar, commit = (logger.level, logger.propagate), asking.tqdm, evaluator.get_git_commit_hash
     asking.tqdm = partial(bar, disable=True)  # progress is shown as that of other stages
-    evaluator.get_git_commit_hash = lambda: None  # of the folder that one is in, whatever it is: git complains if it is none
+    evaluator.get_git_commit_hash = lambda: (
+        None
+    )  # of the folder that one is in, whatever it is: git complains if it is none
     logger.addHandler(heard)
     logger.setLevel(logging.WARNING)
     logger.propagate = False  # else each stands in the log besides, thousands of them

@@ -1,4 +1,6 @@
-"""Asking some examples of tasks before training, without a model: whether that can be done, and which figures there will be."""
+"""Asking some examples of tasks before training, without a model: whether that can be done, and which figures there
+will be.
+"""
 
 import logging
 from collections import defaultdict
@@ -28,8 +30,8 @@ EXAMPLES = 4
 def try_tasks(options: HarnessConfig, config: PretrainedConfig, gate: str | None, tokenizer: Any = None) -> None:
     """Ask some examples of each task as a model of this configuration would be asked, and tell what lm-eval warns of.
 
-    `gate`: the figure that a gate is on, if there is one. `tokenizer`: the one with the chat template, if that is to be used.
-    Raises `ConfigError` for tasks that cannot be loaded or asked, and for a figure that no task has.
+    `gate`: the figure that a gate is on, if there is one. `tokenizer`: the one with the chat template, if that is to be
+    used. Raises `ConfigError` for tasks that cannot be loaded or asked, and for a figure that no task has.
     """
     if tokenizer is not None:
         bound_template(tokenizer, "this job")
@@ -60,7 +62,11 @@ def _try(loaded: dict[str, Any], options: HarnessConfig, model: "_NoModel") -> l
         model, loaded, limit=limit, bootstrap_iters=0, log_samples=False,
         apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
     )  # fmt: skip
-    return [f"{PREFIX}{name}/{figure}" for name, told in found["results"].items() for figure in figures_of(name, told, found)]
+    return [
+        f"{PREFIX}{name}/{figure}"
+        for name, told in found["results"].items()
+        for figure in figures_of(name, told, found)
+    ]
 
 
 class _NoModel(LM):  # type: ignore[misc]
@@ -84,7 +90,7 @@ class _NoModel(LM):  # type: ignore[misc]
         longest = max(normalize_gen_kwargs(request.args[1])["max_gen_toks"] for request in requests)
         if longest >= self._positions:
             raise ValueError(
-                f"answers may have {longest} tokens (generation_kwargs.max_gen_toks), but the model has {self._positions} "
-                "positions, which the question needs too"
+                f"answers may have {longest} tokens (generation_kwargs.max_gen_toks), but the model has "
+                f"{self._positions} positions, which the question needs too"
             )
         return ["an answer"] * len(requests)

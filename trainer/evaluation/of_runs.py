@@ -1,4 +1,6 @@
-"""A run's own evaluation, and the encoded set that it is of: its test split may be another one than it was trained beside."""
+"""A run's own evaluation, and the encoded set that it is of: its test split may be another one than it was trained
+beside.
+"""
 
 from typing import Any
 
@@ -29,20 +31,23 @@ def encoded_of(store: Store, run: str) -> str:
 
 
 def check_asked(store: Store, run: str, encoded: str | None) -> None:
-    """Raise `RunError` if a run was asked for with another test split since a job prepared the set `encoded`, if any."""
+    """Raise `RunError` if a run was asked for with another test split since a job prepared the set `encoded`, if
+    any.
+    """
     if encoded is not None and (now := encoded_of(store, run)) != encoded:
         raise RunError(
-            f"{store.path(run)} was asked for with another test split ({now}) while this job measures it on {encoded}; start "
-            "the command again to have this one's figures in its place"
+            f"{store.path(run)} was asked for with another test split ({now}) while this job measures it on {encoded}; "
+            "start the command again to have this one's figures in its place"
         )
 
 
 def read_evaluation(store: Store, run: str, config: dict[str, Any]) -> dict[str, Any] | None:
-    """The record of the evaluation of a run's final model, with all its figures, also those of lm-eval; None if there is none.
+    """The record of the evaluation of a run's final model, with all its figures, also those of lm-eval; None if there
+    is none.
 
-    One of another encoded set than that in `config`, the run's config.json as the caller knows it, does not count either: the
-    run was asked for with another test split since, or a process that measured it on a former one ended late. Raises
-    `ArtifactError` if the record is damaged.
+    One of another encoded set than that in `config`, the run's config.json as the caller knows it, does not count
+    either: the run was asked for with another test split since, or a process that measured it on a former one ended
+    late. Raises `ArtifactError` if the record is damaged.
     """
     key = f"{run}/{EVALUATION}"
     found = read_sealed(store, key)

@@ -29,7 +29,9 @@ class Kind:
     recorded: RunKind
     """How its runs are recorded, and the job's schema."""
     mark: str
-    """The key of `data` by which a file is seen to be of this kind, before it is validated; also its task, if it has one."""
+    """The key of `data` by which a file is seen to be of this kind, before it is validated; also its task, if it has
+    one.
+    """
     preflight: Callable[[Any, Progress], Preflight | FinetunePreflight]
     """Look at everything before long work starts. Raises the `PipelineError` of what is wrong."""
     prepare: Callable[[Any, Do], TrainingData]

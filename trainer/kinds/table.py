@@ -35,7 +35,9 @@ def marked_kinds(values: Mapping[str, Any]) -> list[Kind]:
     """The kinds whose mark the values of a file have, in their order."""
     data = values.get("data")
     task = task_of(values)
-    return [kind for kind in KINDS if isinstance(data, dict) and kind.mark in data and kind.recorded.task in (None, task)]
+    return [
+        kind for kind in KINDS if isinstance(data, dict) and kind.mark in data and kind.recorded.task in (None, task)
+    ]
 
 
 def load_training_job(path: str, overrides: tuple[str, ...] | list[str] = ()) -> TrainingJob:

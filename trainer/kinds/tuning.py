@@ -45,7 +45,9 @@ CACHED = re.compile(r"models--([\w.-]+?)(?:--([\w.-]+))?/snapshots/[0-9a-f]+")
 
 
 def describe_base(name: str, folder: Path, origin: Literal["store", "folder", "hub"]) -> dict[str, Any]:
-    """A base model's name as the job has it, its name on the hub or None, and license and language as its card says them."""
+    """A base model's name as the job has it, its name on the hub or None, and license and language as its card says
+    them.
+    """
     hub = name if origin == "hub" else None
     if origin == "folder" and (cached := CACHED.search(str(folder.resolve()))):
         hub = "/".join(part for part in cached.groups() if part)
@@ -78,8 +80,8 @@ def _accepted(field: str, value: Any) -> dict[str, Any]:
 
 
 def identify_tuning(job: TuningJob, data: ArtifactRef, beside: Mapping[str, Any], selection: Mapping[str, Any]) -> Run:
-    """The run that a job and its encoded set make; `beside` is what else of its kind decides the outcome, and `selection` which
-    checkpoint is best."""
+    """The run that a job and its encoded set make; `beside` is what else of its kind decides the outcome, and
+    `selection` which checkpoint is best."""
     found = find_model(Store(job.store), job.model.pretrained, hub=True)
     base = describe_base(job.model.pretrained, Path(found.folder), found.origin)
     made_from = {"data": {job.data.name: data.fingerprint}, "model": found.files, "order": EPOCH_ORDER, **beside}

@@ -39,8 +39,8 @@ class Size(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known of the data: the sizes of its splits, what was looked at, the plan, if all of it was, the lengths of
-    examples by split, and how many there are of each class in train."""
+    """What is known of the data: the sizes of its splits, what was looked at, the plan, if all of it was, the lengths
+    of examples by split, and how many there are of each class in train."""
 
     splits: dict[str, int] | None
     told: str
@@ -79,8 +79,12 @@ def look_at_start(job: TunedJob) -> Start:
     return Start(store, ranks, source)
 
 
-def conclude(job: TunedJob, start: Start, size: Size, data: Known, metrics: list[str], run: str | None) -> FinetunePreflight:
-    """Check that there is room for the run, and tell what the job will do; `run` is its key, if that is known by now."""
+def conclude(
+    job: TunedJob, start: Start, size: Size, data: Known, metrics: list[str], run: str | None
+) -> FinetunePreflight:
+    """Check that there is room for the run, and tell what the job will do; `run` is its key, if that is known by
+    now.
+    """
     plan, store = data.plan, start.store
     epochs = plan.total_steps // plan.steps_per_epoch if plan else job.training.epochs or 0
     final = final_parameters(job, size.trained, size.parameters)

@@ -23,10 +23,18 @@ Share = tuple[NDArray[np.int64], float]
 
 
 class TuningWorkload:
-    """The part of a `Workload` that is the same for every job that tunes a model; `lengths` are the tokens of each sample."""
+    """The part of a `Workload` that is the same for every job that tunes a model; `lengths` are the tokens of each
+    sample.
+    """
 
     def __init__(
-        self, job: TuningJob, store: Store, key: str, plan: FinetunePlan | ChatPlan, lengths: NDArray[np.int64], by_length: bool
+        self,
+        job: TuningJob,
+        store: Store,
+        key: str,
+        plan: FinetunePlan | ChatPlan,
+        lengths: NDArray[np.int64],
+        by_length: bool,
     ) -> None:
         self._model, self._store, self._key, self._lengths = job.model, store, key, lengths
         self.plan = plan
@@ -50,8 +58,8 @@ class TuningWorkload:
 
         They are dealt to the ranks in turn, longest first, so that all have about as much to do.
 
-        All have as many micro-batches, as ranks that share a model gather it together: where an epoch's smaller batch has fewer
-        samples for some, or none, these take one that does not count.
+        All have as many micro-batches, as ranks that share a model gather it together: where an epoch's smaller batch
+        has fewer samples for some, or none, these take one that does not count.
         """
         samples = self.order.examples(number)
         mine, size = samples[rank :: self.plan.ranks], self.plan.micro_batch

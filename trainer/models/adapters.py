@@ -1,7 +1,7 @@
 """Low-rank adapters of pretrained models, by `peft`, which is loaded where there is one only.
 
-An adapted model stays the class that it is, with `peft`'s layers in place of those that it adapts: all else that is done with a
-model is done with it. Only what is trained is saved.
+An adapted model stays the class that it is, with `peft`'s layers in place of those that it adapts: all else that is
+done with a model is done with it. Only what is trained is saved.
 """
 
 import difflib
@@ -77,7 +77,9 @@ def restore_adapter(model: PreTrainedModel, folder: Path) -> None:
     _inject(model, settings)
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(folder / ADAPTER_WEIGHTS).items()}
     shapes = {name: tensor.shape for name, tensor in adapter_tensors(model).items()}
-    if other := sorted(name for name in {*shapes, *tensors} if name not in tensors or shapes.get(name) != tensors[name].shape):
+    if other := sorted(
+        name for name in {*shapes, *tensors} if name not in tensors or shapes.get(name) != tensors[name].shape
+    ):
         misfits = ", ".join(other[:NEAREST])
         raise ArtifactError(f"{folder / ADAPTER_WEIGHTS} is not an adapter of this model: {misfits} do not fit it")
     set_peft_model_state_dict(model, tensors)
@@ -126,7 +128,9 @@ def _save(model: PreTrainedModel, folder: Path, base: Base | None, tensors: Mapp
 
 @torch.no_grad()
 def merge(model: PreTrainedModel) -> PreTrainedModel:
-    """Add what the adapter computes to the weights of the layers that it adapts, in place: the model is then as any other."""
+    """Add what the adapter computes to the weights of the layers that it adapts, in place: the model is then as any
+    other.
+    """
     from peft.tuners.lora import LoraLayer
     from peft.utils import ModulesToSaveWrapper
 
@@ -141,7 +145,9 @@ def merge(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def find_targets(model: PreTrainedModel, targets: list[str] | None, heads: Iterable[str]) -> list[str]:
-    """The names of the modules that are adapted. Raises `ConfigError` if one of the targets matches none that can be."""
+    """The names of the modules that are adapted. Raises `ConfigError` if one of the targets matches none that can
+    be.
+    """
     head = {*heads, *_output_names(model)}
     linear = [name for name, module in model.named_modules() if isinstance(module, LINEAR)]
     if targets is None:
@@ -158,18 +164,22 @@ def find_targets(model: PreTrainedModel, targets: list[str] | None, heads: Itera
                 f"model.lora.targets: {other[0]} is a {kind}, and linear layers are adapted; {_nearest(target, linear)}"
             )
         if whole := [name for name in matched if _within(name, {*heads})]:
-            raise ConfigError(f"model.lora.targets: {whole[0]} is of the head, which is trained whole; leave {target!r} out")
+            raise ConfigError(
+                f"model.lora.targets: {whole[0]} is of the head, which is trained whole; leave {target!r} out"
+            )
         if tied := [name for name in matched if _is_tied(model, named[name])]:
             raise ConfigError(
-                f"model.lora.targets: {tied[0]} shares its weight with the input embeddings, which an adapter that is merged "
-                f"would change as well; leave {target!r} out"
+                f"model.lora.targets: {tied[0]} shares its weight with the input embeddings, which an adapter that is "
+                f"merged would change as well; leave {target!r} out"
             )
         found |= dict.fromkeys(matched)
     return list(found)
 
 
 def find_heads(model: PreTrainedModel, made: Iterable[str]) -> list[str]:
-    """The modules of a classifier that are trained whole: what stands outside of the body, and a pooler that is made anew."""
+    """The modules of a classifier that are trained whole: what stands outside of the body, and a pooler that is made
+    anew.
+    """
     body = model.base_model_prefix
     outside = [name for name, child in model.named_children() if name != body and any(True for _ in child.parameters())]
     within = {".".join(name.split(".")[:2]) for name in made if name.startswith(f"{body}.")}
@@ -192,7 +202,9 @@ def _inject(model: PreTrainedModel, settings: Any) -> None:
 
 
 def _shortest(model: PreTrainedModel, targets: list[str]) -> list[str]:
-    """The ends of the targets' names, which other tools know them by, if no other module's name ends so; else the names."""
+    """The ends of the targets' names, which other tools know them by, if no other module's name ends so; else the
+    names.
+    """
     chosen = {*targets}
     ends = {name.rpartition(".")[2] for name in targets}
     others = {name.rpartition(".")[2] for name, _ in model.named_modules() if name not in chosen}

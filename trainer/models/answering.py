@@ -10,11 +10,13 @@ from trainer.models.causal import check_positions, load_model
 from trainer.models.outline import Outline, Rows, outline_files
 
 
-def load_answering(folder: str, attention: str | None, details: dict[str, Any], beside: str | None = None) -> PreTrainedModel:
+def load_answering(
+    folder: str, attention: str | None, details: dict[str, Any], beside: str | None = None
+) -> PreTrainedModel:
     """A float32 causal model that generates up to the end of a turn; `details` are those of the encoded conversations.
 
-    An adapter is merged into the model that it was trained `beside`. Raises `ConfigError` if it cannot be loaded or has fewer
-    positions than a window, `TokenizerError` if ids of the data are beyond its embeddings.
+    An adapter is merged into the model that it was trained `beside`. Raises `ConfigError` if it cannot be loaded or has
+    fewer positions than a window, `TokenizerError` if ids of the data are beyond its embeddings.
     """
     return stops_at_turns(load_model(folder, attention, beside), folder, details)
 

@@ -14,7 +14,8 @@ SKIPPING = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
 def find_blocks(model: nn.Module) -> list[nn.Module]:
     """The members of the outermost lists of modules with parameters, in their order.
 
-    A list is of one class, or of what transformers takes for layers, as where some have attention and others a recurrence.
+    A list is of one class, or of what transformers takes for layers, as where some have attention and others a
+    recurrence.
     """
     found: list[nn.Module] = []
     for child in model.children():
@@ -30,7 +31,9 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def require_blocks(model: nn.Module, kind: str) -> list[nn.Module]:
-    """The same. Raises `ConfigError` if there are none, if they share weights, or if each rank would skip others at random."""
+    """The same. Raises `ConfigError` if there are none, if they share weights, or if each rank would skip others at
+    random.
+    """
     blocks = find_blocks(model)
     for setting in SKIPPING:
         if share := getattr(getattr(model, "config", None), setting, 0):
@@ -40,13 +43,13 @@ def require_blocks(model: nn.Module, kind: str) -> list[nn.Module]:
             )
     if not blocks:
         raise ConfigError(
-            f"training.sharding is fsdp, but a {kind!r} model as configured has no repeated blocks to divide among the ranks; "
-            "set training.sharding to none"
+            f"training.sharding is fsdp, but a {kind!r} model as configured has no repeated blocks to divide among the "
+            "ranks; set training.sharding to none"
         )
     held = Counter(id(parameter) for block in blocks for parameter in block.parameters())
     if any(number > 1 for number in held.values()):
         raise ConfigError(
-            f"training.sharding is fsdp, but layers of a {kind!r} model share weights, which cannot be gathered for one layer "
-            "at a time; set training.sharding to none"
+            f"training.sharding is fsdp, but layers of a {kind!r} model share weights, which cannot be gathered for "
+            "one layer at a time; set training.sharding to none"
         )
     return blocks

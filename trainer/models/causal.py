@@ -41,7 +41,9 @@ CLASSIFIERS = (AutoModelForSequenceClassification, AutoModelForTokenClassificati
 """The kinds of models that have a head to be trained."""
 
 
-def resolve_config(options: ModelConfig, tokenizer: TokenizerInfo, context: int, masked: bool = False) -> PretrainedConfig:
+def resolve_config(
+    options: ModelConfig, tokenizer: TokenizerInfo, context: int, masked: bool = False
+) -> PretrainedConfig:
     """The model's full configuration, checked against the tokenizer and the window length.
 
     Raises `ConfigError` for unknown keys and impossible values, `TokenizerError` if tokenizer and model do not match.
@@ -75,7 +77,9 @@ def count_parameters(config: PretrainedConfig, attention: str | None = None, kin
 def count_adapted(
     config: PretrainedConfig, attention: str | None, lora: LoraConfig | None, kind: Any = AutoModelForCausalLM
 ) -> Trained:
-    """Parameters that are trained, and all, of a model that may have an adapter. Raises `ConfigError` as `find_targets`."""
+    """Parameters that are trained, and all, of a model that may have an adapter. Raises `ConfigError` as
+    `find_targets`.
+    """
     if lora is None:
         parameters = count_parameters(config, attention, kind)
         return Trained(parameters, parameters)
@@ -87,7 +91,9 @@ def count_adapted(
 
 
 class Units(NamedTuple):
-    """Parameters of a model, of its largest block, and of what is outside of its blocks; those that are tied count once."""
+    """Parameters of a model, of its largest block, and of what is outside of its blocks; those that are tied count
+    once.
+    """
 
     parameters: int
     largest_block: int
@@ -95,7 +101,9 @@ class Units(NamedTuple):
 
 
 def count_units(config: PretrainedConfig, attention: str | None = None, kind: Any = AutoModelForCausalLM) -> Units:
-    """The parameters of a model by what is gathered at a time if it is sharded. Raises `ConfigError` if it has no blocks."""
+    """The parameters of a model by what is gathered at a time if it is sharded. Raises `ConfigError` if it has no
+    blocks.
+    """
     with torch.device("meta"):
         model = model_from(config, attention, kind)
     blocks = [sum(each.numel() for each in block.parameters()) for block in require_blocks(model, config.model_type)]
@@ -103,7 +111,9 @@ def count_units(config: PretrainedConfig, attention: str | None = None, kind: An
     return Units(parameters, max(blocks), parameters - sum(blocks))
 
 
-def build_model(options: ModelConfig, config: PretrainedConfig, seed: int, kind: Any = AutoModelForCausalLM) -> PreTrainedModel:
+def build_model(
+    options: ModelConfig, config: PretrainedConfig, seed: int, kind: Any = AutoModelForCausalLM
+) -> PreTrainedModel:
     """A float32 model: pretrained, with an adapter if there is to be one, or new with weights decided by the seed.
 
     Raises `ConfigError` if it cannot be built.
@@ -134,8 +144,8 @@ def load_model(
 def load_pretrained(kind: Any, path: str, **options: Any) -> Any:
     """What `kind.from_pretrained` gives, in float32 unless the options say otherwise: every model is loaded by this.
 
-    Its weights may lie in the parts of several ranks. Nothing that the model brings is run, and nothing is unpickled. Raises
-    `ConfigError` if it needs that, if files are missing, cut short or damaged, or if it is of another kind.
+    Its weights may lie in the parts of several ranks. Nothing that the model brings is run, and nothing is unpickled.
+    Raises `ConfigError` if it needs that, if files are missing, cut short or damaged, or if it is of another kind.
     """
     check_settings(path)
     check_weights(path)
@@ -170,7 +180,9 @@ def model_from(config: PretrainedConfig, attention: str | None, kind: Any) -> Pr
     try:
         model: PreTrainedModel = kind.from_config(config, dtype=torch.float32, attn_implementation=attention)
     except Exception as error:  # architectures check their settings each in their own way
-        raise ConfigError(f"a {config.model_type!r} model cannot be built from this configuration: {brief(error)}") from error
+        raise ConfigError(
+            f"a {config.model_type!r} model cannot be built from this configuration: {brief(error)}"
+        ) from error
     return model
 
 
@@ -197,8 +209,8 @@ def keep_fixed(model: PreTrainedModel) -> PreTrainedModel:
 def let_padding_learn(model: PreTrainedModel) -> PreTrainedModel:
     """Let the embedding of a padding token learn as any other.
 
-    Pretraining has no padding: where that token stands in the data (as the end of documents, often), it is a real one. The
-    padding number of embedded positions says how these are counted, and stays.
+    Pretraining has no padding: where that token stands in the data (as the end of documents, often), it is a real one.
+    The padding number of embedded positions says how these are counted, and stays.
     """
     for module in model.modules():
         if isinstance(module, nn.Embedding) and "Position" not in type(module).__name__:
@@ -214,7 +226,9 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
 
 
 def fuse_activations(model: PreTrainedModel) -> PreTrainedModel:
-    """Replace the tanh form of GELU that is spelt out in eight operations by the one operation that computes the same."""
+    """Replace the tanh form of GELU that is spelt out in eight operations by the one operation that computes the
+    same.
+    """
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, NewGELUActivation):
@@ -226,7 +240,9 @@ def _pretrained_config(name: str) -> PretrainedConfig:
     if not Path(name).is_dir() and not is_hub_name(name):
         raise ConfigError(f"pretrained model {name!r} cannot be loaded: {NO_NAME}")
     if Path(name).is_dir() and not Path(name, "config.json").is_file():
-        raise ConfigError(f"pretrained model {name!r} cannot be loaded: the folder has no config.json; name a model's folder")
+        raise ConfigError(
+            f"pretrained model {name!r} cannot be loaded: the folder has no config.json; name a model's folder"
+        )
     config = load_config(name)
     check_weights(name)
     return config
@@ -238,18 +254,20 @@ def check_same_vocabulary(pretrained: str, tokenizer: TokenizerInfo) -> None:
     remedy = f"set data.tokenizer.path to {str(path if path.is_file() else pretrained)!r}"
     if not tokenizer.json:
         raise TokenizerError(
-            f"the data's tokenizer is still to be trained, so it is not that of the pretrained model {pretrained!r}; {remedy}"
+            f"the data's tokenizer is still to be trained, so it is not that of the pretrained model {pretrained!r}; "
+            f"{remedy}"
         )
     try:
         own = read_vocabulary(pretrained)
     except TokenizerError as error:
         raise TokenizerError(
-            f"nothing tells whether the data's tokenizer is that of the pretrained model {pretrained!r}: {error}; put the "
-            "files of the model's tokenizer into its folder"
+            f"nothing tells whether the data's tokenizer is that of the pretrained model {pretrained!r}: {error}; put "
+            "the files of the model's tokenizer into its folder"
         ) from error
     if own != vocabulary(tokenizer.json):
         raise TokenizerError(
-            f"the data's tokenizer is not that of the pretrained model {pretrained!r}: their vocabularies differ; {remedy}"
+            f"the data's tokenizer is not that of the pretrained model {pretrained!r}: their vocabularies differ; "
+            f"{remedy}"
         )
 
 
@@ -264,7 +282,9 @@ class MaskedLMLoss(nn.Module):
         self.model = model
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Sum over the batch of -log p(hidden token), in nats; shapes [B, T], and [B, T], `IGNORED` where none is hidden."""
+        """Sum over the batch of -log p(hidden token), in nats; shapes [B, T], and [B, T], `IGNORED` where none is
+        hidden.
+        """
         return masked_losses(self.model, input_ids, labels)[0].sum()
 
 
@@ -279,7 +299,9 @@ def masked_losses(
 
 
 def build_masked(options: ModelConfig, config: PretrainedConfig, seed: int) -> PreTrainedModel:
-    """A float32 model: pretrained, or new with weights decided by the seed. Raises `ConfigError` if it cannot be built."""
+    """A float32 model: pretrained, or new with weights decided by the seed. Raises `ConfigError` if it cannot be
+    built.
+    """
     return build_model(options, config, seed, KIND)
 
 
@@ -289,7 +311,9 @@ def load_masked(path: str, attention: str | None = None) -> PreTrainedModel:
 
 
 def tried_masked(model: PreTrainedModel, context: int, mask_id: int) -> MaskedLMLoss:
-    """The model with its loss, after a trial on a window. Raises `ConfigError` if it cannot be run, or sees one side only."""
+    """The model with its loss, after a trial on a window. Raises `ConfigError` if it cannot be run, or sees one side
+    only.
+    """
     vocab_size = model.config.get_text_config().vocab_size
     ids = torch.arange(context).remainder(vocab_size)[None].to(model.device)
     ids[0, 0] = mask_id
@@ -310,7 +334,7 @@ def tried_masked(model: PreTrainedModel, context: int, mask_id: int) -> MaskedLM
         model.train(was_training)
     if torch.equal(logits, others):
         raise ConfigError(
-            f"a {model.config.model_type!r} model as configured does not see what follows a hidden token; set is_decoder to "
-            "false in its configuration, or take a model that reads in both directions"
+            f"a {model.config.model_type!r} model as configured does not see what follows a hidden token; set "
+            "is_decoder to false in its configuration, or take a model that reads in both directions"
         )
     return MaskedLMLoss(model)

@@ -1,4 +1,6 @@
-"""Models for labelled data: any model of `transformers` that classifies texts or tokens, from a pretrained one of any kind."""
+"""Models for labelled data: any model of `transformers` that classifies texts or tokens, from a pretrained one of any
+kind.
+"""
 
 import contextlib
 import logging
@@ -31,7 +33,8 @@ Problem = Literal["single_label_classification", "multi_label_classification", "
 
 MULTI_LABEL: Problem = "multi_label_classification"
 PROBLEMS: dict[str, Problem | None] = {
-    "classification": "single_label_classification", "multi-label": MULTI_LABEL, "regression": "regression", "tokens": None,
+    "classification": "single_label_classification", "multi-label": MULTI_LABEL, "regression": "regression",
+    "tokens": None,
 }  # fmt: skip
 """How `transformers` calls what the data asks for; a model that classifies tokens has no name for it."""
 
@@ -55,15 +58,17 @@ def load_classifier(
 ) -> PreTrainedModel:
     """A float32 model with a head for the data's labels: from a checkpoint, else from what the job starts with.
 
-    `data` are the details of the encoded set. A head that the pretrained model lacks is made anew, decided by the seed, and
-    said so. An adapter is put into the model that it was trained beside: `beside` says where that is, and merges them, else it
-    is the job's. Raises `ConfigError` if the model cannot be loaded, `TokenizerError` if the data's ids are beyond its
-    embeddings.
+    `data` are the details of the encoded set. A head that the pretrained model lacks is made anew, decided by the seed,
+    and said so. An adapter is put into the model that it was trained beside: `beside` says where that is, and merges
+    them, else it is the job's. Raises `ConfigError` if the model cannot be loaded, `TokenizerError` if the data's ids
+    are beyond its embeddings.
     """
     kind = kind_of(data["task"])
     if checkpoint is not None and is_adapter(checkpoint):
         start = beside or find_model(store, job.model.pretrained, hub=True).folder
-        model = _load_adapted(str(checkpoint), start, classifier_config(str(checkpoint), data), job.model.attention, kind)
+        model = _load_adapted(
+            str(checkpoint), start, classifier_config(str(checkpoint), data), job.model.attention, kind
+        )
         return merge(model) if beside else model
     source = str(checkpoint or find_model(store, job.model.pretrained, hub=True).folder)
     config = classifier_config(source, data)
@@ -87,7 +92,9 @@ def load_classifier(
 
 
 def outline_classifier(job: FinetuneJob, data: dict[str, Any], checkpoint: Path, rows: Rows) -> Outline | None:
-    """The same of a checkpoint, whose head is made, for ranks that hold some rows of each weight; None as `outline_folder`."""
+    """The same of a checkpoint, whose head is made, for ranks that hold some rows of each weight; None as
+    `outline_folder`.
+    """
     if is_adapter(checkpoint):
         return None
     config = classifier_config(str(checkpoint), data)
@@ -113,8 +120,8 @@ def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTra
     model, report = _load(source, config, None, kind, ignore_mismatched_sizes=False)
     if lacking := _not_loaded(report):
         raise ConfigError(
-            f"model {source!r} is no finished classifier: it lacks {', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}; "
-            "fine-tune it on labelled data first"
+            f"model {source!r} is no finished classifier: it lacks "
+            f"{', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}; fine-tune it on labelled data first"
         )
     return fuse_activations(model)
 
@@ -144,7 +151,9 @@ def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:
     return config
 
 
-def _load_adapted(source: str, beside: str, config: PretrainedConfig, attention: str | None, kind: Any) -> PreTrainedModel:
+def _load_adapted(
+    source: str, beside: str, config: PretrainedConfig, attention: str | None, kind: Any
+) -> PreTrainedModel:
     """A base model with the adapter and the head that lie in another folder."""
     model, report = _load(beside, config, attention, kind, ignore_mismatched_sizes=True)
     fuse_activations(model)

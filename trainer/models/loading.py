@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 
 def load_config(name: str) -> "PretrainedConfig":
-    """The configuration of a model folder or a pretrained name. Raises `ConfigError` if it needs code of its own, or is bad."""
+    """The configuration of a model folder or a pretrained name. Raises `ConfigError` if it needs code of its own, or is
+    bad.
+    """
     from transformers import AutoConfig
 
     check_settings(name)
@@ -34,7 +36,11 @@ def load_tokenizer(name: str, plain: bool = False) -> Any:
     except Exception as error:  # the libraries raise bare Exceptions for every kind of bad file
         raise TokenizerError(f"the tokenizer of {name!r} cannot be loaded: {brief(error)}") from error
     if not tokenizer.is_fast:
-        raise TokenizerError(f"the tokenizer of {name!r} is none of the `tokenizers` library; convert it to a tokenizer.json")
+        raise TokenizerError(
+            f"the tokenizer of {name!r} is none of the `tokenizers` library; convert it to a tokenizer.json"
+        )
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # what transformers makes where there is none
-        raise TokenizerError(f"model {name!r} has no tokenizer, or an empty one; put the files of its tokenizer beside it")
+        raise TokenizerError(
+            f"model {name!r} has no tokenizer, or an empty one; put the files of its tokenizer beside it"
+        )
     return tokenizer

@@ -1,14 +1,14 @@
 """The language-model loss: its plain form, and the same without ever holding all logits.
 
-In training, the output projection and the cross-entropy are taken together, some tokens at a time, and the gradients are
-computed on the way. So memory traffic falls, and no [tokens, vocabulary] tensor is kept for the backward pass.
+In training, the output projection and the cross-entropy are taken together, some tokens at a time, and the gradients
+are computed on the way. So memory traffic falls, and no [tokens, vocabulary] tensor is kept for the backward pass.
 
 Attention without masks, for a model of which each row is one whole window of text.
 
 While a model is compiled with torch before 2.14, transformers makes a mask even where SDPA's `is_causal` says the same
-(`_ignore_causal_mask_sdpa` and `find_packed_sequence_indices` in its masking_utils.py). With a mask the attention computes what
-it then leaves out, and a GPU's fastest kernels are not taken. An implementation of attention that has no function for masks is
-given none, as transformers' documentation of its AttentionInterface has it.
+(`_ignore_causal_mask_sdpa` and `find_packed_sequence_indices` in its masking_utils.py). With a mask the attention
+computes what it then leaves out, and a GPU's fastest kernels are not taken. An implementation of attention that has no
+function for masks is given none, as transformers' documentation of its AttentionInterface has it.
 """
 
 from collections.abc import Callable
@@ -33,10 +33,14 @@ ROUNDING = 1e-5
 """Difference of two means of the same losses, in nats, that is rounding."""
 
 LOGITS_AT_ONCE = {"cpu": 2**21, "cuda": 2**28}
-"""Logits held at a time: on a processor 8 MiB in float32, about what its cache holds; on a GPU enough to fill it, 1 GiB."""
+"""Logits held at a time: on a processor 8 MiB in float32, about what its cache holds; on a GPU enough to fill it, 1
+GiB.
+"""
 
 GPU_SHARE = 2**8
-"""Of a small GPU's memory, bytes for each logit held at a time: with its gradient and its copies it takes some 12 of them."""
+"""Of a small GPU's memory, bytes for each logit held at a time: with its gradient and its copies it takes some 12 of
+them.
+"""
 
 UNROLLED = 16
 """Pieces at most while compiling, as the compiler writes each of them out."""
@@ -58,14 +62,16 @@ class CausalLMLoss(nn.Module):
         position_ids: torch.Tensor | None = None,
         weight: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Sum over the batch of -log p(next token), in nats; `input_ids` has shape [B, T], B * (T - 1) tokens are predicted.
+        """Sum over the batch of -log p(next token), in nats; `input_ids` has shape [B, T], B * (T - 1) tokens are
+        predicted.
 
         With `labels` of the same shape, each token itself or `IGNORED`, only those are predicted that have one. Where
-        `position_ids` begin anew another text begins, which does not see the one before. `weight` scales the sum: 0 for what
-        does not count.
+        `position_ids` begin anew another text begins, which does not see the one before. `weight` scales the sum: 0 for
+        what does not count.
 
-        What a model adds to the mean loss is added for each predicted token, so that micro-batches and ranks count by their
-        size. (How evenly a batch is spread over experts depends on what is in the batch: it is looked at by micro-batch.)
+        What a model adds to the mean loss is added for each predicted token, so that micro-batches and ranks count by
+        their size. (How evenly a batch is spread over experts depends on what is in the batch: it is looked at by
+        micro-batch.)
         """
         loss = self._sum(input_ids, input_ids if labels is None else labels, position_ids)
         return loss if weight is None else loss * weight
@@ -88,7 +94,9 @@ def positions(position_ids: torch.Tensor | None) -> dict[str, torch.Tensor]:
 
 
 def with_weights(function: Callable[..., Any], model: PreTrainedModel, *inputs: torch.Tensor | None) -> Any:
-    """Call a function that uses a model's weights outside of its `forward`: of a sharded one, they are gathered as for that."""
+    """Call a function that uses a model's weights outside of its `forward`: of a sharded one, they are gathered as for
+    that.
+    """
     if not isinstance(model, FSDPModule):
         return function(model, *inputs)
     if not hasattr(model, function.__name__):
@@ -100,7 +108,9 @@ def with_weights(function: Callable[..., Any], model: PreTrainedModel, *inputs: 
 def loss_in_pieces(
     model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None
 ) -> torch.Tensor:
-    """The sum of -log p(label), of a model with a plain head, some tokens at a time. Shapes [B, T], [B, T] -> a scalar."""
+    """The sum of -log p(label), of a model with a plain head, some tokens at a time. Shapes [B, T], [B, T] -> a
+    scalar.
+    """
     hidden = model.base_model(input_ids=input_ids, **positions(position_ids), use_cache=False).last_hidden_state
     weight = model.get_output_embeddings().weight
     loss: torch.Tensor = PiecewiseCrossEntropy.apply(  # type: ignore[no-untyped-call]
@@ -117,7 +127,9 @@ def next_tokens(input_ids: torch.Tensor) -> torch.Tensor:
 def token_losses(
     model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """-log p(label) of each position in nats, 0 where the label is ignored. Shapes [B, T], [B, T] -> [B * T], float32."""
+    """-log p(label) of each position in nats, 0 where the label is ignored. Shapes [B, T], [B, T] -> [B * T],
+    float32.
+    """
     return cross_entropies(model(input_ids=input_ids, **positions(position_ids), use_cache=False).logits, labels)
 
 
@@ -145,7 +157,9 @@ def _each_loss_in_pieces(
 
 def cross_entropies(logits_BTV: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
     """-log p(label) of each position in nats, 0 where the label is ignored. Shape [B * T], float32."""
-    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), ignore_index=IGNORED, reduction="none")
+    return F.cross_entropy(
+        logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), ignore_index=IGNORED, reduction="none"
+    )
 
 
 @torch.no_grad()
@@ -168,7 +182,9 @@ def adds_to_loss(model: PreTrainedModel) -> bool:
             output = model(input_ids=input_ids, labels=labels, use_cache=False)
         labels = labels.to(output.logits.device)  # where a sharded model computes, its weights need not lie
         for found, targets in ((beyond, next_tokens(labels)), (unshifted, labels)):
-            found.append(float(output.loss - cross_entropies(output.logits, targets).sum() / (targets != IGNORED).sum()))
+            found.append(
+                float(output.loss - cross_entropies(output.logits, targets).sum() / (targets != IGNORED).sum())
+            )
     model.train(was_training)
     if max(map(abs, beyond)) <= ROUNDING or max(map(abs, unshifted)) <= ROUNDING:
         return False
@@ -218,7 +234,9 @@ def matmul_dtype(values: torch.Tensor) -> torch.dtype:
 
 
 def rows_at_once(rows: int, vocabulary: int, device: torch.device) -> int:
-    """Of so many rows of logits, those that are held at a time; the device alone decides, as the last bits depend on it."""
+    """Of so many rows of logits, those that are held at a time; the device alone decides, as the last bits depend on
+    it.
+    """
     at_once: int = max(1, logits_at_once(device.type) // vocabulary)
     return max(at_once, -(-rows // UNROLLED)) if torch.compiler.is_compiling() else at_once
 
@@ -240,7 +258,9 @@ def losses_and_gradient(
     log_sum = torch.logsumexp(logits, dim=1, keepdim=True)
     loss = ((log_sum - logits.gather(1, targets_N1)).squeeze(1) * wanted_N).sum()
     grad = logits.sub_(log_sum).exp_()
-    grad.scatter_(1, targets_N1, grad.gather(1, targets_N1) - 1)  # added in place, the order of sums would be free on a GPU
+    grad.scatter_(
+        1, targets_N1, grad.gather(1, targets_N1) - 1
+    )  # added in place, the order of sums would be free on a GPU
     return loss, (grad * wanted_N.unsqueeze(1)).to(logits_NV.dtype)
 
 
@@ -262,7 +282,9 @@ class PiecewiseCrossEntropy(torch.autograd.Function):
             loss, grad = losses_and_gradient(states[rows] @ matrix.T, targets[rows], wanted[rows])
             total = total + loss
             grads.append(grad @ matrix)
-            if torch.compiler.is_compiling():  # by torch 2.11, the backward pass would read what was there before any `+=`
+            if (
+                torch.compiler.is_compiling()
+            ):  # by torch 2.11, the backward pass would read what was there before any `+=`
                 grad_weight = grad_weight + grad.T @ states[rows]
             else:
                 grad_weight += grad.T @ states[rows]
@@ -272,7 +294,9 @@ class PiecewiseCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        """Scale the gradients that the forward pass computed. Before that, the weights' need not fit into half precision."""
+        """Scale the gradients that the forward pass computed. Before that, the weights' need not fit into half
+        precision.
+        """
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_hidden * upstream[0], (grad_weight * upstream[0]).to(ctx.weight_dtype), None
 
@@ -282,7 +306,8 @@ WITH_MASKS, WITHOUT_MASKS, NOTED = "sdpa", "sdpa_without_masks", "sdpa_with_note
 
 @torch.no_grad()
 def leave_out_masks(model: PreTrainedModel, input_ids: torch.Tensor) -> bool:
-    """Have a model make no masks if, not compiled, it makes none for one row as long as all; returns whether that is so.
+    """Have a model make no masks if, not compiled, it makes none for one row as long as all; returns whether that is
+    so.
 
     A window that slides needs its masks, and keeps them. Shape of `input_ids` [B, T].
     """

@@ -44,11 +44,13 @@ def is_published(values: dict[str, Any]) -> bool:
     return not MARKS.isdisjoint(values)
 
 
-def take_published(values: dict[str, Any], default: PretrainedConfig, tokenizer: TokenizerInfo, where: str) -> dict[str, Any]:
+def take_published(
+    values: dict[str, Any], default: PretrainedConfig, tokenizer: TokenizerInfo, where: str
+) -> dict[str, Any]:
     """What counts of a published configuration; what its family does not know is told in a warning and passed over.
 
-    The tokens that begin, end and pad texts are those of the data's tokenizer, so that their published numbers do not count,
-    but for a padding token that no text holds. Raises `ConfigError` for an unknown key that looks like a slip.
+    The tokens that begin, end and pad texts are those of the data's tokenizer, so that their published numbers do not
+    count, but for a padding token that no text holds. Raises `ConfigError` for an unknown key that looks like a slip.
     """
     kept = {key: value for key, value in values.items() if key not in NOT_OF_THE_MODEL and not key.startswith("_")}
     if _holds_padding(kept.get("pad_token_id"), kept.get("vocab_size"), tokenizer):
@@ -59,7 +61,9 @@ def take_published(values: dict[str, Any], default: PretrainedConfig, tokenizer:
     if slips := {key: close for key in unknown if (close := _meant(key, default, 0.85)) and close not in kept}:
         raise ConfigError(_unknown(next(iter(slips)), default, where))
     if told := [key for key in unknown if kept[key] is not None]:
-        log.warning("%s: keys that no %r of transformers reads are passed over: %s", where, default.model_type, ", ".join(told))
+        log.warning(
+            "%s: keys that no %r of transformers reads are passed over: %s", where, default.model_type, ", ".join(told)
+        )
     return {key: value for key, value in kept.items() if key not in unknown}
 
 
@@ -71,7 +75,9 @@ def check_keys(values: dict[str, Any], default: PretrainedConfig, where: str) ->
 
 
 def is_known(key: str, value: Any, default: PretrainedConfig) -> bool:
-    """Whether a family has a setting of this name, or takes it for another one, as it does with names of older versions."""
+    """Whether a family has a setting of this name, or takes it for another one, as it does with names of older
+    versions.
+    """
     return key in _settings(default) or any(_changes(key, probe, default) for probe in (value, *PROBES))
 
 
@@ -80,8 +86,9 @@ def check_padding(values: dict[str, Any], tokenizer: TokenizerInfo, where: str) 
     pad_id, vocab_size = values["pad_token_id"], values["vocab_size"]
     if _holds_padding(pad_id, vocab_size, tokenizer):
         raise ConfigError(
-            f"{where}: pad_token_id {pad_id!r} is not one that no text holds, and a padding token's embedding never learns; "
-            f"leave it out, or name an id from {tokenizer.vocab_size} up with a larger vocab_size (now {vocab_size!r})"
+            f"{where}: pad_token_id {pad_id!r} is not one that no text holds, and a padding token's embedding never "
+            f"learns; leave it out, or name an id from {tokenizer.vocab_size} up with a larger vocab_size (now "
+            f"{vocab_size!r})"
         )
 
 
@@ -152,7 +159,8 @@ def _check_family(kind: Any, where: str, masked: bool) -> str:
     if kind not in CONFIG_MAPPING:
         close = difflib.get_close_matches(str(kind), list(families), 3)
         raise ConfigError(
-            f"{where}: model_type {kind!r} is not one that transformers knows" + (f"; did you mean {close}?" if close else "")
+            f"{where}: model_type {kind!r} is not one that transformers knows"
+            + (f"; did you mean {close}?" if close else "")
         )
     if masked and kind not in families:
         raise ConfigError(
@@ -161,8 +169,8 @@ def _check_family(kind: Any, where: str, masked: bool) -> str:
         )
     if kind not in families:
         raise ConfigError(
-            f"{where}: transformers has no causal language model of model_type {kind!r}; take one that predicts the next "
-            "token, such as gpt2, llama or mamba"
+            f"{where}: transformers has no causal language model of model_type {kind!r}; take one that predicts the "
+            "next token, such as gpt2, llama or mamba"
         )
     return str(kind)
 

@@ -1,9 +1,10 @@
-"""Tensors in safetensors files, opened to read stretches of their rows; a tensor's rows may lie in several parts (parts.py).
+"""Tensors in safetensors files, opened to read stretches of their rows; a tensor's rows may lie in several parts
+(parts.py).
 
 The tensors of a model from files that hold them in another form: under other names, or each expert by itself.
 
-transformers says for each family how its files become its tensors (conversion_mapping.py), and converts a whole model while it
-loads it. Here it is done for one tensor at a time, when that is read.
+transformers says for each family how its files become its tensors (conversion_mapping.py), and converts a whole model
+while it loads it. Here it is done for one tensor at a time, when that is read.
 """
 
 import json
@@ -24,7 +25,8 @@ from trainer.common.errors import ArtifactError
 from trainer.models.tensor_files import STRETCHES, Tensor, find_gap, read_file_header
 
 MOST_OPEN = 64
-"""Files that are mapped at a time: a model may have thousands, and what is mapped and was read counts as memory in use."""
+"""Files that are mapped at a time: a model may have thousands, and what is mapped and was read counts as memory in use.
+"""
 
 
 class Stretch(NamedTuple):
@@ -35,7 +37,9 @@ class Stretch(NamedTuple):
 
 
 def rows_of(rank: int, ranks: int, rows: int) -> tuple[int, int]:
-    """The first of a rank's rows, and the one after its last: as FSDP divides it, the last ranks may have fewer, or none."""
+    """The first of a rank's rows, and the one after its last: as FSDP divides it, the last ranks may have fewer, or
+    none.
+    """
     each = -(-rows // ranks)
     return min(rank * each, rows), min((rank + 1) * each, rows)
 
@@ -66,7 +70,9 @@ class Tensors:
             for name, tensor in _read_header(path).items():
                 self._pieces.setdefault(name, []).append(Piece(path, tensor))
         if gap := find_gap((name, piece.tensor) for name, pieces in self._pieces.items() for piece in pieces):
-            raise ArtifactError(f"{', '.join(map(str, self._files))} {gap}; a part is missing, or of another checkpoint")
+            raise ArtifactError(
+                f"{', '.join(map(str, self._files))} {gap}; a part is missing, or of another checkpoint"
+            )
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each whole tensor."""

@@ -1,9 +1,8 @@
 """A model without its weights, and where the rows of each weight come from: for ranks that hold a part of it each.
 
-A new model's weights are drawn block by block, by the same functions and in the same order as if it were built whole, and a
-rank keeps its own rows of each: so they are the same values, and no more than a block, and what belongs to none, is there at a
-time.
-Weights that lie in files are read rank by rank.
+A new model's weights are drawn block by block, by the same functions and in the same order as if it were built whole,
+and a rank keeps its own rows of each: so they are the same values, and no more than a block, and what belongs to none,
+is there at a time. Weights that lie in files are read rank by rank.
 """
 
 import logging
@@ -35,7 +34,9 @@ Rows = Callable[[int], tuple[int, int]]
 
 
 class Outline(NamedTuple):
-    """A model whose parameters are on the device `meta`; `read` gives a rank's rows of one by its name, or of a buffer all."""
+    """A model whose parameters are on the device `meta`; `read` gives a rank's rows of one by its name, or of a buffer
+    all.
+    """
 
     model: PreTrainedModel
     read: Callable[[str], torch.Tensor]
@@ -74,8 +75,8 @@ def outline_files(path: str, attention: str | None, rows: Rows) -> Outline | Non
 def outline_folder(path: str, rows: Rows, build: Callable[[], PreTrainedModel]) -> Outline | None:
     """A model that is built by a function, and whose weights lie in a local folder.
 
-    None if transformers does not find them there either as the files name them, or if they are not tied as the configuration
-    says: then it decides what comes of that.
+    None if transformers does not find them there either as the files name them, or if they are not tied as the
+    configuration says: then it decides what comes of that.
     """
     check_weights(path)
     with _initialised_by(lambda model: None), init_empty_weights(include_buffers=False):
@@ -94,7 +95,9 @@ def outline_folder(path: str, rows: Rows, build: Callable[[], PreTrainedModel]) 
         return tensors.read(name, *rows(shapes[name][0])) if divided else tensors.read(name)
 
     tied = {name: source for name, source in model.all_tied_weights_keys.items() if name in shapes}
-    if any(shapes[name] != shapes[source] or not torch.equal(read(name), read(source)) for name, source in tied.items()):
+    if any(
+        shapes[name] != shapes[source] or not torch.equal(read(name), read(source)) for name, source in tied.items()
+    ):
         return None
     return Outline(model, read)
 
@@ -123,7 +126,9 @@ def own_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def _initialised_by(initialise: Callable[[PreTrainedModel], None]) -> Iterator[None]:
-    """Have models that are built in the block initialised by another function than their own, which ties weights besides."""
+    """Have models that are built in the block initialised by another function than their own, which ties weights
+    besides.
+    """
     original = PreTrainedModel.init_weights
     PreTrainedModel.init_weights = lambda model: initialise(model)  # type: ignore[method-assign]  # to be bound to it
     try:
@@ -167,7 +172,9 @@ class _Drawn:
 
     @contextmanager
     def _filled(self, modules: Any) -> Iterator[None]:
-        """Give the parameters of modules that are not initialised yet memory, and keep this rank's rows of what is written."""
+        """Give the parameters of modules that are not initialised yet memory, and keep this rank's rows of what is
+        written.
+        """
         places = [
             (module, name, parameter)
             for module in modules
@@ -176,7 +183,9 @@ class _Drawn:
             if parameter is not None
         ]
         whole = {
-            parameter: nn.Parameter(torch.full(parameter.shape, torch.nan, dtype=parameter.dtype), parameter.requires_grad)
+            parameter: nn.Parameter(
+                torch.full(parameter.shape, torch.nan, dtype=parameter.dtype), parameter.requires_grad
+            )
             for _, _, parameter in places
         }
         for module, name, parameter in places:

@@ -29,7 +29,9 @@ NO_NAME = "it is no file or folder here, and no name of the Hugging Face hub (MO
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a repository of the hub could have this name; a path that leads nowhere can have none, or none that is there."""
+    """Whether a repository of the hub could have this name; a path that leads nowhere can have none, or none that is
+    there.
+    """
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils._validators import validate_repo_id
 
@@ -58,7 +60,8 @@ HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint found: where its files are, the digests of all of them, its key if it is in the store, and its origin.
+    """A checkpoint found: where its files are, the digests of all of them, its key if it is in the store, and its
+    origin.
 
     Of an adapter, `beside` is the folder of the model that it was trained beside.
     """
@@ -86,11 +89,15 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
 
 def _find_beside(store: Store, folder: str, base: Base) -> Checkpoint:
     """The base model that an adapter's folder names. Raises `ArtifactError` if it is not there, or damaged."""
-    places = [base.key or base.name] if base.path is None else [place for place in (base.path, base.name) if _is_model(place)]
+    places = (
+        [base.key or base.name]
+        if base.path is None
+        else [place for place in (base.path, base.name) if _is_model(place)]
+    )
     if not places:
         raise ArtifactError(
-            f"{folder} is an adapter of the model {base.name!r}, which is neither in {base.path}, where it was when that was "
-            f"trained, nor there as seen from {Path.cwd()}; put it back"
+            f"{folder} is an adapter of the model {base.name!r}, which is neither in {base.path}, where it was when "
+            f"that was trained, nor there as seen from {Path.cwd()}; put it back"
         )
     try:
         return _find(store, places[0], base.origin == "hub")
@@ -115,10 +122,11 @@ def identify_base(name: str, found: Checkpoint) -> Base:
 
 
 def _find(store: Store, name: str, hub: bool) -> Checkpoint:
-    """A run's name, a pointer (runs/NAME/checkpoint-best, models/NAME/champion), a folder in the store, or a pretrained folder.
+    """A run's name, a pointer (runs/NAME/checkpoint-best, models/NAME/champion), a folder in the store, or a pretrained
+    folder.
 
-    With `hub`, what is none of these and looks like it is taken for the name of a model of the Hugging Face hub, and fetched.
-    Raises `ArtifactError` if there is no such model or it is damaged.
+    With `hub`, what is none of these and looks like it is taken for the name of a model of the Hugging Face hub, and
+    fetched. Raises `ArtifactError` if there is no such model or it is damaged.
     """
     named = posixpath.normpath(name)
     candidates = [named, f"runs/{named}/{FINAL}", *(f"runs/{run}/{FINAL}" for run in made_by(store, named))]
@@ -132,8 +140,12 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
         kind = FINAL_KIND if key.endswith(f"/{FINAL}") else CHECKPOINT_KIND
         if is_plain_key(key) and (manifest := read_manifest(store, key, kind)):
             if champion is not None and champion["fingerprint"] != manifest.fingerprint:
-                raise ArtifactError(f"{store.path(key)} holds another model than the one that became {name}; promote one anew")
-            require_intact(store, key, manifest, content=store.local is not None)  # else it is compared when it is fetched
+                raise ArtifactError(
+                    f"{store.path(key)} holds another model than the one that became {name}; promote one anew"
+                )
+            require_intact(
+                store, key, manifest, content=store.local is not None
+            )  # else it is compared when it is fetched
             # The model card tells of an evaluation, so it must not make that evaluation another one.
             files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
             folder = fetch_files(store, key, manifest, lambda file: not of_optimizer(file))
@@ -170,7 +182,9 @@ def _digest(path: Path, size: int, modified: int) -> str:
 
 
 def _fetch_from_hub(store: Store, name: str) -> Path:
-    """The files of a model of the hub in its local cache: of the newest revision, or, without network, of the cached one."""
+    """The files of a model of the hub in its local cache: of the newest revision, or, without network, of the cached
+    one.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -179,7 +193,8 @@ def _fetch_from_hub(store: Store, name: str) -> Path:
         folder = Path(snapshot_download(name, allow_patterns=[*HUB_FILES, CARD], ignore_patterns=["*/*"]))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise ArtifactError(
-            f"no checkpoint {name!r}: {_not_here(store)}; and the Hugging Face hub does not give it: {hub_reason(error)}"
+            f"no checkpoint {name!r}: {_not_here(store)}; and the Hugging Face hub does not give it: "
+            f"{hub_reason(error)}"
         ) from error
     if not any(folder.glob("*.safetensors")):
         raise ArtifactError(f"model {name!r} of the Hugging Face hub has no weights in safetensors; {CONVERT}")
@@ -223,15 +238,15 @@ def check_settings(name: str) -> None:
         settings = read_object(path) if path else {}
         if "auto_map" in settings:
             raise ConfigError(
-                f"{file} of model {name!r} has an auto_map ({settings['auto_map']!r}): it names Python code of the model's own "
-                "repository, which is never run here. If transformers knows the model by its model_type, remove auto_map from "
-                "a local copy and name that folder; else choose another model"
+                f"{file} of model {name!r} has an auto_map ({settings['auto_map']!r}): it names Python code of the "
+                "model's own repository, which is never run here. If transformers knows the model by its model_type, "
+                "remove auto_map from a local copy and name that folder; else choose another model"
             )
         attention = settings.get("attn_implementation")
         if isinstance(attention, str) and "/" in attention:
             raise ConfigError(
-                f"{file} of model {name!r} names {attention!r} as its attention implementation: that is code of the hub, which "
-                "is never run here; remove attn_implementation from a local copy and name that folder"
+                f"{file} of model {name!r} names {attention!r} as its attention implementation: that is code of the "
+                "hub, which is never run here; remove attn_implementation from a local copy and name that folder"
             )
 
 

@@ -1,8 +1,9 @@
-"""A tokenizer that is taken: its files, wherever they are, and what is kept of them so that a model's folder gives the same.
+"""A tokenizer that is taken: its files, wherever they are, and what is kept of them so that a model's folder gives the
+same.
 
-The class that a tokenizer_config.json names is free to build the tokenizer by itself, and which class is asked depends on the
-model beside it. What is kept names the one class that takes tokenizer.json as it is, and says outright what the other one had
-from its own code; all that the original gives is compared with what is kept.
+The class that a tokenizer_config.json names is free to build the tokenizer by itself, and which class is asked depends
+on the model beside it. What is kept names the one class that takes tokenizer.json as it is, and says outright what the
+other one had from its own code; all that the original gives is compared with what is kept.
 """
 
 import json
@@ -25,7 +26,13 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 PLAIN_CLASS = "PreTrainedTokenizerFast"
 END_OF_TEXT = "<|endoftext|>"
 
-SETTINGS = (TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json")
+SETTINGS = (
+    TOKENIZER_CONFIG,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
 """Files about a tokenizer, which transformers writes anew as one; named chat templates are in a folder of their own."""
 TEMPLATES = "additional_chat_templates"
 VOCABULARIES = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
@@ -58,7 +65,9 @@ def find_files(path: str) -> dict[str, Path]:
     """
     place = Path(path)
     if place.is_file():
-        beside = _files_in(place.parent, (*SETTINGS, MODEL_CONFIG, *(VOCABULARIES if place.name == TOKENIZER_FILE else ())))
+        beside = _files_in(
+            place.parent, (*SETTINGS, MODEL_CONFIG, *(VOCABULARIES if place.name == TOKENIZER_FILE else ()))
+        )
         return {TOKENIZER_FILE: place, **beside}
     folder = place if place.is_dir() else _fetch(path)
     found = _files_in(folder, (TOKENIZER_FILE, *SETTINGS, MODEL_CONFIG, *VOCABULARIES))
@@ -92,8 +101,8 @@ def take_tokenizer(path: str, eos_token: str | None, folder: Path) -> str:
         _keep_bytes(tokenizer, files.get(TOKENIZER_FILE), folder)
         if differences := _differences(tokenizer, folder):
             raise TokenizerError(
-                f"tokenizer {path!r} cannot be kept: as {PLAIN_CLASS} it differs in {', '.join(differences)}; save it with its "
-                "own library as a tokenizer.json that says all of it"
+                f"tokenizer {path!r} cannot be kept: as {PLAIN_CLASS} it differs in {', '.join(differences)}; save it "
+                "with its own library as a tokenizer.json that says all of it"
             )
     return eos
 
@@ -107,14 +116,17 @@ def _candidates(tokenizer: Any) -> str:
 
 
 def read_vocabulary(path: str) -> dict[str, int]:
-    """Every token of a tokenizer and its id. Raises `TokenizerError` if there is no tokenizer, or it cannot be loaded."""
+    """Every token of a tokenizer and its id. Raises `TokenizerError` if there is no tokenizer, or it cannot be
+    loaded.
+    """
     with _loaded(path, find_files(path)) as tokenizer:
         vocabulary: dict[str, int] = tokenizer.get_vocab()
         return vocabulary
 
 
 def find_other_class(tokenizer_json: str, model_type: str) -> str | None:
-    """The class that `AutoTokenizer` makes of a tokenizer beside a model of some type, if it gives other ids; else None.
+    """The class that `AutoTokenizer` makes of a tokenizer beside a model of some type, if it gives other ids; else
+    None.
 
     For some types it takes a class of theirs, whatever tokenizer_config.json says.
     """
@@ -128,13 +140,17 @@ def find_other_class(tokenizer_json: str, model_type: str) -> str | None:
             found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         except Exception as error:  # whatever a class has against a tokenizer that is not its own
             return f"nothing ({error})"
-    expected = [each.ids for each in Tokenizer.from_str(tokenizer_json).encode_batch(list(PROBES), add_special_tokens=False)]
+    expected = [
+        each.ids for each in Tokenizer.from_str(tokenizer_json).encode_batch(list(PROBES), add_special_tokens=False)
+    ]
     same = [found(text, add_special_tokens=False, verbose=False)["input_ids"] for text in PROBES] == expected
     return None if same else type(found).__name__
 
 
 def save_flat(tokenizer: Any, folder: Path, **settings: Any) -> None:
-    """Write a tokenizer's files side by side, several chat templates too, with settings of tokenizer_config.json replaced."""
+    """Write a tokenizer's files side by side, several chat templates too, with settings of tokenizer_config.json
+    replaced.
+    """
     with followed(folder) as place:
         tokenizer.save_pretrained(str(place), save_jinja_files=not isinstance(tokenizer.chat_template, dict))
     if settings:
@@ -157,8 +173,8 @@ def _fetch(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise TokenizerError(
-            f"tokenizer {name!r} cannot be loaded: it is no file or folder here, and the Hugging Face hub does not give it: "
-            f"{hub_reason(error)}"
+            f"tokenizer {name!r} cannot be loaded: it is no file or folder here, and the Hugging Face hub does not "
+            f"give it: {hub_reason(error)}"
         ) from error
 
 
@@ -185,21 +201,33 @@ def _loaded(path: str, files: Mapping[str, Path]) -> Iterator[Any]:
             else:
                 tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         except Exception as error:  # the libraries raise bare Exceptions for every kind of bad file
-            own = "it is made by code of its own repository, which is not run; " if "trust_remote_code" in str(error) else ""
-            raise TokenizerError(f"tokenizer {path!r} cannot be loaded: {own}{brief(error).replace(folder, path)}") from error
+            own = (
+                "it is made by code of its own repository, which is not run; "
+                if "trust_remote_code" in str(error)
+                else ""
+            )
+            raise TokenizerError(
+                f"tokenizer {path!r} cannot be loaded: {own}{brief(error).replace(folder, path)}"
+            ) from error
         if not tokenizer.is_fast:
-            raise TokenizerError(f"tokenizer {path!r} is none of the `tokenizers` library; convert it to a tokenizer.json")
+            raise TokenizerError(
+                f"tokenizer {path!r} is none of the `tokenizers` library; convert it to a tokenizer.json"
+            )
         yield tokenizer
 
 
 def _spell_out(config: Path) -> None:
-    """Say of tokens that are given as objects, without saying of which kind, that they are tokens: older files do not."""
+    """Say of tokens that are given as objects, without saying of which kind, that they are tokens: older files do
+    not.
+    """
     if not config.exists():
         return
     values = json.loads(config.read_text(encoding="utf-8"))
     tokens = {name: value for name, value in values.items() if name.endswith("_token") and isinstance(value, dict)}
     config.unlink()
-    config.write_text(json.dumps({**values, **{name: {"__type": "AddedToken", **each} for name, each in tokens.items()}}))
+    config.write_text(
+        json.dumps({**values, **{name: {"__type": "AddedToken", **each} for name, each in tokens.items()}})
+    )
 
 
 def _keep_bytes(tokenizer: Any, original: Path | None, folder: Path) -> None:

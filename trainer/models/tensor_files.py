@@ -1,15 +1,17 @@
 """What a safetensors file says of its tensors, read from its header alone.
 
-The parts that the ranks of a sharded run wrote of a model and of its optimizer: their names, and whether they are whole.
+The parts that the ranks of a sharded run wrote of a model and of its optimizer: their names, and whether they are
+whole.
 
     model-part-00000-of-00002-0123456789abcdef.safetensors    rank 0's rows of each weight, and what is not divided
     model-part-00001-of-00002-fedcba9876543210.safetensors    rank 1's
 
-A part's header says of each tensor from which row on it holds it, and the shape of the whole (tensor_files.py). So another
-number of ranks can read them, each the rows that it needs, and no process has to hold a whole model.
+A part's header says of each tensor from which row on it holds it, and the shape of the whole (tensor_files.py). So
+another number of ranks can read them, each the rows that it needs, and no process has to hold a whole model.
 
-The name ends with a digest of the content: a save never writes over what another one has committed, and a part that arrives
-late, as a request to a bucket may, is either the same or beside it. The manifest says which parts a checkpoint consists of.
+The name ends with a digest of the content: a save never writes over what another one has committed, and a part that
+arrives late, as a request to a bucket may, is either the same or beside it. The manifest says which parts a checkpoint
+consists of.
 """
 
 import json
@@ -28,8 +30,8 @@ MAX_HEADER_BYTES = 100_000_000
 
 
 STRETCHES = "stretches"
-"""The entry of a header's metadata that says, in JSON, of which tensors a file holds a stretch: its first row, and the shape of
-the whole, by name."""
+"""The entry of a header's metadata that says, in JSON, of which tensors a file holds a stretch: its first row, and the
+shape of the whole, by name."""
 
 
 class Tensor(NamedTuple):
@@ -119,7 +121,9 @@ def is_part(name: str, stem: str) -> bool:
 
 
 def of_optimizer(name: str) -> bool:
-    """Whether a file of a checkpoint holds its optimizer, or a part of it: whoever loads the model needs none of them."""
+    """Whether a file of a checkpoint holds its optimizer, or a part of it: whoever loads the model needs none of
+    them.
+    """
     return name == f"{OPTIMIZER}.safetensors" or is_part(name, OPTIMIZER)
 
 
@@ -149,7 +153,9 @@ def find_gap(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
         reached = 0
         for each in sorted(found, key=lambda each: each.start):
             if each.start != reached:
-                return f"hold row {min(each.start, reached)} of {name!r} {'twice' if each.start < reached else 'nowhere'}"
+                return (
+                    f"hold row {min(each.start, reached)} of {name!r} {'twice' if each.start < reached else 'nowhere'}"
+                )
             reached += each.shape[0]
         if reached != whole[0]:
             return f"hold {reached} of the {whole[0]} rows of {name!r}"

@@ -3,8 +3,8 @@
 How many bytes of text a token stands for: what the loss a token is divided by, to be compared between tokenizers.
 
 Of a byte-level tokenizer the lengths are exact: those of a text's tokens add up to the text's own. Of others they are
-estimates, because such tokenizers drop, join or rewrite characters; what all held-out text really has is recorded beside what
-its tokens stand for, so that estimates can be scaled.
+estimates, because such tokenizers drop, join or rewrite characters; what all held-out text really has is recorded
+beside what its tokens stand for, so that estimates can be scaled.
 
 Whether a piece of text goes on with the word before it, told from its first bytes, which may be a part of a character.
 
@@ -51,7 +51,9 @@ class TokenizerInfo:
 
 
 def load_tokenizer(store: Store, key: str) -> TokenizerInfo:
-    """Read a published tokenizer. Raises `TokenizerError` if there is none, or its file is not what its manifest lists."""
+    """Read a published tokenizer. Raises `TokenizerError` if there is none, or its file is not what its manifest
+    lists.
+    """
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
         raise TokenizerError(f"{store.path(key)} holds no published tokenizer; prepare the data first")
@@ -87,9 +89,16 @@ def tokenizer_files(store: Store, key: str) -> list[Path]:
 def keeps_text(tokenizer_json: str) -> bool:
     """Whether a tokenizer normalises nothing but spaces: what makes small letters of all reads an easier text."""
     normalizer = json.loads(tokenizer_json).get("normalizer")
-    steps = normalizer["normalizers"] if normalizer and normalizer["type"] == "Sequence" else [normalizer] if normalizer else []
+    steps = (
+        normalizer["normalizers"]
+        if normalizer and normalizer["type"] == "Sequence"
+        else [normalizer]
+        if normalizer
+        else []
+    )
     return all(
-        step["type"] == "Prepend" or (step["type"] == "Replace" and step["pattern"] == {"String": " "}) for step in steps
+        step["type"] == "Prepend" or (step["type"] == "Replace" and step["pattern"] == {"String": " "})
+        for step in steps
     )
 
 
@@ -124,7 +133,8 @@ Lengths = NDArray[np.int64]
 class HeldOutText:
     """Tells the held-out text of a shard, whatever tokenizer it is for: its bytes, and a digest of its documents.
 
-    The digest is the sum of those of the documents, or of a large one's parts: the same in any order and any number of shards.
+    The digest is the sum of those of the documents, or of a large one's parts: the same in any order and any number of
+    shards.
     """
 
     def __init__(self, lengths: Lengths) -> None:
@@ -208,8 +218,8 @@ def bytes_of(token: str) -> bytes:
 def continues_word(text: bytes) -> bool:
     """Whether a text begins with a letter, a digit, or a mark at one, or inside a character.
 
-    Ideographs are words by themselves, as BERT takes them. If a character's end is in the next token, what most characters are
-    that begin like it decides.
+    Ideographs are words by themselves, as BERT takes them. If a character's end is in the next token, what most
+    characters are that begin like it decides.
     """
     if not text:
         return False
@@ -238,7 +248,9 @@ USUAL = ("[MASK]", "<mask>")
 
 
 class MaskTokens(NamedTuple):
-    """The id of the mask token; of each id whether it is special, and whether it continues the word before it; ordinary ids."""
+    """The id of the mask token; of each id whether it is special, and whether it continues the word before it; ordinary
+    ids.
+    """
 
     mask_id: int
     special: NDArray[np.bool_]
@@ -258,8 +270,8 @@ def mask_tokens(tokenizer: TokenizerInfo, named: str | None) -> MaskTokens:
         found = f"has no special token {named!r}" if named else f"has none of the mask tokens {' and '.join(USUAL)}"
         raise TokenizerError(
             f"a masked model needs a mask token, but the tokenizer {found}; its special tokens are "
-            f"{', '.join(names) or 'none'}: set training.masking.mask_token to one of them that stands for nothing else, take "
-            "another tokenizer, or train one with data.tokenizer.mask_token"
+            f"{', '.join(names) or 'none'}: set training.masking.mask_token to one of them that stands for nothing "
+            "else, take another tokenizer, or train one with data.tokenizer.mask_token"
         )
     special, continues = np.zeros(tokenizer.vocab_size, dtype=np.bool_), np.zeros(tokenizer.vocab_size, dtype=np.bool_)
     special[list(special_ids)] = True

@@ -1,4 +1,6 @@
-"""A trial of a language model before it is trained: it runs on token ids, repeats itself, and does not see what it predicts."""
+"""A trial of a language model before it is trained: it runs on token ids, repeats itself, and does not see what it
+predicts.
+"""
 
 import inspect
 from typing import Any
@@ -14,21 +16,25 @@ from trainer.models.losses import CausalLMLoss
 from trainer.models.new import padding_hint
 
 LENGTH = 64
-"""Tokens that a model is tried with, or the job's context if that is less: enough to pass a few chunks of small models."""
+"""Tokens that a model is tried with, or the job's context if that is less: enough to pass a few chunks of small models.
+"""
 
 CUTS = 4
 """Places, one a row, from which on the tokens are changed."""
 
 ROUNDING = 3e-5
-"""Share of the logits' spread that counts as rounding. What a new model sees ahead changes them by 1e-3 of it and more."""
+"""Share of the logits' spread that counts as rounding. What a new model sees ahead changes them by 1e-3 of it and more.
+"""
 
 PLACED_ALIKE = 0.1
-"""Share of the logits' spread, in the mean square, that half precision may part a text's logits at two places of a window.
-Positions that go on, where they should begin anew, part them by more than half of it."""
+"""Share of the logits' spread, in the mean square, that half precision may part a text's logits at two places of a
+window. Positions that go on, where they should begin anew, part them by more than half of it."""
 
 
 def tried_loss(model: PreTrainedModel, context: int) -> CausalLMLoss:
-    """The model with its loss, after a trial. Raises `ConfigError` if it cannot be trained to predict the next token."""
+    """The model with its loss, after a trial. Raises `ConfigError` if it cannot be trained to predict the next
+    token.
+    """
     check_causal(model, context)
     try:
         return CausalLMLoss(model)
@@ -56,8 +62,8 @@ def tried_objective(model: PreTrainedModel, options: ModelConfig, training: Trai
 def check_causal(model: PreTrainedModel, context: int) -> None:
     """Raise `ConfigError` unless earlier logits stay as they are, to rounding, when later tokens change.
 
-    A model that reads in both directions sees the token that it is to predict: its loss falls, and it learns nothing. So it
-    is tried, where the model lies, in two passes over a few short rows.
+    A model that reads in both directions sees the token that it is to predict: its loss falls, and it learns nothing.
+    So it is tried, where the model lies, in two passes over a few short rows.
     """
     ids_BT, changed_BT, may_change_BT = _rows(model.config, min(context, LENGTH))
     was_training = model.training
@@ -79,11 +85,12 @@ def check_packed(model: PreTrainedModel, context: int, texts: str, advice: str) 
 
     `texts` is what the job calls them, `advice` what may be done without that.
 
-    Families differ in this: some mask by positions, some know no positions, and some carry a state on from text to text.
+    Families differ in this: some mask by positions, some know no positions, and some carry a state on from text to
+    text.
 
-    The same text stands in the row twice. The second one's logits must not depend on the first at all: their gradient to its
-    embeddings is exactly 0 in any type and by any kernel, as masked attention has weights of 0. And they are those of the
-    first one, or positions have gone on.
+    The same text stands in the row twice. The second one's logits must not depend on the first at all: their gradient
+    to its embeddings is exactly 0 in any type and by any kernel, as masked attention has weights of 0. And they are
+    those of the first one, or positions have gone on.
     """
     kind = model.config.model_type
     if "position_ids" not in inspect.signature(model.forward).parameters:
@@ -95,14 +102,16 @@ def check_packed(model: PreTrainedModel, context: int, texts: str, advice: str) 
     try:
         first, second, gradient = _read_twice(model, text.repeat(1, 2), places.repeat(1, 2))
     except Exception as error:  # architectures fail each in their own way
-        raise ConfigError(f"a {kind!r} model cannot be tried on two {texts} in one window: {brief(error)}; {advice}") from error
+        raise ConfigError(
+            f"a {kind!r} model cannot be tried on two {texts} in one window: {brief(error)}; {advice}"
+        ) from error
     finally:
         model.train(was_training)
     elsewhere = (second - first).square().mean().sqrt() / first.std()
     if gradient[:, : text.shape[1]].any() or not bool(elsewhere <= PLACED_ALIKE):
         raise ConfigError(
-            f"a {kind!r} model reads a text otherwise if another one stands before it in its window, though positions begin "
-            f"anew: {texts} would see each other; {advice}"
+            f"a {kind!r} model reads a text otherwise if another one stands before it in its window, though positions "
+            f"begin anew: {texts} would see each other; {advice}"
         )
 
 
@@ -110,7 +119,9 @@ def check_packed(model: PreTrainedModel, context: int, texts: str, advice: str) 
 def _read_twice(
     model: PreTrainedModel, ids_BT: torch.Tensor, position_ids_BT: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Logits of both halves of a row, and how those of the second depend on each token's embedding, of shape [B, T, H]."""
+    """Logits of both halves of a row, and how those of the second depend on each token's embedding, of shape [B, T,
+    H].
+    """
     embedded: list[torch.Tensor] = []
 
     def follow(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
@@ -128,9 +139,13 @@ def _read_twice(
 
 
 def _rows(config: PretrainedConfig, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Random tokens, the same with others from each row's cut on, and where those others may be seen; of shape [B, T]."""
+    """Random tokens, the same with others from each row's cut on, and where those others may be seen; of shape [B,
+    T].
+    """
     text = config.get_text_config()
-    special = {value for each in (config, text) for name, value in vars(each).items() if "_token" in name and _is_id(value)}
+    special = {
+        value for each in (config, text) for name, value in vars(each).items() if "_token" in name and _is_id(value)
+    }
     ordinary = torch.tensor([number for number in range(text.vocab_size) if number not in special])
     generator = torch.Generator().manual_seed(0)
     places = torch.randint(len(ordinary), (CUTS, length), generator=generator)
@@ -167,13 +182,13 @@ def _sees_ahead(model: PreTrainedModel) -> str:
     setting = next((name for name in ("is_decoder", "causal") if getattr(config, name, None) is False), None)
     advice = f"set {setting} to true in its configuration, or " if setting else ""
     return (
-        f"a {config.model_type!r} model as configured sees the tokens that it is to predict: changing a later token changes "
-        f"earlier logits; {advice}take a model that reads from left to right, such as gpt2, llama or mamba"
+        f"a {config.model_type!r} model as configured sees the tokens that it is to predict: changing a later token "
+        f"changes earlier logits; {advice}take a model that reads from left to right, such as gpt2, llama or mamba"
     )
 
 
 def _repeats_not(model: PreTrainedModel) -> str:
     return (
-        f"a {model.config.model_type!r} model as configured gives other logits each time for the same tokens, so that no "
-        "result could be repeated; switch off what it draws at random outside of training, or take another model"
+        f"a {model.config.model_type!r} model as configured gives other logits each time for the same tokens, so that "
+        "no result could be repeated; switch off what it draws at random outside of training, or take another model"
     )

@@ -30,7 +30,8 @@ DECIDE = ("config.json", "*.safetensors")
 
 
 class Base(BaseModel):
-    """The model that an adapter is beside: its name as the job has it, its key if it is in the store, its files' SHA-256.
+    """The model that an adapter is beside: its name as the job has it, its key if it is in the store, its files'
+    SHA-256.
 
     `path` is where a folder lay: the name may be a relative one, and another command starts in another folder.
     """
@@ -46,9 +47,13 @@ class Base(BaseModel):
 
 def base_of(name: str, origin: Literal["store", "folder", "hub"], key: str | None, files: Mapping[str, str]) -> Base:
     """A base model with the digests of those of its files that count."""
-    decide = [file for file in sorted(files) if any(fnmatch(file, pattern) for pattern in DECIDE) and not of_optimizer(file)]
+    decide = [
+        file for file in sorted(files) if any(fnmatch(file, pattern) for pattern in DECIDE) and not of_optimizer(file)
+    ]
     kept = {file: files[file] for file in decide}
-    return Base(name=name, origin=origin, key=key, files=kept, path=str(Path(name).absolute()) if origin == "folder" else None)
+    return Base(
+        name=name, origin=origin, key=key, files=kept, path=str(Path(name).absolute()) if origin == "folder" else None
+    )
 
 
 def is_adapter(folder: Path) -> bool:
@@ -57,7 +62,9 @@ def is_adapter(folder: Path) -> bool:
 
 
 def read_base(folder: Path) -> Base | None:
-    """The base model that an adapter's folder names; None if it was not made here. Raises `ArtifactError` if it is damaged."""
+    """The base model that an adapter's folder names; None if it was not made here. Raises `ArtifactError` if it is
+    damaged.
+    """
     try:
         return Base.model_validate_json((folder / BASE).read_bytes())
     except FileNotFoundError:
@@ -72,7 +79,9 @@ def require_base(folder: Path, found: Base) -> None:
     """Raise `ArtifactError` unless an adapter's folder was trained beside this base model."""
     wanted = read_base(folder)
     if wanted is None:
-        raise ArtifactError(f"{folder} holds an adapter, but no {BASE} that names its base model; take another checkpoint")
+        raise ArtifactError(
+            f"{folder} holds an adapter, but no {BASE} that names its base model; take another checkpoint"
+        )
     if wanted.files == found.files:
         return
     told = "; ".join(
@@ -81,13 +90,15 @@ def require_base(folder: Path, found: Base) -> None:
         if wanted.files.get(file) != found.files.get(file)
     )
     raise ArtifactError(
-        f"{folder} holds an adapter of {wanted.name!r}, and {found.name!r} is another model now ({told}); put the former files "
-        "back, or train anew under another name for `run`"
+        f"{folder} holds an adapter of {wanted.name!r}, and {found.name!r} is another model now ({told}); put the "
+        "former files back, or train anew under another name for `run`"
     )
 
 
 def tensor_of(parameter: str) -> str:
-    """The name of a parameter's tensor in an adapter's file, without the prefix; that of any other parameter as it is."""
+    """The name of a parameter's tensor in an adapter's file, without the prefix; that of any other parameter as it
+    is.
+    """
     return parameter.replace(".modules_to_save.default.", ".").replace(".default.", ".")
 
 
@@ -102,8 +113,8 @@ INDEX = "model.safetensors.index.json"
 """What a pretrained folder keeps its weights in; nothing that would have to be unpickled."""
 
 CONVERT = (
-    "convert it where you trust it: AutoModel.from_pretrained(folder).save_pretrained(new_folder) writes model.safetensors, "
-    "and the tokenizer's files go beside it"
+    "convert it where you trust it: AutoModel.from_pretrained(folder).save_pretrained(new_folder) writes "
+    "model.safetensors, and the tokenizer's files go beside it"
 )
 
 
@@ -115,7 +126,8 @@ def check_weights(name: str) -> None:
     if is_adapter(folder):
         raise ConfigError(
             f"model {name!r} is an adapter, without the weights that it was trained beside: begin with a run whose "
-            "model.lora.publish is merged, or merge it (peft: merge_and_unload, then save_pretrained) and name that folder"
+            "model.lora.publish is merged, or merge it (peft: merge_and_unload, then save_pretrained) and name that "
+            "folder"
         )
     if parts := find_parts(folder, MODEL):  # first: a whole model beside them is of a save that they have replaced
         if gap := find_gap([tensor for part in parts for tensor in _check_file(name, part.name).items()]):
@@ -128,7 +140,9 @@ def check_weights(name: str) -> None:
         for file, tensors in _read_index(name).items():
             found = _check_file(name, file)
             if lacking := [tensor for tensor in tensors if tensor not in found]:
-                raise ConfigError(f"pretrained model {name!r}: {file} has no {lacking[0]!r}, which {INDEX} says it holds")
+                raise ConfigError(
+                    f"pretrained model {name!r}: {file} has no {lacking[0]!r}, which {INDEX} says it holds"
+                )
     else:
         old = sorted(path.name for path in folder.glob("*.bin"))
         raise ConfigError(
@@ -167,6 +181,7 @@ def _read_index(name: str) -> dict[str, list[str]]:
             files.setdefault(file, []).append(tensor)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            f"pretrained model {name!r}: {INDEX} is damaged ({type(error).__name__}: {error}); copy or download it again"
+            f"pretrained model {name!r}: {INDEX} is damaged ({type(error).__name__}: {error}); copy or download it "
+            "again"
         ) from error
     return files

@@ -32,7 +32,9 @@ def ask_harness(measuring: EvaluateJob, own: bool, progress: Progress) -> Harnes
 
 
 def evaluate_any(job: EvaluateJob, progress: Progress) -> RunEvaluation:
-    """Score a checkpoint of any kind: of a fine-tuned run on its labelled splits, else as `evaluate_checkpoint` does."""
+    """Score a checkpoint of any kind: of a fine-tuned run on its labelled splits, else as `evaluate_checkpoint`
+    does.
+    """
     store = Store(job.store)
     scoring = identify_checkpoint(store, job)
     if scoring is None:

@@ -1,8 +1,8 @@
 """One stage in a process of its own: `python -m trainer.pipelines.child < REQUEST.json`.
 
-The request names the stage, its arguments, the number of ranks, the engine that carries them, and the process that waits for
-it. Progress, log lines, the error and the result go to standard output, one JSON object a line. The process ends when the one
-that waits for it ends.
+The request names the stage, its arguments, the number of ranks, the engine that carries them, and the process that
+waits for it. Progress, log lines, the error and the result go to standard output, one JSON object a line. The process
+ends when the one that waits for it ends.
 """
 
 import json
@@ -23,25 +23,31 @@ from trainer.common.process import loading
 from trainer.common.stopping import blocked_stops, check_stop, finishing, heed_stops, leave, stop_requested, stoppable
 
 SAVING_TIMEOUT = "3600"
-"""Seconds that torchrun gives the ranks to save when it is told to stop; when one has failed, it gives the others thirty."""
+"""Seconds that torchrun gives the ranks to save when it is told to stop; when one has failed, it gives the others
+thirty.
+"""
 
 BY_SIGNAL = 128
-"""Exit statuses above this one are of a process whose rank was ended by a signal: the sum with its number, as in a shell."""
+"""Exit statuses above this one are of a process whose rank was ended by a signal: the sum with its number, as in a
+shell.
+"""
 
 TELL_SECONDS = 0.2
 """Between two looks whether ranks are to be asked to stop."""
 
 
 def main(parent: int | None = None) -> int:
-    """Run the requested stage; returns the exit status. `parent` is the process that has started this one, if it is another
-    than the one that waits."""
+    """Run the requested stage; returns the exit status. `parent` is the process that has started this one, if it is
+    another than the one that waits."""
     heed_stops()  # before the libraries are loaded, which takes seconds
     from trainer.common.process import die_with_parent, name_process
     from trainer.store import roots
     from trainer.training.records import AsEvents, start_logging
 
     stdin = sys.stdin.fileno()
-    request = json.loads(os.pread(stdin, os.fstat(stdin).st_size, 0))  # a file, which several ranks read, each from its start
+    request = json.loads(
+        os.pread(stdin, os.fstat(stdin).st_size, 0)
+    )  # a file, which several ranks read, each from its start
     roots.remember(request["roots"])
     launched = "RANK" in os.environ
     name_process(f"stage {request['stage']}")
@@ -56,7 +62,9 @@ def main(parent: int | None = None) -> int:
 
 
 def on_cluster(request: dict[str, Any]) -> int:
-    """Have Ray carry the ranks, whose lines are passed on like those of local ones. Returns the status that tells most."""
+    """Have Ray carry the ranks, whose lines are passed on like those of local ones. Returns the status that tells
+    most.
+    """
     from trainer.config.engines import RayEngine
     from trainer.pipelines import child
 
@@ -66,7 +74,9 @@ def on_cluster(request: dict[str, Any]) -> int:
         from trainer.engines.ray_ranks import carry_ranks
 
         rank = partial(child.run_rank, request["stage"], request["arguments"], True)
-        statuses.extend(carry_ranks(RayEngine(**request["engine"]), request["device"], request["ranks"], rank, sys.stdout))
+        statuses.extend(
+            carry_ranks(RayEngine(**request["engine"]), request["device"], request["ranks"], rank, sys.stdout)
+        )
 
     with finishing():  # as the ranks are, which are asked to stop from here
         status = telling(work, 0)
@@ -76,11 +86,14 @@ def on_cluster(request: dict[str, Any]) -> int:
 def launch(ranks: int) -> int:
     """Start the ranks with torchrun, in this process; they inherit the request. Returns the status that tells most.
 
-    torchrun runs in a thread: in the main one it would install handlers that raise. The ranks are asked to stop from here.
+    torchrun runs in a thread: in the main one it would install handlers that raise. The ranks are asked to stop from
+    here.
     """
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, with a warning; the ranks set their threads themselves
+    os.environ.setdefault(
+        "OMP_NUM_THREADS", "1"
+    )  # as torchrun does, with a warning; the ranks set their threads themselves
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_TIMEOUT)
     with ThreadPoolExecutor(1, "torchrun") as pool, finishing():
         work = pool.submit(_torchrun, ranks)
@@ -102,7 +115,9 @@ def _torchrun(ranks: int) -> None:
 
 
 def _ask_to_stop_with(work: "Future[None]") -> None:
-    """Wait until torchrun has ended; once this process is asked to stop, ask each rank, also those that start after that."""
+    """Wait until torchrun has ended; once this process is asked to stop, ask each rank, also those that start after
+    that.
+    """
     import psutil
 
     asked: set[int] = set()
@@ -124,7 +139,9 @@ def _status_of(statuses: list[int]) -> int:
 
 
 def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
-    """Run a stage as one of the ranks that were `launched`, or alone, and report what came of it. Returns the exit status."""
+    """Run a stage as one of the ranks that were `launched`, or alone, and report what came of it. Returns the exit
+    status.
+    """
     from trainer.common.progress import as_events, emit, silent
     from trainer.training.records import AsEvents, start_logging
 
@@ -177,7 +194,12 @@ def _tell_error(error: Exception, rank: int) -> None:
     from trainer.common.outages import passes, waited_for
     from trainer.common.progress import emit
 
-    told = {"kind": type(error).__name__, "message": str(error), "passes": passes(error), "waited_for": waited_for(error)}
+    told = {
+        "kind": type(error).__name__,
+        "message": str(error),
+        "passes": passes(error),
+        "waited_for": waited_for(error),
+    }
     if not isinstance(error, PipelineError):
         told["traceback"] = traceback.format_exc()
     emit(sys.stdout, "error", **told, rank=rank)

@@ -2,8 +2,8 @@
 
 What would become of each stage of a job if it were started now, and why. Nothing is made, and the store is only read.
 
-Every fingerprint comes from the function that the stage itself takes it from. Raw files that changed since they were last
-digested are read.
+Every fingerprint comes from the function that the stage itself takes it from. Raw files that changed since they were
+last digested are read.
 """
 
 from typing import Any

@@ -1,17 +1,18 @@
 """Stages as forks of one process that has loaded their libraries: `python -m trainer.pipelines.fork_server DESCRIPTOR`.
 
-The libraries of a stage take seconds to load, and many stages take less than that for their work. This process loads the module
-of a stage when it is first asked for it; each stage is a fork, which begins at once. It does nothing else, so that what a fork
-finds is what a process of its own would have loaded.
+The libraries of a stage take seconds to load, and many stages take less than that for their work. This process loads
+the module of a stage when it is first asked for it; each stage is a fork, which begins at once. It does nothing else,
+so that what a fork finds is what a process of its own would have loaded.
 
-A request is one message on the socket whose descriptor is given: the stage's module, with three descriptors: its standard
-input, its output, and a socket for the answers. These are a message with the stage's process id and pidfd, or one that says
-why there is no fork; and the exit status once it has ended, negative for a signal, as `subprocess` gives it. A request without
-descriptors only has the module loaded.
+A request is one message on the socket whose descriptor is given: the stage's module, with three descriptors: its
+standard input, its output, and a socket for the answers. These are a message with the stage's process id and pidfd, or
+one that says why there is no fork; and the exit status once it has ended, negative for a signal, as `subprocess` gives
+it. A request without descriptors only has the module loaded.
 
-A stage is told to stop as soon as nobody waits for its end any more, and the server ends when nobody can ask and no stage runs:
-so nothing outlives the process that asks, however that ends. If the server itself is killed, the kernel tells its stages
-(`die_with_parent`). What asks everybody to stop, as Ctrl-C does, it leaves to the stages, which may be saving.
+A stage is told to stop as soon as nobody waits for its end any more, and the server ends when nobody can ask and no
+stage runs: so nothing outlives the process that asks, however that ends. If the server itself is killed, the kernel
+tells its stages (`die_with_parent`). What asks everybody to stop, as Ctrl-C does, it leaves to the stages, which may be
+saving.
 """
 
 import gc

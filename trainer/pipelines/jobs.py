@@ -41,8 +41,8 @@ Told = TypeVar("Told", RunEvaluation, HarnessResult)
 def train(config: str | TrainingJob, *overrides: str) -> str:
     """Prepare, train or continue, evaluate and report; returns the run's key. Called by every rank.
 
-    `config` is a YAML file, to which `key=value` words may be added, or a job. Raises the `PipelineError` of whatever is
-    wrong, `Preempted` if training was asked to stop and saved its state.
+    `config` is a YAML file, to which `key=value` words may be added, or a job. Raises the `PipelineError` of whatever
+    is wrong, `Preempted` if training was asked to stop and saved its state.
     """
     from trainer.training.rank_watchdog import explaining_lost_ranks
 
@@ -140,8 +140,8 @@ def heed_launcher(job: TrainingJob) -> TrainingJob:
     """
     if job.engine.kind != "local":
         raise ConfigError(
-            f"engine.kind is {job.engine.kind!r}, but `python -m trainer` trains in this process, and those that torchrun or "
-            "accelerate started beside it; use `headrace run`, `headrace finetune`, or engine.kind=local"
+            f"engine.kind is {job.engine.kind!r}, but `python -m trainer` trains in this process, and those that "
+            "torchrun or accelerate started beside it; use `headrace run`, `headrace finetune`, or engine.kind=local"
         )
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if launched == "no" or "precision" in job.training.model_fields_set:
@@ -158,7 +158,9 @@ def measure_rival(
     progress: Progress,
     runtime: "Runtime",
 ) -> Remeasured | None:
-    """Measure the champion on what a run was measured on, if its own scores are of something else. Called by every rank."""
+    """Measure the champion on what a run was measured on, if its own scores are of something else. Called by every
+    rank.
+    """
     from trainer.registry.gate import remeasure
     from trainer.registry.promotion import find_rival
 
@@ -187,7 +189,9 @@ def consider(
     evaluation: RunEvaluation,
     anew: Remeasured | None,
 ) -> Verdict:
-    """Hold the run's model against its gate, and make it the champion if it passes. Only Prefect's UI can ask a person."""
+    """Hold the run's model against its gate, and make it the champion if it passes. Only Prefect's UI can ask a
+    person.
+    """
     from trainer.registry.gate import figures
     from trainer.registry.promotion import look, pass_through
 

@@ -48,7 +48,9 @@ class Stages(Protocol):
 
 
 def run_pipeline(job: TrainingJob, stages: Stages) -> Outcome:
-    """Prepare the data, plan the steps, train, evaluate, report, promote; whatever is done already is found and reused."""
+    """Prepare the data, plan the steps, train, evaluate, report, promote; whatever is done already is found and
+    reused.
+    """
     kind = kind_of(job)
     checked = stages.preflight(job)
     data = kind.prepare(job, stages.make)

@@ -1,1 +1,3 @@
-"""The look before long work starts: what a job needs and whether it is there, and what would be reused or made, and why."""
+"""The look before long work starts: what a job needs and whether it is there, and what would be reused or made, and
+why.
+"""

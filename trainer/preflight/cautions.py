@@ -1,4 +1,6 @@
-"""What is unusual in a job's settings, though it may be meant: said before work starts, in the dry run and at a run's start."""
+"""What is unusual in a job's settings, though it may be meant: said before work starts, in the dry run and at a run's
+start.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -34,13 +36,13 @@ def cautions(training: OptimizationConfig, ranks: int) -> Iterator[str]:
         yield from _rate("training.muon.learning_rate", training.muon.learning_rate, "muon", USUAL_RATES["muon"])
     if training.sharding == "fsdp" and ranks == 1:
         yield (
-            "training.sharding is fsdp with one process: nothing is divided, and steps take longer than with sharding: none; "
-            "set training.processes to the number of GPUs, or training.sharding to none"
+            "training.sharding is fsdp with one process: nothing is divided, and steps take longer than with sharding: "
+            "none; set training.processes to the number of GPUs, or training.sharding to none"
         )
     if training.precision == "bf16" and not count_gpus(training.device) and not _computes_bf16():
         yield (
-            "training.precision is bf16, which this processor does not compute in: it is emulated, and slower than fp32; set "
-            "training.precision to fp32 here"
+            "training.precision is bf16, which this processor does not compute in: it is emulated, and slower than "
+            "fp32; set training.precision to fp32 here"
         )
 
 

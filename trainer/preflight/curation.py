@@ -31,7 +31,9 @@ BATCH_BYTES = 2**20
 
 
 class Tried:
-    """What went of a corpus's sampled documents: by reason how many, and their bytes; and those n-grams that they share."""
+    """What went of a corpus's sampled documents: by reason how many, and their bytes; and those n-grams that they
+    share.
+    """
 
     def __init__(self, tests: Sequence[Test], wanted: list[Wanted]) -> None:
         self.tests, self.wanted = tests, wanted
@@ -111,7 +113,9 @@ def _try(plan: Plan, data: DataConfig, corpus: str, tried: Tried) -> None:
 
 
 def _sample(plan: Plan, data: DataConfig, corpus: str, places: list[tuple[Piece, int]]) -> Iterator[Document]:
-    """Documents from all over a corpus: its share of all that are looked at, some from a piece. Adds each one's to `places`."""
+    """Documents from all over a corpus: its share of all that are looked at, some from a piece. Adds each one's to
+    `places`.
+    """
     assert data.curation is not None
     ((options, pieces),) = [each for each in plan.corpora if each[0].name == corpus]
     wanted = max(1, SAMPLED_DOCUMENTS * sum(piece.size for piece in pieces) // max(1, plan.raw_bytes))

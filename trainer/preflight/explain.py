@@ -2,7 +2,8 @@
 
 Whether what a step makes is there, and else what differs from the most similar artifact that there is.
 
-What a store holds of runs of the same name, where a job would begin another: the most similar, and those left unfinished.
+What a store holds of runs of the same name, where a job would begin another: the most similar, and those left
+unfinished.
 """
 
 import logging
@@ -31,7 +32,9 @@ Verdict = Literal["reused", "made", "continued", "depends", "refused", "left out
 
 
 class Foreseen(NamedTuple):
-    """A stage, what becomes of it and why; `work` says how much there is to do, `created` when what is reused was made."""
+    """A stage, what becomes of it and why; `work` says how much there is to do, `created` when what is reused was
+    made.
+    """
 
     stage: str
     verdict: Verdict
@@ -65,7 +68,9 @@ class Likeness(NamedTuple):
 
 
 def look(store: Store, key: str, kind: str, content: bool = True) -> tuple[Manifest | None, list[str]]:
-    """The manifest of an artifact that is there and intact; else None and what is wrong, or nothing if it is not there."""
+    """The manifest of an artifact that is there and intact; else None and what is wrong, or nothing if it is not
+    there.
+    """
     try:
         manifest = read_manifest(store, key, kind)
     except ArtifactError as error:
@@ -84,7 +89,9 @@ def status(step: Step, title: str) -> tuple[Foreseen, Manifest | None]:
             step.accept(manifest)
         except PipelineError as error:
             return Foreseen(title, "refused", step.key, (str(error),)), None
-        return Foreseen(title, "reused", step.key, tuple(step.explains.remarks(manifest)), created=manifest.created), manifest
+        return Foreseen(
+            title, "reused", step.key, tuple(step.explains.remarks(manifest)), created=manifest.created
+        ), manifest
     parts = step.explains.parts()
     if not problems and parts.begun:
         problems = ["it was begun and not finished"]
@@ -144,7 +151,9 @@ def _recipe_of(store: Store, key: str) -> dict[str, Any]:
 
 
 def _compare_sources(step: Step, other: Likeness, now: Sources) -> list[str]:
-    """Raw files that differ; of files that were cut by another rule, which alone changes none, those that differ besides."""
+    """Raw files that differ; of files that were cut by another rule, which alone changes none, those that differ
+    besides.
+    """
     before = step.explains.recall_sources(other.key, other.manifest)
     if step.explains.by_content:
         same = set(before.values()) & set(now.values())
@@ -155,7 +164,9 @@ def _compare_sources(step: Step, other: Likeness, now: Sources) -> list[str]:
 
 
 def compare_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The settings that differ in two recipes, as `data.shards.num_shards: 2 -> 3`; digests of contents are left out."""
+    """The settings that differ in two recipes, as `data.shards.num_shards: 2 -> 3`; digests of contents are left
+    out.
+    """
     settings = [{key: _by_name(value) for key, value in each.items() if key != CONTENTS} for each in (old, new)]
     return tell_changes(settings[0], settings[1])
 
@@ -164,7 +175,9 @@ def compare_files(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Names of files that differ, each after what became of it; `old` and `new` are digests by name."""
     changed = [f"changed {name}" for name in new if name in old and old[name] != new[name]]
     return (
-        changed + [f"added {name}" for name in new if name not in old] + [f"removed {name}" for name in old if name not in new]
+        changed
+        + [f"added {name}" for name in new if name not in old]
+        + [f"removed {name}" for name in old if name not in new]
     )
 
 
@@ -219,7 +232,9 @@ def explain_new(store: Store, name: str, run: Run) -> list[str]:
 
 
 def _tell_left(store: Store, key: str, different: list[str]) -> str | None:
-    """That a run stays unfinished, where it stands, and why it is not continued; None of a finished one, and of one at work."""
+    """That a run stays unfinished, where it stands, and why it is not continued; None of a finished one, and of one at
+    work.
+    """
     try:
         steps = committed_steps(store, key)
         if not steps or final_manifest(store, key) is not None or is_held(store, key):

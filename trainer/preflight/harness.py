@@ -13,7 +13,9 @@ from trainer.evaluation.harness_cache import installed_version
 def try_harness(
     options: HarnessConfig | None, gate: PromotionConfig | None, config: PretrainedConfig, tokenizer: Any = None
 ) -> None:
-    """Try the tasks of lm-eval, if some are named; what they read of the hub is then here. Raises as `try_tasks` does."""
+    """Try the tasks of lm-eval, if some are named; what they read of the hub is then here. Raises as `try_tasks`
+    does.
+    """
     if options is None:
         return
     installed_version()  # else that is told

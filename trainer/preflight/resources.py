@@ -60,7 +60,9 @@ class Memory(NamedTuple):
 
 
 class Activations(NamedTuple):
-    """Bytes that are kept from the forward to the backward pass: at any rate, for each token, and for each pair of a row's."""
+    """Bytes that are kept from the forward to the backward pass: at any rate, for each token, and for each pair of a
+    row's.
+    """
 
     fixed: float
     per_token: float
@@ -80,15 +82,17 @@ def require_memory(job: TrainingJob, trained: int, parameters: int, ranks: int, 
     if held > there and not (gpus and training.cpu_offload):
         place = "of a GPU" if gpus else f"of this machine for {plural(ranks, 'rank')}"
         raise DeviceError(
-            f"a model of {parameters:,} parameters is too large to be trained here: its weights and gradients alone take "
-            f"{size(held)}, and training takes about {size(memory.device)} a rank, but the memory {place} is "
-            f"{size(there)}; take a smaller model (model.config, model.pretrained), train an adapter (model.lora), or divide "
-            "it among more GPUs (training.sharding: fsdp)"
+            f"a model of {parameters:,} parameters is too large to be trained here: its weights and gradients alone "
+            f"take {size(held)}, and training takes about {size(memory.device)} a rank, but the memory {place} is "
+            f"{size(there)}; take a smaller model (model.config, model.pretrained), train an adapter (model.lora), or "
+            "divide it among more GPUs (training.sharding: fsdp)"
         )
 
 
 def library_bytes() -> int:
-    """What this process takes of the host's memory now, most of it libraries while there is no model, and those to come."""
+    """What this process takes of the host's memory now, most of it libraries while there is no model, and those to
+    come.
+    """
     resident: int = psutil.Process().memory_info().rss
     return resident + LOADED_LATER
 
@@ -104,8 +108,8 @@ def estimate_memory(
     units: Units | None = None,
     trained: int | None = None,
 ) -> Memory:
-    """What training on rows of so many tokens takes, with AdamW, in a process whose libraries take so many bytes; of a sharded
-    model of these `units`, or one of which so many parameters are `trained`, and the others frozen."""
+    """What training on rows of so many tokens takes, with AdamW, in a process whose libraries take so many bytes; of a
+    sharded model of these `units`, or one of which so many parameters are `trained`, and the others frozen."""
     gpu = count_gpus(training.device) > 0
     _, accumulation = divide_batch(training, ranks)
     activations = activation_bytes(training, length, config, ranks, kept, gpu)
@@ -141,9 +145,9 @@ def activation_bytes(
 
 
 class Shares(NamedTuple):
-    """Bytes that a rank holds of a sharded model: its rows of weights, gradients and means; what is gathered while it computes;
-    gradients of the whole model, where they are summed over the ranks after the last micro-batch only; the copies of its rows
-    for a checkpoint, of which it writes the same number."""
+    """Bytes that a rank holds of a sharded model: its rows of weights, gradients and means; what is gathered while it
+    computes; gradients of the whole model, where they are summed over the ranks after the last micro-batch only; the
+    copies of its rows for a checkpoint, of which it writes the same number."""
 
     state: int
     gathered: int
@@ -154,11 +158,11 @@ class Shares(NamedTuple):
 def divide(training: OptimizationConfig, units: Units, ranks: int) -> Shares:
     """What FSDP leaves to each of some ranks, with AdamW.
 
-    What is outside of the blocks stays gathered from the forward to the backward pass; of the blocks there are two, as the next
-    one is gathered while one computes. Gradients are of the type that is computed in; where they are summed over the ranks they
-    are float32 as well, of one block while those of the block before are still on their way. Those of what is outside are
-    there from the head's on, and summed last. To measure the finished model takes less: it is gathered in float32, without
-    gradients, beside the weights alone.
+    What is outside of the blocks stays gathered from the forward to the backward pass; of the blocks there are two, as
+    the next one is gathered while one computes. Gradients are of the type that is computed in; where they are summed
+    over the ranks they are float32 as well, of one block while those of the block before are still on their way. Those
+    of what is outside are there from the head's on, and summed last. To measure the finished model takes less: it is
+    gathered in float32, without gradients, beside the weights alone.
     """
     _, accumulation = divide_batch(training, ranks)
     width = WEIGHT_BYTES if training.precision == "fp32" else 2
@@ -175,7 +179,8 @@ def divide(training: OptimizationConfig, units: Units, ranks: int) -> Shares:
 
 
 def measure_activations(objective: nn.Module, vocab_size: int, training: TrainingConfig) -> Activations:
-    """Count what a model with its loss keeps, on this machine's processor, for one row, two, and one of half the length.
+    """Count what a model with its loss keeps, on this machine's processor, for one row, two, and one of half the
+    length.
 
     From `f(rows, length) = fixed + rows * (token * length + pair * length**2)`.
     """
@@ -225,7 +230,8 @@ def _sizes(config: PretrainedConfig, *names: str) -> list[int]:
 
 
 def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str], int], parameters: int) -> None:
-    """Raise `StorageError` if a disk lacks the bytes that a job needs in folders of the store, which may be links to others.
+    """Raise `StorageError` if a disk lacks the bytes that a job needs in folders of the store, which may be links to
+    others.
 
     `present` says how many of a folder's bytes are there already, from an earlier start of the same job.
     """
@@ -239,11 +245,13 @@ def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str]
             continue
         left = sum(max(0, needs[folder] - present(folder)) for folder in folders)
         if left > free:
-            place = " and ".join(store.path(folder) for folder in folders) if len(folders) < len(needs) else store.path("")
+            place = (
+                " and ".join(store.path(folder) for folder in folders) if len(folders) < len(needs) else store.path("")
+            )
             raise StorageError(
                 f"the job needs about {size(left)} on {place}, which has {size(free)} free, for the checkpoints of "
-                f"{parameters:,} parameters that are trained; take a smaller model, free some there, or keep fewer checkpoints "
-                "(training.keep_last, training.keep_epochs)"
+                f"{parameters:,} parameters that are trained; take a smaller model, free some there, or keep fewer "
+                "checkpoints (training.keep_last, training.keep_epochs)"
             )
 
 
@@ -255,9 +263,9 @@ def require_checkpoint_room(store: Store, needed: int) -> None:
     room = store.fetched_room()
     if room is not None and needed > room:
         raise StorageError(
-            f"a checkpoint of this model takes about {size(needed)} on this machine, where it is written before it is sent to "
-            f"{store.url} and fetched when training continues; the disk of {machine_cache()} has {size(room)} for it. Free "
-            f"some there, or set {FOLDER} to a folder on a larger disk"
+            f"a checkpoint of this model takes about {size(needed)} on this machine, where it is written before it is "
+            f"sent to {store.url} and fetched when training continues; the disk of {machine_cache()} has {size(room)} "
+            f"for it. Free some there, or set {FOLDER} to a folder on a larger disk"
         )
 
 
@@ -279,7 +287,9 @@ def check_optimization(job: TrainingJob) -> int:
 
 
 def _plan_ranks(job: TrainingJob) -> tuple[int, int]:
-    """The fewest and the most ranks: on this machine they are the same. The nodes of the job's cluster are looked at."""
+    """The fewest and the most ranks: on this machine they are the same. The nodes of the job's cluster are looked
+    at.
+    """
     training = job.training
     if isinstance(job.engine, RayEngine):
         from trainer.engines.consistency import nodes_alike
@@ -303,8 +313,8 @@ def final_parameters(job: TrainingJob, trained: int, parameters: int) -> int:
 
 
 def run_bytes(training: OptimizationConfig, trained: int, epochs: int, final: int) -> int:
-    """The checkpoints kept at the same time (the last, the best, those of epochs, one more while it is written), and the final
-    model's parameters in float32.
+    """The checkpoints kept at the same time (the last, the best, those of epochs, one more while it is written), and
+    the final model's parameters in float32.
     """
     of_epochs = epochs if training.keep_epochs is None else min(epochs, training.keep_epochs)
     return (training.keep_last + 2 + of_epochs) * checkpoint_bytes(trained) + 4 * final

@@ -33,8 +33,8 @@ class TaskData(Record):
 class TaskIdentity(Record):
     """What a task asks, and how: two figures of one name can be compared if these are equal.
 
-    `definition` is the digest of its YAML files and functions, `data` are its local files. One that comes with lm-eval has
-    neither: its version tells what it is, and its data is what the hub has under the name.
+    `definition` is the digest of its YAML files and functions, `data` are its local files. One that comes with lm-eval
+    has neither: its version tells what it is, and its data is what the hub has under the name.
     """
 
     definition: Digest | None = None
@@ -47,7 +47,9 @@ class TaskIdentity(Record):
 
 
 class HarnessFigure(Record):
-    """A figure, with its standard error where lm-eval tells it, and whether a greater one is better, where that is known."""
+    """A figure, with its standard error where lm-eval tells it, and whether a greater one is better, where that is
+    known.
+    """
 
     value: Figure
     error: Figure | None = None
@@ -57,8 +59,8 @@ class HarnessFigure(Record):
 class HarnessScores(Record):
     """The figures of a task or a group.
 
-    `kept_out`: whether all questions of local data were kept out of the text that the model was trained on, but for those of
-    fewer than `least_words` words; None if that is not known, as of data of the hub.
+    `kept_out`: whether all questions of local data were kept out of the text that the model was trained on, but for
+    those of fewer than `least_words` words; None if that is not known, as of data of the hub.
     """
 
     figures: dict[str, HarnessFigure]
@@ -89,7 +91,8 @@ class HarnessResult(Record):
     limit: Count | None = None
     tasks: dict[str, HarnessScores]
     doubts: list[str] = []
-    """What is doubtful about the figures, mostly in lm-eval's words, such as questions that are longer than the model."""
+    """What is doubtful about the figures, mostly in lm-eval's words, such as questions that are longer than the model.
+    """
     reused: bool = False
 
     def figures(self) -> dict[str, float]:
@@ -153,7 +156,8 @@ def by_file(pieces: Iterable[Mapping[str, Any]], name: str = "key") -> dict[str,
 
 
 def labelled_digests(identity: Any, paths: Mapping[str, list[str]]) -> dict[str, str]:
-    """The digests that make up a labelled set's identity: of files by path, or by split and number if that is not known.
+    """The digests that make up a labelled set's identity: of files by path, or by split and number if that is not
+    known.
 
     Of a folder that `save_to_disk` wrote, by the way from there; of a data set of the hub, of its splits.
     """
@@ -226,8 +230,8 @@ class HarnessBasis(Basis):
 class TextBasis(Basis):
     """Of a language model's figures: the held-out text, a digest by corpus, and how the model read it.
 
-    `tokenizer` is the SHA-256 of its tokenizer.json, `keeps_text` whether its tokens stand for all of the text, `shards` names
-    the sets that were read.
+    `tokenizer` is the SHA-256 of its tokenizer.json, `keeps_text` whether its tokens stand for all of the text,
+    `shards` names the sets that were read.
     """
 
     held_out: dict[str, str]
@@ -244,13 +248,17 @@ class TextBasis(Basis):
 
 
 class ExamplesBasis(Basis):
-    """Of a fine-tuned model's figures: a name of the validation examples with their labels, and how figures were made."""
+    """Of a fine-tuned model's figures: a name of the validation examples with their labels, and how figures were
+    made.
+    """
 
     examples: str
     metrics: list[str]
     precision: str
     answers: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Of a model that answers, a name of the text of the answers, whatever its tokenizer, if its tokens stand for all of it."""
+    """Of a model that answers, a name of the text of the answers, whatever its tokenizer, if its tokens stand for all
+    of it.
+    """
 
 
 def text_basis(
@@ -262,7 +270,8 @@ def text_basis(
     masking: dict[str, Any] | None = None,
     document_mask: bool = False,
 ) -> TextBasis | None:
-    """What is measured on the held-out text of shard sets, whose manifests have these details; None if they do not record it.
+    """What is measured on the held-out text of shard sets, whose manifests have these details; None if they do not
+    record it.
 
     All must have been made with the same tokenizer.
     """
@@ -312,14 +321,16 @@ def examples_basis(
     details: Mapping[str, Any], data: Mapping[str, Any], split: str, metrics: list[str], precision: str
 ) -> ExamplesBasis:
     """What is measured on a labelled split; the arguments are those of `split_content`."""
-    return ExamplesBasis(examples=fingerprint(split_content(details, data, split)), metrics=metrics, precision=precision)
+    return ExamplesBasis(
+        examples=fingerprint(split_content(details, data, split)), metrics=metrics, precision=precision
+    )
 
 
 def answers_basis(details: Mapping[str, Any], data: Mapping[str, Any], split: str, precision: str) -> ExamplesBasis:
     """What is measured on a split of conversations: their answers, as tokens of one tokenizer with one chat template.
 
-    Whatever the tokenizer, it is the same text if that has as many bytes, which are fewer where conversations are cut. The
-    arguments are those of `split_content`.
+    Whatever the tokenizer, it is the same text if that has as many bytes, which are fewer where conversations are cut.
+    The arguments are those of `split_content`.
     """
     found, content = details["splits"][split], _raw_content(details, data, split)
     text_bytes = found.get("answer_bytes")
@@ -337,9 +348,9 @@ AnyBasis = TextBasis | ExamplesBasis | HarnessBasis
 def facts_of(figure: str, basis: AnyBasis) -> dict[str, Any]:
     """What must be the same, by name, for a figure to be compared with another.
 
-    The bits a byte of a whole text are comparable between tokenizers: how a model reads a text is then part of what it is, and
-    so is its context. A choice of windows is one of tokens, and stands for other text in other shards. With a document mask the
-    first token of a document is not predicted, which makes it other text too.
+    The bits a byte of a whole text are comparable between tokenizers: how a model reads a text is then part of what it
+    is, and so is its context. A choice of windows is one of tokens, and stands for other text in other shards. With a
+    document mask the first token of a document is not predicted, which makes it other text too.
     """
     if task := task_of(figure):
         return {f"lm-eval's task {task}": (basis.harness or {}).get(task)}

@@ -24,10 +24,11 @@ class KeptOutFile(Result):
 
 
 class CleanOf(Result):
-    """Evaluation sets that no text shares an n-gram of words with that a model was trained on, and the decisions for that.
+    """Evaluation sets that no text shares an n-gram of words with that a model was trained on, and the decisions for
+    that.
 
-    Examples of fewer words than `ngram` count as a whole; those of fewer than `least_words` were not looked for: so many,
-    `too_short`, of all `texts`. Of older decisions it is not known how many.
+    Examples of fewer words than `ngram` count as a whole; those of fewer than `least_words` were not looked for: so
+    many, `too_short`, of all `texts`. Of older decisions it is not known how many.
     """
 
     ngram: Count
@@ -157,7 +158,8 @@ class Evaluation(BesideHarness):
         for name, score in self._by_corpus():
             bits = "" if score.bits_per_byte is None else f"   {score.bits_per_byte:7.4f} bits a byte"
             told.append(
-                f"{name:<16} loss {score.loss:7.4f}   perplexity {score.perplexity:10.2f}{bits}   {score.tokens:,} tokens"
+                f"{name:<16} loss {score.loss:7.4f}   perplexity {score.perplexity:10.2f}{bits}   {score.tokens:,} "
+                "tokens"
             )
         return [*told, *self.harness_lines(), *([self.clean_of.describe()] if self.clean_of else [])]
 

@@ -30,7 +30,9 @@ def find_differences(nested: Sequence[dict[str, Any]]) -> list[Difference]:
 
 
 def tell_changes(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list[str]:
-    """What changed in one record, as `training.max_steps: 300 -> 400`: a missing field is as one that is null, 1 is as 1.0."""
+    """What changed in one record, as `training.max_steps: 300 -> 400`: a missing field is as one that is null, 1 is as
+    1.0.
+    """
     found = []
     for key in sorted({*before, *now}):
         old, new = before.get(key), now.get(key)
@@ -65,7 +67,9 @@ def show(value: Any) -> str:
     """A value as text on one line."""
     if value is ABSENT:
         return NOTHING
-    return printable(value) if isinstance(value, str) else printable(json.dumps(value, ensure_ascii=False, sort_keys=True))
+    return (
+        printable(value) if isinstance(value, str) else printable(json.dumps(value, ensure_ascii=False, sort_keys=True))
+    )
 
 
 def printable(text: str) -> str:
@@ -75,7 +79,9 @@ def printable(text: str) -> str:
 
 def names_in(value: Any) -> list[str]:
     """The names of a list of named things, or of things of different kinds; of any other value, none."""
-    if not isinstance(value, list) or not all(isinstance(each, dict) and each.keys() & {"name", "kind"} for each in value):
+    if not isinstance(value, list) or not all(
+        isinstance(each, dict) and each.keys() & {"name", "kind"} for each in value
+    ):
         return []
     names = [each["name"] if "name" in each else each["kind"] for each in value]
     return names if len(set(names)) == len(names) else []

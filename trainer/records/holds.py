@@ -4,9 +4,9 @@
 
 Its name says until when it counts, in UTC, and ends with a checksum of what it says.
 
-Removal says that it is under way before it looks for the last time at what is held and pinned: an artifact has no manifest any
-more, and the lease of a run says so. Whoever holds or pins something writes that first, and then looks whether it is being
-removed. So of the two at least one sees the other.
+Removal says that it is under way before it looks for the last time at what is held and pinned: an artifact has no
+manifest any more, and the lease of a run says so. Whoever holds or pins something writes that first, and then looks
+whether it is being removed. So of the two at least one sees the other.
 """
 
 import logging
@@ -41,19 +41,22 @@ class Hold(NamedTuple):
 
 
 def held(store: Store) -> set[str]:
-    """The keys of all that is held now. Raises `RunError` if the name of a hold is damaged: it may have held anything."""
+    """The keys of all that is held now. Raises `RunError` if the name of a hold is damaged: it may have held
+    anything.
+    """
     holds, damaged = _all(store)
     if damaged:
         raise RunError(
-            f"what {store.path(damaged[0])} holds is not known, as its name is damaged, so nothing is removed; delete it if "
-            f"nothing runs in this store, or after {LONG.days + 1} days"
+            f"what {store.path(damaged[0])} holds is not known, as its name is damaged, so nothing is removed; delete "
+            f"it if nothing runs in this store, or after {LONG.days + 1} days"
         )
     return {hold.key for hold in holds if hold.until >= datetime.now(UTC)}
 
 
 @contextmanager
 def holding(store: Store, run: str, lasting: timedelta = SHORT) -> Iterator[None]:
-    """Hold a run for the length of a block, or, if this process is killed, for so long; what is in the block looks at it anew.
+    """Hold a run for the length of a block, or, if this process is killed, for so long; what is in the block looks at
+    it anew.
 
     Raises `ArtifactError` if the run is being removed.
     """
@@ -69,8 +72,8 @@ def holding(store: Store, run: str, lasting: timedelta = SHORT) -> Iterator[None
 def hold_reused(store: Store, key: str) -> bool:
     """Hold an artifact that is used again, until a run says so; returns whether it is still there.
 
-    However young it is: who removes garbage chooses from which age on. What is held for most of that time already costs a
-    listing. A store that cannot be written is only read.
+    However young it is: who removes garbage chooses from which age on. What is held for most of that time already costs
+    a listing. A store that cannot be written is only read.
     """
     least = datetime.now(UTC) + LONG - SPENT
     try:

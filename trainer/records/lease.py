@@ -3,10 +3,10 @@
     runs/X/lease.json    who holds the run, since when, and the last sign of life
 
 A lease whose holder is dead (same machine: its process is gone; same cluster: Ray says so; else: no sign of life for
-`STALE_SECONDS`) is taken over. A sign of life from the future, by a clock that is ahead, is as old as its file is by the
-store's clock. Of a damaged lease it is not known who holds it. A living holder writes it anew with its next sign of life, so
-one that stays as it is for `STALE_SECONDS` is of no living process. So whoever finds a lease whose holder cannot be seen waits:
-until it changes, and is refused then, or until it is that old, and takes it over.
+`STALE_SECONDS`) is taken over. A sign of life from the future, by a clock that is ahead, is as old as its file is by
+the store's clock. Of a damaged lease it is not known who holds it. A living holder writes it anew with its next sign of
+life, so one that stays as it is for `STALE_SECONDS` is of no living process. So whoever finds a lease whose holder
+cannot be seen waits: until it changes, and is refused then, or until it is that old, and takes it over.
 """
 
 import logging
@@ -67,7 +67,9 @@ class Lease:
         except StorageError as failure:
             if error is None:
                 raise
-            log.warning("the lease stays, and counts until it is old: %s", failure)  # the error that ends the block tells more
+            log.warning(
+                "the lease stays, and counts until it is old: %s", failure
+            )  # the error that ends the block tells more
 
     def _give_back(self) -> None:
         raw = self._read()
@@ -86,7 +88,9 @@ class Lease:
         held = self._meaning(raw)
         if held is None:
             held = {"pid": "(unknown)", "host": "a machine that its damaged lease does not tell"}
-            problem = f"{self._path}/{LEASE} is damaged, so it is not known who writes to the run; {remedy_of(self._key)}"
+            problem = (
+                f"{self._path}/{LEASE} is damaged, so it is not known who writes to the run; {remedy_of(self._key)}"
+            )
             if _is_young(self._store, self._key):
                 return self._watch(raw, problem)
         elif held["id"] == self._mine["id"]:
@@ -108,7 +112,9 @@ class Lease:
         return taken
 
     def _watch(self, raw: bytes, problem: str) -> bool:
-        """Wait a moment for a sign of life in a lease. Raises `RunError` if there was one, or if there is no time to wait."""
+        """Wait a moment for a sign of life in a lease. Raises `RunError` if there was one, or if there is no time to
+        wait.
+        """
         if self._removing or self._watched not in (None, raw):
             raise RunError(problem)
         if self._watched is None:
@@ -129,7 +135,9 @@ class Lease:
         if time.time() - self._shown > 2 * BEAT_SECONDS:
             self._show_life()
         if self._lost:
-            raise RunError(f"{self._path} was taken over by another process: this one was silent for too long, and ends")
+            raise RunError(
+                f"{self._path} was taken over by another process: this one was silent for too long, and ends"
+            )
 
     def _keep(self) -> None:
         silent = False
@@ -139,7 +147,9 @@ class Lease:
                 silent = False
                 if self._lost:
                     return
-            except Exception as error:  # a store that fails for a moment; others wait STALE_SECONDS before they take over
+            except (
+                Exception
+            ) as error:  # a store that fails for a moment; others wait STALE_SECONDS before they take over
                 if not silent:
                     log.warning("%s: no sign of life could be written: %s", self._path, error)
                 silent = True
@@ -234,7 +244,9 @@ def _is_seen(held: dict[str, Any]) -> bool:
 
 
 def _is_young(store: Store, key: str) -> bool:
-    """Whether a lease was written so lately, by the store's own clock, that its holder may live. Lists the run's folder."""
+    """Whether a lease was written so lately, by the store's own clock, that its holder may live. Lists the run's
+    folder.
+    """
     found = [file.modified for file in store.walk(key.rpartition("/")[0]) if file.key == key]
     try:
         now = store.now() if found else None

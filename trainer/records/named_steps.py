@@ -17,8 +17,8 @@ from trainer.store.storage import Store
 class Named(NamedTuple):
     """Where the function is that returns a step, and what the step is called, given the job and what it is made from.
 
-    `needs` are the arguments whose artifacts must be there before the step can be named. A step that can begin something early
-    takes `early`.
+    `needs` are the arguments whose artifacts must be there before the step can be named. A step that can begin
+    something early takes `early`.
     """
 
     module: str
@@ -31,7 +31,9 @@ class Named(NamedTuple):
 STEPS = {
     "curate": Named("trainer.curation.curate", "curate", "the decisions"),
     "tokenizer": Named("trainer.data.tokenizer_training", "make_tokenizer", "the tokenizer"),
-    "tokenize": Named("trainer.data.tokenization", "tokenize", "shards of {corpus}", ("decisions", "tokenizer"), early=True),
+    "tokenize": Named(
+        "trainer.data.tokenization", "tokenize", "shards of {corpus}", ("decisions", "tokenizer"), early=True
+    ),
     "encode": Named("trainer.data.labelled.encoding", "encode", "encoded set {job.data.name}"),
     "encode-chat": Named("trainer.data.chat.encoding", "encode_conversations", "encoded set {job.data.name}"),
 }

@@ -26,7 +26,9 @@ def ways_to(store: Store, text: str) -> Iterator[str]:
     if store.local is not None:
         root = store.local.resolve()
         for start in (store.local, Path()):  # a name is looked for in the store first, then here
-            with suppress(OSError, RuntimeError, ValueError):  # a link to itself, no path at all, or one out of the store
+            with suppress(
+                OSError, RuntimeError, ValueError
+            ):  # a link to itself, no path at all, or one out of the store
                 yield (start / text).resolve().relative_to(root).as_posix()
 
 
@@ -47,11 +49,15 @@ RUNS = "runs"
 
 
 def find_run_name(store: Store, name: str) -> str:
-    """The whole name of the run that is meant. Raises `ConfigError` if there are several, `RunError` if there is none."""
+    """The whole name of the run that is meant. Raises `ConfigError` if there are several, `RunError` if there is
+    none.
+    """
     runs = store.names(RUNS)
     if name in runs:
         return name
-    found = made_by(store, name) or _one_of(name, "is the beginning of", [run for run in runs if name and run.startswith(name)])
+    found = made_by(store, name) or _one_of(
+        name, "is the beginning of", [run for run in runs if name and run.startswith(name)]
+    )
     if not found:
         raise RunError(f"there is no run {name!r} in {store.path(RUNS)}; {tell_runs_like(store, name)}")
     return found[0]

@@ -42,7 +42,15 @@ class Plan(BaseModel):
 
     def figures(self) -> dict[str, int]:
         """The figures that people look at, by their names."""
-        names = ("total_steps", "warmup_steps", "steps_per_epoch", "global_batch", "ranks", "micro_batch", "accumulation")
+        names = (
+            "total_steps",
+            "warmup_steps",
+            "steps_per_epoch",
+            "global_batch",
+            "ranks",
+            "micro_batch",
+            "accumulation",
+        )
         return {name.replace("_", " "): getattr(self, name) for name in names}
 
     def fixed(self) -> dict[str, Any]:
@@ -81,7 +89,8 @@ class StepPlan(Plan):
 
 
 class ChatPlan(Plan):
-    """Instruction tuning: conversations, and the windows that they are packed into; `fill` is the share that is no padding.
+    """Instruction tuning: conversations, and the windows that they are packed into; `fill` is the share that is no
+    padding.
 
     The test split is no part of the run.
     """
@@ -100,9 +109,9 @@ class ChatPlan(Plan):
     def describe_steps(self) -> str:
         """The plan in one line."""
         return (
-            f"{self.conversations:,} conversations in {self.windows:,} windows, {self.fill:.1%} full; {self.steps_per_epoch:,} "
-            f"steps an epoch; {self.total_steps:,} steps of {self.global_batch} windows ({plural(self.ranks, 'rank')} x "
-            f"{self.accumulation} x {self.micro_batch})"
+            f"{self.conversations:,} conversations in {self.windows:,} windows, {self.fill:.1%} full; "
+            f"{self.steps_per_epoch:,} steps an epoch; {self.total_steps:,} steps of {self.global_batch} windows "
+            f"({plural(self.ranks, 'rank')} x {self.accumulation} x {self.micro_batch})"
         )
 
 

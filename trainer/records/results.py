@@ -40,8 +40,8 @@ class CurationPreview(Result):
 class Preflight(Result):
     """What a job will do. `plan` is exact, and None until the text is tokenized; `about_*` are estimates.
 
-    The memory is a rank's: of its device, and of the host, which is the same without a GPU. `unestimated` are the reasons of
-    curation of which a sample tells nothing; `warnings` are of what it shows.
+    The memory is a rank's: of its device, and of the host, which is the same without a GPU. `unestimated` are the
+    reasons of curation of which a sample tells nothing; `warnings` are of what it shows.
     """
 
     corpora: list[CorpusPreview]
@@ -85,10 +85,14 @@ class Preflight(Result):
                 lines.append(f"{'curation':<16}{share.corpus}: {told}")
         lines += [f"{'warning':<16}{told}" for told in self.warnings]
         if self.unestimated:
-            told = f"how many documents go as {' or '.join(self.unestimated)} is not estimated: a sample does not show it"
+            told = (
+                f"how many documents go as {' or '.join(self.unestimated)} is not estimated: a sample does not show it"
+            )
             lines.append(f"{'curation':<16}{told}")
         if not self.plan:
-            lines.append("Token counts are known once the text is tokenized; until then windows and steps are estimates.")
+            lines.append(
+                "Token counts are known once the text is tokenized; until then windows and steps are estimates."
+            )
         return lines
 
 
@@ -126,7 +130,9 @@ class PredictedTexts(Result):
 
 
 class Lengths(Result):
-    """How long the examples of a split are in tokens, of so many that were looked at, and how many are cut to the `most`."""
+    """How long the examples of a split are in tokens, of so many that were looked at, and how many are cut to the
+    `most`.
+    """
 
     examples: int
     mean: float
@@ -153,10 +159,11 @@ def describe_balance(balance: dict[str, int]) -> str:
 
 
 class FinetunePreflight(Result):
-    """What a job that tunes a model will do. `splits` and `plan` are None where the data is too large to be looked at whole.
+    """What a job that tunes a model will do. `splits` and `plan` are None where the data is too large to be looked at
+    whole.
 
-    `lengths` are by split, and `balance` the examples of each class in train, of those that were looked at. The memory is
-    told as by `Preflight`.
+    `lengths` are by split, and `balance` the examples of each class in train, of those that were looked at. The memory
+    is told as by `Preflight`.
     """
 
     model: str
@@ -188,7 +195,9 @@ class FinetunePreflight(Result):
         return lines
 
     def data_rows(self) -> list[tuple[str, str]]:
-        """What is known of the data: how many examples each split has, how long they are, and their classes in train."""
+        """What is known of the data: how many examples each split has, how long they are, and their classes in
+        train.
+        """
         rows = []
         for name in dict.fromkeys([*(self.splits or {}), *self.lengths]):
             counted = [f"{self.splits[name]:,} examples"] if self.splits else []
@@ -215,7 +224,9 @@ class Remeasured(Result):
 
 
 class Outcome(Result):
-    """What a whole pipeline made: the run, its evaluation (None if nothing was held out), its report, the gate's verdict."""
+    """What a whole pipeline made: the run, its evaluation (None if nothing was held out), its report, the gate's
+    verdict.
+    """
 
     run: str
     evaluation: RunEvaluation | None

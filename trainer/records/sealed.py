@@ -1,10 +1,11 @@
 """Sealed files: what is read back of a store and listed in no manifest carries a checksum of its own.
 
     a JSON object       has it under the key `checksum`
-    metrics.jsonl       has one at the end of each line, after the line's number, so that lines that are lost can be told
+    metrics.jsonl       has one at the end of each line, after the line's number, so that lost lines can be told
 
-What is summed is the content and the place, that is the key in the store: what was copied there from another run is told from
-the run's own. A file without a checksum counts as damaged, else nobody would notice that the checksum is what was lost.
+What is summed is the content and the place, that is the key in the store: what was copied there from another run is
+told from the run's own. A file without a checksum counts as damaged, else nobody would notice that the checksum is what
+was lost.
 
 Pointers: small files in a run's folder that name one of its checkpoints.
 """
@@ -27,22 +28,24 @@ log = logging.getLogger(__name__)
 
 
 REMEDIES = {
-    r"runs/[^/]+/config\.json": "start the run's command again, which writes it anew if the rest of the run is of that command,"
-    " or put back a copy of it, or move the run's folder away and train it anew",
+    r"runs/[^/]+/config\.json": "start the run's command again, which writes it anew if the rest of the run is of that "
+    "command, or put back a copy of it, or move the run's folder away and train it anew",
     r"runs/[^/]+/plan\.json": "start the run's command again, which writes it anew from the data",
     r"runs/[^/]+/eval\.json": "run the evaluation again, which measures the model anew",
-    r"runs/[^/]+/harness\.json": "start the run's command again, which has lm-eval measure the model anew, or delete the file",
+    r"runs/[^/]+/harness\.json": "start the run's command again, which has lm-eval measure the model anew, or delete "
+    "the file",
     r"runs/[^/]+/environment\.json": "put back a copy of it, or delete it: only what it tells of the machine is lost",
     r"runs/[^/]+/lineage\.json": "make the report again, which writes it anew",
-    r"runs/[^/]+/(checkpoint-(last|best)|epochs/.*)": "start the run's command again, which finds it from the checkpoints",
+    r"runs/[^/]+/(checkpoint-(last|best)|epochs/.*)": "start the run's command again, which finds it from the "
+    "checkpoints",
     r"runs/[^/]+/lease\.json": "wait two minutes, and delete it if no process works on the run",
     r"evaluations/.*": "run the evaluation again, which measures the checkpoint anew, or delete the file",
     r"models/.*": "put back a copy of it, or delete it and promote a run anew, which loses the history",
     r"pins/.*": "delete it, and pin what it was meant to pin anew",
     r"cache/packed-.*": "delete it: the documents are packed again",
     r"cache/.*": "delete it: the raw files are looked at again",
-    r"(shards|encoded|tokenizers|decisions)/.*": "prepare the data again, which makes it anew, or delete its folder if nothing"
-    " uses it",
+    r"(shards|encoded|tokenizers|decisions)/.*": "prepare the data again, which makes it anew, or delete its folder if "
+    "nothing uses it",
     r"runs/[^/]+/(final|checkpoints)/.*": "start the run's command again, which sees to it",
 }
 """What to do about a damaged file, by its key."""
@@ -52,7 +55,9 @@ LINE_END = re.compile(NUMBER + rb'([1-9][0-9]{0,11}), "checksum": "([0-9a-f]{16}
 
 
 def read_sealed(store: Store, key: str) -> dict[str, Any] | None:
-    """What a sealed JSON file holds, without its checksum; None if there is no such file. Raises `ArtifactError` if damaged."""
+    """What a sealed JSON file holds, without its checksum; None if there is no such file. Raises `ArtifactError` if
+    damaged.
+    """
     try:
         raw = store.read_bytes(key)
     except FileNotFoundError:
@@ -61,7 +66,9 @@ def read_sealed(store: Store, key: str) -> dict[str, Any] | None:
 
 
 def recall_sealed(store: Store, key: str, instead: str) -> dict[str, Any] | None:
-    """The same of a file that only spares work: where it cannot be read, None, and a warning of what is done `instead`."""
+    """The same of a file that only spares work: where it cannot be read, None, and a warning of what is done
+    `instead`.
+    """
     try:
         return read_sealed(store, key)
     except (ArtifactError, StorageError) as error:
@@ -78,7 +85,9 @@ def require_sealed(store: Store, key: str) -> dict[str, Any]:
 
 
 def open_sealed(store: Store, key: str, raw: bytes) -> dict[str, Any]:
-    """What a sealed JSON file holds, of bytes that were read from under its key. Raises `ArtifactError` if they are damaged."""
+    """What a sealed JSON file holds, of bytes that were read from under its key. Raises `ArtifactError` if they are
+    damaged.
+    """
     try:
         values = unseal(_parse(raw), key)
         require_shape(key, values)
@@ -88,7 +97,8 @@ def open_sealed(store: Store, key: str, raw: bytes) -> dict[str, Any]:
 
 
 def read_listed(store: Store, key: str, sha256: str | None) -> Any:
-    """What a JSON file holds that a manifest lists with this digest; None if there is no such file, or it is not listed.
+    """What a JSON file holds that a manifest lists with this digest; None if there is no such file, or it is not
+    listed.
 
     Raises `ArtifactError` if it is another one.
     """
@@ -99,11 +109,15 @@ def read_listed(store: Store, key: str, sha256: str | None) -> Any:
     except FileNotFoundError:
         return None
     if hashlib.sha256(raw).hexdigest() != sha256:
-        raise ArtifactError(f"{store.path(key)} is damaged: it does not match the checksum in its manifest; {remedy_of(key)}")
+        raise ArtifactError(
+            f"{store.path(key)} is damaged: it does not match the checksum in its manifest; {remedy_of(key)}"
+        )
     try:
         return json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{store.path(key)} is damaged: it is not valid JSON ({error}); {remedy_of(key)}") from error
+        raise ArtifactError(
+            f"{store.path(key)} is damaged: it is not valid JSON ({error}); {remedy_of(key)}"
+        ) from error
 
 
 def write_sealed(store: Store, key: str, values: dict[str, Any], indent: int | None = 2) -> None:
@@ -180,7 +194,9 @@ def read_pointer(store: Store, key: str) -> Pointer | None:
     try:
         pointer = Pointer.model_validate(found)
     except ValidationError as error:
-        raise ArtifactError(f"{store.path(key)} is damaged: it names no checkpoint and step; {remedy_of(key)}") from error
+        raise ArtifactError(
+            f"{store.path(key)} is damaged: it names no checkpoint and step; {remedy_of(key)}"
+        ) from error
     if pointer.checkpoint != folder_name(pointer.step):
         raise ArtifactError(
             f"{store.path(key)} is damaged: it names {pointer.checkpoint} for step {pointer.step}; {remedy_of(key)}"

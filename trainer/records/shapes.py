@@ -1,7 +1,7 @@
 """What records that are read back of a store must look like, by their keys.
 
-A checksum says that a record is the one that was written there, not that whoever wrote it did so rightly. What later work takes
-from a record has the type that is said here; what else it holds is left alone.
+A checksum says that a record is the one that was written there, not that whoever wrote it did so rightly. What later
+work takes from a record has the type that is said here; what else it holds is left alone.
 """
 
 import re

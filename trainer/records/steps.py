@@ -1,7 +1,7 @@
 """Steps: how one artifact is made, and the one way in which it is found or made.
 
-A step is named by its recipe and by the contents of what it is made from, so what was made again to the same content changes
-nothing after it. What a manifest says of an artifact is what its step said: see `Manifest`.
+A step is named by its recipe and by the contents of what it is made from, so what was made again to the same content
+changes nothing after it. What a manifest says of an artifact is what its step said: see `Manifest`.
 """
 
 import json
@@ -82,8 +82,8 @@ def made_elsewhere(step: "Step") -> Manifest:
 class Step:
     """How one artifact is made: `folder`/`name`-FINGERPRINT, of a kind.
 
-    `recipe` are all settings that its bytes depend on, by their places in a configuration, as JSON; `inputs` what it is made
-    from, by role. Those named in `told` are recorded, and are no part of its name.
+    `recipe` are all settings that its bytes depend on, by their places in a configuration, as JSON; `inputs` what it is
+    made from, by role. Those named in `told` are recorded, and are no part of its name.
     """
 
     store: Store
@@ -100,9 +100,13 @@ class Step:
     accept: Callable[[Manifest], None] = nothing
     """Called with the manifest of what is found. Raises what keeps it from being used, like too many bad records."""
     reads_all: bool = True
-    """Whether files are read when it is looked for, or only their sizes are compared, as whoever reads them compares each."""
+    """Whether files are read when it is looked for, or only their sizes are compared, as whoever reads them compares
+    each.
+    """
     settles: bool = True
-    """Whether the name stands for one content: not a tokenizer's, which stays while the text that it is trained on grows."""
+    """Whether the name stands for one content: not a tokenizer's, which stays while the text that it is trained on
+    grows.
+    """
     otherwise: str = "delete the folder, and train again what was trained on it"
     """What to do where it cannot be made again as it was, and there is no copy."""
     in_place: bool = False
@@ -130,7 +134,9 @@ class Step:
         return _expected(self)
 
     def refer(self, manifest: Manifest | None, reused: bool = False) -> ArtifactRef:
-        """The reference to it by which other steps are given it; without a manifest, to one that is still to be made."""
+        """The reference to it by which other steps are given it; without a manifest, to one that is still to be
+        made.
+        """
         size, content = (manifest.size(), manifest.content) if manifest else (0, "")
         name = self.identity or self.fingerprint
         return ArtifactRef(key=self.key, fingerprint=name, size=size, content=content, reused=reused)
@@ -173,14 +179,17 @@ def make(step: Step) -> ArtifactRef:
 
 
 def describe(step: Step, files: Iterable[FileRecord], details: dict[str, Any], notes: Iterable[str] = ()) -> Manifest:
-    """The manifest of a step's artifact; `notes` are files that tell how it was made, and are no part of its content."""
+    """The manifest of a step's artifact; `notes` are files that tell how it was made, and are no part of its
+    content.
+    """
     manifest = make_manifest(step.kind, step.fingerprint, files, details)
     made_of = {"recipe": dict(step.recipe), "inputs": dict(step.inputs)}
     return manifest.model_copy(update={**made_of, "told": sorted(step.told), "notes": sorted(notes)})
 
 
 def publish(step: Step, folder: Path, details: dict[str, Any], notes: Iterable[str] = ()) -> Manifest:
-    """Publish a staged folder as the artifact of a step, unless another process has; what was damaged comes back as it was.
+    """Publish a staged folder as the artifact of a step, unless another process has; what was damaged comes back as it
+    was.
 
     Raises `ArtifactError` if under its key there was other content, which something may have been made from.
     """
@@ -228,11 +237,14 @@ def _former(step: Step) -> Manifest | None:
 
 def _refused(step: Step, wanted: Expected, made: Manifest, former: Manifest | None) -> ArtifactError:
     place, digests = step.store.path(step.key), made.digests()
-    other = next((name for name, sha256 in former.digests().items() if digests.get(name) != sha256), "") if former else ""
+    other = (
+        next((name for name, sha256 in former.digests().items() if digests.get(name) != sha256), "") if former else ""
+    )
     return ArtifactError(
-        f"{place} is damaged or lost, and what is made today is not what was there{f': {other} differs' if other else ''} "
-        f"(expected {wanted.content}, made {made.content}). The text, headrace or a library is another, or something that it "
-        f"is made of changes each time{_needed_by(wanted.dependents)}. Put back a copy of its files, or {step.otherwise}"
+        f"{place} is damaged or lost, and what is made today is not what was "
+        f"there{f': {other} differs' if other else ''} (expected {wanted.content}, made {made.content}). The text, "
+        "headrace or a library is another, or something that it is made of changes each "
+        f"time{_needed_by(wanted.dependents)}. Put back a copy of its files, or {step.otherwise}"
     )
 
 
@@ -242,7 +254,9 @@ def _needed_by(dependents: list[str]) -> str:
 
 
 def dependents_of(store: Store, key: str) -> dict[str, str | None]:
-    """The shard sets and runs that were made from an artifact, with the content that they record; None if that is damaged."""
+    """The shard sets and runs that were made from an artifact, with the content that they record; None if that is
+    damaged.
+    """
     records = {f"shards/{name}": MANIFEST for name in store.names("shards")}
     records |= {f"runs/{name}": CONFIG for name in store.names("runs")}
 
@@ -254,7 +268,11 @@ def dependents_of(store: Store, key: str) -> dict[str, str | None]:
 
     with ThreadPoolExecutor() as pool:
         said = dict(zip(records, pool.map(look, records), strict=True))
-    return {folder: _recorded(raw, f"{folder}/{records[folder]}", key) for folder, raw in said.items() if key.encode() in raw}
+    return {
+        folder: _recorded(raw, f"{folder}/{records[folder]}", key)
+        for folder, raw in said.items()
+        if key.encode() in raw
+    }
 
 
 def _recorded(raw: bytes, place: str, key: str) -> str | None:

@@ -97,7 +97,9 @@ def draw_overlays(runs: Sequence[ComparedRun]) -> dict[str, str]:
         for record in with_planned_rates(run.records)
         if record["kind"] in ("train", "evaluation")
     ]
-    overlays = [each for curve in standard_curves(runs[0].unit, runs[0].kind.metrics(runs)) for each in _overlay(curve, runs)]
+    overlays = [
+        each for curve in standard_curves(runs[0].unit, runs[0].kind.metrics(runs)) for each in _overlay(curve, runs)
+    ]
     steps = max(max(run.steps, run.plan.get("total_steps", 0)) for run in runs)
     return draw_curves(overlays, records, max(1, steps))
 
@@ -119,7 +121,9 @@ def _overlay(curve: Curve, runs: Sequence[ComparedRun]) -> list[Curve]:
 
 def _line_of(run: ComparedRun, line: Line) -> Line:
     place = ord(run.letter) - ord("A")
-    return Line(run.letter, f"{line.kind} {run.letter}", line.field, SERIES[place % len(SERIES)], DASHES[place % len(DASHES)])
+    return Line(
+        run.letter, f"{line.kind} {run.letter}", line.field, SERIES[place % len(SERIES)], DASHES[place % len(DASHES)]
+    )
 
 
 def _points(run: ComparedRun, kind: str) -> list[tuple[int, float]]:

@@ -46,7 +46,9 @@ class FileChanges(NamedTuple):
 
 
 def compare_corpora(store: Store, runs: Sequence[ComparedRun]) -> list[Block]:
-    """The corpora whose shard sets are not the same in all runs, and what became of their files against the first run."""
+    """The corpora whose shard sets are not the same in all runs, and what became of their files against the first
+    run.
+    """
     keys = [{_corpus(ref["key"]): ref["key"] for ref in run.config["data"]["shards"]} for run in runs]
     corpora = sorted({corpus for each in keys for corpus in each})
     differ = [corpus for corpus in corpora if len({each.get(corpus) for each in keys}) > 1]
@@ -105,7 +107,9 @@ def _corpus_rows(runs: Sequence[ComparedRun], corpus: str, keys: Sequence[str | 
     return [[corpus, *row] for row in [names, *(row for row in rows if not all_same(row[1:]))]]
 
 
-def _file_pairs(store: Store, runs: Sequence[ComparedRun], corpora: Sequence[str], keys: Sequence[dict[str, str]]) -> Pairs:
+def _file_pairs(
+    store: Store, runs: Sequence[ComparedRun], corpora: Sequence[str], keys: Sequence[dict[str, str]]
+) -> Pairs:
     """What became of each corpus's source files, of each run against the first."""
     listed = {key: manifest.digests().get(SOURCES) for run in runs for key, manifest in run.sources.items() if manifest}
 
@@ -121,7 +125,10 @@ def _file_pairs(store: Store, runs: Sequence[ComparedRun], corpora: Sequence[str
             if first and other and first != other and runs[0].sources[first] and run.sources[other]:
                 recut = _piece_bytes(runs[0]) != _piece_bytes(run)
                 changes = find_changes(pieces(first), pieces(other), recut)
-                told = _tell(changes) or f"the same {plural(len(changes.same), 'file')}, but {_why(runs[0], first, run, other)}"
+                told = (
+                    _tell(changes)
+                    or f"the same {plural(len(changes.same), 'file')}, but {_why(runs[0], first, run, other)}"
+                )
                 pairs.append((f"{corpus}, {run.letter} against {runs[0].letter}", told))
     return pairs
 
@@ -135,7 +142,9 @@ def _read_pieces(store: Store, key: str, listed: str | None) -> Pieces:
 
 
 def find_changes(before: Pieces, after: Pieces, recut: bool) -> FileChanges:
-    """What became of source files. With `recut` they were cut by another rule, so that the digests of cut ones say nothing."""
+    """What became of source files. With `recut` they were cut by another rule, so that the digests of cut ones say
+    nothing.
+    """
     both = sorted(before.keys() & after.keys())
     same = [file for file in both if before[file] == after[file]]
     other = [file for file in both if before[file] != after[file]]
@@ -157,7 +166,9 @@ def _tell(changes: FileChanges) -> str:
         if files
     ]
     if changes.recut:
-        told.append(f"{count(len(changes.recut))} cut otherwise (shards.piece_bytes), so their contents are not compared")
+        told.append(
+            f"{count(len(changes.recut))} cut otherwise (shards.piece_bytes), so their contents are not compared"
+        )
     return "; ".join([*told, f"{count(len(changes.same))} the same"]) if told else ""
 
 
@@ -215,7 +226,9 @@ Lines = dict[tuple[str, str], str]
 def compare_curation(runs: Sequence[ComparedRun]) -> list[Block]:
     """The reasons for which not the same number of documents, or of bytes, stays or goes in all runs."""
     told = [_lines(run) for run in runs]
-    places = sorted({place for each in told for place in each}, key=lambda place: (place[0], place[1] != "kept", place[1]))
+    places = sorted(
+        {place for each in told for place in each}, key=lambda place: (place[0], place[1] != "kept", place[1])
+    )
     rows = [[*place, *(each.get(place, NOTHING) for each in told)] for place in places]
     different = [row for row in rows if not all_same(row[2:])]
     if not different:
@@ -225,7 +238,9 @@ def compare_curation(runs: Sequence[ComparedRun]) -> list[Block]:
 
 
 def _lines(run: ComparedRun) -> Lines:
-    """Of each corpus and reason how many documents and bytes there are; nothing of text about which nothing was decided."""
+    """Of each corpus and reason how many documents and bytes there are; nothing of text about which nothing was
+    decided.
+    """
     told: Lines = {}
     for shards in filter(None, (run.sources[ref["key"]] for ref in run.config["data"]["shards"])):
         corpus = shards.details["corpus"]

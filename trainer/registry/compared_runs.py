@@ -33,8 +33,8 @@ Measured = dict[str, tuple[float, Any]]
 class ComparedRun:
     """A run, under the letter that stands for it. What it has not made yet is empty or None.
 
-    `sources` are the manifests of what it was made from, and of the decisions about its text, by key; of what is gone from the
-    store, None.
+    `sources` are the manifests of what it was made from, and of the decisions about its text, by key; of what is gone
+    from the store, None.
     """
 
     letter: str
@@ -109,7 +109,8 @@ class ComparedKind:
 def read_runs(store: Store, names: list[str], kinds: Sequence[ComparedKind]) -> list[ComparedRun]:
     """The runs of these names, in this order. Raises `RunError` for a name that no run has, and says which are like it.
 
-    A name may be that of a job that made one run, or the beginning of one run's. Raises `ConfigError` if it is of several.
+    A name may be that of a job that made one run, or the beginning of one run's. Raises `ConfigError` if it is of
+    several.
     """
     keys = [f"runs/{find_run_name(store, name.strip('/').removeprefix('runs/'))}" for name in names]
     configs = [_read_config(store, key) for key in keys]
@@ -128,7 +129,9 @@ def _read_config(store: Store, key: str) -> dict[str, Any]:
 def _read(store: Store, letter: str, kinds: Sequence[ComparedKind], key: str, config: dict[str, Any]) -> ComparedRun:
     final = final_manifest(store, key)
     model, manifest = (f"{key}/{FINAL}", final) if final else _last_checkpoint(store, key)
-    weights = manifest and manifest.model_copy(update={"files": [f for f in manifest.files if f.name.startswith("model")]})
+    weights = manifest and manifest.model_copy(
+        update={"files": [f for f in manifest.files if f.name.startswith("model")]}
+    )
     listed = manifest.digests() if manifest else {}
     recorded = run_kind(config)
     return ComparedRun(

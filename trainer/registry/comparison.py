@@ -66,7 +66,9 @@ def measure_run(run: ComparedRun) -> Measured:
 
 
 class Spread(NamedTuple):
-    """A figure's mean over some runs, and its standard deviation (with n - 1); `values` are those of the runs, in order."""
+    """A figure's mean over some runs, and its standard deviation (with n - 1); `values` are those of the runs, in
+    order.
+    """
 
     mean: float
     deviation: float
@@ -89,7 +91,8 @@ def spreads_of(figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
 
 
 def compare_seeds(runs: Sequence[ComparedRun]) -> list[Block]:
-    """A table of the runs of one kind that differ in the seed alone, a column for each such group; or nothing without one.
+    """A table of the runs of one kind that differ in the seed alone, a column for each such group; or nothing without
+    one.
 
     A figure is told of the runs of a group that were measured on the same.
     """
@@ -136,7 +139,10 @@ def compare_tokenizers(runs: Sequence[ComparedRun]) -> list[Block]:
 def compare_models(runs: Sequence[ComparedRun]) -> list[Block]:
     """Where the weights come from, their number, and the fields of the models' own configurations that differ."""
     rows = [
-        ["weights from", *(show(run.job["model"]["pretrained"] or f"seed {run.job['training']['seed']}") for run in runs)],
+        [
+            "weights from",
+            *(show(run.job["model"]["pretrained"] or f"seed {run.job['training']['seed']}") for run in runs),
+        ],
         ["digest of that", *(run.kind.base(run) for run in runs)],
         ["fork of", *(_origin(run) for run in runs)],
         ["parameters", *(count(run.parameters) for run in runs)],
@@ -193,20 +199,27 @@ def compare_runs(store: Store, runs: list[ComparedRun]) -> Comparison:
         "Model": compare_models(runs),
         "Environment": _compare_environments(runs),
     }
-    curves = [Block(_curve_note(groups), curve_table(groups[0])), *(Block(table=curve_table(group)) for group in groups[1:])]
+    curves = [
+        Block(_curve_note(groups), curve_table(groups[0])),
+        *(Block(table=curve_table(group)) for group in groups[1:]),
+    ]
     return Comparison(
         runs=runs,
         verdict=_verdict(runs, differing),
         named=Section("Runs", [Block(table=_run_table(runs))]),
         differing=[Section(title, blocks or [Block(SAME)]) for title, blocks in differing.items()],
         curves=Section("Curves", curves),
-        results=Section("Results", [block for group in groups for block in (compare_results(group), *compare_seeds(group))]),
+        results=Section(
+            "Results", [block for group in groups for block in (compare_results(group), *compare_seeds(group))]
+        ),
         groups=groups,
     )
 
 
 def _verdict(runs: Sequence[ComparedRun], told: dict[str, list[Block]]) -> str:
-    """One line: what the runs differ in. A note without figures is no difference, but leaves it open whether there is one."""
+    """One line: what the runs differ in. A note without figures is no difference, but leaves it open whether there is
+    one.
+    """
     letters = ", ".join(run.letter for run in runs)
     found = [title.lower() for title, blocks in told.items() if any(block.table or block.pairs for block in blocks)]
     differing = ["kind", *found] if len({run.kind for run in runs}) > 1 else found
@@ -218,7 +231,9 @@ def _verdict(runs: Sequence[ComparedRun], told: dict[str, list[Block]]) -> str:
 
 
 def _run_table(runs: Sequence[ComparedRun]) -> Table:
-    return Table(["", "Run", "Kind", "State"], [[run.letter, run.name, run.kind.name, run.state] for run in runs], words=4)
+    return Table(
+        ["", "Run", "Kind", "State"], [[run.letter, run.name, run.kind.name, run.state] for run in runs], words=4
+    )
 
 
 def _compare_jobs(runs: Sequence[ComparedRun], groups: Sequence[Sequence[ComparedRun]]) -> list[Block]:

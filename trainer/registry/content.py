@@ -35,10 +35,11 @@ class Section(NamedTuple):
 
 
 class Card(NamedTuple):
-    """What only the model card says: the hub's name of the task, a tag, more front matter, what the model is, how to use it.
+    """What only the model card says: the hub's name of the task, a tag, more front matter, what the model is, how to
+    use it.
 
-    `results` are those of its model-index; `summary` is the beginning of a sentence that goes on with "with headrace"; `use` is
-    Python.
+    `results` are those of its model-index; `summary` is the beginning of a sentence that goes on with "with headrace";
+    `use` is Python.
     """
 
     task: str
@@ -53,8 +54,8 @@ class Card(NamedTuple):
 class Account:
     """All that a report says of a run, but for what is told of every run in the same way.
 
-    `results` and `data` stand in the model card too, `samples` only on the page. The first table of `results` and that of
-    `data` are in the gist.
+    `results` and `data` stand in the model card too, `samples` only on the page. The first table of `results` and that
+    of `data` are in the gist.
     """
 
     verdict: str

@@ -26,7 +26,8 @@ FIRST, SECOND = SERIES[:2]
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none", "font.size": 9.5, "text.color": INK, "figure.facecolor": "none", "axes.facecolor": "none",
     "axes.edgecolor": FAINT, "axes.labelcolor": INK, "axes.linewidth": 0.6, "axes.axisbelow": True,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.formatter.limits": (-3, 6), "axes.formatter.useoffset": False,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.formatter.limits": (-3, 6),
+    "axes.formatter.useoffset": False,
     "xtick.color": FAINT, "ytick.color": FAINT, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.grid": True,
     "grid.color": FAINT, "grid.linewidth": 0.4, "lines.markersize": 3.6, "legend.frameon": False,
 }  # fmt: skip
@@ -104,7 +105,9 @@ def _points(records: Records, line: Line) -> list[tuple[int, float]]:
 
 
 def thin(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most `MAX_POINTS` points: of each stretch the lowest and the highest, so that no spike is lost; and the ends."""
+    """At most `MAX_POINTS` points: of each stretch the lowest and the highest, so that no spike is lost; and the
+    ends.
+    """
     if len(points) <= MAX_POINTS:
         return points
     stretch = -(-len(points) // (MAX_POINTS // 2 - 1))
@@ -116,7 +119,9 @@ def thin(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _draw(curve: Curve, points: dict[Line, list[tuple[int, float]]], total_steps: int) -> str:
-    """Draw with the object-oriented interface; the settings of the process and of its user are left alone and unused."""
+    """Draw with the object-oriented interface; the settings of the process and of its user are left alone and
+    unused.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -130,7 +135,12 @@ def _draw(curve: Curve, points: dict[Line, list[tuple[int, float]]], total_steps
             if each:
                 look = {"marker": "o", "linewidth": 1.6} if len(each) <= MARKED_POINTS else {"linewidth": 0.9}
                 axes.plot(
-                    *zip(*each, strict=True), color=line.colour, linestyle=line.dashes, label=line.label, clip_on=False, **look
+                    *zip(*each, strict=True),
+                    color=line.colour,
+                    linestyle=line.dashes,
+                    label=line.label,
+                    clip_on=False,
+                    **look,
                 )
         _set_axes(axes, curve, total_steps)
         stream = io.StringIO()
@@ -150,15 +160,17 @@ def _set_axes(axes: Any, curve: Curve, total_steps: int) -> None:
     if axes.get_ylim()[1] >= THOUSANDS:
         axes.yaxis.set_major_formatter("{x:,.0f}")
     if len(curve.lines) > 1:
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=min(len(curve.lines), MOST_IN_A_ROW), borderaxespad=0)
+        axes.legend(
+            loc="lower right", bbox_to_anchor=(1, 1), ncols=min(len(curve.lines), MOST_IN_A_ROW), borderaxespad=0
+        )
 
 
 def _for_page(svg: str, curve: Curve) -> str:
     """The SVG element alone: no size of its own, the page's colours, no style or identifiers that two curves share."""
     svg, title = svg[svg.index("<svg") :], html.escape(curve.title)
     replacements: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
-        (r'^<svg[^>]*?viewBox="([^"]*)"[^>]*>', lambda found: f'<svg viewBox="{found[1]}" role="img" aria-label="{title}" '
-         'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'),
+        (r'^<svg[^>]*?viewBox="([^"]*)"[^>]*>', lambda found: f'<svg viewBox="{found[1]}" role="img" '
+         f'aria-label="{title}" xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'),
         (r"<metadata>.*?</metadata>\s*", ""),
         (r'<g id="[^"]*">', "<g>"),
         (r"<style.*?</style>\s*", ""),

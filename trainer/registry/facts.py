@@ -144,8 +144,8 @@ class References:
             return {each["key"] for each in config["inputs"].values()} | measured_on
         if is_held(self._store, run):
             raise UnknownNeeds(
-                f"{self._store.path(run)} is starting and does not say yet what it reads, so nothing that it may read is "
-                "removed; run this again in a minute",
+                f"{self._store.path(run)} is starting and does not say yet what it reads, so nothing that it may read "
+                "is removed; run this again in a minute",
                 FOLDERS,
             )
         if any(self._store.exists(f"{run}/{name}") for name in (PLAN, LAST, f"{FINAL}/{MANIFEST}")):
@@ -186,11 +186,15 @@ class References:
 
     def _unknown(self, key: str, problem: str, kinds: Iterable[str] = FOLDERS) -> UnknownNeeds:
         place = self._store.path(key)
-        return UnknownNeeds(f"what {place} needs is not known, so nothing that it may need is removed: {problem}", kinds)
+        return UnknownNeeds(
+            f"what {place} needs is not known, so nothing that it may need is removed: {problem}", kinds
+        )
 
 
 def artifacts_of(config: Mapping[str, Any]) -> list[str]:
-    """The keys of the artifacts that a run was trained on, of its config.json: shards last, in the order of the corpora."""
+    """The keys of the artifacts that a run was trained on, of its config.json: shards last, in the order of the
+    corpora.
+    """
     shards = [ref["key"] for ref in config["data"].get("shards", ())]
     named = {each["key"] for role, each in config["inputs"].items() if role in TRAINED_ON or role.startswith(SHARDS_OF)}
     return [*sorted(named.difference(shards)), *(key for key in shards if key in named)]
@@ -228,10 +232,11 @@ class KeptCheckpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A finished run. `final` leaves the model card out, which is made from the rest; `card` is its record, if there is one.
+    """A finished run. `final` leaves the model card out, which is made from the rest; `card` is its record, if there is
+    one.
 
-    `sources` are what its kind trains on: a tokenizer and shards, with the decisions about their text, or one encoded labelled
-    set.
+    `sources` are what its kind trains on: a tokenizer and shards, with the decisions about their text, or one encoded
+    labelled set.
     """
 
     key: str
@@ -306,10 +311,14 @@ class RunFacts:
 
 
 def read_facts(store: Store, run_key: str) -> RunFacts:
-    """Read a run. Raises `RunError` if it does not exist or is not finished, `ArtifactError` if data that it names is gone."""
+    """Read a run. Raises `RunError` if it does not exist or is not finished, `ArtifactError` if data that it names is
+    gone.
+    """
     config = read_sealed(store, f"{run_key}/{CONFIG}")
     if config is None:
-        raise RunError(f"{store.path(run_key)} holds no run: it has no {CONFIG}; look into {store.path('runs')} for its name")
+        raise RunError(
+            f"{store.path(run_key)} holds no run: it has no {CONFIG}; look into {store.path('runs')} for its name"
+        )
     require_job(store, run_key, config)
     final, plan = final_manifest(store, run_key), read_sealed(store, f"{run_key}/{PLAN}")
     if final is None or plan is None:
@@ -334,7 +343,9 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
 
 
 def require_job(store: Store, run_key: str, config: dict[str, Any]) -> None:
-    """Raise `ArtifactError` if what a run's config.json tells of its job is no job; unknown settings may stand beside."""
+    """Raise `ArtifactError` if what a run's config.json tells of its job is no job; unknown settings may stand
+    beside.
+    """
     try:
         run_kind(config).job.model_validate(config["job"], extra="ignore")
     except ValueError as error:
@@ -353,12 +364,16 @@ def _read_sources(store: Store, keys: list[str]) -> list[Source]:
 def _read_source(store: Store, key: str) -> Source:
     manifest = read_manifest(store, key, artifact_kind(key))
     if manifest is None:
-        raise ArtifactError(f"{store.path(key)} is gone, which this run was made from; prepare the data anew to have it back")
+        raise ArtifactError(
+            f"{store.path(key)} is gone, which this run was made from; prepare the data anew to have it back"
+        )
     return Source(key, manifest, hashlib.sha256(store.read_bytes(f"{key}/{MANIFEST}")).hexdigest())
 
 
 def count_parameters(store: Store, key: str, final: Manifest) -> dict[str, int]:
-    """Stored parameters by number format, from the headers of the safetensors files; tied ones are stored, and count, once."""
+    """Stored parameters by number format, from the headers of the safetensors files; tied ones are stored, and count,
+    once.
+    """
     counts: dict[str, int] = {}
     for record in final.files:
         if not record.name.endswith(".safetensors"):

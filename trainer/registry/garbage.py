@@ -4,21 +4,23 @@ Removing artifacts and runs from a store in which others may begin to use them a
 
 What curation measured and no decisions need any more. All of it can be found out again, which only takes time.
 
-    measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    the newest file of each unit stays as long as decisions
-                                                                       that were made from such measures do (measuring.py)
+    measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    the newest file of each unit stays as long as
+                                                                       decisions that were made from such measures do
+                                                                       (measuring.py)
     measures/overlaps/EVALUATION.npz                                   stays with decisions that keep these sets out
-    measures/pairs/PASS/…                                              is for going on with a curation that was broken off
+    measures/pairs/PASS/…                                              for going on with a curation that was broken off
 
-Whatever is young stays: a curation may be at work on it. One that finds gone what it was about to take over says so, and makes
-it when it is started again.
+Whatever is young stays: a curation may be at work on it. One that finds gone what it was about to take over says so,
+and makes it when it is started again.
 
 What nothing in a store reaches any more, found and removed.
 
-Runs, champions with their history, and pins stay, with everything that they were made from, and so does for some days what a
-preparation has found to be made already, and a run that waits for a person's approval. Tokenizers, shard sets and encoded
-sets that none of them reaches go, but not the young, whose run is still to come, nor the newest set of each corpus, which the
-next preparation takes unchanged shards from. While a set of shards is in the making, or was left half made, all sets of its
-corpus and all tokenizers stay. Decisions about raw text go as these do, and with them what was measured for them alone.
+Runs, champions with their history, and pins stay, with everything that they were made from, and so does for some days
+what a preparation has found to be made already, and a run that waits for a person's approval. Tokenizers, shard sets
+and encoded sets that none of them reaches go, but not the young, whose run is still to come, nor the newest set of each
+corpus, which the next preparation takes unchanged shards from. While a set of shards is in the making, or was left half
+made, all sets of its corpus and all tokenizers stay. Decisions about raw text go as these do, and with them what was
+measured for them alone.
 """
 
 import logging
@@ -89,7 +91,9 @@ def find_old_runs(store: Store, folders: Iterable[Folder], before: datetime) -> 
     A lease does not count: it may be all that is new of a run whose removal was broken off by a kill.
     """
     runs = [folder for folder in folders if folder.key.startswith(RUN_PREFIX)]
-    old = [run.key for run in runs if all(file.modified < before for file in run.files if file.key != f"{run.key}/{LEASE}")]
+    old = [
+        run.key for run in runs if all(file.modified < before for file in run.files if file.key != f"{run.key}/{LEASE}")
+    ]
     return {key for key in old if not is_held(store, key)}
 
 
@@ -97,11 +101,14 @@ def days_ago(days: float) -> datetime:
     return datetime.now(UTC) - timedelta(days=days)
 
 
-def find_roots(store: Store, listed: Iterable[str], kept: set[str], without: set[str], last: str | None = None) -> set[str]:
-    """What stays by itself as the store is now: all but some runs, champions, pins, holds, what is kept or not listed yet.
+def find_roots(
+    store: Store, listed: Iterable[str], kept: set[str], without: set[str], last: str | None = None
+) -> set[str]:
+    """What stays by itself as the store is now: all but some runs, champions, pins, holds, what is kept or not listed
+    yet.
 
-    While shards are made, what they may be taken over from and made with stays too. For a last look at one thing, what cannot
-    reach that is not looked for: each look costs requests.
+    While shards are made, what they may be taken over from and made with stays too. For a last look at one thing, what
+    cannot reach that is not looked for: each look costs requests.
     """
     pins = pinned(store) | held(store)  # before the champions: a run is held until it is one
     there = {f"{kind}/{name}" for kind in FOLDERS for name in store.names(kind)}
@@ -138,12 +145,13 @@ def _corpus_of(key: str) -> str:
 def remove_artifact(store: Store, key: str, is_reached: Callable[[], bool]) -> bool:
     """Remove an artifact, unless something reaches it again; returns whether it is gone.
 
-    Its manifest goes first, which says to others that it is being removed. Then one looks again. Who pins or holds it, or
-    claims a run that reads it, writes that first and then looks for the manifest: so either that is seen here, and the manifest
-    is put back, or no artifact is found there, and never half of one. Who makes it anew writes the manifest itself.
+    Its manifest goes first, which says to others that it is being removed. Then one looks again. Who pins or holds it,
+    or claims a run that reads it, writes that first and then looks for the manifest: so either that is seen here, and
+    the manifest is put back, or no artifact is found there, and never half of one. Who makes it anew writes the
+    manifest itself.
 
-    Between the last look for that and the deletion lies one request. What is published within it on a remote store is found
-    damaged when it is next looked at, and made anew.
+    Between the last look for that and the deletion lies one request. What is published within it on a remote store is
+    found damaged when it is next looked at, and made anew.
     """
     try:
         manifest = store.read_bytes(f"{key}/{MANIFEST}")
@@ -165,9 +173,9 @@ def remove_artifact(store: Store, key: str, is_reached: Callable[[], bool]) -> b
 def remove_run(store: Store, run: str, before: datetime, is_reached: Callable[[], bool]) -> bool:
     """Remove a run, unless something was written to it since, reaches it again, or a process continues it.
 
-    Returns whether it is gone. Its lease says that it is being removed before one looks for what reaches it: who pins or
-    promotes it looks at the lease after that is written. The final model goes first, then what names checkpoints, and last the
-    record of whose they are: after a kill at any instant the run can still be continued, or removed.
+    Returns whether it is gone. Its lease says that it is being removed before one looks for what reaches it: who pins
+    or promotes it looks at the lease after that is written. The final model goes first, then what names checkpoints,
+    and last the record of whose they are: after a kill at any instant the run can still be continued, or removed.
     """
     try:
         with Lease(store, run, removing=True) as lease:
@@ -224,8 +232,12 @@ def _made_from(store: Store, decisions: str) -> list[str]:
 
 
 def _newest_of_units(files: Iterable[Stored]) -> set[str]:
-    """Of each unit the file that was written last; a file is named by its unit, and then by the pieces that were in it."""
-    newest = {file.key.rpartition("-")[0]: file.key for file in sorted(files, key=lambda file: (file.modified, file.key))}
+    """Of each unit the file that was written last; a file is named by its unit, and then by the pieces that were in
+    it.
+    """
+    newest = {
+        file.key.rpartition("-")[0]: file.key for file in sorted(files, key=lambda file: (file.modified, file.key))
+    }
     return set(newest.values())
 
 
@@ -247,8 +259,8 @@ class Garbage(NamedTuple):
 def collect(job: GarbageJob) -> Iterator[Garbage]:
     """What nothing reaches, one by one as it is removed, or would be. Lists the whole store, once.
 
-    What cannot be read or removed stays, with all that it may need, and the others go. Raises `StorageError` if there is no
-    such store, and at the end `RunError` or `StorageError` that says what stayed so.
+    What cannot be read or removed stays, with all that it may need, and the others go. Raises `StorageError` if there
+    is no such store, and at the end `RunError` or `StorageError` that says what stayed so.
     """
     store = Store(job.store)
     store.require_there()
@@ -278,7 +290,11 @@ def collect(job: GarbageJob) -> Iterator[Garbage]:
     for key in [*_dependents_first(old - reached, references), *(key for key in artifacts if key not in reached)]:
         if job.remove:
             look = partial(is_reached, key)
-            remove = partial(remove_run, store, key, before) if before and key in old else partial(remove_artifact, store, key)
+            remove = (
+                partial(remove_run, store, key, before)
+                if before and key in old
+                else partial(remove_artifact, store, key)
+            )
             if not _is_removed(store, key, partial(remove, look), problems):
                 continue
             references.forget(key)

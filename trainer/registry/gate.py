@@ -1,4 +1,6 @@
-"""The gate to becoming champion: whether a model's figures are good enough, and can be compared with the champion's at all."""
+"""The gate to becoming champion: whether a model's figures are good enough, and can be compared with the champion's at
+all.
+"""
 
 import math
 from collections.abc import Callable
@@ -58,8 +60,8 @@ def judge(
 ) -> Verdict:
     """Hold the scores of a run's model against the threshold and, if there is a champion, against its scores.
 
-    What was rolled back does not pass again by itself. `anew` holds the champion's scores of now, where those that it was
-    promoted with were measured on something else. Raises `RunError` if the metric was not measured.
+    What was rolled back does not pass again by itself. `anew` holds the champion's scores of now, where those that it
+    was promoted with were measured on something else. Raises `RunError` if the metric was not measured.
     """
     standing = standing_champions(before)
     champion = standing[-1] if standing else None
@@ -71,7 +73,9 @@ def judge(
             passed=False, reason="it was champion and was rolled back; only `headrace promote` makes it champion again"
         )
     if gate.metric not in scores:
-        raise RunError(f"promotion.metric is {gate.metric!r}, which was not measured; there are {', '.join(sorted(scores))}")
+        raise RunError(
+            f"promotion.metric is {gate.metric!r}, which was not measured; there are {', '.join(sorted(scores))}"
+        )
     score, sign = scores[gate.metric], _sign(gate)
     said = f"{gate.metric} {score:.4f}"
     if not math.isfinite(score):
@@ -87,7 +91,9 @@ def judge(
     if its is None:
         return Verdict(passed=False, reason=f"{said}, but {_explain(gate.metric, measured_on, champion, anew)}")
     ahead = sign * (score - its.scores[gate.metric])
-    said += f", {ahead:+.4f} on the champion's {its.scores[gate.metric]:.4f}{'' if its is champion else ', measured anew'}"
+    said += (
+        f", {ahead:+.4f} on the champion's {its.scores[gate.metric]:.4f}{'' if its is champion else ', measured anew'}"
+    )
     passed = ahead >= gate.better_by
     return Verdict(passed=passed, reason=said if passed else f"{said}: not {gate.better_by:g} better")
 
@@ -104,7 +110,9 @@ def remeasure(champion: Move, measure: Callable[[], RunEvaluation | HarnessResul
 
 
 def figures(evaluation: RunEvaluation | None) -> dict[str, float]:
-    """Figures of all held-out text, or of the validation split, as a gate's `metric` names them; none of no evaluation."""
+    """Figures of all held-out text, or of the validation split, as a gate's `metric` names them; none of no
+    evaluation.
+    """
     return {} if evaluation is None else evaluation.figures()
 
 
@@ -124,8 +132,12 @@ def _sign(gate: PromotionConfig) -> int:
     return 1 if greater_is_better(gate.metric, gate.greater_is_better) else -1
 
 
-def comparable_scores(metric: str, measured_on: Basis, champion: Move, anew: Remeasured | None) -> Move | Remeasured | None:
-    """The champion's scores that hold a figure which was measured on the same: those of its promotion, or those of now."""
+def comparable_scores(
+    metric: str, measured_on: Basis, champion: Move, anew: Remeasured | None
+) -> Move | Remeasured | None:
+    """The champion's scores that hold a figure which was measured on the same: those of its promotion, or those of
+    now.
+    """
     known: list[Move | Remeasured] = [champion, anew] if anew is not None and _is_of(anew, champion) else [champion]
     return next((each for each in known if not _differences(metric, measured_on, each)), None)
 

@@ -1,7 +1,7 @@
 """The whole way to a model, from raw files to its promotion: its record of lineage and what the store says besides.
 
-The record is lineage.json if there is a report, else it is made from what the store holds now. A model that the run started
-from, or a run that it is a fork of, is traced in the same way if it is a run of this store.
+The record is lineage.json if there is a report, else it is made from what the store holds now. A model that the run
+started from, or a run that it is a fork of, is traced in the same way if it is a run of this store.
 
 Whether what a lineage names is still there, and the same.
 """
@@ -26,7 +26,18 @@ from trainer.registry.gate import Move, figures
 from trainer.registry.lineage_record import make_lineage
 from trainer.registry.promotion import find_champion, find_measured, key_of, moves
 from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest
-from trainer.store.names import CARD, CHAMPION, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS, LINEAGE, PLAN, TENSORBOARD
+from trainer.store.names import (
+    CARD,
+    CHAMPION,
+    CONFIG,
+    EVALUATION,
+    FINAL,
+    FINAL_KIND,
+    HARNESS,
+    LINEAGE,
+    PLAN,
+    TENSORBOARD,
+)
 from trainer.store.storage import Store
 from trainer.training.records import read_records
 
@@ -36,8 +47,8 @@ log = logging.getLogger(__name__)
 def find_run(store: Store, model: str) -> str:
     """The key of the run behind a model: runs/NAME or its final folder, models/NAME, or NAME of a run, champion or job.
 
-    A run's name may be its beginning. Raises `ArtifactError` if there is none, or if the champion's run holds another model by
-    now, `ConfigError` if several runs may be meant, `RunError` if the champion's run is gone.
+    A run's name may be its beginning. Raises `ArtifactError` if there is none, or if the champion's run holds another
+    model by now, `ConfigError` if several runs may be meant, `RunError` if the champion's run is gone.
     """
     name = model.rstrip("/").removesuffix(f"/{FINAL}").removesuffix(f"/{CHAMPION}")
     kind, _, rest = name.rpartition("/")
@@ -53,13 +64,15 @@ def find_run(store: Store, model: str) -> str:
     except RunError as error:
         problem = str(error)
     raise ArtifactError(
-        f"{store.path('')} knows no model {model!r}, neither a run nor a name in {store.path('models')} that has a champion: "
-        f"{problem}"
+        f"{store.path('')} knows no model {model!r}, neither a run nor a name in {store.path('models')} that has a "
+        f"champion: {problem}"
     )
 
 
 def _require_model(store: Store, name: str, champion: Move) -> None:
-    """Raise `ArtifactError` if what the champion's run tells of is another model: as for `find_model`, that is no champion."""
+    """Raise `ArtifactError` if what the champion's run tells of is another model: as for `find_model`, that is no
+    champion.
+    """
     found = _read_record(store, champion.run)["model"]["fingerprint"]
     if found != champion.fingerprint:
         raise ArtifactError(
@@ -81,7 +94,9 @@ def trace(store: Store, run: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     require_job(store, run, config)
     record = _read_record(store, run)
     base = _find_base(config, record)
-    before = [key for key in (_run_of(store, base), (config.get("fork") or {}).get("run")) if key and key not in (*seen, run)]
+    before = [
+        key for key in (_run_of(store, base), (config.get("fork") or {}).get("run")) if key and key not in (*seen, run)
+    ]
     return {
         "run": run,
         "lineage": record,
@@ -135,7 +150,9 @@ def _run_of(store: Store, base: dict[str, Any] | None) -> str | None:
 def _raw_files(store: Store, record: dict[str, Any], config: dict[str, Any]) -> dict[str, list[dict[str, Any]] | None]:
     """The raw files of each corpus, or of the labelled set, with their digests; None where the list is gone."""
     listed = {shards["corpus"]: _pieces(store, shards) for shards in record.get("shards", ())}
-    found: dict[str, list[dict[str, Any]] | None] = {corpus: pieces and _described(pieces) for corpus, pieces in listed.items()}
+    found: dict[str, list[dict[str, Any]] | None] = {
+        corpus: pieces and _described(pieces) for corpus, pieces in listed.items()
+    }
     if encoded := record.get("encoded"):
         data = config["job"]["data"]
         found[data["name"]] = _labelled_files(encoded["details"]["source"], data)
@@ -157,7 +174,9 @@ def _labelled_files(source: dict[str, Any], data: dict[str, Any]) -> list[dict[s
 
 
 def _describe_training(store: Store, run: str, model: dict[str, Any]) -> dict[str, Any]:
-    """What the run's log says: steps, batches taken, returns to a checkpoint, and how many processes had a part in it."""
+    """What the run's log says: steps, batches taken, returns to a checkpoint, and how many processes had a part in
+    it.
+    """
     records, plan = read_records(store, run), read_sealed(store, f"{run}/{PLAN}") or {}
     trained = [record for record in records if record["kind"] == "train"]
     processes = sum(name.startswith("events.") for name in store.names(f"{run}/{TENSORBOARD}"))
@@ -192,7 +211,9 @@ class Finding(NamedTuple):
 
 
 def check(store: Store, traced: dict[str, Any]) -> list[Finding]:
-    """Compare all that a traced model names with what is there now; reads every raw file. Raises `CorpusError` if it cannot."""
+    """Compare all that a traced model names with what is there now; reads every raw file. Raises `CorpusError` if it
+    cannot.
+    """
     if "untold" in traced:
         return [Finding("artifact", traced["run"], "gone", traced["untold"])]
     before = [finding for ancestor in traced["ancestors"] for finding in check(store, ancestor)]
@@ -206,7 +227,9 @@ def _check_artifacts(store: Store, traced: dict[str, Any]) -> Iterator[Finding]:
     record, run = traced["lineage"], traced["run"]
     single = [record[name] for name in ("tokenizer", "encoded") if name in record]
     for artifact in [*single, *record.get("shards", []), *record.get("decisions", [])]:
-        yield _check_bytes(store, f"{artifact['key']}/{MANIFEST}", artifact["manifest_sha256"], _remade(store, artifact))
+        yield _check_bytes(
+            store, f"{artifact['key']}/{MANIFEST}", artifact["manifest_sha256"], _remade(store, artifact)
+        )
     for shards in record.get("shards", []):
         if shards["sources_sha256"]:
             yield _check_bytes(store, shards["sources"], shards["sources_sha256"])

@@ -103,7 +103,9 @@ def _name_decisions(source: Source) -> dict[str, Any]:
 
 
 def _describe_decisions(source: Source) -> dict[str, Any]:
-    """Which documents stay: by what options, how many of them by corpus and reason, and the evaluation sets kept out."""
+    """Which documents stay: by what options, how many of them by corpus and reason, and the evaluation sets kept
+    out.
+    """
     return {**_describe(source), **{field: source.manifest.details[field] for field in DECIDED}}
 
 

@@ -1,7 +1,7 @@
 """The runs of a store, a line each, newest first.
 
-Of each run a few small files are read, whatever its length. Nothing is imported but what reads the store, so that the list is
-there at once.
+Of each run a few small files are read, whatever its length. Nothing is imported but what reads the store, so that the
+list is there at once.
 """
 
 import logging

@@ -69,5 +69,7 @@ def unpin(store: Store, name: str) -> str:
 def _key_of(name: str) -> str:
     key = name if "/" in name else f"{RUN_PREFIX}{name}"
     if not re.fullmatch(rf"({'|'.join(FOLDERS)})/[\w.-]+", key) or not is_plain_key(key):
-        raise ConfigError(f"{name!r} cannot be pinned: expected a run's name, or a key such as shards/code-0123456789abcdef")
+        raise ConfigError(
+            f"{name!r} cannot be pinned: expected a run's name, or a key such as shards/code-0123456789abcdef"
+        )
     return key

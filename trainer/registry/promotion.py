@@ -1,13 +1,14 @@
 """What a run's model is for: its kind and its task, and the classes that it tells apart.
 
-Who names a champion gets the model that is it now, so that one champion takes the place of another of the same use only.
+Who names a champion gets the model that is it now, so that one champion takes the place of another of the same use
+only.
 
 Champions: which run's model is the one in use under a name, decided by a gate, with its history.
 
     models/NAME/champion    the moves, oldest first: a promotion puts a run on top, a rollback takes the top one away
 
-Everything is in one file, which is replaced only by who has read it as it is: a champion and its history never disagree, and of
-two promotions at once none is lost.
+Everything is in one file, which is replaced only by who has read it as it is: a champion and its history never
+disagree, and of two promotions at once none is lost.
 """
 
 import logging
@@ -81,7 +82,11 @@ def _classes_of(model: dict[str, Any]) -> tuple[str, ...]:
 def find_rival(store: Store, gate: PromotionConfig, run: str, measured_on: Basis) -> Move | None:
     """The champion, if a run's model is to be compared with it and its scores were not measured on the same."""
     champion = find_champion(store, gate.name)
-    if gate.better_by is None or champion is None or (champion.run, champion.fingerprint) == (run, _model_of(store, run)):
+    if (
+        gate.better_by is None
+        or champion is None
+        or (champion.run, champion.fingerprint) == (run, _model_of(store, run))
+    ):
         return None
     if other_use(store, run, champion.run):
         return None  # it is not measured, as it keeps its place
@@ -138,7 +143,9 @@ def find_champion(store: Store, name: str) -> Move | None:
 
 
 def find_measured(store: Store, run: str) -> RunEvaluation | None:
-    """The evaluation of a run's final model, if there is one. Raises `ArtifactError` if the record of that is damaged."""
+    """The evaluation of a run's final model, if there is one. Raises `ArtifactError` if the record of that is
+    damaged.
+    """
     found = read_evaluation(store, run, read_sealed(store, f"{run}/{CONFIG}") or {})
     if found is None:
         return None
@@ -156,8 +163,8 @@ def promote(
 ) -> Move:
     """Make a run's final model the champion. One that is it already stays, and is returned.
 
-    Raises `ArtifactError` if the run has no published final model, or is being removed, and `RunError` if that is for another
-    use than the champion, unless that is asked for.
+    Raises `ArtifactError` if the run has no published final model, or is being removed, and `RunError` if that is for
+    another use than the champion, unless that is asked for.
     """
 
     def on_top(before: list[Move]) -> Move | None:
@@ -181,7 +188,9 @@ def roll_back(store: Store, name: str, reason: str) -> Move:
     def one_less(before: list[Move]) -> Move:
         standing = standing_champions(before)
         if len(standing) < 2:
-            raise RunError(f"{store.path(key_of(name))} names no champion before {standing[-1].run if standing else 'any'}")
+            raise RunError(
+                f"{store.path(key_of(name))} names no champion before {standing[-1].run if standing else 'any'}"
+            )
         earlier = standing[-2]
         if _model_of(store, earlier.run) != earlier.fingerprint:
             raise ArtifactError(f"{store.path(earlier.run)} holds another model than the one that was champion")
@@ -230,7 +239,13 @@ def _judge(
 
 def _promotion(run: str, fingerprint: str, scores: dict[str, float], reason: str, measured_on: Basis) -> Move:
     return Move(
-        action="promote", run=run, fingerprint=fingerprint, scores=scores, time=_now(), reason=reason, measured_on=measured_on
+        action="promote",
+        run=run,
+        fingerprint=fingerprint,
+        scores=scores,
+        time=_now(),
+        reason=reason,
+        measured_on=measured_on,
     )
 
 
@@ -270,7 +285,9 @@ def _meaning(store: Store, name: str, raw: bytes) -> list[Move]:
         return [Move(**move) for move in history["moves"]]
     except (KeyError, TypeError, ValueError) as error:
         place = store.path(key_of(name))
-        raise ArtifactError(f"{place} is damaged: it holds no history of a champion; {remedy_of(key_of(name))}") from error
+        raise ArtifactError(
+            f"{place} is damaged: it holds no history of a champion; {remedy_of(key_of(name))}"
+        ) from error
 
 
 def _now() -> str:

@@ -1,8 +1,8 @@
 """A finished model on the Hugging Face hub, with its model card: `headrace push STORE MODEL REPO`.
 
-The files are those that the manifest of its final folder lists, compared with it before they are sent, in one commit: the hub
-has all of them or none. The same commit takes files of another model out that the repository had. HF_ENDPOINT says which hub,
-HF_TOKEN or `hf auth login` who asks.
+The files are those that the manifest of its final folder lists, compared with it before they are sent, in one commit:
+the hub has all of them or none. The same commit takes files of another model out that the repository had. HF_ENDPOINT
+says which hub, HF_TOKEN or `hf auth login` who asks.
 """
 
 import sys
@@ -60,8 +60,8 @@ def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: b
 def push(store: Store, model: str, repo: str, private: bool = False, dry: bool = False) -> Pushed:
     """Send the final model of a run, or of a champion, to a repository of the hub, which is made if there is none.
 
-    Raises `ArtifactError` if there is no such model, or it is damaged, `ConfigError` for a name that no repository can have,
-    without a token, and if the hub refuses, `StorageError` if it cannot be reached.
+    Raises `ArtifactError` if there is no such model, or it is damaged, `ConfigError` for a name that no repository can
+    have, without a token, and if the hub refuses, `StorageError` if it cannot be reached.
     """
     _check_name(repo)
     run = find_run(store, model)
@@ -70,7 +70,9 @@ def push(store: Store, model: str, repo: str, private: bool = False, dry: bool =
         raise ArtifactError(f"{store.path(run)} has no {FINAL} yet: run the training to its end first")
     files = {record.name: record.size for record in manifest.files}
     if CARD not in files:
-        raise ArtifactError(f"{store.path(f'{run}/{FINAL}')} has no model card, {CARD}: make the report first, which writes it")
+        raise ArtifactError(
+            f"{store.path(f'{run}/{FINAL}')} has no model card, {CARD}: make the report first, which writes it"
+        )
     require_intact(store, f"{run}/{FINAL}", manifest, "; run its command again, which publishes it anew")
     _require_reachable_base(store, run, manifest)
     if dry:
@@ -82,26 +84,32 @@ def push(store: Store, model: str, repo: str, private: bool = False, dry: bool =
 
 
 def _require_reachable_base(store: Store, run: str, manifest: Manifest) -> None:
-    """Raise `ConfigError` for an adapter whose base model others cannot load: it is named by a place of this machine."""
+    """Raise `ConfigError` for an adapter whose base model others cannot load: it is named by a place of this
+    machine.
+    """
     if BASE not in manifest.digests():
         return
     base = Base.model_validate(store.read_json(f"{run}/{FINAL}/{BASE}"))
     if base.origin != "hub":
         raise ConfigError(
-            f"{run} is an adapter of {base.name!r}, which is no model of the hub, so that nobody else could load it; train it "
-            "with model.lora.publish: merged"
+            f"{run} is an adapter of {base.name!r}, which is no model of the hub, so that nobody else could load it; "
+            "train it with model.lora.publish: merged"
         )
 
 
 def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, token: str) -> tuple[str, list[str]]:
-    """Make the repository unless it is there, and commit the files; returns the commit's address, and what it took out."""
+    """Make the repository unless it is there, and commit the files; returns the commit's address, and what it took
+    out.
+    """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    transport: Any = HfHubHTTPError.__bases__[0]  # of the HTTP library that huggingface_hub uses, which differs by its version
+    transport: Any = HfHubHTTPError.__bases__[
+        0
+    ]  # of the HTTP library that huggingface_hub uses, which differs by its version
     api = HfApi(token=token)
     additions = [CommitOperationAdd(record.name, str(folder / record.name)) for record in manifest.files]
     message = f"{run.removeprefix('runs/')}, fingerprint {manifest.fingerprint}"
@@ -149,5 +157,7 @@ def _token() -> str:
 
     token = get_token()
     if token is None:
-        raise ConfigError("there is no token for the Hugging Face hub: `hf auth login` stores one, or HF_TOKEN holds it")
+        raise ConfigError(
+            "there is no token for the Hugging Face hub: `hf auth login` stores one, or HF_TOKEN holds it"
+        )
     return token

@@ -9,7 +9,7 @@ The report: what a run did, on one page that opens anywhere; a model card beside
 runs/X/report.html       one file, nothing to fetch
 runs/X/final/README.md   the model card, listed in the model's manifest
 runs/X/tensorboard/…     its outcome, for TensorBoard
-runs/X/lineage.json      written last: it holds the fingerprint of what the report was made from, and the report's digests
+runs/X/lineage.json      written last: it holds the fingerprint of what the report was made from, and its digests
 """
 
 import hashlib
@@ -95,7 +95,9 @@ NO_FIGURES = {"tokens", "windows", "text_bytes"}
 
 
 def write_outcome(store: Store, facts: RunFacts, samples: Iterable[tuple[str, str]]) -> None:
-    """Write the outcome of a run, with the prompts that its model continued. In the place of that of an earlier report."""
+    """Write the outcome of a run, with the prompts that its model continued. In the place of that of an earlier
+    report.
+    """
     from trainer.training.tracking import event_file, scalar, session_end, session_start, text  # half a second to load
 
     made = datetime.fromisoformat(facts.final.created).timestamp()
@@ -149,8 +151,8 @@ class Report(BaseModel):
 def make_report(store: Store, run_key: str, make_account: Callable[[RunFacts], Account]) -> Report:
     """Write a finished run's report, model card and lineage, or find them as they would be written.
 
-    `run_key` is the run's folder in the store: runs/NAME; `make_account` says what is to be told of it. Raises `RunError` if
-    there is no finished run, `ArtifactError` if the data that it names is gone or its model is damaged.
+    `run_key` is the run's folder in the store: runs/NAME; `make_account` says what is to be told of it. Raises
+    `RunError` if there is no finished run, `ArtifactError` if the data that it names is gone or its model is damaged.
     """
     facts = read_facts(store, run_key)
     account = make_account(facts)
@@ -165,7 +167,9 @@ def make_report(store: Store, run_key: str, make_account: Callable[[RunFacts], A
         lineage = make_lineage(store, facts)
         store.write_bytes(places[REPORT], contents[REPORT])
         publish_card(store, facts, contents[CARD])
-        write_outcome(store, facts, [each for section in account.samples for block in section.blocks for each in block.samples])
+        write_outcome(
+            store, facts, [each for section in account.samples for block in section.blocks for each in block.samples]
+        )
         lineage["report"] = {"fingerprint": name, "files": describe_files(found)}
         write_sealed(store, f"{run_key}/{LINEAGE}", lineage)
     return Report(
@@ -192,15 +196,20 @@ def find_fault(store: Store, facts: RunFacts) -> str | None:
         return "there is none yet"
     if earlier["report"]["fingerprint"] == name:
         return "its page or the model card is missing or changed"
-    changes = tell_changes({key: value for key, value in earlier.items() if key != "report"}, make_lineage(store, facts))
-    return "; ".join(changes) or "it was made by another version of headrace, or the run's records or checkpoints have changed"
+    changes = tell_changes(
+        {key: value for key, value in earlier.items() if key != "report"}, make_lineage(store, facts)
+    )
+    return (
+        "; ".join(changes)
+        or "it was made by another version of headrace, or the run's records or checkpoints have changed"
+    )
 
 
 def publish_card(store: Store, facts: RunFacts, card: bytes) -> None:
     """Put the model card beside the model and into its manifest.
 
-    The folder is what its manifest says at every instant: an older card leaves the manifest before its file is replaced, and
-    the new one enters after its file is in place. A file that no manifest lists does no harm.
+    The folder is what its manifest says at every instant: an older card leaves the manifest before its file is
+    replaced, and the new one enters after its file is in place. A file that no manifest lists does no harm.
     """
     folder, record = f"{facts.key}/{FINAL}", _record(CARD, card)
     if facts.card is not None and facts.card != record:
@@ -229,7 +238,11 @@ def render_page(facts: RunFacts, account: Account) -> str:
 def open_template(name: str) -> Template:
     """A page's template; whatever is put into it is shown as text."""
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     return environment.get_template(name)
 
@@ -257,7 +270,9 @@ def _identify(facts: RunFacts) -> tuple[str, dict[str, str]]:
 
 
 def _intact_report(store: Store, facts: RunFacts, name: str, places: dict[str, str]) -> list[FileRecord] | None:
-    """The records of a report that was made from the same, if its files and the card's place in the manifest are whole."""
+    """The records of a report that was made from the same, if its files and the card's place in the manifest are
+    whole.
+    """
     try:
         earlier = read_sealed(store, f"{facts.key}/{LINEAGE}")
     except ArtifactError as error:

@@ -61,7 +61,9 @@ def in_order(splits: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def tell_measured(split: Mapping[str, Any]) -> str:
-    """How many examples of a split figures are of: those that are labelled. Of a split without labels, how many it has."""
+    """How many examples of a split figures are of: those that are labelled. Of a split without labels, how many it
+    has.
+    """
     examples, labelled = count(split["examples"]), count(split["labelled"])
     return examples if split["labelled"] in (0, split["examples"]) else f"{labelled} of {examples}"
 
@@ -81,7 +83,9 @@ def _note(facts: RunFacts, details: dict[str, Any]) -> str:
     """Where the data comes from, how it was split and cut, and what casts doubt on its validation."""
     data, across = facts.job["data"], details["duplicates_across"]
     if data["source"] == "hub":
-        origin = f"data set {data['path']}{' (' + data['subset'] + ')' if data['subset'] else ''} of the Hugging Face hub"
+        origin = (
+            f"data set {data['path']}{' (' + data['subset'] + ')' if data['subset'] else ''} of the Hugging Face hub"
+        )
     else:
         origin = f"data set {details['name']}, {'from ' + data['path'] if data['path'] else data['source'] + ' files'}"
     notes = [f"{'A label for each word' if details['task'] == 'tokens' else details['task'].capitalize()}: {origin}."]
@@ -110,7 +114,17 @@ def _columns(facts: RunFacts, details: dict[str, Any]) -> Pairs:
 
 def _split_table(details: dict[str, Any]) -> Table:
     """What each split of an encoded set holds."""
-    columns = ["Split", "Examples", "Labelled", "Tokens", "Mean", "Longest", "Truncated", "Share truncated", "Bad records"]
+    columns = [
+        "Split",
+        "Examples",
+        "Labelled",
+        "Tokens",
+        "Mean",
+        "Longest",
+        "Truncated",
+        "Share truncated",
+        "Bad records",
+    ]
     numbers = ("mean", "min", "max") if details["task"] == "regression" else ()
     words = ("words", "unseen_words") if details["task"] == "tokens" else ()
     rows = []
@@ -188,8 +202,12 @@ def describe_metadata(facts: RunFacts, account: Account) -> tuple[dict[str, Any]
     return {key: value for key, value in matter.items() if value is not None}, missing
 
 
-def index_entry(task: str, dataset: Mapping[str, str | None], figures: Mapping[str, tuple[str, float]]) -> dict[str, Any]:
-    """One result of a model-index: figures by name, each with its name for people; those that are not finite are left out."""
+def index_entry(
+    task: str, dataset: Mapping[str, str | None], figures: Mapping[str, tuple[str, float]]
+) -> dict[str, Any]:
+    """One result of a model-index: figures by name, each with its name for people; those that are not finite are left
+    out.
+    """
     return {
         "task": {"type": task, "name": TASKS[task]},
         "dataset": {key: value for key, value in dataset.items() if value is not None},
@@ -208,7 +226,10 @@ def hub_metric(figure: str) -> str:
 
 
 def _origin(base: dict[str, Any]) -> str:
-    return f"{base['name']} is {'a run of the same store' if base['origin'] == 'store' else 'a folder'}, no model of the hub"
+    return (
+        f"{base['name']} is {'a run of the same store' if base['origin'] == 'store' else 'a folder'}, no model of the "
+        "hub"
+    )
 
 
 COLUMNS = ["Task", "Figure", "Value", "Standard error", "Examples", "Solved before", "Kept out of training"]
@@ -221,9 +242,9 @@ def describe_harness(facts: RunFacts) -> list[Section]:
         return []
     of = f", on at most {count(result.limit)} examples a task" if result.limit else ""
     note = (
-        f"Measured by lm-eval {result.lm_eval}{of}. A task's questions are said to be kept out of training if the decisions "
-        "about all text that the model was trained on name the fields that they are made of, in each file that is asked; "
-        "shorter ones than is said were not looked for. Of data of the hub it is not known."
+        f"Measured by lm-eval {result.lm_eval}{of}. A task's questions are said to be kept out of training if the "
+        "decisions about all text that the model was trained on name the fields that they are made of, in each file "
+        "that is asked; shorter ones than is said were not looked for. Of data of the hub it is not known."
     )
     doubts = [Block(f"Doubtful: {doubt}") for doubt in result.doubts]
     rows = [row for name, scores in result.tasks.items() for row in _task_rows(name, scores)]
@@ -237,7 +258,8 @@ def index_harness(facts: RunFacts) -> list[dict[str, Any]]:
     return [
         index_entry(
             "text-generation", {"name": name, "type": name},
-            {figure: (f"{figure} (lm-eval, {scores.few_shot}-shot)", each.value) for figure, each in scores.figures.items()},
+            {figure: (f"{figure} (lm-eval, {scores.few_shot}-shot)", each.value) for figure,
+            each in scores.figures.items()},
         )
         for name, scores in tasks.items()
     ]  # fmt: skip

@@ -97,7 +97,8 @@ def measure_speed(facts: Recorded) -> Speed:
         attempts, steps = record["attempts"], record["step"]
     return Speed(
         middle("tokens_per_second"), middle("mfu"), middle("step_seconds"), middle("data_wait_seconds"),
-        seconds if records else None, [record["stall_seconds"] for record in facts.of_kind("checkpoint")], attempts - steps,
+        seconds if records else None, [record["stall_seconds"] for record in facts.of_kind("checkpoint")],
+        attempts - steps,
     )  # fmt: skip
 
 
@@ -106,7 +107,9 @@ def find_comparison(facts: RunFacts) -> Comparison | None:
     records = facts.of_kind("evaluation")
     if len(records) < 2:
         return None
-    return Comparison(records[0], next((record for record in records if record["step"] == facts.best_step), records[-1]))
+    return Comparison(
+        records[0], next((record for record in records if record["step"] == facts.best_step), records[-1])
+    )
 
 
 def tell_length(facts: RunFacts) -> str:
@@ -198,7 +201,8 @@ def model_pairs(facts: RunFacts, origin: str, vocab_size: int, tokenizer: str) -
     config = {**facts.model_config.get("text_config", {}), **facts.model_config}
     stored = ", ".join(f"{count(value)} in {FORMATS.get(kind, kind)}" for kind, value in facts.parameters.items())
     named = (
-        (label, next((config[field] for field in fields if field in config), None)) for label, fields in CONFIG_FIELDS.items()
+        (label, next((config[field] for field in fields if field in config), None))
+        for label, fields in CONFIG_FIELDS.items()
     )
     return [
         ("Architecture", f"{_first(config.get('architectures'))} ({config.get('model_type', 'unknown')})"),

@@ -8,7 +8,8 @@ Pairs = list[tuple[str, str]]
 
 
 class Table(NamedTuple):
-    """Columns and rows of text; the first `words` columns are words, the others figures. `total` is a last, weightier row.
+    """Columns and rows of text; the first `words` columns are words, the others figures. `total` is a last, weightier
+    row.
 
     `diagonal`: in row i the figure in column i stands out.
     """
@@ -33,7 +34,9 @@ def text_table(table: Table) -> str:
     rows = [table.columns, *table.rows, *([table.total] if table.total else [])]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = ["<" if place < table.words else ">" for place in range(len(widths))]
-    lines = ["  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)) for row in rows]
+    lines = [
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)) for row in rows
+    ]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 

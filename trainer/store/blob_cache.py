@@ -4,12 +4,12 @@
     HEADRACE_CACHE_BYTES   its size at most; by default 50 GB
 
 A copy is named by what it must contain, and checked when it arrives and whenever it has changed since it was checked.
-Whoever uses one is given a second name of it, in `work`; of those without, the least recently used make room for new ones.
-Copies get names, and lose those in the folder, under one lock: else one could be let go of while somebody begins to use it, and
-would be held without being counted.
+Whoever uses one is given a second name of it, in `work`; of those without, the least recently used make room for new
+ones. Copies get names, and lose those in the folder, under one lock: else one could be let go of while somebody begins
+to use it, and would be held without being counted.
 
-What is fetched whole to be loaded, a model or a checkpoint, must be had whatever its size: its copies (`.beyond`) do not count
-as long as they are in use, and the disk alone bounds them.
+What is fetched whole to be loaded, a model or a checkpoint, must be had whatever its size: its copies (`.beyond`) do
+not count as long as they are in use, and the disk alone bounds them.
 """
 
 import fcntl
@@ -87,11 +87,12 @@ class BlobCache:
         check: bool = False,
         beyond: bool = False,
     ) -> None:
-        """Make `target` a second name of the copy, downloaded if need be; of several that want it at once, one downloads.
+        """Make `target` a second name of the copy, downloaded if need be; of several that want it at once, one
+        downloads.
 
-        A copy whose content has changed is replaced; with `check`, it is read even if it seems as it was when it was last
-        checked. One that may go `beyond` the limit does not count while it is in use. Raises `WrongContent` if what arrives has
-        another digest, `StorageError` if what is in use leaves no room.
+        A copy whose content has changed is replaced; with `check`, it is read even if it seems as it was when it was
+        last checked. One that may go `beyond` the limit does not count while it is in use. Raises `WrongContent` if
+        what arrives has another digest, `StorageError` if what is in use leaves no room.
         """
         name = f"{sha256}-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +114,9 @@ class BlobCache:
             _check_arrived(path, target, sha256)
 
     def trim(self) -> None:
-        """Remove what was used least recently until what counts is within the limit: a model, say, that was let go of."""
+        """Remove what was used least recently until what counts is within the limit: a model, say, that was let go
+        of.
+        """
         if not self._folder.is_dir():
             return
         with self._alone("room"):
@@ -139,7 +142,9 @@ class BlobCache:
         return False
 
     def _make_room(self, name: str, size: int, beyond: bool) -> Path:
-        """Remove what was used least recently until a file of this size fits, and claim the room: the path to download to."""
+        """Remove what was used least recently until a file of this size fits, and claim the room: the path to download
+        to.
+        """
         with self._alone("room"):
             found = self._found(name)
             room = shutil.disk_usage(self._folder).free
@@ -163,7 +168,9 @@ class BlobCache:
 
     @staticmethod
     def _evict(found: list[Copy], lacking: int) -> bool:
-        """Remove copies that are not in use until so many bytes are gained; returns whether they are. Else none is removed."""
+        """Remove copies that are not in use until so many bytes are gained; returns whether they are. Else none is
+        removed.
+        """
         unused = [copy for copy in found if not copy.in_use]
         if sum(copy.size for copy in unused) < lacking:
             return False
@@ -177,13 +184,14 @@ class BlobCache:
     def _too_small(self, size: int, found: list[Copy]) -> str:
         taken = sum(copy.size for copy in found if copy.counts and copy.in_use)
         return (
-            f"no room for {size:,} bytes in the cache {self._folder}: {taken:,} of its {self.limit:,} are in use; raise {SIZE}"
+            f"no room for {size:,} bytes in the cache {self._folder}: {taken:,} of its {self.limit:,} are in use; "
+            f"raise {SIZE}"
         )
 
     def _no_room(self, size: int, free: int) -> str:
         return (
-            f"no room for {size:,} bytes on the disk of the cache {self._folder}, which has {free:,} free; free some there, or "
-            f"set {FOLDER} to a folder on a larger disk"
+            f"no room for {size:,} bytes on the disk of the cache {self._folder}, which has {free:,} free; free some "
+            f"there, or set {FOLDER} to a folder on a larger disk"
         )
 
     def _copies(self) -> Iterator[Copy]:
@@ -197,7 +205,9 @@ class BlobCache:
                 yield Copy(state.st_atime, size, state.st_nlink, path, arrives, name["beyond"] is not None)
 
     def _is_downloaded(self, name: str, mine: str | None) -> bool:
-        """Whether a process is at it: that one holds the lock, unless it is the lock that this one holds for its own file."""
+        """Whether a process is at it: that one holds the lock, unless it is the lock that this one holds for its own
+        file.
+        """
         if mine is not None and self._lock(name) == self._lock(mine):
             return False
         with open(self._lock(name), "a") as file:
@@ -250,6 +260,8 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _make_older(path: Path) -> None:
-    """Set a new file's time back, so that any later change gives it another one and its check can be remembered at once."""
+    """Set a new file's time back, so that any later change gives it another one and its check can be remembered at
+    once.
+    """
     before = time.time() - 2 * RACY_SECONDS
     os.utime(path, (time.time(), before))

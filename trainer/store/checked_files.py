@@ -12,8 +12,8 @@ Files compared with their digests; what was compared on this machine and has not
 
     HEADRACE_CACHE/verified/     one small file for each path: a digest of all that was known of it when it was compared
 
-A file counts as unchanged as long as its size, inode and times are the same. A memory that is damaged, lost or cannot be
-written costs another look, and nothing else.
+A file counts as unchanged as long as its size, inode and times are the same. A memory that is damaged, lost or cannot
+be written costs another look, and nothing else.
 """
 
 import fcntl
@@ -77,7 +77,8 @@ class DamagedBlock(Exception):
 class CheckedFile:
     """Reads of one file of `size` bytes, which is opened when it is read from and closed while others are.
 
-    `read_sums` gives the checksums of its blocks; they are asked for only while there are blocks that were not compared.
+    `read_sums` gives the checksums of its blocks; they are asked for only while there are blocks that were not
+    compared.
     """
 
     def __init__(self, path: Path, size: int, read_sums: Callable[[], bytes]) -> None:
@@ -118,7 +119,9 @@ class CheckedFile:
             file.sums = self._read_sums()
         if (block := find_unlike(data, first, file.sums, compared)) is not None:
             begin = block * BLOCK_BYTES
-            raise DamagedBlock(f"its bytes {begin:,} to {min(begin + BLOCK_BYTES, self._size):,} do not match their checksum")
+            raise DamagedBlock(
+                f"its bytes {begin:,} to {min(begin + BLOCK_BYTES, self._size):,} do not match their checksum"
+            )
 
 
 def _read(file: OpenFile, start: int, end: int) -> bytes:
@@ -159,11 +162,12 @@ def machine_cache() -> Path:
 
 
 def require_content(path: str | Path, sha256: str, anew: bool = False, linked: bool = False) -> None:
-    """Compare a file's bytes with their digest, unless that was done and the file has not changed since; `anew`: even then.
+    """Compare a file's bytes with their digest, unless that was done and the file has not changed since; `anew`: even
+    then.
 
-    A URL is remembered if its file system gives entity tags. Of a file that is `linked`, which gets and loses second names,
-    the time of the last change of its names and rights does not count. Raises `WrongContent`, and `OSError` if the file
-    cannot be read.
+    A URL is remembered if its file system gives entity tags. Of a file that is `linked`, which gets and loses second
+    names, the time of the last change of its names and rights does not count. Raises `WrongContent`, and `OSError` if
+    the file cannot be read.
     """
     record = machine_cache() / "verified" / _digest(str(path))
     if not anew and _remembers(record, path, sha256, linked):

@@ -122,7 +122,9 @@ class KeptOutFile(Details):
 
 
 class KeptOutTexts(Details):
-    """How many texts a field of a file of an evaluation set holds, and how many of these are too short to be looked for."""
+    """How many texts a field of a file of an evaluation set holds, and how many of these are too short to be looked
+    for.
+    """
 
     sha256: str
     field: str
@@ -143,8 +145,8 @@ class FrequentDetails(Details):
 class KeptOutDetails(Details):
     """The evaluation sets that documents share no n-gram of words with, and the key of the hashes of these.
 
-    `examples` is the key of what tells the example that each hash is of; `frequent` are the n-grams that each drop many of a
-    corpus's documents. Older decisions have neither these nor `texts`.
+    `examples` is the key of what tells the example that each hash is of; `frequent` are the n-grams that each drop many
+    of a corpus's documents. Older decisions have neither these nor `texts`.
     """
 
     ngram: Count

@@ -1,7 +1,8 @@
 """A store in a local folder. Files are renamed or linked into place when they are whole and synced.
 
-The root, and the folders right in it (runs, say), may be symbolic links: that is how whoever owns the store puts a part of it
-on another disk. Links further inside are not followed, neither for reading nor for writing: others may have put them there.
+The root, and the folders right in it (runs, say), may be symbolic links: that is how whoever owns the store puts a part
+of it on another disk. Links further inside are not followed, neither for reading nor for writing: others may have put
+them there.
 """
 
 import errno
@@ -32,9 +33,15 @@ class LocalFiles:
         self.root = root
 
     def lasting(self, key: str) -> list[Path]:
-        """What is there as long as the store is, once it was there: of a folder right in it that is a link, on both disks."""
+        """What is there as long as the store is, once it was there: of a folder right in it that is a link, on both
+        disks.
+        """
         top = self.root / key.partition("/")[0]
-        return [folder / inside for folder in [self.root, *([top] if os.path.islink(top) else [])] for inside in ("", STAGING)]
+        return [
+            folder / inside
+            for folder in [self.root, *([top] if os.path.islink(top) else [])]
+            for inside in ("", STAGING)
+        ]
 
     def exists(self, key: str) -> bool:
         return self.at(key).exists()
@@ -164,7 +171,9 @@ class LocalFiles:
         """There are none."""
 
     def at(self, key: str) -> Path:
-        """The place of a key, or of the store for none. Raises `StorageError` if it leads out, by its spelling or by a link."""
+        """The place of a key, or of the store for none. Raises `StorageError` if it leads out, by its spelling or by a
+        link.
+        """
         if not key:
             return self.root
         try:
@@ -219,8 +228,8 @@ def _refuse_link(path: str) -> None:
         return  # it is not there, or cannot be reached: whoever uses it says so
     if is_link:
         raise StorageError(
-            f"{path} is a symbolic link to {os.readlink(path)}: links inside a store are not followed. Put what it leads to in "
-            "its place; a folder right in the store's root may be a link, to have it on another disk"
+            f"{path} is a symbolic link to {os.readlink(path)}: links inside a store are not followed. Put what it "
+            "leads to in its place; a folder right in the store's root may be a link, to have it on another disk"
         )
 
 

@@ -1,7 +1,7 @@
 """Manifests: the last file written of every artifact. It says what the artifact was made from, and lists its files.
 
-A folder without its manifest does not exist. The fingerprint of what a step made (records/steps.py) is that of its recipe and
-of the contents of its inputs; of a checkpoint or a final model, that of its run.
+A folder without its manifest does not exist. The fingerprint of what a step made (records/steps.py) is that of its
+recipe and of the contents of its inputs; of a checkpoint or a final model, that of its run.
 """
 
 import hashlib
@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 REPAIR = "; prepare the data again: it is made anew from the raw files"
-"""What to do about a damaged file of what was prepared: a preparation looks at every file, and reads those of a set in which
-damage was found."""
+"""What to do about a damaged file of what was prepared: a preparation looks at every file, and reads those of a set in
+which damage was found."""
 
 FORMAT = 2
 NAMED_BY_FINGERPRINT = ("tokenizer", "shards", "encoded", "decisions")
@@ -43,7 +43,8 @@ REPLACED = (".safetensors", ".safetensors.index.json", "state.json")
 """How the names end of the files whose place such ones take."""
 
 LOADED_WHOLE = (CHECKPOINT_KIND, FINAL_KIND)
-"""Kinds whose files are fetched all at once, to be loaded: they must be had whatever the bound of this machine's cache."""
+"""Kinds whose files are fetched all at once, to be loaded: they must be had whatever the bound of this machine's cache.
+"""
 
 
 def _time(text: str) -> str:
@@ -78,9 +79,9 @@ class Input(BaseModel):
 class Manifest(BaseModel):
     """What an artifact was made from, and what it consists of. Figures that are no numbers are written as they are.
 
-    `recipe` is every setting that its bytes depend on, `inputs` is by role what it was made from; those named in `told` are
-    recorded for people and for lineage, and are no part of its fingerprint. `notes` are files that say how it was made: its
-    `content` is that of the others.
+    `recipe` is every setting that its bytes depend on, `inputs` is by role what it was made from; those named in `told`
+    are recorded for people and for lineage, and are no part of its fingerprint. `notes` are files that say how it was
+    made: its `content` is that of the others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
@@ -99,7 +100,9 @@ class Manifest(BaseModel):
 
     @property
     def content(self) -> str:
-        """A digest of what all files hold but the notes: equal of artifacts that give what is made from them the same."""
+        """A digest of what all files hold but the notes: equal of artifacts that give what is made from them the
+        same.
+        """
         return content_of(self.files, self.notes)
 
     def digests(self) -> dict[str, str]:
@@ -150,12 +153,16 @@ def fingerprint(value: Any) -> str:
 
 
 def seal(values: dict[str, Any], place: str | None = None) -> dict[str, Any]:
-    """The values with a checksum of them, for a JSON file that no other file lists; `place` is where only they may stand."""
+    """The values with a checksum of them, for a JSON file that no other file lists; `place` is where only they may
+    stand.
+    """
     return {**values, "checksum": _checksum(values, place)}
 
 
 def unseal(values: dict[str, Any], place: str | None = None) -> dict[str, Any]:
-    """The values without their checksum. Raises `ValueError` if there is none, or it does not match them or the place."""
+    """The values without their checksum. Raises `ValueError` if there is none, or it does not match them or the
+    place.
+    """
     rest = {key: value for key, value in values.items() if key != "checksum"}
     if "checksum" not in values:
         raise ValueError("it has no checksum: another program wrote it, or another version of headrace")
@@ -228,8 +235,8 @@ def read_manifest(store: Store, key: str, kind: str) -> Manifest | None:
     named = not manifest.recipe or manifest.fingerprint == name_of(manifest.recipe, manifest.inputs, manifest.told)
     if kind in NAMED_BY_FINGERPRINT and not (named and key.endswith(f"-{manifest.fingerprint}")):
         raise ArtifactError(
-            f"{store.path(key)}/{MANIFEST} is that of another {kind}, with the fingerprint {manifest.fingerprint}: put back "
-            "the folder's own, or delete the folder to have it made anew"
+            f"{store.path(key)}/{MANIFEST} is that of another {kind}, with the fingerprint {manifest.fingerprint}: put "
+            "back the folder's own, or delete the folder to have it made anew"
         )
     with _told(store, key):
         require_details(kind, manifest.details)
@@ -252,7 +259,9 @@ def _told(store: Store, key: str) -> Iterator[None]:
         yield
     except (ValueError, RecursionError) as error:
         problem = in_one_line(error) if isinstance(error, ValidationError) else str(error)
-        raise ArtifactError(f"{store.path(key)}/{MANIFEST} is damaged or of another version of headrace: {problem}") from error
+        raise ArtifactError(
+            f"{store.path(key)}/{MANIFEST} is damaged or of another version of headrace: {problem}"
+        ) from error
 
 
 def parse_manifest(raw: bytes) -> Manifest:
@@ -264,8 +273,8 @@ def parse_manifest(raw: bytes) -> Manifest:
     plain = unseal(values) if isinstance(values, dict) else values
     if isinstance(plain, dict) and plain.get("format") != FORMAT:
         raise ValueError(
-            f"it has format {plain.get('format')}, of headrace {plain.get('headrace')}, and this version reads format {FORMAT} "
-            "alone: use another store, in which all is made anew, or the version of before"
+            f"it has format {plain.get('format')}, of headrace {plain.get('headrace')}, and this version reads format "
+            f"{FORMAT} alone: use another store, in which all is made anew, or the version of before"
         )
     return Manifest.model_validate(plain)
 
@@ -294,8 +303,8 @@ def find_damage(
 ) -> dict[str, str]:
     """Read the artifact's files again; return what is wrong by file name. `only` limits it to some names.
 
-    What was compared before is compared `anew`, or only if it has changed since. Without `content`, files are only looked
-    for, with their sizes: enough where content is compared when it is fetched or read.
+    What was compared before is compared `anew`, or only if it has changed since. Without `content`, files are only
+    looked for, with their sizes: enough where content is compared when it is fetched or read.
     """
     wanted = None if only is None else set(only)
     records = [record for record in manifest.files if wanted is None or record.name in wanted]
@@ -306,7 +315,9 @@ def find_damage(
 
 
 def fetch_artifact(store: Store, key: str, kind: str) -> Path:
-    """A local folder with the artifact's files: its own folder, or verified copies. Raises `ArtifactError` if there is none."""
+    """A local folder with the artifact's files: its own folder, or verified copies. Raises `ArtifactError` if there is
+    none.
+    """
     manifest = read_manifest(store, key, kind)
     if manifest is None:
         raise ArtifactError(f"{store.path(key)} holds no published {kind}")
@@ -314,17 +325,21 @@ def fetch_artifact(store: Store, key: str, kind: str) -> Path:
 
 
 def fetch_files(store: Store, key: str, manifest: Manifest, wanted: Callable[[str], bool] = lambda name: True) -> Path:
-    """A local folder with the files that an artifact's manifest lists, or of a remote one, with those that are wanted by name.
+    """A local folder with the files that an artifact's manifest lists, or of a remote one, with those that are wanted
+    by name.
 
-    Raises `ArtifactError` if a local one holds others: libraries that load the folder would take them for a part of it. What
-    is left of a save that was broken off, or was replaced, is no such file where parts are loaded: `listed_names` chooses them.
+    Raises `ArtifactError` if a local one holds others: libraries that load the folder would take them for a part of it.
+    What is left of a save that was broken off, or was replaced, is no such file where parts are loaded: `listed_names`
+    chooses them.
     """
     if store.local is not None:
         in_parts = any(map(CONTENT_NAMED.fullmatch, manifest.digests()))
         for name in store.names(key):
             left = CONTENT_NAMED.fullmatch(name) or (in_parts and name.endswith(REPLACED))
             if name not in (MANIFEST, CARD, *manifest.digests()) and not name.startswith(".") and not left:
-                raise ArtifactError(f"{store.path(key)}/{name} is not listed in the {MANIFEST} beside it; move it elsewhere")
+                raise ArtifactError(
+                    f"{store.path(key)}/{name} is not listed in the {MANIFEST} beside it; move it elsewhere"
+                )
     return store.fetch_folder(key, {name: sha256 for name, sha256 in manifest.digests().items() if wanted(name)})
 
 
@@ -337,7 +352,8 @@ def require_intact(
 
 
 def fetch_made(store: Store, key: str, name: str, sha256: str, check: bool = False) -> Path:
-    """A local path of a file that was made from raw files. Raises `ArtifactError`, with what repairs it, if it is damaged.
+    """A local path of a file that was made from raw files. Raises `ArtifactError`, with what repairs it, if it is
+    damaged.
 
     `check` looks at it anew, as `Store.fetch` does.
     """

@@ -1,6 +1,7 @@
 """Names and digests that come from a store's records: what they may be, so that none of them leads out of the store.
 
-A name is one plain component. A key is such names with forward slashes between them: the way to a file from the store's root.
+A name is one plain component. A key is such names with forward slashes between them: the way to a file from the store's
+root.
 
 The names of everything in a run's folder.
 """
@@ -20,7 +21,8 @@ def plain_name(name: str) -> str:
     """The name itself. Raises `ValueError` unless it can only be a file right in its folder."""
     if not PLAIN_NAME.fullmatch(name) or _too_long(name):
         raise ValueError(
-            f"{_shown(name)} is no plain file name: expected one component without / and \\, of at most {MAX_NAME_BYTES} bytes"
+            f"{_shown(name)} is no plain file name: expected one component without / and \\, of at most "
+            f"{MAX_NAME_BYTES} bytes"
         )
     return name
 

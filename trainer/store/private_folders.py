@@ -7,8 +7,8 @@ A process's number would tell less: containers have numbers of their own, which 
 
 The files that a process has open to read parts of them: a bounded set, whatever number it reads from.
 
-Bytes are read, not mapped: a kernel also bounds how many files a process maps, a file that was cut short would end it by a
-signal, and of a mapped file what is compared and what is used later need not be the same bytes.
+Bytes are read, not mapped: a kernel also bounds how many files a process maps, a file that was cut short would end it
+by a signal, and of a mapped file what is compared and what is used later need not be the same bytes.
 """
 
 import fcntl
@@ -42,7 +42,8 @@ OLD_SECONDS = 24 * 60 * 60
 class PrivateFolder:
     """A new folder of this process below one that is there, which holds the lock beside it until it ends.
 
-    A forked child holds the lock too, and leaves the folder to its parent; a program that is started does not inherit it.
+    A forked child holds the lock too, and leaves the folder to its parent; a program that is started does not inherit
+    it.
     """
 
     def __init__(self, base: Path) -> None:
@@ -55,7 +56,9 @@ class PrivateFolder:
             raise
 
     def remove(self) -> None:
-        """Remove it with all that is still in it. The lock goes last: what is left when a kill comes between can be swept."""
+        """Remove it with all that is still in it. The lock goes last: what is left when a kill comes between can be
+        swept.
+        """
         if os.getpid() != self._process:
             return
         shutil.rmtree(self.path, ignore_errors=True)
@@ -67,7 +70,8 @@ class PrivateFolder:
 
 @contextmanager
 def followed(folder: Path) -> Iterator[Path]:
-    """A path that leads to a folder wherever it is moved, for libraries that make the folder which they are to write to.
+    """A path that leads to a folder wherever it is moved, for libraries that make the folder which they are to write
+    to.
 
     Of a store that was taken away, they would make another one in its place.
     """
@@ -84,9 +88,9 @@ def followed(folder: Path) -> Iterator[Path]:
 def sweep(base: Path) -> None:
     """Remove the private folders of processes that live no longer, and nothing of which that cannot be told.
 
-    Whoever holds a folder's lock lives, in whatever container. Some file systems keep each machine's locks to itself: what is
-    from elsewhere (machines that share one must have names of their own) must be old as well. So must what has no lock, from
-    an earlier version. Where locking fails, all is kept.
+    Whoever holds a folder's lock lives, in whatever container. Some file systems keep each machine's locks to itself:
+    what is from elsewhere (machines that share one must have names of their own) must be old as well. So must what has
+    no lock, from an earlier version. Where locking fails, all is kept.
     """
     names = {path.name.removesuffix(LOCK) for path in base.iterdir()} if base.is_dir() else set()
     for name in filter(PRIVATE.fullmatch, names):
@@ -128,7 +132,9 @@ def _lock_of(folder: Path) -> Path:
 
 
 def _is_of_this_machine(name: str) -> bool:
-    """Whether a private folder was made under this kernel, in any container, or on a host of this name, before a restart."""
+    """Whether a private folder was made under this kernel, in any container, or on a host of this name, before a
+    restart.
+    """
     host, kernel, _ = name.rsplit("_", 2)
     return host == socket.gethostname() or kernel == _kernel()
 
@@ -142,7 +148,9 @@ def _kernel() -> str:
 
 
 def _is_old(folder: Path) -> bool:
-    """Whether nothing in a private folder has changed for a day. What is gone by now is not old: its process has ended well."""
+    """Whether nothing in a private folder has changed for a day. What is gone by now is not old: its process has ended
+    well.
+    """
     changed = []
     for path in (folder, _lock_of(folder), *files_below(folder)):
         with suppress(FileNotFoundError):
@@ -166,7 +174,9 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 SHARE = 4
-"""A process keeps one of so many file descriptors that it may have for this; the rest is for libraries, pipes and sockets."""
+"""A process keeps one of so many file descriptors that it may have for this; the rest is for libraries, pipes and
+sockets.
+"""
 
 FEWEST, MOST = 8, 1024
 

@@ -1,7 +1,7 @@
 """A store in a bucket, or on any other file system that fsspec knows: objects appear whole, or not at all.
 
-Nothing here relies on a rename or on a listing that may be old; files are found by the manifests that name them. On S3 the
-bytes are checked on their way there (botocore sends checksums), and `create` and `swap` are conditional writes.
+Nothing here relies on a rename or on a listing that may be old; files are found by the manifests that name them. On S3
+the bytes are checked on their way there (botocore sends checksums), and `create` and `swap` are conditional writes.
 """
 
 import atexit
@@ -42,8 +42,9 @@ S3_OPTIONS = {
     "config_kwargs": {"retries": {"mode": "standard", "max_attempts": 4}, "connect_timeout": 10, "read_timeout": 15},
 }
 ROUNDS = 3
-"""How often s3fs has botocore make its attempts, and how often it begins to read anew: answers that break off are noticed
-there alone. What is refused each time is given up within about a minute, what is never answered after some ten."""
+"""How often s3fs has botocore make its attempts, and how often it begins to read anew: answers that break off are
+noticed there alone. What is refused each time is given up within about a minute, what is never answered after some ten.
+"""
 
 
 class RemoteObjects:
@@ -77,7 +78,9 @@ class RemoteObjects:
             entries = self.fs.ls(self._full(key), detail=False, refresh=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        paths = [str(entry).rstrip("/") for entry in entries]  # of an emptied folder some servers list the folder itself
+        paths = [
+            str(entry).rstrip("/") for entry in entries
+        ]  # of an emptied folder some servers list the folder itself
         return sorted(path.rsplit("/", 1)[-1] for path in paths if path != self._full(key))
 
     def size(self, key: str) -> int:
@@ -95,8 +98,8 @@ class RemoteObjects:
     def put_folder(self, folder: Path, key: str, last: str) -> None:
         """Send the files at the same time, and the one named `last` when the others have arrived.
 
-        Older ones are written over, as another process may be publishing the same: it would miss what is removed, and so
-        an older `last`, which must go first, may be missed by one that has just sent it, and sends it again.
+        Older ones are written over, as another process may be publishing the same: it would miss what is removed, and
+        so an older `last`, which must go first, may be missed by one that has just sent it, and sends it again.
         """
         self._remove_object(f"{key}/{last}")
         paths = sorted(path for path in folder.iterdir() if path.name != last)
@@ -118,7 +121,9 @@ class RemoteObjects:
         return _is_first(FileExistsError, lambda: self.fs.pipe_file(self._full(key), path.read_bytes(), mode="create"))
 
     def swap(self, path: Path, key: str, expected: bytes) -> bool:
-        """Replace an object that holds the expected bytes: on S3 only if it is still that one, elsewhere without such proof."""
+        """Replace an object that holds the expected bytes: on S3 only if it is still that one, elsewhere without such
+        proof.
+        """
         if not self._s3:
             if not self.fs.exists(self._full(key)) or self.read(key) != expected:
                 return False
@@ -135,7 +140,9 @@ class RemoteObjects:
         return _is_first(FileNotFoundError, write)
 
     def rename(self, key: str, new: str) -> None:
-        """Copy a file, or the files directly in a folder, then delete: whoever finds the old name still there does it again."""
+        """Copy a file, or the files directly in a folder, then delete: whoever finds the old name still there does it
+        again.
+        """
         if self.exists(key):
             self.copy(key, new)
         for name in self.names(key):
@@ -256,7 +263,9 @@ class RemoteObjects:
         return f"{self.root}/{self._checked(key)}"
 
     def _checked(self, key: str) -> str:
-        """The key, which becomes a path on this machine; none is the root. Raises `StorageError` if it would lead elsewhere."""
+        """The key, which becomes a path on this machine; none is the root. Raises `StorageError` if it would lead
+        elsewhere.
+        """
         try:
             return key and plain_key(key)
         except ValueError as error:

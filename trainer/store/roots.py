@@ -1,8 +1,8 @@
 """Local stores that were there: where the folder of one is gone since, the store is away, and no new one is begun.
 
-What must be there is the store's root, and what its private folders are in: of a disk that is not mounted, the root may be
-there, and empty. Where the root holds something else, what private folders are in was only removed, and is made again. It is
-remembered for all of this process, and handed on to those that it starts.
+What must be there is the store's root, and what its private folders are in: of a disk that is not mounted, the root may
+be there, and empty. Where the root holds something else, what private folders are in was only removed, and is made
+again. It is remembered for all of this process, and handed on to those that it starts.
 """
 
 import os

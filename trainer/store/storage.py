@@ -1,7 +1,7 @@
 """The artifact store: a local folder or any fsspec URL, written so that a kill at any instant leaves no half file.
 
-Keys are paths relative to the store's root, with forward slashes. Files are written in a staging folder, on the store's own
-file system if it is local, and moved or uploaded when they are whole.
+Keys are paths relative to the store's root, with forward slashes. Files are written in a staging folder, on the store's
+own file system if it is local, and moved or uploaded when they are whole.
 """
 
 import errno
@@ -122,7 +122,9 @@ class Store:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise StorageError(f"{self.path(key)} is not valid JSON ({error}): it was not written by headrace") from error
+            raise StorageError(
+                f"{self.path(key)} is not valid JSON ({error}): it was not written by headrace"
+            ) from error
 
     def write_bytes(self, key: str, data: bytes | memoryview) -> None:
         with self.writing(key, len(data)) as path:
@@ -181,9 +183,10 @@ class Store:
     def fetch(self, key: str, sha256: str | None = None, check: bool = False, beyond: bool = False) -> Path:
         """A local path that holds the key's bytes: the file itself, or a copy of the remote object.
 
-        With a digest, the content is compared with it, and `WrongContent` is raised if it is another one; a remote object's
-        copy is kept and shared. What was compared on this machine and has not changed since is not read again, unless it is to
-        be looked at anew (`check`). A copy that may go `beyond` the cache's limit does not count while it is in use.
+        With a digest, the content is compared with it, and `WrongContent` is raised if it is another one; a remote
+        object's copy is kept and shared. What was compared on this machine and has not changed since is not read again,
+        unless it is to be looked at anew (`check`). A copy that may go `beyond` the cache's limit does not count while
+        it is in use.
         """
         with self._explained("read", key), self._named(key):
             return self.files.fetch(key, sha256, check, beyond)
@@ -208,7 +211,9 @@ class Store:
             return self.files.fetch_folder(key, digests)
 
     def release(self, key: str) -> None:
-        """Let go of the local path that `fetch` or `fetch_folder` gave; whoever has it open or mapped keeps the bytes."""
+        """Let go of the local path that `fetch` or `fetch_folder` gave; whoever has it open or mapped keeps the
+        bytes.
+        """
         with self._explained("release", key):
             self.files.release(key)
 
@@ -229,7 +234,8 @@ class Store:
 
     @contextmanager
     def staging(self, needed: int | None = None, key: str = STAGING) -> Iterator[Path]:
-        """A private folder on the file system where `key` belongs (or a temporary one), removed at the end of the block.
+        """A private folder on the file system where `key` belongs (or a temporary one), removed at the end of the
+        block.
 
         `needed` is about how many bytes are written there, to become `key`: for the message about a full disk.
         """
@@ -263,7 +269,9 @@ class Store:
         return max(written, default=datetime.now(UTC))  # another process may have taken it away
 
     def require_there(self) -> None:
-        """Raise `StorageError` if there is no store: for what only looks at one, which else finds everything in order."""
+        """Raise `StorageError` if there is no store: for what only looks at one, which else finds everything in
+        order.
+        """
         self._require_not_away("")
         if not (self.local.is_dir() if self.local is not None else self.names("")):
             raise StorageError(f"there is no store at {self.path('').rstrip('/')}; check the path")
@@ -279,7 +287,9 @@ class Store:
             self.write_bytes(f"{STAGING}/probe", PROBE)  # of which there is never more than one
         except FileNotFoundError as error:
             reason = reason_of(error)
-            raise StorageError(f"cannot write {self.url}: {reason}; check that the disk or the bucket exists") from error
+            raise StorageError(
+                f"cannot write {self.url}: {reason}; check that the disk or the bucket exists"
+            ) from error
         self.delete(f"{STAGING}/probe")
 
     def used_bytes(self, key: str) -> int:
@@ -291,7 +301,9 @@ class Store:
         return None if self.local is None else shutil.disk_usage(self._existing(folder)).free
 
     def fetched_room(self) -> int | None:
-        """Bytes that this machine has for what is fetched whole of a remote store, whatever its cache's limit; else None."""
+        """Bytes that this machine has for what is fetched whole of a remote store, whatever its cache's limit; else
+        None.
+        """
         return self.files.room_beyond()
 
     def disk_of(self, folder: str = "") -> int | None:
@@ -344,7 +356,9 @@ class Store:
             raise StorageError(f"cannot {operation} {self.path(key)}: {reason}; {hint}", passes(error)) from error
 
     def _require_not_away(self, key: str, error: Exception | None = None) -> None:
-        """Raise `StorageError` if a local store, or the folder right in it that a link leads to, was there, and is not now."""
+        """Raise `StorageError` if a local store, or the folder right in it that a link leads to, was there, and is not
+        now.
+        """
         if not isinstance(self.files, LocalFiles):
             return
         folders = self.files.lasting(key)
@@ -367,8 +381,8 @@ class Store:
         # Of a request without a body S3 says no more than `Bad Request` if a token has expired.
         if isinstance(error, PermissionError) or "redentials" in type(error).__name__ or "Bad Request" in str(error):
             return (
-                "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role) and that they may "
-                "read, write, list and delete there"
+                "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role) and that "
+                "they may read, write, list and delete there"
             )
         return "make the bucket, or name another store" if isinstance(error, FileNotFoundError) else REACHABLE
 
@@ -381,7 +395,9 @@ class Store:
             yield path
 
     def _full(self, key: str, number: int, folder: Path | None = None, needed: int | None = None) -> StorageError:
-        """What to say of a full disk: how much was needed, if that is known, and the space there was before `folder` grew."""
+        """What to say of a full disk: how much was needed, if that is known, and the space there was before `folder`
+        grew.
+        """
         written = sum(path.stat().st_size for path in folder.iterdir()) if folder else 0
         top = key.partition("/")[0]
         place = self._existing(top) if self.local else next(path for path in self._base.parents if path.exists())

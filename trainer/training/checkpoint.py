@@ -4,7 +4,7 @@ A checksum says that a file is the one that was written, not that what was writt
 
 Checkpoints: what they hold, which of a run's is whole, and what is set aside; found without the libraries that train.
 
-    checkpoints/step-00000100/   model files as `save_pretrained` writes them, tokenizer, optimizer.safetensors, state.json
+    checkpoints/step-00000100/   model files as `save_pretrained` writes them, tokenizer, optimizer, state.json
     checkpoint-last              names the newest committed one; moves only after the commit
     checkpoint-best              names the one with the best validation figure: the loss, or what the job says
     epochs/epoch-0001-step-00000100-loss-4.1234
@@ -41,7 +41,9 @@ OPTIMIZER = "optimizer.safetensors"
 
 
 class Group(BaseModel):
-    """Parameters with settings of their own, by their names in the objective; torch decides which other settings there are."""
+    """Parameters with settings of their own, by their names in the objective; torch decides which other settings there
+    are.
+    """
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
     __pydantic_extra__: dict[str, JsonValue]
@@ -71,13 +73,17 @@ class Settings(BaseModel):
 
 
 def find_misfit(store: Store, key: str, manifest: Manifest, settings: Settings) -> str | None:
-    """Why the moments in a checkpoint's optimizer cannot be those of its model, or None. Raises `ArtifactError` if damaged."""
+    """Why the moments in a checkpoint's optimizer cannot be those of its model, or None. Raises `ArtifactError` if
+    damaged.
+    """
     sizes = {record.name: record.size for record in manifest.files}
     weights: list[tuple[str, Tensor]] = []
     moments: list[tuple[str, Tensor]] = []
     for name in sizes:
         if name.endswith(".safetensors"):
-            (moments if of_optimizer(name) else weights).extend(read_tensors(store, f"{key}/{name}", sizes[name]).items())
+            (moments if of_optimizer(name) else weights).extend(
+                read_tensors(store, f"{key}/{name}", sizes[name]).items()
+            )
     if not any(map(of_optimizer, sizes)):
         return f"{store.path(key)}/{OPTIMIZER} is not listed in its manifest"
     if gap := find_gap(weights) or find_gap(moments):
@@ -90,7 +96,10 @@ def find_misfit(store: Store, key: str, manifest: Manifest, settings: Settings) 
             return f"{store.path(key)}/{OPTIMIZER} holds {full!r}, which is of no parameter that state.json names"
         weight = shapes.get(tensor_of(parameter.removeprefix("model.")))  # some families save weights under other names
         if weight is not None and not _fits(moment.whole, weight.whole):
-            return f"{store.path(key)}/{OPTIMIZER} holds {full!r} of shape {moment.whole} for a weight of shape {weight.whole}"
+            return (
+                f"{store.path(key)}/{OPTIMIZER} holds {full!r} of shape {moment.whole} for a weight of shape "
+                f"{weight.whole}"
+            )
     return None
 
 
@@ -103,7 +112,9 @@ def _fits(moment: tuple[int, ...], weight: tuple[int, ...]) -> bool:
 
 STATE = "state.json"
 STATE_NAME = re.compile(r"state(-[0-9a-f]{16})?\.json")
-"""What the file of a checkpoint's state is called: of a sharded model, its name has a digest of its content, as the parts'."""
+"""What the file of a checkpoint's state is called: of a sharded model, its name has a digest of its content, as the
+parts'.
+"""
 
 
 class Criterion(NamedTuple):
@@ -116,8 +127,8 @@ class Criterion(NamedTuple):
 class TrainState(BaseModel):
     """Where a run stands. `attempts` counts global batches taken, `step` those that changed the weights.
 
-    `scores` are the validation figures of this very step; `worse` counts the evaluations since the best one. An `unmeasured`
-    step was saved when its evaluation was broken off: it is made when training continues.
+    `scores` are the validation figures of this very step; `worse` counts the evaluations since the best one. An
+    `unmeasured` step was saved when its evaluation was broken off: it is made when training continues.
     """
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
@@ -173,22 +184,26 @@ def state_name(names: Iterable[str]) -> str:
     return next(filter(STATE_NAME.fullmatch, names), STATE)
 
 
-def find_checkpoint(store: Store, run: str, fingerprint: str | None = None, total_steps: int | None = None) -> str | None:
+def find_checkpoint(
+    store: Store, run: str, fingerprint: str | None = None, total_steps: int | None = None
+) -> str | None:
     """The newest intact checkpoint of a run, or None if it never committed one.
 
-    Damaged ones, and those of a run with another `fingerprint` or fewer steps, are set aside, renamed and kept, with one
-    warning. Raises `ArtifactError` if none is intact.
+    Damaged ones, and those of a run with another `fingerprint` or fewer steps, are set aside, renamed and kept, with
+    one warning. Raises `ArtifactError` if none is intact.
     """
     found, damaged = look_for_checkpoint(store, run, fingerprint, total_steps)
     if found is None and damaged:
         raise ArtifactError(
-            f"no checkpoint of {store.path(run)} is intact: {'; '.join(damaged.values())}. Put back a copy of one, or choose "
-            "another name for `run` to start anew"
+            f"no checkpoint of {store.path(run)} is intact: {'; '.join(damaged.values())}. Put back a copy of one, or "
+            "choose another name for `run` to start anew"
         )
     if found is not None and damaged:
         _set_aside(store, run, damaged)
         _point_back(store, run, found)
-        log.warning("%s: set aside; continuing from %s instead", "; ".join(damaged.values()), store.path(f"{run}/{found}"))
+        log.warning(
+            "%s: set aside; continuing from %s instead", "; ".join(damaged.values()), store.path(f"{run}/{found}")
+        )
     return found
 
 
@@ -245,7 +260,10 @@ def _find_impossible(store: Store, key: str, manifest: Manifest, total_steps: in
     if fingerprint([state.step, state.scores]) != fingerprint([details["step"], details["scores"]]):
         return f"{place} is of step {state.step} and scores {state.scores}; the manifest beside it says otherwise"
     if state.attempts < state.step or (state.best_step or 0) > state.step:
-        return f"{place} is impossible: step {state.step} after {state.attempts} batches, the best at step {state.best_step}"
+        return (
+            f"{place} is impossible: step {state.step} after {state.attempts} batches, the best at step "
+            f"{state.best_step}"
+        )
     if total_steps is not None and state.step > total_steps:
         return f"{place} is impossible: step {state.step} of {total_steps}"
     return misfit
@@ -277,7 +295,8 @@ def _point_back(store: Store, run: str, key: str) -> None:
 
 
 MAX_SKIPS = 25
-"""Steps in a row that may be skipped. In fp16 the loss scale halves at each, from 2**16: a sound run needs far fewer."""
+"""Steps in a row that may be skipped. In fp16 the loss scale halves at each, from 2**16: a sound run needs far fewer.
+"""
 
 MAX_ROLLBACKS = 3
 
@@ -312,7 +331,9 @@ class Divergence:
         self.stretches.append(Stretch(state.step, state.attempts - self.skips, state.attempts - 1))
         self.skips = 0
         if len(self.stretches) > MAX_ROLLBACKS:
-            raise RunError(f"training has diverged: {self.describe()}. Lower training.learning_rate, or look at those samples")
+            raise RunError(
+                f"training has diverged: {self.describe()}. Lower training.learning_rate, or look at those samples"
+            )
         return True
 
     def describe(self) -> str:

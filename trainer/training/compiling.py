@@ -22,14 +22,16 @@ LOST = 0.01
 """Share of the plain gradient's norm below which a compiled one is lost: no other mask of dropout gives so little."""
 
 NOTABLE = 0.1
-"""Share of the gradient's norm above which one parameter's part of it cannot be lost by chance, as an expert's could."""
+"""Share of the gradient's norm above which one parameter's part of it cannot be lost by chance, as an expert's could.
+"""
 
 
 def compile_objective(objective: nn.Module, model: PreTrainedModel, runtime: Runtime, batch: Batch) -> None:
     """Compile a model with its loss, in place, and compare the gradient of a micro-batch with that of the plain one.
 
     On a CPU the compiler's own generator for dropout is several times slower than PyTorch's, which is used instead.
-    Raises `ConfigError`, on every rank, if the gradient is lost on one: torch 2.11 once gave zeros, and nothing was learnt.
+    Raises `ConfigError`, on every rank, if the gradient is lost on one: torch 2.11 once gave zeros, and nothing was
+    learnt.
     """
     inputs = {name: value.to(runtime.device) for name, value in batch.micro_batches[0].items()}
     if inputs.keys() == {"input_ids"}:  # rows of text without padding
@@ -41,7 +43,8 @@ def compile_objective(objective: nn.Module, model: PreTrainedModel, runtime: Run
     if runtime.any(difference is not None):
         raise ConfigError(
             f"training.compile: compiled by torch {torch.__version__}, the model would not learn as it should "
-            f"({difference or 'as another rank found'}); set training.compile to false, or take another version of torch"
+            f"({difference or 'as another rank found'}); set training.compile to false, or take another version of "
+            "torch"
         )
 
 
@@ -68,12 +71,16 @@ def _warn(runtime: Runtime, reason: str) -> None:
 def _gradient_norms(
     objective: nn.Module, inputs: Mapping[str, torch.Tensor], targets: float, runtime: Runtime
 ) -> dict[str, float]:
-    """The norm of every parameter's gradient of a micro-batch's share of the loss; leaves no gradients, whatever happens."""
+    """The norm of every parameter's gradient of a micro-batch's share of the loss; leaves no gradients, whatever
+    happens.
+    """
     was_training = objective.training
     objective.train()
     seed_everything(0, 0, runtime.rank)
     try:
-        with runtime.accelerator.no_sync(objective):  # which a sharded model has not: its gradients are summed over the ranks
+        with runtime.accelerator.no_sync(
+            objective
+        ):  # which a sharded model has not: its gradients are summed over the ranks
             runtime.accelerator.backward(objective(**inputs) / targets)
         gradients = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
         norms = norms_of(gradients.values(), runtime).tolist()

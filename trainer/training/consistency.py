@@ -24,18 +24,25 @@ def require_alike(job: TrainingJob, runtime: Runtime) -> None:
     That the store is the same is seen by what is in it (`require_shared`), whatever each machine calls it.
     """
     packages = {name: found for name, found in versions().items() if name != "prefect"}  # which ranks do not use
-    own = {"job": job.model_dump(mode="json", exclude={"store"}), "python": platform.python_version(), "packages": packages}
+    own = {
+        "job": job.model_dump(mode="json", exclude={"store"}),
+        "python": platform.python_version(),
+        "packages": packages,
+    }
     _compare(lambda: own, runtime, "give every machine the same configuration, and install the same versions there")
 
 
 def require_same_model(folder: str, runtime: Runtime) -> None:
-    """Raise `ConfigError` unless every machine has the same files in the folder of a pretrained model. Called by every rank.
+    """Raise `ConfigError` unless every machine has the same files in the folder of a pretrained model. Called by every
+    rank.
 
     The first rank of each machine reads them, while the very first has done so to name the run.
     """
     reads = os.environ.get("LOCAL_RANK", "0") == "0"
     _compare(
-        lambda: {"model.pretrained": _digests(folder)} if reads else None, runtime, "copy the same folder to every machine"
+        lambda: {"model.pretrained": _digests(folder)} if reads else None,
+        runtime,
+        "copy the same folder to every machine",
     )
 
 
@@ -44,7 +51,9 @@ def _digests(folder: str) -> dict[str, str]:
 
 
 def _compare(work: Callable[[], dict[str, Any] | None], runtime: Runtime, remedy: str) -> None:
-    """Raise `ConfigError` on every rank unless this gives the same on each; None for one that has nothing to compare."""
+    """Raise `ConfigError` on every rank unless this gives the same on each; None for one that has nothing to
+    compare.
+    """
     said = runtime.on_each(lambda: (socket.gethostname(), work()))
     runtime.on_first(lambda: _require_same(said, remedy))
 
@@ -53,4 +62,6 @@ def _require_same(said: list[tuple[str, dict[str, Any] | None]], remedy: str) ->
     host, first = said[0]
     for rank, (other_host, other) in enumerate(said):
         if other is not None and (changes := tell_changes(first or {}, other)):
-            raise ConfigError(f"{other_host} (rank {rank}) differs from {host} (rank 0): {'; '.join(changes)}; {remedy}")
+            raise ConfigError(
+                f"{other_host} (rank {rank}) differs from {host} (rank 0): {'; '.join(changes)}; {remedy}"
+            )

@@ -33,7 +33,8 @@ TrainingData = PreparedData | ArtifactRef
 """What a job trains on: a tokenizer and shards, or an encoded set, labelled or of conversations."""
 
 OPERATIONAL = {
-    "log_every", "evaluate_every", "save_every", "keep_last", "keep_epochs", "processes", "device", "micro_batch", "compile",
+    "log_every", "evaluate_every", "save_every", "keep_last", "keep_epochs", "processes", "device", "micro_batch",
+    "compile",
     "gradient_checkpointing", "deterministic", "sharding", "cpu_offload",
     "sum_each_micro_batch",
 }  # fmt: skip
@@ -60,11 +61,14 @@ class Run(NamedTuple):
     base: dict[str, Any] | None = None
     """The pretrained model as the model card tells of it."""
     inputs: dict[str, Input] = {}  # noqa: RUF012 - never written to
-    """What it is made from, by role: the artifacts that it is trained on, and runs of this store that it begins with."""
+    """What it is made from, by role: the artifacts that it is trained on, and runs of this store that it begins with.
+    """
     renews_data: bool = False
     """Whether its data may become another in what is not trained on: a test split."""
     form: str = "merged"
-    """How its final model is published: with all weights, or as the adapter alone; either is made of the same checkpoint."""
+    """How its final model is published: with all weights, or as the adapter alone; either is made of the same
+    checkpoint.
+    """
 
 
 def make_run(
@@ -77,11 +81,12 @@ def make_run(
     places: Mapping[str, str | None] = NOWHERE,
     renews_data: bool = False,
 ) -> Run:
-    """The run that a job makes, given what its kind says of it: its data and model, and what decides which checkpoint is best.
+    """The run that a job makes, given what its kind says of it: its data and model, and what decides which checkpoint
+    is best.
 
-    `data` are the artifacts that it is trained on, by role; `made_from` is what of data and model names it, and `places`
-    are keys and paths that it needs besides.
-    Evaluation settings that decide no more than what is told of the finished model are no part of its name.
+    `data` are the artifacts that it is trained on, by role; `made_from` is what of data and model names it, and
+    `places` are keys and paths that it needs besides. Evaluation settings that decide no more than what is told of the
+    finished model are no part of its name.
     """
     training = job.training
     settings: dict[str, Any] = one_spelling(training.model_dump(exclude=OPERATIONAL | EFFECTIVE))
@@ -126,7 +131,9 @@ def _plain(inputs: Mapping[str, Input]) -> dict[str, Any]:
 
 
 def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
-    """The run itself if its settings are those, else one beside it that starts from its weights, or has started already."""
+    """The run itself if its settings are those, else one beside it that starts from its weights, or has started
+    already.
+    """
     fork = Run(f"{key}-fork-{name[:8]}", name, identity, origin=key)
     if store.exists(f"{fork.key}/{CONFIG}"):
         return fork  # which needs the other one no more
@@ -143,7 +150,9 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
 
 
 def check_origin(store: Store, job: TrainingJob) -> None:
-    """Raise `RunError` if a job is to fork a run that is not there: before its data is prepared, which may take long."""
+    """Raise `RunError` if a job is to fork a run that is not there: before its data is prepared, which may take
+    long.
+    """
     if job.resume != "fork":
         return
     if not any(name == job.run or name.startswith(f"{job.run}-fork-") for name in store.names("runs")):
@@ -156,9 +165,14 @@ def _nothing_to_fork(store: Store, key: str) -> RunError:
 
 
 def claim_run(
-    store: Store, run: Run, job: TrainingJob, data: TrainingData, find_fork: Callable[[], dict[str, str] | None] = lambda: None
+    store: Store,
+    run: Run,
+    job: TrainingJob,
+    data: TrainingData,
+    find_fork: Callable[[], dict[str, str] | None] = lambda: None,
 ) -> None:
-    """Write the run's config.json, or check that it is this run's. `find_fork` says where a new run takes its weights from.
+    """Write the run's config.json, or check that it is this run's. `find_fork` says where a new run takes its weights
+    from.
 
     Raises `RunError` with the differences if the folder holds a run of other settings or data.
     """
@@ -166,8 +180,8 @@ def claim_run(
     if earlier is not None and earlier["fingerprint"] != run.fingerprint:
         differences = "; ".join(tell_changes(earlier["identity"], run.identity)) or "its format"
         raise RunError(
-            f"{store.path(run.key)} was made with other settings: {differences}. Choose another name for `run`, leave `run` "
-            "out to have one made, set the settings back, or start a new run from its weights with `resume: fork`"
+            f"{store.path(run.key)} was made with other settings: {differences}. Choose another name for `run`, leave "
+            "`run` out to have one made, set the settings back, or start a new run from its weights with `resume: fork`"
         )
     fork = earlier["fork"] if earlier else find_fork()
     write_sealed(store, f"{run.key}/{CONFIG}", describe_run(run, job, data, fork))
@@ -188,15 +202,18 @@ def describe_run(run: Run, job: TrainingJob, data: TrainingData, fork: dict[str,
 
 
 def recorded(job: TrainingJob | PrepareJob) -> dict[str, Any]:
-    """A job as a run's config.json has it: where its work was done is no part of that, and may change from start to start."""
+    """A job as a run's config.json has it: where its work was done is no part of that, and may change from start to
+    start.
+    """
     return job.model_dump(mode="json", exclude={"engine"})
 
 
 def note_untrained(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
-    """Write into a finished run's config.json what the job says now of what is not trained on: the card and the test split.
+    """Write into a finished run's config.json what the job says now of what is not trained on: the card and the test
+    split.
 
-    What was measured on another test split is left: it counts no more, but does again once that is asked for again. Raises
-    `ArtifactError` if the run or the data is removed at the same time.
+    What was measured on another test split is left: it counts no more, but does again once that is asked for again.
+    Raises `ArtifactError` if the run or the data is removed at the same time.
     """
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")
     if earlier is None or (config := _with_untrained(earlier, run, job, data)) == earlier:
@@ -206,7 +223,9 @@ def note_untrained(store: Store, run: Run, job: TrainingJob, data: TrainingData)
 
 
 def _with_untrained(config: dict[str, Any], run: Run, job: TrainingJob, data: TrainingData) -> dict[str, Any]:
-    """A run's config.json with the job's card, and with its encoded set where that differs: then in its test split alone."""
+    """A run's config.json with the job's card, and with its encoded set where that differs: then in its test split
+    alone.
+    """
     said = recorded(job)
     noted = {**config, "job": {**config["job"], "card": said["card"]}}
     if run.renews_data and config.get("data", {}).get("key") != (renewed := _without_reused(data.model_dump()))["key"]:
@@ -216,14 +235,17 @@ def _with_untrained(config: dict[str, Any], run: Run, job: TrainingJob, data: Tr
 
 
 def check_begun(store: Store, run: Run) -> None:
-    """Look once more at a claimed run, and at what it begins with: its data, and the run of this store that its weights are of.
+    """Look once more at a claimed run, and at what it begins with: its data, and the run of this store that its weights
+    are of.
 
     Called after the claim is written: removal says that it is under way before it looks at what runs need. Raises
     `ArtifactError` if something of that was removed at the same time.
     """
     for key in (*(each.key for each in run.inputs.values()), run.key):
         if is_being_removed(store, key):
-            raise ArtifactError(f"{store.path(key)} was removed while {run.key} began; run it again, from the preparation on")
+            raise ArtifactError(
+                f"{store.path(key)} was removed while {run.key} began; run it again, from the preparation on"
+            )
 
 
 def finished_run(store: Store, run: Run) -> ArtifactRef | None:
@@ -241,7 +263,9 @@ def finished_run(store: Store, run: Run) -> ArtifactRef | None:
 
 
 def is_whole(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> bool:
-    """Whether a finished run's records can all be read and say what the job says now; else training it again sees to them."""
+    """Whether a finished run's records can all be read and say what the job says now; else training it again sees to
+    them.
+    """
     pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in store.names(f"{run.key}/{EPOCHS}"))]
     try:
         config, plan = read_sealed(store, f"{run.key}/{CONFIG}"), read_sealed(store, f"{run.key}/{PLAN}")
@@ -270,12 +294,16 @@ def _without_reused(values: Any) -> Any:
 
 
 def lora_identity(lora: LoraConfig) -> Any:
-    """An adapter's settings, with the usual form of the final model in place of the one asked for: it is trained the same."""
+    """An adapter's settings, with the usual form of the final model in place of the one asked for: it is trained the
+    same.
+    """
     return one_spelling(lora.model_copy(update={"publish": "merged"}).model_dump())
 
 
 def one_spelling(value: Any) -> Any:
-    """Whole numbers as integers: a form in a browser makes 0 of 0.0, and no schema tells here which of them is meant."""
+    """Whole numbers as integers: a form in a browser makes 0 of 0.0, and no schema tells here which of them is
+    meant.
+    """
     if isinstance(value, dict):
         return {key: one_spelling(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -103,7 +103,9 @@ class Meter:
         self._started = time.perf_counter()
 
     def add(self, loss: torch.Tensor, tokens: int, waited: float, skipped: bool = False) -> None:
-        """Count a step over so many tokens, and the seconds for which it waited for data. A skipped one adds no loss."""
+        """Count a step over so many tokens, and the seconds for which it waited for data. A skipped one adds no
+        loss.
+        """
         if not skipped:
             self.loss += loss
             self.steps += 1
@@ -165,7 +167,8 @@ class Session:
 def run_loop(session: Session, batches: Iterator[Batch]) -> None:
     """Train to the plan's last step, evaluating and saving on the way.
 
-    Raises `Preempted` if this process, or that of another rank, is asked to stop: all ranks at the same step, which is saved.
+    Raises `Preempted` if this process, or that of another rank, is asked to stop: all ranks at the same step, which is
+    saved.
     """
     plan, state = session.plan, session.state
     session.objective.train()
@@ -231,7 +234,9 @@ def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) ->
 
 
 def end_step(session: Session, outcome: Outcome) -> bool:
-    """Record, evaluate and save after a step that changed the weights, as far as each is due; returns whether it is saved."""
+    """Record, evaluate and save after a step that changed the weights, as far as each is due; returns whether it is
+    saved.
+    """
     plan, state, training = session.plan, session.state, session.training
     state.step += 1
     state.scores, state.unmeasured = None, False

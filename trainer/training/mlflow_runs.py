@@ -22,12 +22,17 @@ class ContinuedMLflow(MLflowTracker):  # type: ignore[misc]
         self._parameters: dict[str, str] = found[0].data.params if found else {}
         names = found[0].data.metrics if found else ()
         self._shown: Shown = {
-            name: {each.step: each.value for each in client.get_metric_history(found[0].info.run_id, name)} for name in names
+            name: {each.step: each.value for each in client.get_metric_history(found[0].info.run_id, name)}
+            for name in names
         }
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Show settings; one that changed since the run began, as operational ones may, is a tag, for parameters stay."""
-        super().store_init_configuration({name: value for name, value in values.items() if name not in self._parameters})
+        """Show settings; one that changed since the run began, as operational ones may, is a tag, for parameters
+        stay.
+        """
+        super().store_init_configuration(
+            {name: value for name, value in values.items() if name not in self._parameters}
+        )
         for name, value in values.items():
             if str(value) != self._parameters.get(name, str(value)):
                 self._client.set_tag(self.tracker.info.run_id, name, str(value))

@@ -51,7 +51,8 @@ def place_model(training: OptimizationConfig, workload: Workload, runtime: Runti
 def place_measured(
     division: Division, runtime: Runtime, outline: MakeOutline, load: Callable[[], PreTrainedModel]
 ) -> PreTrainedModel:
-    """A finished model where it is measured: whole on each rank, or divided, with weights that are gathered as they are.
+    """A finished model where it is measured: whole on each rank, or divided, with weights that are gathered as they
+    are.
 
     What is computed under autocast is then the same in both, and so are the figures.
     """
@@ -87,7 +88,9 @@ def _make(
     if not runtime.any(found is None) and found is not None:
         return found.model, found
     if runtime.rank == 0:
-        log.warning("the model cannot be made part by part: before it is divided, each rank takes the memory for all of it")
+        log.warning(
+            "the model cannot be made part by part: before it is divided, each rank takes the memory for all of it"
+        )
     return load(), None
 
 
@@ -104,7 +107,8 @@ def _share_out(
 def _cast_in(objective: nn.Module, runtime: Runtime) -> None:
     """Have an objective compute under autocast, as accelerate's wrapper has it do where the model is not divided.
 
-    Families that keep some of what they compute in float32, as state-space models do, leave it to that to fit types together.
+    Families that keep some of what they compute in float32, as state-space models do, leave it to that to fit types
+    together.
     """
     forward = objective.forward
 
@@ -132,7 +136,9 @@ def reload_rows(model: PreTrainedModel, workload: Workload, runtime: Runtime, fo
 
 
 def describe_model(model: PreTrainedModel) -> dict[str, bytes]:
-    """The files that `save_pretrained` writes beside the weights; of a sharded model, its class would name another one."""
+    """The files that `save_pretrained` writes beside the weights; of a sharded model, its class would name another
+    one.
+    """
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder, state_dict={})
         return {path.name: path.read_bytes() for path in sorted(Path(folder).glob("*.json"))}

@@ -1,9 +1,10 @@
-"""The background writer of checkpoints of a sharded model: every rank writes its part, rank 0 commits them with one manifest.
+"""The background writer of checkpoints of a sharded model: every rank writes its part, rank 0 commits them with one
+manifest.
 
-Each rank has such a writer, with a process group of its own, on which they agree beside the training: the parts are put in
-place, and only then is the manifest written, which lists them. Parts and state are named by what they hold. So where a step is
-saved anew, or parts of a broken-off save lie there, nothing is written over: the older commit is whole until the manifest is
-another, and what that does not list goes after it.
+Each rank has such a writer, with a process group of its own, on which they agree beside the training: the parts are put
+in place, and only then is the manifest written, which lists them. Parts and state are named by what they hold. So where
+a step is saved anew, or parts of a broken-off save lie there, nothing is written over: the older commit is whole until
+the manifest is another, and what that does not list goes after it.
 
 A model from the parts of its ranks, as a folder that `from_pretrained` loads: one file at a time, never all in memory.
 """
@@ -52,7 +53,9 @@ class PartSaver(Saver):
     """As `Saver`, on every rank of a sharded model. What comes of a save, a commit or an error, comes on all ranks."""
 
     def __init__(self, *arguments: Any, runtime: Runtime, settings: Mapping[str, bytes], **options: Any) -> None:
-        """`runtime` has a process group that nothing else uses; `settings` are the small files of the model, by name."""
+        """`runtime` has a process group that nothing else uses; `settings` are the small files of the model, by
+        name.
+        """
         super().__init__(*arguments, **options)
         self._runtime, self._settings = runtime, settings
 
@@ -67,7 +70,9 @@ class PartSaver(Saver):
             self._on_first(self._check)
             # Of the ranks only the first is heard below an error, and it does not know what another one waits for.
             level = logging.WARNING if self._runtime.rank == 0 else logging.ERROR
-            tell = partial(log.log, level, "rank %d: step %d is not saved yet: %s", self._runtime.rank, snapshot.state.step)
+            tell = partial(
+                log.log, level, "rank %d: step %d is not saved yet: %s", self._runtime.rank, snapshot.state.step
+            )
             parts_put = self._runtime.on_each(lambda: self._put_part(snapshot), tell)
             records = [record for each in parts_put for record in each]
             self._on_first(lambda: self._seal(snapshot, records))
@@ -121,7 +126,9 @@ class PartSaver(Saver):
         return record.model_copy(update={"name": name})
 
     def _delete_unneeded(self, state: TrainState) -> None:
-        """The same, and what the manifest of the newest does not list: of a save that was broken off, or that it replaced."""
+        """The same, and what the manifest of the newest does not list: of a save that was broken off, or that it
+        replaced.
+        """
         super()._delete_unneeded(state)
         place = f"{self._run}/{folder_name(state.step)}"
         committed = read_manifest(self._store, place, CHECKPOINT_KIND)
@@ -146,7 +153,9 @@ def publish_parts(model: PreTrainedModel, checkpoint: Path, folder: Path) -> Non
 
 
 def saved_form(model: PreTrainedModel) -> Callable[[Named], Named]:
-    """What gives the tensors of a layer as `save_pretrained` writes them: some under other names, experts each by itself."""
+    """What gives the tensors of a layer as `save_pretrained` writes them: some under other names, experts each by
+    itself.
+    """
     plain = cast(type[PreTrainedModel], next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule)))
     with torch.device("meta"):
         whole = plain(model.config)
@@ -154,13 +163,20 @@ def saved_form(model: PreTrainedModel) -> Callable[[Named], Named]:
         if hasattr(model, name):
             setattr(whole, name, getattr(model, name))
     left_out = set(whole._keys_to_ignore_on_save or ())
-    return lambda layer: revert_weight_conversion(whole, {name: each for name, each in layer.items() if name not in left_out})
+    return lambda layer: revert_weight_conversion(
+        whole, {name: each for name, each in layer.items() if name not in left_out}
+    )
 
 
 def consolidate(
-    tensors: Tensors, folder: Path, convert: Callable[[Named], Named] = lambda layer: layer, file_bytes: int = FILE_BYTES
+    tensors: Tensors,
+    folder: Path,
+    convert: Callable[[Named], Named] = lambda layer: layer,
+    file_bytes: int = FILE_BYTES,
 ) -> None:
-    """Write whole tensors into a folder, converted layer by layer: one file, or several with an index, as transformers does."""
+    """Write whole tensors into a folder, converted layer by layer: one file, or several with an index, as transformers
+    does.
+    """
     groups = list(_groups(tensors, file_bytes))
     names = [WEIGHTS] if len(groups) == 1 else [
         f"model-{number:05d}-of-{len(groups):05d}.safetensors" for number in range(1, len(groups) + 1)
@@ -170,14 +186,19 @@ def consolidate(
     for file, layers in zip(names, groups, strict=True):
         whole: Named = {}
         for layer in layers:
-            whole |= {name: each.contiguous() for name, each in convert({name: tensors.read(name) for name in layer}).items()}
+            whole |= {
+                name: each.contiguous() for name, each in convert({name: tensors.read(name) for name in layer}).items()
+            }
         placed |= dict.fromkeys(whole, file)
         parameters += sum(map(torch.Tensor.numel, whole.values()))
         size += sum(each.nbytes for each in whole.values())
         save_file(whole, folder / file, metadata={"format": "pt"})
         del whole  # before the next one is read
     if len(groups) > 1:
-        index = {"metadata": {"total_parameters": parameters, "total_size": size}, "weight_map": dict(sorted(placed.items()))}
+        index = {
+            "metadata": {"total_parameters": parameters, "total_size": size},
+            "weight_map": dict(sorted(placed.items())),
+        }
         (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -1,12 +1,12 @@
 """What a run's folder says of its checkpoints and its plan, found again where it was lost or damaged.
 
-A pointer only repeats what the training state (which checkpoint is best), the plan (which one ends an epoch) and the manifests
-of checkpoints say. So a checkpoint whose pointer is gone is not one that nobody needs.
+A pointer only repeats what the training state (which checkpoint is best), the plan (which one ends an epoch) and the
+manifests of checkpoints say. So a checkpoint whose pointer is gone is not one that nobody needs.
 
 A run's config.json that was damaged, written anew by the command that the run is of.
 
-That command gives all that it holds, and the run's final model and checkpoints say that they are of it. Of a fork it alone
-tells which weights that began with: there a copy must be put back.
+That command gives all that it holds, and the run's final model and checkpoints say that they are of it. Of a fork it
+alone tells which weights that began with: there a copy must be put back.
 """
 
 import logging
@@ -45,7 +45,9 @@ def committed_steps(store: Store, run: str) -> list[int]:
 
 
 def drop_epochs(store: Store, run: str, keep: int) -> None:
-    """Remove the pointers to all epochs' checkpoints but the newest; what none names any more is deleted as others are."""
+    """Remove the pointers to all epochs' checkpoints but the newest; what none names any more is deleted as others
+    are.
+    """
     epochs = _epochs(store, run)
     for name in sorted(epochs, key=lambda name: epochs[name], reverse=True)[keep:]:
         store.delete(f"{run}/{EPOCHS}/{name}")
@@ -67,8 +69,8 @@ def mend_pointers(
 ) -> set[int]:
     """See to it that the pointers name what they should of the committed `steps`; returns all steps that pointers name.
 
-    Of epochs' ends it is the newest `keep_epochs`, or all. Raises `ArtifactError` for a damaged pointer if it is not known what
-    it named.
+    Of epochs' ends it is the newest `keep_epochs`, or all. Raises `ArtifactError` for a damaged pointer if it is not
+    known what it named.
     """
     wanted = {LAST: steps[-1]} if steps else {}
     if state.best_step is not None:
@@ -101,8 +103,8 @@ def find_best(store: Store, run: str, state: TrainState) -> int | None:
     problem = _problem(store, f"{run}/{folder_name(best)}")
     if problem is not None:
         raise ArtifactError(
-            f"the best checkpoint of {store.path(run)}, of step {best}, {problem}. It is what training.final: best publishes: "
-            "put back a copy of it, or train anew under another name for `run`"
+            f"the best checkpoint of {store.path(run)}, of step {best}, {problem}. It is what training.final: best "
+            "publishes: put back a copy of it, or train anew under another name for `run`"
         )
     return best
 
@@ -116,8 +118,12 @@ def mend_plan(store: Store, run: str, plan: Plan) -> None:
     write_sealed(store, f"{run}/{PLAN}", plan.model_dump())
 
 
-def mend_finished(store: Store, run: str, make_plan: Callable[[], Plan], figure: str, keep_epochs: int | None = None) -> None:
-    """The same for a finished run, which no process trains: its plan, and the pointers to what is left of its checkpoints."""
+def mend_finished(
+    store: Store, run: str, make_plan: Callable[[], Plan], figure: str, keep_epochs: int | None = None
+) -> None:
+    """The same for a finished run, which no process trains: its plan, and the pointers to what is left of its
+    checkpoints.
+    """
     try:
         plan = read_sealed(store, f"{run}/{PLAN}")
     except ArtifactError:

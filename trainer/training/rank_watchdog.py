@@ -1,9 +1,10 @@
 """Whether the other ranks live, and what is told where one is lost.
 
-A rank whose process ends closes its connections, so that the others' next collective fails, with a message that names a port.
-One whose machine or cable is gone says nothing: others would wait for it for days, as they do for a rank that prepares data.
-So every rank shows life in the store by which the ranks have met (MASTER_ADDR, MASTER_PORT), and leaves word there of the error
-that ends it. Who hears nothing of another rank for `SILENT_SECONDS` ends as a kill would end it: its collective waits on.
+A rank whose process ends closes its connections, so that the others' next collective fails, with a message that names a
+port. One whose machine or cable is gone says nothing: others would wait for it for days, as they do for a rank that
+prepares data. So every rank shows life in the store by which the ranks have met (MASTER_ADDR, MASTER_PORT), and leaves
+word there of the error that ends it. Who hears nothing of another rank for `SILENT_SECONDS` ends as a kill would end
+it: its collective waits on.
 """
 
 import json
@@ -67,16 +68,22 @@ class Peers:
 
     def leave_word(self, error: Exception) -> None:
         """Tell the others which error of its own ends this rank, if none has left word before."""
-        told = {"message": f"{self._name(self._rank)} ended with {type(error).__name__}: {error}", "status": exit_status(error)}
+        told = {
+            "message": f"{self._name(self._rank)} ended with {type(error).__name__}: {error}",
+            "status": exit_status(error),
+        }
         _in_time(lambda: self._store.compare_set(WORD, "", json.dumps(told)))
 
     def explain(self, error: Exception) -> RankLost:
-        """What is behind a connection that broke: an error that another rank has told, or one that is silent from now on."""
+        """What is behind a connection that broke: an error that another rank has told, or one that is silent from now
+        on.
+        """
         word = _in_time(self._read_word)
         if word is None:
             lost = _in_time(self._call_roll)
             word = self._find_lost([0] if lost is None else lost) or {
-                "message": f"the connection to another rank broke, though all of them live: {error}", "status": EXIT_CRASHED
+                "message": f"the connection to another rank broke, though all of them live: {error}",
+                "status": EXIT_CRASHED
             }  # fmt: skip
         return RankLost(word["message"], word["status"])
 
@@ -88,9 +95,9 @@ class Peers:
         if not ranks:
             return None
         message = (
-            f"{', '.join(map(self._name, ranks))} {'is' if len(ranks) == 1 else 'are'} lost: the process was killed, or its "
-            "machine or the network to it is gone; start the same command again on every machine: it continues from the last "
-            "checkpoint"
+            f"{', '.join(map(self._name, ranks))} {'is' if len(ranks) == 1 else 'are'} lost: the process was killed, "
+            "or its machine or the network to it is gone; start the same command again on every machine: it continues "
+            "from the last checkpoint"
         )
         told = {"message": message, "status": EXIT_PREEMPTED}
         _in_time(lambda: self._store.compare_set(WORD, "", json.dumps(told)))
@@ -171,7 +178,9 @@ def leave_peers() -> None:
 
 @contextmanager
 def explaining_lost_ranks() -> Iterator[None]:
-    """Raise `RankLost` in the place of what a library says when another rank is gone; tell the others of any other error."""
+    """Raise `RankLost` in the place of what a library says when another rank is gone; tell the others of any other
+    error.
+    """
     try:
         yield
     except (RankLost, Preempted):
@@ -186,7 +195,9 @@ def explaining_lost_ranks() -> Iterator[None]:
 
 
 def _is_broken_connection(error: Exception) -> bool:
-    """Whether a collective failed because of another rank. Gloo has no class for that; its messages begin with its files."""
+    """Whether a collective failed because of another rank. Gloo has no class for that; its messages begin with its
+    files.
+    """
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo/transport/" in str(error))
 
 

@@ -31,7 +31,8 @@ ENDED = "end"
 """The kind of the last record of a run that was trained to its end."""
 
 SCHEDULE = "schedule"
-"""The kind of the record of the learning rates that a run plans: its `rates` are pairs of a step and the rate after it."""
+"""The kind of the record of the learning rates that a run plans: its `rates` are pairs of a step and the rate after it.
+"""
 
 NAMED = 5
 """Damaged and missing lines that are named."""
@@ -54,12 +55,16 @@ def _tell_cut(store: Store, run: str, last: int) -> None:
     """Warn of records that end with a step before the end of a run that is finished, or before a step that is saved."""
     place = store.path(f"{run}/{METRICS}")
     if store.exists(f"{run}/{FINAL}/{MANIFEST}"):
-        log.warning("%s ends with step %d, before the end of its run, which is finished: records are missing", place, last)
+        log.warning(
+            "%s ends with step %d, before the end of its run, which is finished: records are missing", place, last
+        )
         return
     with suppress(ArtifactError):  # a damaged pointer is told of by who goes where it leads
         pointer = read_pointer(store, f"{run}/{LAST}")
         if pointer is not None and pointer.step > last:
-            log.warning("%s ends with step %d, before step %d, which is saved: records are missing", place, last, pointer.step)
+            log.warning(
+                "%s ends with step %d, before step %d, which is saved: records are missing", place, last, pointer.step
+            )
 
 
 def open_line(store: Store, run: str, line: bytes) -> dict[str, Any] | None:
@@ -74,15 +79,18 @@ def open_line(store: Store, run: str, line: bytes) -> dict[str, Any] | None:
 
 
 def intact_lines(store: Store, run: str, content: bytes) -> dict[int, bytes]:
-    """The lines of a run's records that match their checksums, without their ends, by the numbers that were written with them.
+    """The lines of a run's records that match their checksums, without their ends, by the numbers that were written
+    with them.
 
-    They are in the order of those numbers; of two with the same number the later one counts. What is damaged is told of by its
-    place in the file, what is missing by the number of the record after it. A last line that a kill or a power loss cut short
-    is left out without a word.
+    They are in the order of those numbers; of two with the same number the later one counts. What is damaged is told of
+    by its place in the file, what is missing by the number of the record after it. A last line that a kill or a power
+    loss cut short is left out without a word.
     """
     key = f"{run}/{METRICS}"
     *lines, rest = content.split(b"\n")
-    lines += [last for last in (rest, rest[:-1]) if sealed_number(key, last)]  # only its end is missing, or another character
+    lines += [
+        last for last in (rest, rest[:-1]) if sealed_number(key, last)
+    ]  # only its end is missing, or another character
     numbers = [sealed_number(key, line) for line in lines]
     if damaged := [str(place) for place, number in enumerate(numbers, start=1) if number is None]:
         log.warning(
@@ -139,7 +147,9 @@ def for_terminals() -> logging.Handler:
 
 
 class AsEvents(logging.Handler):
-    """Sends records as events to standard output: not more than a server can show, with the rank if there are several."""
+    """Sends records as events to standard output: not more than a server can show, with the rank if there are
+    several.
+    """
 
     def __init__(self, rank: int | None = None) -> None:
         super().__init__()
@@ -166,7 +176,9 @@ class AsEvents(logging.Handler):
 
     def _tell_left_out(self) -> None:
         if self._left_out:
-            self._send("INFO", __name__, f"{self._left_out} lines are left out here; the run's folder has them, in {LOGS}")
+            self._send(
+                "INFO", __name__, f"{self._left_out} lines are left out here; the run's folder has them, in {LOGS}"
+            )
         self._left_out = 0
 
     def _send(self, level: str, logger: str, message: str) -> None:
@@ -177,7 +189,8 @@ class AsEvents(logging.Handler):
 def kept_log(store: Store, run: str, rank: int) -> Iterator[None]:
     """Keep every record of a rank in the run's folder too, after those of the starts before this one.
 
-    A remote store has them when the block ends, and the first rank's whenever the run's other records are sent (runlog.py).
+    A remote store has them when the block ends, and the first rank's whenever the run's other records are sent
+    (runlog.py).
     """
     key = f"{run}/{LOGS}/rank-{rank}.log"
     if store.local is None:

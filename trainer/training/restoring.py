@@ -32,8 +32,8 @@ def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler:
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError, SafetensorError) as error:
         reason = in_one_line(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
         raise ArtifactError(
-            f"{folder}: {STATE} and {OPTIMIZER} do not fit the model that is trained ({reason}); move that folder away to "
-            "continue from the checkpoint before it"
+            f"{folder}: {STATE} and {OPTIMIZER} do not fit the model that is trained ({reason}); move that folder away "
+            "to continue from the checkpoint before it"
         ) from error
 
 
@@ -50,7 +50,8 @@ def _restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler
             name, _, moment = key.rpartition("/")
             state.setdefault(name, {})[moment] = moments.read(key)
         set_optimizer_state_dict(objective, optimizer, {"state": state, "param_groups": groups}, options=FULL)
-    else:  # torch's function needs a tensor to know the device by, and an optimizer without any has its groups' settings only
+    # torch's function needs a tensor to know the device by, and an optimizer without any has its groups' settings only
+    else:
         for group, settings in zip(optimizer.param_groups, groups, strict=True):
             group.update({name: value for name, value in settings.items() if name != "params"})
     schedule.load_state_dict(saved["settings"]["schedule"])
@@ -85,8 +86,8 @@ def parameter_names(objective: nn.Module) -> dict[torch.Tensor, str]:
 def require_groups(groups: list[Group], objective: nn.Module, optimizer: torch.optim.Optimizer, place: Path) -> None:
     """Raise `ValueError` if groups saved in `place` are not of the parameters that an optimizer has.
 
-    Raises `ArtifactError` if they are, but divided otherwise, as by another version that decays others: their settings would
-    be those of the wrong group.
+    Raises `ArtifactError` if they are, but divided otherwise, as by another version that decays others: their settings
+    would be those of the wrong group.
     """
     names = parameter_names(objective)
     now = {names[p]: number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}

@@ -76,8 +76,8 @@ def roll_back(session: Session, store: Store, run: str, workload: Workload) -> N
     checkpoint = runtime.on_first(lambda: find_checkpoint(store, run, total_steps=session.plan.total_steps))
     if checkpoint is None:
         raise RunError(
-            f"training has diverged before its first checkpoint: the gradients of {state.attempts - state.step} batches were "
-            "not finite; lower training.learning_rate"
+            f"training has diverged before its first checkpoint: the gradients of {state.attempts - state.step} "
+            "batches were not finite; lower training.learning_rate"
         )
     folder = fetch_artifact(store, f"{run}/{checkpoint}", CHECKPOINT_KIND)
     if is_sharded(session.model):
@@ -104,7 +104,9 @@ def find_fork(store: Store, run: Run) -> dict[str, str] | None:
         problems = "; ".join(damaged.values()) or "train it first, or leave `resume` out"
         raise RunError(f"{store.path(run.origin)} has no checkpoint to fork from: {problems}")
     if damaged:
-        log.warning("%s: starting from %s instead", "; ".join(damaged.values()), store.path(f"{run.origin}/{checkpoint}"))
+        log.warning(
+            "%s: starting from %s instead", "; ".join(damaged.values()), store.path(f"{run.origin}/{checkpoint}")
+        )
     return {"run": run.origin, "checkpoint": checkpoint}
 
 
@@ -127,8 +129,8 @@ def train(
 ) -> ArtifactRef:
     """Train to the end and publish the final model; continues from the newest checkpoint, reuses a finished run.
 
-    Called by every rank. `data` defaults to preparing it here, on rank 0; `expected` is a plan that must come out the same.
-    Raises `RunError` if the run's folder or the plan disagree with the job.
+    Called by every rank. `data` defaults to preparing it here, on rank 0; `expected` is a plan that must come out the
+    same. Raises `RunError` if the run's folder or the plan disagree with the job.
     """
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     store = Store(job.store)
@@ -187,7 +189,9 @@ def _train(
     training, accelerator, plan = job.training, runtime.accelerator, workload.plan
     checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key, run.fingerprint, plan.total_steps))
     runtime.on_first(lambda: _tell_published_again(store, run, checkpoint))
-    folder = patiently(lambda: fetch_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND)) if checkpoint else None
+    folder = (
+        patiently(lambda: fetch_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND)) if checkpoint else None
+    )
     if folder and (computed := read_computed(folder)):
         keep_threads(computed, runtime)
     environment = describe_environment(runtime.device, runtime.ranks, training.precision)
@@ -205,7 +209,9 @@ def _train(
         compile_objective(objective, model, runtime, workload.read_batch(state.attempts, runtime.rank))
     if checkpoint:
         store.release(f"{run.key}/{checkpoint}")
-        log.info("continuing from %s at step %d of %d", store.path(f"{run.key}/{checkpoint}"), state.step, plan.total_steps)
+        log.info(
+            "continuing from %s at step %d of %d", store.path(f"{run.key}/{checkpoint}"), state.step, plan.total_steps
+        )
     batches = batches_from(state.attempts, partial(workload.read_batch, rank=runtime.rank), runtime.device)
     peak = peak_flops(runtime.device, training.precision) * runtime.ranks
     # A sharded model's optimizer has its state where the weights are, which need not be the device.
@@ -220,7 +226,8 @@ def _train(
             runlog = stack.enter_context(RunLog(store, run.key, state.step, told, constant, lease.check, trackers))
         arguments = (
             store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
-            lease.check if runtime.rank == 0 else lambda: None, lambda step: ended_epoch(step, plan), training.keep_epochs,
+            lease.check if runtime.rank == 0 else lambda: None, lambda step: ended_epoch(step, plan),
+            training.keep_epochs,
             workload.base if runtime.rank == 0 else None,
         )  # fmt: skip
         if is_sharded(model):
@@ -241,18 +248,22 @@ def _train(
 
 
 def _tell_published_again(store: Store, run: Run, checkpoint: str | None) -> None:
-    """Warn that a published final model is replaced by another form of it, or that no checkpoint is left to make it of."""
+    """Warn that a published final model is replaced by another form of it, or that no checkpoint is left to make it
+    of.
+    """
     with suppress(ArtifactError):  # a warning tells of a damaged one already
         final = final_manifest(store, run.key)
         if final is None:
             return
         if (form := final_form(final)) != run.form:
             log.warning(
-                "%s is published again in the form %s, in place of %s: whoever reads it, such as the champion of a name, gets "
-                "that form", store.path(f"{run.key}/{FINAL}"), run.form, form,
+                "%s is published again in the form %s, in place of %s: whoever reads it, such as the champion of a "
+                "name, gets that form", store.path(f"{run.key}/{FINAL}"), run.form, form,
             )  # fmt: skip
         if checkpoint is None:
-            log.warning("%s has no checkpoint left to publish its final model from: it is trained again", store.path(run.key))
+            log.warning(
+                "%s has no checkpoint left to publish its final model from: it is trained again", store.path(run.key)
+            )
 
 
 def _require_base(start: Path | None, workload: Workload) -> None:
@@ -275,9 +286,17 @@ def _constant_curves(schedule: Any, plan: Plan) -> set[str]:
 
 
 def _publish(
-    job: TrainingJob, store: Store, run: Run, workload: Workload, model: PreTrainedModel, state: TrainState, lease: Lease
+    job: TrainingJob,
+    store: Store,
+    run: Run,
+    workload: Workload,
+    model: PreTrainedModel,
+    state: TrainState,
+    lease: Lease,
 ) -> ArtifactRef:
-    """Publish the final model, as `from_pretrained` loads it: the last, or the best if the job says so and there is one."""
+    """Publish the final model, as `from_pretrained` loads it: the last, or the best if the job says so and there is
+    one.
+    """
     best = find_best(store, run.key, state) if job.training.final == "best" else None
     if best is not None:
         log.info("the final model is the best one, of step %d", best)

@@ -19,11 +19,13 @@ log = logging.getLogger(__name__)
 
 
 class RunLog:
-    """Appends records to a run's metrics.jsonl, and shows their figures in TensorBoard, beside the `job`'s hyperparameters.
+    """Appends records to a run's metrics.jsonl, and shows their figures in TensorBoard, beside the `job`'s
+    hyperparameters.
 
-    Records from after the step that a run resumes at are dropped first, and damaged ones; all of them if it begins anew. A save
-    is told before it begins. If that is not among them when a run resumes there, some are lost: then a number is left out, so
-    that every reader can tell. `constant` names curves that never change in this run: TensorBoard is not shown those.
+    Records from after the step that a run resumes at are dropped first, and damaged ones; all of them if it begins
+    anew. A save is told before it begins. If that is not among them when a run resumes there, some are lost: then a
+    number is left out, so that every reader can tell. `constant` names curves that never change in this run:
+    TensorBoard is not shown those.
     """
 
     def __init__(
@@ -75,7 +77,9 @@ class RunLog:
         self._board.rewind(step)
 
     def _keep(self, step: int, content: bytes) -> None:
-        """Keep the intact records up to a step. It is looked for from the end, so that the time hardly grows with the run."""
+        """Keep the intact records up to a step. It is looked for from the end, so that the time hardly grows with the
+        run.
+        """
         lines = intact_lines(self._store, self._run, content)
         while lines:
             number, line = lines.popitem()
@@ -91,7 +95,9 @@ class RunLog:
         self._path = self._store.fetch(self._key)
 
     def _tells_save(self, lines: dict[int, bytes], step: int) -> bool:
-        """Whether records end with the save of a step, which is told before it begins, and what else came of that step."""
+        """Whether records end with the save of a step, which is told before it begins, and what else came of that
+        step.
+        """
         for line in reversed(lines.values()):
             record = open_line(self._store, self._run, line)
             if record is None or record["step"] < step:

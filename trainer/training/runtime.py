@@ -68,8 +68,8 @@ class Runtime:
     def on_first(self, work: Callable[[], T], most: float | None = None) -> T:
         """Do something on rank 0 only, however long it takes, and give every rank its result.
 
-        What passes by itself is waited for there, `most` seconds if that is given (outages.py). Where it fails or is stopped,
-        the other ranks end too, with `FirstRankFailed` or `StopRequested`.
+        What passes by itself is waited for there, `most` seconds if that is given (outages.py). Where it fails or is
+        stopped, the other ranks end too, with `FirstRankFailed` or `StopRequested`.
         """
         if self.ranks == 1:
             return patiently(work, most=most)
@@ -93,9 +93,9 @@ class Runtime:
     def on_each(self, work: Callable[[], T], tell: Callable[[str], object] = log.warning) -> list[T]:
         """Do something on every rank, and give every rank the results of all, in the order of the ranks.
 
-        What passes by itself is waited for on each, which tells of it, as the others know nothing of that. Where the store
-        refuses it, on one rank or more, every rank raises the same `StorageError`. Where it fails otherwise, the other ranks
-        raise `RankLost`, which tells of it.
+        What passes by itself is waited for on each, which tells of it, as the others know nothing of that. Where the
+        store refuses it, on one rank or more, every rank raises the same `StorageError`. Where it fails otherwise, the
+        other ranks raise `RankLost`, which tells of it.
         """
         told: tuple[Any, str | None, int, bool] = (None, None, 0, True)
         failure: Exception | None = None
@@ -132,7 +132,9 @@ class Runtime:
         return bool(self.sum(torch.tensor(int(flag))))
 
     def wait_for_all(self) -> None:
-        """Wait until every rank has come here, for days if need be: what a device's collectives wait for ends in minutes."""
+        """Wait until every rank has come here, for days if need be: what a device's collectives wait for ends in
+        minutes.
+        """
         self.any(False)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
@@ -168,22 +170,26 @@ def planned_ranks(processes: int | None, device: str = "auto") -> int:
 
 
 def start_runtime(precision: str, device: str = "auto", deterministic: bool = False) -> Runtime:
-    """Join the other ranks, if a launcher started several, and compute with as many threads as there are cores for each.
+    """Join the other ranks, if a launcher started several, and compute with as many threads as there are cores for
+    each.
 
-    OMP_NUM_THREADS says otherwise. Raises `ConfigError` if it is no number, or if accelerate's configuration contradicts the
-    precision or the device, `DeviceError` if it started fewer processes than it was asked for.
+    OMP_NUM_THREADS says otherwise. Raises `ConfigError` if it is no number, or if accelerate's configuration
+    contradicts the precision or the device, `DeviceError` if it started fewer processes than it was asked for.
     """
     choose_algorithms(deterministic)
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
     if launched and launched != MIXED_PRECISION[precision]:
         raise ConfigError(
-            f"accelerate's configuration says mixed precision {launched!r}, the job's training.precision is {precision!r}; "
-            f"make them the same{' (`no` is what accelerate says where nothing is set)' if launched == 'no' else ''}"
+            f"accelerate's configuration says mixed precision {launched!r}, the job's training.precision is "
+            f"{precision!r}; make them the "
+            f"same{' (`no` is what accelerate says where nothing is set)' if launched == 'no' else ''}"
         )
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower()
     on_cpu = use_cpu in ("1", "true", "yes")
     if on_cpu and device == "gpu":
-        raise ConfigError("accelerate's configuration says use_cpu, the job's training.device is 'gpu'; make them the same")
+        raise ConfigError(
+            "accelerate's configuration says use_cpu, the job's training.device is 'gpu'; make them the same"
+        )
     cpu = on_cpu or not count_gpus(device)
     if device == "cpu" and use_cpu in ("0", "false") and torch.cuda.is_available():
         raise ConfigError(
@@ -203,7 +209,9 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
         torch.set_num_threads(threads_asked_for() or cores_per_rank())
     kinds = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU}
     if accelerator.distributed_type not in kinds:
-        raise ConfigError(f"accelerate's configuration asks for {accelerator.distributed_type.value}; only DDP is supported")
+        raise ConfigError(
+            f"accelerate's configuration asks for {accelerator.distributed_type.value}; only DDP is supported"
+        )
     if accelerator.num_processes == 1:
         return Runtime(accelerator, None)
     runtime = Runtime(accelerator, dist.new_group(backend="gloo", timeout=LONG_WAIT))
@@ -212,7 +220,8 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
 
 
 def choose_algorithms(deterministic: bool) -> None:
-    """Have PyTorch take the algorithms that give the same bits every time, or the fastest; before a GPU computes anything.
+    """Have PyTorch take the algorithms that give the same bits every time, or the fastest; before a GPU computes
+    anything.
 
     Those of cuBLAS need workspaces of their own (NVIDIA's documentation of cuBLAS, "Results reproducibility").
     """
@@ -241,8 +250,8 @@ def wrap_objective(
 ) -> torch.nn.Module:
     """Put a model with its loss on the device, and among its ranks.
 
-    Of several ranks, DDP must be told if the loss does not reach every parameter (a pooler that a head does not read, say);
-    a micro-batch is tried to see that.
+    Of several ranks, DDP must be told if the loss does not reach every parameter (a pooler that a head does not read,
+    say); a micro-batch is tried to see that.
     """
     accelerator = runtime.accelerator
     if runtime.ranks > 1:
@@ -261,7 +270,9 @@ def wrap_objective(
 
 
 def seed_everything(seed: int, attempt: int, rank: int) -> None:
-    """Make what follows (dropout) a pure function of seed, step attempt and rank, so no generator state need be kept."""
+    """Make what follows (dropout) a pure function of seed, step attempt and rank, so no generator state need be
+    kept.
+    """
     key = stable_key(seed, "rng", attempt, rank)
     random.seed(key)
     np.random.seed(key % 2**32)
@@ -280,8 +291,9 @@ def require_shared(store: Store, runtime: Runtime) -> None:
         store.delete(probe)
     if blind:
         raise StorageError(
-            f"the store {store.url} is not shared: rank {', '.join(map(str, blind))} of {runtime.ranks} cannot see {probe}, "
-            "which rank 0 has written there; name a folder or a bucket that all machines of this run see under the same name"
+            f"the store {store.url} is not shared: rank {', '.join(map(str, blind))} of {runtime.ranks} cannot see "
+            f"{probe}, which rank 0 has written there; name a folder or a bucket that all machines of this run see "
+            "under the same name"
         )
 
 
@@ -320,8 +332,8 @@ def keep_threads(recorded: Computed, runtime: Runtime) -> None:
     if runtime.rank == 0:
         reason = f"{THREADS} says so" if asked else f"a rank has no more cores; {THREADS}={before} keeps them, slowly"
         log.warning(
-            "until this checkpoint the run was computed with %d threads, from now on with %d (%s): what comes out equals "
-            "that of an uninterrupted run to rounding, not to the last bit",
+            "until this checkpoint the run was computed with %d threads, from now on with %d (%s): what comes out "
+            "equals that of an uninterrupted run to rounding, not to the last bit",
             before, now, reason,
         )  # fmt: skip
 

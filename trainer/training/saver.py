@@ -1,8 +1,8 @@
 """Copies of tensors in host memory that is kept from one snapshot to the next.
 
-Filling memory that is new takes several times as long (the system hands it out page by page), and a GPU copies fastest to
-memory that is page-locked. PyTorch's own page-locked memory comes in powers of two, up to twice what is asked for; here it is
-taken from the system as a whole, and locked as it is.
+Filling memory that is new takes several times as long (the system hands it out page by page), and a GPU copies fastest
+to memory that is page-locked. PyTorch's own page-locked memory comes in powers of two, up to twice what is asked for;
+here it is taken from the system as a whole, and locked as it is.
 
 Snapshots of the training state at a step boundary, for the background writer.
 
@@ -60,7 +60,9 @@ class HostCopies:
         self._rooms: dict[str, _Room] = {}
 
     def take(self, kind: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copies of tensors, over those of the same kind that were taken before; tied weights go on sharing their memory."""
+        """Copies of tensors, over those of the same kind that were taken before; tied weights go on sharing their
+        memory.
+        """
         places = {name: (tensor.data_ptr(), tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
         distinct = {place: tensors[name] for name, place in places.items()}
         layout = [(tensor.shape, tensor.dtype) for tensor in distinct.values()]
@@ -101,7 +103,9 @@ def _lock(memory: mmap.mmap) -> int | None:
     address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
     status = torch.cuda.cudart().cudaHostRegister(address, len(memory), 0)
     if status.value:
-        log.info("checkpoints: %d bytes cannot be page-locked (CUDA error %d): saves stall longer", len(memory), status.value)
+        log.info(
+            "checkpoints: %d bytes cannot be page-locked (CUDA error %d): saves stall longer", len(memory), status.value
+        )
         with suppress(RuntimeError):  # the error is told to whoever computes next
             torch.zeros(1, device="cuda").add_(1)
         return None
@@ -118,7 +122,9 @@ class Snapshot:
     settings: dict[str, Any]
     epoch: int | None
     stretches: dict[str, Stretch] = field(default_factory=dict)
-    """The rows that this rank has of what is divided among the ranks, by name: of weights, and of the optimizer's tensors."""
+    """The rows that this rank has of what is divided among the ranks, by name: of weights, and of the optimizer's
+    tensors.
+    """
 
     def size(self) -> int:
         """Bytes of its tensors, which are nearly all that it takes on disk; tied weights count once."""
@@ -163,7 +169,9 @@ def take_snapshot(
         return Snapshot(state.model_copy(), weights, copies.take("optimizer", moments), settings, epoch)
     model_part, optimizer_part = own_part(own_tensors(model)), own_part(moments)
     weights, moments = copies.take("weights", model_part.tensors), copies.take("optimizer", optimizer_part.tensors)
-    return Snapshot(state.model_copy(), weights, moments, settings, epoch, model_part.stretches | optimizer_part.stretches)
+    return Snapshot(
+        state.model_copy(), weights, moments, settings, epoch, model_part.stretches | optimizer_part.stretches
+    )
 
 
 MAX_FAILED_SAVES = 3
@@ -179,10 +187,10 @@ class Commit(NamedTuple):
 class Saver:
     """Writes snapshots in a background thread, one at a time, and keeps what is to be kept.
 
-    A save that meets what passes by itself is tried again, in the background, as long as `patience` says; then it is an error.
-    One that fails otherwise is reported, and training goes on to the next one: `MAX_FAILED_SAVES` of them in a row, or the last
-    one of all, are an error. What is committed is never written again, but for a step that was saved unmeasured: after the
-    commit only its pointers are tried again, and what cannot be deleted stays until later.
+    A save that meets what passes by itself is tried again, in the background, as long as `patience` says; then it is an
+    error. One that fails otherwise is reported, and training goes on to the next one: `MAX_FAILED_SAVES` of them in a
+    row, or the last one of all, are an error. What is committed is never written again, but for a step that was saved
+    unmeasured: after the commit only its pointers are tried again, and what cannot be deleted stays until later.
     """
 
     def __init__(
@@ -203,7 +211,8 @@ class Saver:
 
         `check` is called before each commit, and raises if this process may no longer write to the run.
 
-        `ended` says which epoch ends with a step: its checkpoint is kept, or, with `keep_epochs`, those of the newest so many.
+        `ended` says which epoch ends with a step: its checkpoint is kept, or, with `keep_epochs`, those of the newest
+        so many.
         """
         self._store, self._run, self._model, self._extra = store, run, model, extra
         self._fingerprint, self._keep_last, self._figure, self._check = fingerprint, keep_last, figure, check
@@ -218,8 +227,8 @@ class Saver:
     def save(self, take: Callable[[HostCopies], Snapshot]) -> Commit | None:
         """Take a snapshot and start writing it, once the save before it is over: the copies are the same memory.
 
-        Returns the commit of the save before; None if that failed or there was none. Raises `StorageError` once too many in a
-        row have failed, or if what should pass did not in time.
+        Returns the commit of the save before; None if that failed or there was none. Raises `StorageError` once too
+        many in a row have failed, or if what should pass did not in time.
         """
         try:
             commit = self.drain()
@@ -252,7 +261,9 @@ class Saver:
         except StorageError as failure:
             if error is None:
                 raise
-            log.warning("the last checkpoint could not be saved: %s", failure)  # the error that ends training tells more
+            log.warning(
+                "the last checkpoint could not be saved: %s", failure
+            )  # the error that ends training tells more
         finally:
             self._pool.shutdown()
 
@@ -274,7 +285,8 @@ class Saver:
             self._write_settings(snapshot, folder)
             self._check()
             self._make_room(state)
-            # It is committed when this returns: by the rename in store/local.py, or the manifest's upload in store/remote.py.
+            # It is committed when this returns: by the rename in store/local.py, or the manifest's upload in
+            # store/remote.py.
             publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._fingerprint, self._details(state))
         self._unmarked.append((state, snapshot.epoch))
 
@@ -296,7 +308,9 @@ class Saver:
             self._store.delete(f"{self._run}/{LAST}")
 
     def _mark(self) -> None:
-        """Complete what is committed: the newest, and before it those whose pointers could not be written in their time."""
+        """Complete what is committed: the newest, and before it those whose pointers could not be written in their
+        time.
+        """
         self._check()
         newest, _ = self._unmarked[-1]
         while self._unmarked:
@@ -305,13 +319,17 @@ class Saver:
         self._retire(newest)
 
     def complete(self, state: TrainState) -> None:
-        """Point to the checkpoint that training continues from, in case a kill came between its commit and its pointers."""
+        """Point to the checkpoint that training continues from, in case a kill came between its commit and its
+        pointers.
+        """
         self._replaced = state.step if state.unmeasured else None
         self._point_out(state, self._ended_epoch(state, state.step))
         self._retire(state)
 
     def _ended_epoch(self, state: TrainState, step: int) -> int | None:
-        """The epoch that ends with a step; none as long as the step is unmeasured, as the epoch's pointer tells its figure."""
+        """The epoch that ends with a step; none as long as the step is unmeasured, as the epoch's pointer tells its
+        figure.
+        """
         return None if state.unmeasured and step == state.step else self._ended(step)
 
     def _point_out(self, state: TrainState, epoch: int | None) -> None:
@@ -332,7 +350,9 @@ class Saver:
             log.warning("checkpoints that are not needed any more stay for now: %s", error)
 
     def _delete_unneeded(self, state: TrainState) -> None:
-        """Delete checkpoints that are neither among the last, nor the best, nor a kept epoch's, and what was not committed."""
+        """Delete checkpoints that are neither among the last, nor the best, nor a kept epoch's, and what was not
+        committed.
+        """
         steps = committed_steps(self._store, self._run)
         ended = partial(self._ended_epoch, state)
         if self._keep_epochs is not None:

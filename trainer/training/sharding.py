@@ -1,7 +1,8 @@
 """Models whose weights, gradients and optimizer are divided among the ranks, by PyTorch's FSDP2.
 
-Each block, and what is outside of them, is a unit: its weights are gathered before they are used and let go of after. A rank
-keeps the rows `rows_of` of each weight. torch is called directly: accelerate's plugin gives DDP on a CPU without a word.
+Each block, and what is outside of them, is a unit: its weights are gathered before they are used and let go of after. A
+rank keeps the rows `rows_of` of each weight. torch is called directly: accelerate's plugin gives DDP on a CPU without a
+word.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,8 +24,8 @@ from trainer.models.outline import own_tensors
 from trainer.training.runtime import Runtime
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-"""What ranks that compute on a kind of device talk by. What lies in the host's memory, as the scaler of fp16 finds whether
-gradients there are finite, does not go by NCCL."""
+"""What ranks that compute on a kind of device talk by. What lies in the host's memory, as the scaler of fp16 finds
+whether gradients there are finite, does not go by NCCL."""
 
 COMPUTED_IN = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -47,7 +48,9 @@ class LocalPart(NamedTuple):
 
 @contextmanager
 def sharding_group(division: Division, runtime: Runtime) -> Iterator[None]:
-    """A process group of this process alone, for the length of a block, if a model is sharded and no launcher made one."""
+    """A process group of this process alone, for the length of a block, if a model is sharded and no launcher made
+    one.
+    """
     if division.sharding == "none" or dist.is_initialized():
         yield
         return
@@ -110,7 +113,9 @@ def let_go(model: nn.Module) -> None:
 
 @contextmanager
 def unsynchronised(objective: nn.Module, runtime: Runtime) -> Iterator[None]:
-    """Within an accumulation, ranks need not sum their gradients: each keeps those of the whole model until the last."""
+    """Within an accumulation, ranks need not sum their gradients: each keeps those of the whole model until the
+    last.
+    """
     model = sharded_model(objective)
     if model is None:
         with runtime.accelerator.no_sync(objective):
@@ -153,7 +158,9 @@ def local_rows(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def local_part(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> LocalPart:
-    """What this rank is to save of some tensors: its rows of those that are divided, and on rank 0 what every rank has."""
+    """What this rank is to save of some tensors: its rows of those that are divided, and on rank 0 what every rank
+    has.
+    """
     part = LocalPart({}, {})
     for name, tensor in tensors.items():
         stretch = stretch_of(name, tensor)
@@ -170,7 +177,9 @@ def stretch_of(name: str, tensor: torch.Tensor) -> Stretch | None:
     if rows is None:
         return None
     if len(local_rows(tensor)) != rows[1] - rows[0]:
-        raise RuntimeError(f"this rank holds {len(local_rows(tensor))} rows of {name}; expected are {rows[0]} to {rows[1]}")
+        raise RuntimeError(
+            f"this rank holds {len(local_rows(tensor))} rows of {name}; expected are {rows[0]} to {rows[1]}"
+        )
     return Stretch(rows[0], tuple(tensor.shape))
 
 

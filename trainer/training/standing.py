@@ -44,7 +44,9 @@ def is_alive(job: PipelineJob | PrepareJob | TunedJob) -> bool:
 
 
 def _last_step(store: Store, run: str) -> int:
-    """The step of the run's last checkpoint; 0 if it has none, or its pointer is damaged, which the next start mends."""
+    """The step of the run's last checkpoint; 0 if it has none, or its pointer is damaged, which the next start
+    mends.
+    """
     try:
         pointer = read_pointer(store, f"{run}/{LAST}")
     except ArtifactError:

@@ -28,8 +28,8 @@ MARK = "ns_steps"
 class Muon(torch.optim.Muon):
     """torch's, for weights of which some are stored with one row an input, not an output.
 
-    Jordan's rate grows with outputs / inputs, for which torch takes rows / columns: it is given such weights transposed, as
-    views of what it steps.
+    Jordan's rate grows with outputs / inputs, for which torch takes rows / columns: it is given such weights
+    transposed, as views of what it steps.
     """
 
     def __init__(self, matrices: list[nn.Parameter], transposed: set[nn.Parameter], **settings: Any) -> None:
@@ -103,14 +103,16 @@ def block_matrices(model: nn.Module) -> set[nn.Parameter]:
     }
     if not found:
         raise ConfigError(
-            "training.optimizer is muon, which is for the weight matrices of a model's repeated blocks, but none are trained "
-            "of this one; set training.optimizer to adamw"
+            "training.optimizer is muon, which is for the weight matrices of a model's repeated blocks, but none are "
+            "trained of this one; set training.optimizer to adamw"
         )
     return found
 
 
 class Outcome(NamedTuple):
-    """This rank's part of the step's mean loss (a sum over ranks gives it), the gradient's norm, and whether it counted."""
+    """This rank's part of the step's mean loss (a sum over ranks gives it), the gradient's norm, and whether it
+    counted.
+    """
 
     loss: torch.Tensor
     grad_norm: torch.Tensor
@@ -143,7 +145,9 @@ def make_optimizer(model: nn.Module, training: OptimizationConfig) -> torch.opti
     """The optimizer, which decays matrices only: biases, norms and what governs a recurrence are spared."""
     spared = spared_from_decay(model)
     matrices = block_matrices(model) - spared if training.optimizer == "muon" else set()
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter not in matrices]
+    parameters = [
+        parameter for parameter in model.parameters() if parameter.requires_grad and parameter not in matrices
+    ]
     groups = [
         {"params": [p for p in parameters if p not in spared], "weight_decay": training.weight_decay},
         {"params": [p for p in parameters if p in spared], "weight_decay": 0.0},
@@ -157,8 +161,9 @@ def make_optimizer(model: nn.Module, training: OptimizationConfig) -> torch.opti
 def spared_from_decay(model: nn.Module) -> set[nn.Parameter]:
     """The parameters that weight decay would pull away from where they belong, rather than keep small.
 
-    These are vectors, of whatever shape; biases and norms by name, as they are matrices where there is one for each expert
-    or head; the decay, skip and step of state-space models, as in their reference code (Gu & Dao, 2023), which marks them.
+    These are vectors, of whatever shape; biases and norms by name, as they are matrices where there is one for each
+    expert or head; the decay, skip and step of state-space models, as in their reference code (Gu & Dao, 2023), which
+    marks them.
     """
     spared = set()
     for module in model.modules():
@@ -201,7 +206,9 @@ def make_schedule(optimizer: torch.optim.Optimizer, training: OptimizationConfig
 
 
 def planned_rates(schedule: Any, total_steps: int, warmup_steps: int) -> list[tuple[int, float]]:
-    """The learning rate after each of some steps, as the schedule plans it: dense in the warm-up, then evenly spread."""
+    """The learning rate after each of some steps, as the schedule plans it: dense in the warm-up, then evenly
+    spread.
+    """
 
     def spread(first: int, last: int) -> set[int]:
         number = min(PLANNED, last - first) or 1
@@ -231,8 +238,8 @@ def train_step(
 ) -> Outcome:
     """Step on the mean loss over all targets of the global batch; `objective` gives a micro-batch's sum.
 
-    DDP and FSDP average gradients over ranks, so each rank's sum is scaled by ranks / targets; neither accumulation nor the
-    number of ranks changes the gradient.
+    DDP and FSDP average gradients over ranks, so each rank's sum is scaled by ranks / targets; neither accumulation nor
+    the number of ranks changes the gradient.
     """
     accelerator, ranks = runtime.accelerator, runtime.ranks
     loss = torch.zeros((), device=runtime.device)
@@ -245,7 +252,8 @@ def train_step(
         loss += share.detach()
     limit = float("inf") if max_grad_norm is None else max_grad_norm
     grad_norm = clip_gradients(objective, limit, runtime)
-    # The one wait for the device in a step: weights must not take in what is not finite. In fp16 the scaler sees to that.
+    # The one wait for the device in a step: weights must not take in what is not finite. In fp16 the scaler sees to
+    # that.
     skipped = not bool(torch.isfinite(grad_norm))
     if not skipped or accelerator.scaler is not None:
         optimizer.step()

@@ -6,8 +6,9 @@ A second record, for which training does not end: what cannot be written is warn
 
 Trackers that are shown what a run records: Trackio, Weights & Biases, MLflow, by accelerate's classes for them.
 
-Each keeps what it is told on this machine, unless its own environment variables say otherwise. A run that continues goes on
-under the same name there. For a tracker that fails training does not end: it is warned of, and told nothing more.
+Each keeps what it is told on this machine, unless its own environment variables say otherwise. A run that continues
+goes on under the same name there. For a tracker that fails training does not end: it is warned of, and told nothing
+more.
 """
 
 import importlib.util
@@ -111,11 +112,13 @@ BY_CORPUS = {"corpora": "loss", "corpora_bits_per_byte": "bits_per_byte"}
 class Board:
     """Writes a file of a run's folder for TensorBoard, for the length of a block.
 
-    What other files there show of steps after the one that the run resumes at is taken back. `constant` are the curves, such as
-    `train/learning_rate`, that never change in this run, and are left out.
+    What other files there show of steps after the one that the run resumes at is taken back. `constant` are the curves,
+    such as `train/learning_rate`, that never change in this run, and are left out.
     """
 
-    def __init__(self, folder: Path, step: int, job: Mapping[str, Any] | None = None, constant: Collection[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, step: int, job: Mapping[str, Any] | None = None, constant: Collection[str] = ()
+    ) -> None:
         self._folder, self._step, self._job, self._constant = folder, step, job, constant
         self._file: EventFileWriter | None = None
         self._told, self._turn = False, threading.Lock()
@@ -159,7 +162,9 @@ class Board:
 
     @contextmanager
     def _only_warned(self) -> Iterator[None]:
-        """Say once that the file cannot be written; what is shown later goes to another one, once there is room again."""
+        """Say once that the file cannot be written; what is shown later goes to another one, once there is room
+        again.
+        """
         try:
             yield
         except OSError as error:
@@ -199,7 +204,9 @@ def check_trackers(names: Sequence[Tracker]) -> None:
     """Raise `ConfigError` for a tracker that is not installed."""
     for name in names:
         if importlib.util.find_spec(PACKAGES[name]) is None:
-            raise ConfigError(f"tracking names {name}, which is not installed: pip install {PACKAGES[name]}, or leave it out")
+            raise ConfigError(
+                f"tracking names {name}, which is not installed: pip install {PACKAGES[name]}, or leave it out"
+            )
 
 
 class Trackers:
@@ -233,14 +240,18 @@ class Trackers:
         tracker.store_init_configuration(_settings(job))
 
     def _attempt(self, name: str, work: Callable[[], object]) -> None:
-        """Do something with a tracker. What it prints goes where this process prints, as its other threads print there too."""
+        """Do something with a tracker. What it prints goes where this process prints, as its other threads print there
+        too.
+        """
         try:
             work()
         except StopRequested:
             raise
         except Exception as error:  # each fails in its own way
             self._trackers.pop(name, None)
-            log.warning("tracking: %s fails, and is told nothing more: %s: %s", name, type(error).__name__, brief(error))
+            log.warning(
+                "tracking: %s fails, and is told nothing more: %s: %s", name, type(error).__name__, brief(error)
+            )
 
 
 def _trackio(project: str, run: str) -> Any:

@@ -26,7 +26,9 @@ ASKED = [
 ]
 
 
-SPACED = CHATML.replace("'\n' + message['content']", "': ' + message['content']").replace("assistant\n'", "assistant: '")
+SPACED = CHATML.replace("'\n' + message['content']", "': ' + message['content']").replace(
+    "assistant\n'", "assistant: '"
+)
 """With a space before what is said, which is read as the beginning of its first word."""
 
 
@@ -59,7 +61,9 @@ def said(encoder: ChatEncoder, conversation: list[Message]) -> str:
     ],
     ids=["chatml", "marked", "llama-2"],
 )
-def test_the_masked_tokens_are_the_assistants_words_and_what_ends_them(model: Path, template: str, expected: str) -> None:
+def test_the_masked_tokens_are_the_assistants_words_and_what_ends_them(
+    model: Path, template: str, expected: str
+) -> None:
     encoder = encoder_of(model, template)
     assert said(encoder, ASKED) == expected
 
@@ -74,7 +78,9 @@ def test_the_ids_are_those_of_apply_chat_template(model: Path, template: str) ->
 
 @pytest.mark.parametrize("template", [CHATML, MARKED, SPACED])
 @pytest.mark.parametrize("answer", ["\n\nHello", "\n hello", "  Hello", "Hello"])
-def test_what_stands_before_an_answer_is_read_as_it_is_when_a_model_is_asked(model: Path, template: str, answer: str) -> None:
+def test_what_stands_before_an_answer_is_read_as_it_is_when_a_model_is_asked(
+    model: Path, template: str, answer: str
+) -> None:
     encoder = encoder_of(model, template)
     found = encoder.encode([ASKED[0], Message("assistant", answer), *ASKED[2:]])
     asked = encoder.tokenizer.apply_chat_template(
@@ -97,7 +103,9 @@ def test_a_template_that_has_a_date_of_its_own_writes_that_when_it_is_trained_an
 
 
 def test_answers_that_a_template_does_not_mark_are_counted(model: Path) -> None:
-    last = MARKED.replace("{% if message['role'] == 'assistant' %}", "{% if message['role'] == 'assistant' and loop.last %}")
+    last = MARKED.replace(
+        "{% if message['role'] == 'assistant' %}", "{% if message['role'] == 'assistant' and loop.last %}"
+    )
     assert [encoder_of(model, template).encode(ASKED).unmarked for template in (CHATML, MARKED, last)] == [0, 0, 1]
     assert said(encoder_of(model, last), ASKED) == f"assistant{END}"
 
@@ -106,14 +114,18 @@ def test_a_tokenizer_that_reads_an_answer_otherwise_by_itself_is_told(tmp_path: 
     """It puts a space before every text."""
     folder = chat_model(tmp_path / "llama")
     PreTrainedTokenizerFast(tokenizer_object=unigram(), eos_token="</s>").save_pretrained(folder)
-    begins, ends = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + eos_token }}{% endfor %}", "{{ 'assistant: ' }}"
+    begins, ends = (
+        "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + eos_token }}{% endfor %}",
+        "{{ 'assistant: ' }}",
+    )
     encoder = encoder_of(folder, begins + "{% if add_generation_prompt %}" + ends + "{% endif %}")
     with pytest.raises(ValueError, match="an answer begins within a token of what the chat template writes before it"):
         encoder.encode(ASKED)
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "special", "keeps"), [(byte_level_bpe, True, True), (byte_level_bpe, False, True), (word_piece, True, False)]
+    ("tokenizer", "special", "keeps"),
+    [(byte_level_bpe, True, True), (byte_level_bpe, False, True), (word_piece, True, False)],
 )
 def test_the_bytes_of_answers_are_those_of_their_text_whatever_the_tokenizer_and_what_ends_them(
     tmp_path: Path, tokenizer: Callable[[], Tokenizer], special: bool, keeps: bool
@@ -177,9 +189,17 @@ def test_the_template_of_the_tokenizer_is_taken_and_saved(model: Path, tmp_path:
         ("no/such.jinja", ConfigError, "data.chat_template 'no/such.jinja' cannot be read: No such file or directory"),
         ("{{ strftime_now('%Y') }}" + CHATML, TokenizerError, "it writes the date of today (strftime_now), so that"),
         ("{{ ['a', 'b'] | random }}" + MARKED, TokenizerError, "takes something at random (the filter `random`)"),
-        ("{{ ['a'] | map('random') | list }}" + MARKED, TokenizerError, "takes something at random (the filter `random`)"),
+        (
+            "{{ ['a'] | map('random') | list }}" + MARKED,
+            TokenizerError,
+            "takes something at random (the filter `random`)",
+        ),
         ("{% set f = lipsum %}{{ f() }}" + MARKED, TokenizerError, "the chat template writes random text (lipsum)"),
-        ("{{ messages[0].get }}" + MARKED, TokenizerError, "writes where an object is in memory, which differs each time"),
+        (
+            "{{ messages[0].get }}" + MARKED,
+            TokenizerError,
+            "writes where an object is in memory, which differs each time",
+        ),
         ("{{ (messages[0].get | string)[-9:] }}" + MARKED, TokenizerError, "what is trained on would depend on chance"),
         (
             "{{ (dict.fromkeys('abcdefghijkl').keys() - ['a']) | join }}" + MARKED,
@@ -187,7 +207,11 @@ def test_the_template_of_the_tokenizer_is_taken_and_saved(model: Path, tmp_path:
             "what is trained on would depend on chance",
         ),
         ("{{ 'a' * 2500000000 }}" + MARKED, TokenizerError, "the chat template takes more than 2.0 GiB of memory"),
-        ("{{ 'a' * 3000000 }}" + MARKED, TokenizerError, "writes more than 1,050,752 characters of a conversation of 16"),
+        (
+            "{{ 'a' * 3000000 }}" + MARKED,
+            TokenizerError,
+            "writes more than 1,050,752 characters of a conversation of 16",
+        ),
         ("{{ messages", TokenizerError, "data.chat_template cannot be used, with a question and an answer"),
         (
             "{% for m in messages %}{{ messages | length ~ m.content ~ eos_token }}{% endfor %}",
@@ -209,7 +233,11 @@ def test_the_template_of_the_tokenizer_is_taken_and_saved(model: Path, tmp_path:
             TokenizerError,
             "writes '<|no_such_token|>', which is",
         ),
-        ("{% for m in messages %}{{ m.content | upper + eos_token }}{% endfor %}", TokenizerError, "does not write what"),
+        (
+            "{% for m in messages %}{{ m.content | upper + eos_token }}{% endfor %}",
+            TokenizerError,
+            "does not write what",
+        ),
     ],
 )
 def test_a_template_that_cannot_be_used_is_refused(

@@ -1,4 +1,6 @@
-"""What templates write, and where answers stand in it: as transformers renders each beginning of a conversation by itself."""
+"""What templates write, and where answers stand in it: as transformers renders each beginning of a conversation by
+itself.
+"""
 
 import os
 import signal

@@ -15,7 +15,9 @@ CHANCE = "{% if messages[0].content | length > 40 %}{{ (messages[0].get | string
 
 @pytest.mark.parametrize("template", [MARKED, CHANCE], ids=["steady", "by chance"])
 def test_a_damaged_set_becomes_what_it_was_or_stays_as_it_is(template: str, tmp_path: Path) -> None:
-    job = chat_job(write_chats(tmp_path), tmp_path / "store", chat_model(tmp_path / "llama"), data__chat_template=template)
+    job = chat_job(
+        write_chats(tmp_path), tmp_path / "store", chat_model(tmp_path / "llama"), data__chat_template=template
+    )
     folder = tmp_path / "store" / encode_conversations(job, silent()).key
     intact, manifest = (folder / "train.arrow").read_bytes(), (folder / "manifest.json").read_bytes()
     (folder / "train.arrow").write_bytes(intact[:-1])

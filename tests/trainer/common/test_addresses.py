@@ -42,7 +42,8 @@ SECRETS = [
 
 PLAIN = [
     "s3://bucket/prefix", "s3://bucket/part-?.jsonl", "http://host:8080/a@b/c", "abfs://container@account.dfs.core.windows.net/a",
-    "hf://datasets/owner/name@main/a.jsonl", "sftp://user@host/a", "https://host/a?version=3&page=2", "/a/b:c@d", "a@b", "",
+    "hf://datasets/owner/name@main/a.jsonl", "sftp://user@host/a", "https://host/a?version=3&page=2", "/a/b:c@d", "a@b",
+    "",
     "https://host:443?x=1", "memory://a/b",
     "github://org:repo@main/x", "zip://a.csv::abfs://c@account/x", "http://[::1]:9000/a@b", "file://C:/x@y",
     "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/my/a@b", "ftp://anonymous:anonymous@h/x",

@@ -147,9 +147,11 @@ def http(status: int) -> aiohttp.ClientResponseError:
     ("error", "passing"),
     [
         (answer(503, "SlowDown"), True), (answer(500, "InternalError"), True), (answer(429, "TooManyRequests"), True),
-        (answer(400, "IncompleteBody"), True), (answer(501, "NotImplemented"), False), (answer(403, "AccessDenied"), False),
+        (answer(400, "IncompleteBody"), True), (answer(501, "NotImplemented"), False),
+        (answer(403, "AccessDenied"), False),
         (http(502), True), (http(429), True), (http(401), False), (http(403), False), (http(410), False),
-        (aiohttp.ClientPayloadError(), True), (aiohttp.ServerDisconnectedError(), True), (aiohttp.InvalidURL("x:y"), False),
+        (aiohttp.ClientPayloadError(), True), (aiohttp.ServerDisconnectedError(), True),
+        (aiohttp.InvalidURL("x:y"), False),
         (ReadTimeoutError(endpoint_url="x"), True), (SSLError(endpoint_url="x", error="certificate"), False),
         (socket.gaierror(socket.EAI_AGAIN, "try again"), True), (socket.gaierror(socket.EAI_NONAME, "unknown"), False),
         (ConnectionResetError(), True), (TimeoutError(), True), (BrokenPipeError(errno.EPIPE, "pipe"), False),

@@ -46,7 +46,9 @@ def pretrain(job: PipelineJob) -> None:
 
 
 @pytest.fixture(scope="module")
-def store(raw: Path, prepared: tuple[Path, PreparedData], pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
+def store(
+    raw: Path, prepared: tuple[Path, PreparedData], pairs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Store:
     """A store with runs named base, twin (the same again), other, grown (with other raw files), tuned and retuned."""
     folder = tmp_path_factory.mktemp("compare")
     url = shutil.copytree(prepared[0], folder / "store")
@@ -112,7 +114,9 @@ def job_of(store: Store, run: str) -> dict[str, Any]:
     return {key: value for key, value in store.read_json(f"runs/{run}/config.json")["job"].items() if key != "run"}
 
 
-@pytest.mark.parametrize(("first", "second"), [("base", "other"), ("base", "grown"), ("other", "grown"), ("tuned", "retuned")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("base", "other"), ("base", "grown"), ("other", "grown"), ("tuned", "retuned")]
+)
 def test_the_fields_that_differ_and_no_others_are_shown(store: Store, first: str, second: str) -> None:
     one, two = (leaves(job_of(store, run)) for run in (first, second))
     expected = {path for path in one | two if one.get(path) != two.get(path)}
@@ -141,7 +145,9 @@ def test_changed_source_files_are_counted_and_named(store: Store) -> None:
     (removed,), (added,) = before.keys() - after.keys(), after.keys() - before.keys()
     (changed,) = [name for name in before.keys() & after.keys() if before[name] != after[name]]
     same = len(before.keys() & after.keys()) - 1
-    assert f"code, B against A: 1 added ({added}); 1 removed ({removed}); 1 changed ({changed}); {same} the same" in found
+    assert (
+        f"code, B against A: 1 added ({added}); 1 removed ({removed}); 1 changed ({changed}); {same} the same" in found
+    )
     assert "Not shown, for they are the same: docs." in found
     keys = [store.read_json(f"runs/{run}/config.json")["data"]["shards"][0]["key"] for run in ("base", "grown")]
     tokens = [store.read_json(f"{key}/manifest.json")["details"]["totals"]["tokens"] for key in keys]
@@ -174,7 +180,11 @@ def test_an_unfinished_run_is_compared_as_far_as_it_is(own: Store) -> None:
     assert cells(text, "steps") == ["3 of 6", "6 of 6"]
     assert "A: not evaluated." in text
     assert "parameters" not in text, "they are those of its last checkpoint, and the same"
-    twin = [r["loss"] for r in map(json.loads, own.read_bytes("runs/twin/metrics.jsonl").splitlines()) if r["kind"] == "train"]
+    twin = [
+        r["loss"]
+        for r in map(json.loads, own.read_bytes("runs/twin/metrics.jsonl").splitlines())
+        if r["kind"] == "train"
+    ]
     assert cells(text, "training loss, step 3") == [f"{twin[2]:.4f}"] * 2
     assert "training loss, step 6" not in text and "*" not in section(text, "Results")
 

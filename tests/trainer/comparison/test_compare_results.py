@@ -59,7 +59,11 @@ def test_a_cut_split_is_the_same_with_another_tokenizer_and_from_another_folder(
     one = measured("A", tmp_path / "store", bert, 0.5, **files(folder))
     two = measured("B", tmp_path / "store", gpt2, 0.4, **files(folder))
     three = measured("C", tmp_path / "other", gpt2, 0.3, max_length=24, **files(moved))
-    assert one.encoded and two.encoded and one.encoded.details["tokenizer_sha256"] != two.encoded.details["tokenizer_sha256"]
+    assert (
+        one.encoded
+        and two.encoded
+        and one.encoded.details["tokenizer_sha256"] != two.encoded.details["tokenizer_sha256"]
+    )
     assert note(one, two, three) == "* marks the best."
 
 
@@ -100,7 +104,9 @@ def test_a_file_whose_quotes_are_taken_as_text_has_other_examples(bert: Path, tm
 
 
 @pytest.mark.parametrize("cut", [True, False])
-def test_of_a_saved_data_set_the_share_counts_only_where_it_is_cut(cut: bool, bert: Path, gpt2: Path, tmp_path: Path) -> None:
+def test_of_a_saved_data_set_the_share_counts_only_where_it_is_cut(
+    cut: bool, bert: Path, gpt2: Path, tmp_path: Path
+) -> None:
     splits = {"train": rows(), "test": rows()[:20]} | ({} if cut else {"validation": rows()[20:40]})
     path = {"source": "disk", "path": saved_set(tmp_path, splits)}
     one = measured("A", tmp_path / "store", bert, 0.5, **path)
@@ -111,7 +117,14 @@ def test_of_a_saved_data_set_the_share_counts_only_where_it_is_cut(cut: bool, be
 
 def language_model(letter: str, loss: float, bits: float, tokenizer: str) -> ComparedRun:
     """A pretrained run, measured on a text with this tokenizer."""
-    score = {"loss": loss, "perplexity": 2.7**loss, "bits_per_byte": bits, "tokens": 90, "text_bytes": 300, "windows": 3}
+    score = {
+        "loss": loss,
+        "perplexity": 2.7**loss,
+        "bits_per_byte": bits,
+        "tokens": 90,
+        "text_bytes": 300,
+        "windows": 3,
+    }
     basis = TextBasis(
         held_out={"code": "ab"},
         shards=[f"code-{tokenizer}"],

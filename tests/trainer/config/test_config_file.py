@@ -26,7 +26,12 @@ def refused(config: Path, *words: str) -> str:
 
 
 def test_words_replace_what_the_file_says(config: Path) -> None:
-    words = ["training.max_steps=9", "training.learning_rate=2.5e-4", "training.compile=true", "training.save_every=null"]
+    words = [
+        "training.max_steps=9",
+        "training.learning_rate=2.5e-4",
+        "training.compile=true",
+        "training.save_every=null",
+    ]
     job = load_job(PipelineJob, str(config), [*words, "name=other"])
     assert (job.training.max_steps, job.training.learning_rate, job.name) == (9, 2.5e-4, "other")
     assert (job.training.compile, job.training.save_every) == (True, None)
@@ -113,7 +118,9 @@ def test_evaluation_without_held_out_text_is_refused(config: Path) -> None:
         ("evaluation.zzz=1", "evaluation.zzz: unknown key; known are batch, max_windows, during_training"),
     ],
 )  # fmt: skip
-def test_an_unknown_key_at_any_level_is_refused_with_the_one_that_was_meant(config: Path, word: str, expected: str) -> None:
+def test_an_unknown_key_at_any_level_is_refused_with_the_one_that_was_meant(
+    config: Path, word: str, expected: str
+) -> None:
     assert expected in refused(config, word)
 
 
@@ -167,7 +174,9 @@ def test_a_key_may_replace_one_that_was_merged_in_and_stand_again_elsewhere(tmp_
 
 
 def test_a_word_whose_value_has_a_key_twice_is_refused(config: Path) -> None:
-    assert "the key 'n_layer' stands twice" in refused(config, "model.config={model_type: gpt2, n_layer: 1, n_layer: 2}")
+    assert "the key 'n_layer' stands twice" in refused(
+        config, "model.config={model_type: gpt2, n_layer: 1, n_layer: 2}"
+    )
 
 
 def test_a_value_that_is_no_date_after_all_is_no_yaml(tmp_path: Path) -> None:
@@ -226,9 +235,11 @@ def test_no_field_is_explained_with_a_python_type() -> None:
 @pytest.mark.parametrize(
     ("said", "meant"),
     [
-        ("[SEP]", "[SEP]"), ("yes", "yes"), ("1e-3", "1e-3"), ("0123", "0123"), ("{a}", "{a}"), ("#x", "#x"), ("a #x", "a #x"),
+        ("[SEP]", "[SEP]"), ("yes", "yes"), ("1e-3", "1e-3"), ("0123", "0123"), ("{a}", "{a}"), ("#x", "#x"),
+        ("a #x", "a #x"),
         ("2026-01-02", "2026-01-02"), ("*", "*"), ("|", "|"), ("a: b", "a: b"), ('"', '"'), (" end ", "end"),
-        ("<|end|>", "<|end|>"), ('"#x"', "#x"), ("'null'", "null"), ('"\\n"', "\n"), ("null", None), ("", None), ("~", None),
+        ("<|end|>", "<|end|>"), ('"#x"', "#x"), ("'null'", "null"), ('"\\n"', "\n"), ("null", None), ("", None),
+        ("~", None),
     ],
 )  # fmt: skip
 def test_a_word_for_a_text_is_taken_as_it_stands(said: str, meant: str | None, config: Path) -> None:
@@ -241,8 +252,14 @@ def test_a_word_for_a_text_is_taken_as_it_stands(said: str, meant: str | None, c
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("evaluation.prompts=[yes]", """prompts.0: expected text, found true; in quotes it is text: "true" in a file"""),
-        ("evaluation.prompts=#x", """'#x' as a comment, which is nothing; a list of one text is 'evaluation.prompts=["#x"]'"""),
+        (
+            "evaluation.prompts=[yes]",
+            """prompts.0: expected text, found true; in quotes it is text: "true" in a file""",
+        ),
+        (
+            "evaluation.prompts=#x",
+            """'#x' as a comment, which is nothing; a list of one text is 'evaluation.prompts=["#x"]'""",
+        ),
         ("model.config.act=#x", """as a comment, which is nothing; in quotes it is text: 'model.config.act="#x"'"""),
         ("training.max_steps=[9]", "training.max_steps: expected a whole number, found the list [9]"),
     ],
@@ -257,6 +274,6 @@ def test_a_comment_for_a_number_is_not_told_to_be_text(config: Path) -> None:
 
 def test_a_setting_before_the_file_is_told_to_come_after_it(config: Path) -> None:
     assert refused(Path("training.max_steps=9"), str(config)) == (
-        "configuration training.max_steps=9 cannot be read: No such file or directory; the YAML file comes first, and then "
-        "settings such as this"
+        "configuration training.max_steps=9 cannot be read: No such file or directory; the YAML file comes first, and "
+        "then settings such as this"
     )

@@ -1,6 +1,7 @@
 """What is typed, and what is said: the whole message about each of some fifty mistakes.
 
-A message says where the mistake is, what was expected there and what was found, in words that need no look into a library.
+A message says where the mistake is, what was expected there and what was found, in words that need no look into a
+library.
 """
 
 from datetime import date
@@ -23,7 +24,9 @@ from trainer.kinds.pretraining.preflight import preflight
 
 
 class Said(NamedTuple):
-    """A mistake, the words that are typed after a good job's file, and the message; `{here}` is the folder of that file."""
+    """A mistake, the words that are typed after a good job's file, and the message; `{here}` is the folder of that
+    file.
+    """
 
     mistake: str
     typed: list[str]
@@ -56,8 +59,8 @@ TABLE = [
     Said(
         "credentials where no text is expected",
         ["data.corpora.0.paths=s3://AKIA:h0pe@bucket/raw"],
-        "ConfigError: configuration {here}/job.yaml: data.corpora.0.paths: expected a list, found 's3://***@bucket/raw'; "
-        "a list of one is [s3://***@bucket/raw]",
+        "ConfigError: configuration {here}/job.yaml: data.corpora.0.paths: expected a list, found "
+        "'s3://***@bucket/raw'; a list of one is [s3://***@bucket/raw]",
     ),
     Said(
         "credentials under a key that there is not",
@@ -67,19 +70,21 @@ TABLE = [
     Said(
         "a number in a list of texts",
         ["evaluation.prompts=[once, 1]"],
-        "ConfigError: configuration {here}/job.yaml: evaluation.prompts.1: expected text, found 1; in quotes it is text: "
+        "ConfigError: configuration {here}/job.yaml: evaluation.prompts.1: expected text, found 1; in quotes it is "
+        "text: "
         '"1" in a file, \'evaluation.prompts.1="1"\' on the command line',
     ),
     Said(
         "one text where a list is expected",
         ["data.corpora.0.paths=raw/*.txt"],
-        "ConfigError: configuration {here}/job.yaml: data.corpora.0.paths: expected a list, found 'raw/*.txt'; a list of "
-        "one is [raw/*.txt]",
+        "ConfigError: configuration {here}/job.yaml: data.corpora.0.paths: expected a list, found 'raw/*.txt'; a list "
+        "of one is [raw/*.txt]",
     ),
     Said(
         "an empty list",
         ["data.corpora.0.paths=[]"],
-        "ConfigError: configuration {here}/job.yaml: data.corpora.0.paths: expected at least 1 entry, found the list []",
+        "ConfigError: configuration {here}/job.yaml: data.corpora.0.paths: expected at least 1 entry, found the list "
+        "[]",
     ),
     Said(
         "a name that leads out of the store",
@@ -108,8 +113,8 @@ TABLE = [
     Said(
         "a language's name",
         ["card.language=[English]"],
-        "ConfigError: configuration {here}/job.yaml: card.language.0: expected an ISO 639 code, such as en, or code, or "
-        "multilingual, found 'English'",
+        "ConfigError: configuration {here}/job.yaml: card.language.0: expected an ISO 639 code, such as en, or code, "
+        "or multilingual, found 'English'",
     ),
     Said(
         "a value where keys are expected",
@@ -120,8 +125,8 @@ TABLE = [
     Said(
         "a value where a list of keys is expected",
         ["data.corpora.0=raw/*.txt"],
-        "ConfigError: configuration {here}/job.yaml: data.corpora.0: expected keys with values, found 'raw/*.txt'; known "
-        "keys are name, paths, format, text_field, separator, delimiter, quoting, max_bad_records",
+        "ConfigError: configuration {here}/job.yaml: data.corpora.0: expected keys with values, found 'raw/*.txt'; "
+        "known keys are name, paths, format, text_field, separator, delimiter, quoting, max_bad_records",
     ),
     Said(
         "a number for a model's configuration",
@@ -172,18 +177,20 @@ TABLE = [
     Said(
         "a precision that there is not",
         ["training.precision=fp8"],
-        "ConfigError: configuration {here}/job.yaml: training.precision: expected 'fp32', 'bf16' or 'fp16', found 'fp8'",
+        "ConfigError: configuration {here}/job.yaml: training.precision: expected 'fp32', 'bf16' or 'fp16', found "
+        "'fp8'",
     ),
     Said(
         "two characters for one",
         ["data.corpora.0.delimiter='||'"],
-        "ConfigError: configuration {here}/job.yaml: data.corpora.0.delimiter: expected at most 1 character, found '||'",
+        "ConfigError: configuration {here}/job.yaml: data.corpora.0.delimiter: expected at most 1 character, found "
+        "'||'",
     ),
     Said(
         "a key that is left out",
         ["data.corpora.0={paths: [raw/a.txt]}"],
-        "ConfigError: configuration {here}/job.yaml: data.corpora.0.name: missing (name of the corpus, used in directory "
-        "names and reports)",
+        "ConfigError: configuration {here}/job.yaml: data.corpora.0.name: missing (name of the corpus, used in "
+        "directory names and reports)",
     ),
     Said(
         "a misspelt key",
@@ -203,14 +210,14 @@ TABLE = [
     Said(
         "an entry beyond a list's end",
         ["data.corpora.7.name=x"],
-        "ConfigError: 'data.corpora.7.name=x' cannot be set: the list data.corpora has 2 entries, counted from 0; none of "
-        "them is 7",
+        "ConfigError: 'data.corpora.7.name=x' cannot be set: the list data.corpora has 2 entries, counted from 0; none "
+        "of them is 7",
     ),
     Said(
         "an entry of a list by name",
         ["data.corpora.code.name=x"],
-        "ConfigError: 'data.corpora.code.name=x' cannot be set: the list data.corpora has 2 entries, counted from 0; none "
-        "of them is code",
+        "ConfigError: 'data.corpora.code.name=x' cannot be set: the list data.corpora has 2 entries, counted from 0; "
+        "none of them is code",
     ),
     Said(
         "a key of a text",
@@ -220,8 +227,8 @@ TABLE = [
     Said(
         "a list that does not end",
         ["evaluation.prompts=[a"],
-        "ConfigError: 'evaluation.prompts=[a' cannot be set: '[a' is not YAML: expected ',' or ']', but got '<stream end>' "
-        "(line 1, column 3)",
+        "ConfigError: 'evaluation.prompts=[a' cannot be set: '[a' is not YAML: expected ',' or ']', but got '<stream "
+        "end>' (line 1, column 3)",
     ),
     Said(
         "a model's configuration that is not there",
@@ -236,14 +243,14 @@ TABLE = [
     Said(
         "a tokenizer's path that is not there",
         ["data.tokenizer={path: /nowhere/tokenizer.json}"],
-        "TokenizerError: tokenizer '/nowhere/tokenizer.json' cannot be loaded: it is no file or folder here, and no name "
-        "of the Hugging Face hub (MODEL or OWNER/MODEL); check the path",
+        "TokenizerError: tokenizer '/nowhere/tokenizer.json' cannot be loaded: it is no file or folder here, and no "
+        "name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path",
     ),
     Said(
         "a tokenizer's path that is not there, from here",
         ["data.tokenizer={path: ./nowhere/tokenizer.json}"],
-        "TokenizerError: tokenizer './nowhere/tokenizer.json' cannot be loaded: it is no file or folder here, and no name "
-        "of the Hugging Face hub (MODEL or OWNER/MODEL); check the path",
+        "TokenizerError: tokenizer './nowhere/tokenizer.json' cannot be loaded: it is no file or folder here, and no "
+        "name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path",
     ),
     Said(
         "a tokenizer's folder that is empty",
@@ -253,13 +260,15 @@ TABLE = [
     Said(
         "a tokenizer that names no end",
         ["data.tokenizer={path: {here}/endless.json}"],
-        "TokenizerError: tokenizer '{here}/endless.json' names no end-of-document token; set data.tokenizer.eos_token to "
+        "TokenizerError: tokenizer '{here}/endless.json' names no end-of-document token; set data.tokenizer.eos_token "
+        "to "
         'one of its tokens: its special ones are "[UNK]", "[SEP]"',
     ),
     Said(
         "an end that a tokenizer does not have",
         ["data.tokenizer={path: {here}/endless.json, eos_token: <end>}"],
-        "TokenizerError: tokenizer '{here}/endless.json' has no token '<end>'; set data.tokenizer.eos_token to one of its "
+        "TokenizerError: tokenizer '{here}/endless.json' has no token '<end>'; set data.tokenizer.eos_token to one of "
+        "its "
         'tokens: its special ones are "[UNK]", "[SEP]"',
     ),
     Said(
@@ -271,7 +280,8 @@ TABLE = [
     Said(
         "a model's folder that is empty",
         ["model={pretrained: {here}/empty}"],
-        "ConfigError: pretrained model '{here}/empty' cannot be loaded: the folder has no config.json; name a model's folder",
+        "ConfigError: pretrained model '{here}/empty' cannot be loaded: the folder has no config.json; name a model's "
+        "folder",
     ),
     Said(
         "a folder for files",
@@ -297,7 +307,8 @@ TABLE = [
     Said(
         "a store that is a file",
         ["store={here}/list.json"],
-        "StorageError: cannot write {here}/list.json/.staging: Not a directory; choose a folder, not a file, for the store",
+        "StorageError: cannot write {here}/list.json/.staging: Not a directory; choose a folder, not a file, for the "
+        "store",
     ),
     Said(
         "a bad record",
@@ -314,14 +325,16 @@ TABLE = [
     Said(
         "a stop that no evaluation can bring about",
         ["training.early_stopping=2", "training.max_steps=6"],
-        "ConfigError: training.early_stopping is 2, but the run is evaluated 1 time in all (at the end of each epoch and "
-        "of the run), so that nothing can stop it early; set a smaller training.evaluate_every, or leave early_stopping out",
+        "ConfigError: training.early_stopping is 2, but the run is evaluated 1 time in all (at the end of each epoch "
+        "and of the run), so that nothing can stop it early; set a smaller training.evaluate_every, or leave "
+        "early_stopping out",
     ),
     Said(
         "a stop that the epochs' ends cannot bring about",
         ["training.early_stopping=2", "training.max_steps=null", "training.epochs=3"],
-        "ConfigError: training.early_stopping is 2, but the run is evaluated 3 times in all (at the end of each epoch and "
-        "of the run), so that nothing can stop it early; set a smaller training.evaluate_every, or leave early_stopping out",
+        "ConfigError: training.early_stopping is 2, but the run is evaluated 3 times in all (at the end of each epoch "
+        "and of the run), so that nothing can stop it early; set a smaller training.evaluate_every, or leave "
+        "early_stopping out",
     ),
     Said(
         "a stop without held-out text",
@@ -332,8 +345,8 @@ TABLE = [
     Said(
         "the best without held-out text",
         ["training.final=best", "data.validation_fraction=0"],
-        "ConfigError: configuration {here}/job.yaml: training.final: best needs data.validation_fraction above 0: nothing "
-        "is held out",
+        "ConfigError: configuration {here}/job.yaml: training.final: best needs data.validation_fraction above 0: "
+        "nothing is held out",
     ),
     Said(
         "an option that a schedule does not take",
@@ -344,19 +357,20 @@ TABLE = [
     Said(
         "an option of the wrong kind",
         ["training.schedule_options={num_cycles: many}"],
-        "ConfigError: training.schedule_options do not fit the schedule 'cosine': a value in {'num_cycles': 'many'} is of "
-        "the wrong kind",
+        "ConfigError: training.schedule_options do not fit the schedule 'cosine': a value in {'num_cycles': 'many'} is "
+        "of the wrong kind",
     ),
     Said(
         "an option that a schedule needs",
         ["training.schedule=warmup_stable_decay"],
-        "ConfigError: training.schedule_options do not fit the schedule 'warmup_stable_decay': it needs 'num_decay_steps'",
+        "ConfigError: training.schedule_options do not fit the schedule 'warmup_stable_decay': it needs "
+        "'num_decay_steps'",
     ),
     Said(
         "an option that goes with others",
         ["training.schedule=cosine_with_min_lr"],
-        "ConfigError: training.schedule_options do not fit the schedule 'cosine_with_min_lr': One of min_lr or min_lr_rate "
-        "should be set through the schedule_options",
+        "ConfigError: training.schedule_options do not fit the schedule 'cosine_with_min_lr': One of min_lr or "
+        "min_lr_rate should be set through the schedule_options",
     ),
 ]
 
@@ -365,17 +379,23 @@ WRITTEN: list[tuple[str, Any, str]] = [
     (
         "data.tokenizer.eos_token",
         ["SEP"],
-        'expected text, found the list [SEP]; in quotes it is text: "[SEP]" in a file, \'data.tokenizer.eos_token="[SEP]"\' on '
+        'expected text, found the list [SEP]; in quotes it is text: "[SEP]" in a file, '
+        "'data.tokenizer.eos_token=\"[SEP]\"' on "
         "the command line",
     ),
     ("run", 123, 'expected text, found 123; in quotes it is text: "123" in a file, \'run="123"\' on the command line'),
     (
         "name",
         date(2026, 1, 1),
-        'expected text, found the date 2026-01-01; in quotes it is text: "2026-01-01" in a file, \'name="2026-01-01"\' on the '
+        'expected text, found the date 2026-01-01; in quotes it is text: "2026-01-01" in a file, \'name="2026-01-01"\' '
+        "on the "
         "command line",
     ),
-    ("store", True, 'expected text, found true; in quotes it is text: "true" in a file, \'store="true"\' on the command line'),
+    (
+        "store",
+        True,
+        'expected text, found true; in quotes it is text: "true" in a file, \'store="true"\' on the command line',
+    ),
 ]
 """What stands in a file without quotes, as YAML takes it, and what is said of it."""
 
@@ -407,7 +427,17 @@ def test_a_mistake_is_told_as_whoever_made_it_sees_it(said: Said, here: Path) ->
         start(here, said.typed)
     message = f"{type(caught.value).__name__}: {caught.value}"
     assert message.replace(str(here), "{here}") == said.message
-    internals = ("Errno", "Input should", "pattern", "dictionary", "NoneType", "Repo id", "Traceback", "instance of", "0.0 GB")
+    internals = (
+        "Errno",
+        "Input should",
+        "pattern",
+        "dictionary",
+        "NoneType",
+        "Repo id",
+        "Traceback",
+        "instance of",
+        "0.0 GB",
+    )
     assert not [word for word in internals if word in message]
 
 

@@ -40,7 +40,9 @@ def read_leniently(path: Path, piece_bytes: int = WHOLE, **options: Any) -> tupl
         ({"format": "csv"}, "text\ngood\n"),
     ],
 )
-def test_invalid_utf8_is_named_by_file_and_byte(options: dict[str, Any], before: str, ending: str, tmp_path: Path) -> None:
+def test_invalid_utf8_is_named_by_file_and_byte(
+    options: dict[str, Any], before: str, ending: str, tmp_path: Path
+) -> None:
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(PACKINGS[ending](before.encode() + b"abc\xff\n"))
     assert f"byte {len(before) + 3} (0xff) is not valid UTF-8" in error_of(path, **options)

@@ -1,4 +1,6 @@
-"""Raw files that change, or rot, after they were looked at: nothing is made of them under the name of what they were."""
+"""Raw files that change, or rot, after they were looked at: nothing is made of them under the name of what they
+were.
+"""
 
 import os
 import shutil
@@ -21,7 +23,9 @@ from trainer.store.storage import Store
 
 
 def rot(path: Path, place: int) -> None:
-    """Flip a bit of a file, which keeps its size and its time; the clock of its inode has gone on since it was looked at."""
+    """Flip a bit of a file, which keeps its size and its time; the clock of its inode has gone on since it was looked
+    at.
+    """
     before, data = path.stat(), bytearray(path.read_bytes())
     data[place] ^= 1
     path.write_bytes(data)
@@ -36,16 +40,21 @@ def texts_of(piece: Piece, corpus: CorpusConfig) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("name", "packing"), [(name, packing) for name in FORMATS for packing in PACKINGS if name != "parquet" or not packing]
+    ("name", "packing"),
+    [(name, packing) for name in FORMATS for packing in PACKINGS if name != "parquet" or not packing],
 )
-def test_a_bit_that_flips_after_the_look_is_found_when_the_file_is_read(name: str, packing: str, tmp_path: Path) -> None:
+def test_a_bit_that_flips_after_the_look_is_found_when_the_file_is_read(
+    name: str, packing: str, tmp_path: Path
+) -> None:
     form = FORMATS[name]
     path = tmp_path / f"a.{form.ending}{packing}"
     path.write_bytes(PACKINGS[packing](form.pack(form.texts(60))))
     corpus, (piece,) = pieces_of(path, **form.options)
     assert texts_of(piece, corpus)
     rot(path, path.stat().st_size // 2)
-    with pytest.raises(ChangedFile, match=r"has changed since it was looked at, or is damaged.*run this again") as refused:
+    with pytest.raises(
+        ChangedFile, match=r"has changed since it was looked at, or is damaged.*run this again"
+    ) as refused:
         texts_of(piece, corpus)
     assert str(refused.value).startswith(str(path))
     assert refused.value.path == str(path)
@@ -164,7 +173,9 @@ def test_a_tokenizer_is_not_trained_on_a_file_that_has_changed_and_the_next_run_
 def test_a_file_of_which_the_tokenizer_sees_the_beginning_only_is_compared_as_a_whole(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     write_raw(raw)
-    job = job_of(raw, tmp_path / "store", tokenizer={"vocab_size": 300, "sample_bytes": 1000}, shards={"piece_bytes": 2**20})
+    job = job_of(
+        raw, tmp_path / "store", tokenizer={"vocab_size": 300, "sample_bytes": 1000}, shards={"piece_bytes": 2**20}
+    )
     (corpus,) = job.data.corpora
     find_pieces(Store(job.store), corpus, job.data.shards.piece_bytes)
     for path in raw.iterdir():

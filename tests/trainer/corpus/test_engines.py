@@ -21,7 +21,15 @@ from tests.trainer.small_tokenizers import (
 )
 from trainer.data import encoders as engine_choice
 from trainer.data import encoders as engines
-from trainer.data.encoders import ENGINES, Encode, Ids, choose_engine, gigatoken_engine, settle_engine, tokenizers_engine
+from trainer.data.encoders import (
+    ENGINES,
+    Encode,
+    Ids,
+    choose_engine,
+    gigatoken_engine,
+    settle_engine,
+    tokenizers_engine,
+)
 from trainer.models.taken_tokenizer import END_OF_TEXT
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.store.storage import Store
@@ -58,7 +66,9 @@ def test_ids_decode_back_to_the_text(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("tokenizer", [byte_level_bpe(), bpe_that_ends_texts_itself()], ids=["plain", "ends-texts-itself"])
+@pytest.mark.parametrize(
+    "tokenizer", [byte_level_bpe(), bpe_that_ends_texts_itself()], ids=["plain", "ends-texts-itself"]
+)
 def test_no_text_gives_a_special_token(tokenizer: Tokenizer, name: str) -> None:
     info = info_of(tokenizer)
     for ids in ENGINES[name](info)(encoded(TEXTS)):
@@ -104,7 +114,10 @@ def test_a_tokenizer_that_the_fast_engine_cannot_take_is_left_to_the_reference_w
     tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert choose_engine("gigatoken", info_of(tokenizer, str(tokenizer.id_to_token(1))), encoded(TEXTS)) == "tokenizers"
+        assert (
+            choose_engine("gigatoken", info_of(tokenizer, str(tokenizer.id_to_token(1))), encoded(TEXTS))
+            == "tokenizers"
+        )
     (record,) = caplog.records
     assert "engine gigatoken cannot take this tokenizer" in record.getMessage()
 
@@ -151,7 +164,9 @@ def test_what_was_compared_is_not_compared_again_unless_something_of_it_changes(
     assert "comparing engines again" in caplog.text
 
 
-def test_a_choice_against_the_wanted_engine_is_not_remembered(empty_store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_choice_against_the_wanted_engine_is_not_remembered(
+    empty_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     info = info_of(word_piece(), str(word_piece().id_to_token(1)))
     for _ in range(2):
         assert settle_engine(empty_store, "code", "gigatoken", info, encoded(TEXTS[:9])) == "tokenizers"

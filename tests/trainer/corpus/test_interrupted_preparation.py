@@ -1,4 +1,6 @@
-"""Preparation killed at an instant: nothing half-made is used, nothing finished is done again, the bytes are the same."""
+"""Preparation killed at an instant: nothing half-made is used, nothing finished is done again, the bytes are the
+same.
+"""
 
 import subprocess
 import sys

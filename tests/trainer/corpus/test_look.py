@@ -56,7 +56,12 @@ def test_what_is_no_text_is_named_with_what_to_do(data: bytes, says: str, form: 
 @pytest.mark.parametrize(
     ("name", "data", "options", "says"),
     [
-        ("a.csv", b"body,n\nx,1\n", {"format": "csv"}, "no column 'text'; its first line names body, n; text_field says"),
+        (
+            "a.csv",
+            b"body,n\nx,1\n",
+            {"format": "csv"},
+            "no column 'text'; its first line names body, n; text_field says",
+        ),
         ("a.csv", b"text;n\nx;1\n", {"format": "csv"}, "seem to be divided by semicolons: set delimiter to ';'"),
         ("a.tsv", b"text,n\nx,1\n", {"format": "csv"}, "seem to be divided by commas: set delimiter to ','"),
         ("a.jsonl", b'{"text": ["a", "b"]}\n' * 9, {"format": "jsonl"}, "line 1: field 'text' holds list, not text"),
@@ -71,13 +76,17 @@ def test_records_without_text_are_refused(name: str, data: bytes, options: Any, 
 
 def test_a_parquet_column_of_lists_or_of_another_name_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    for column, says in {"text": "row 0: field 'text' holds list, not text", "body": "no column 'text'; it has body"}.items():
+    for column, says in {
+        "text": "row 0: field 'text' holds list, not text",
+        "body": "no column 'text'; it has body",
+    }.items():
         pq.write_table(pa.table({column: [["a", "b"]] * 9}), path)
         assert says in refusal(path.read_bytes(), path, format="parquet")
 
 
 @pytest.mark.parametrize(
-    ("name", "packing"), [(name, packing) for name in FORMATS for packing in PACKINGS if not (packing and name == "parquet")]
+    ("name", "packing"),
+    [(name, packing) for name in FORMATS for packing in PACKINGS if not (packing and name == "parquet")],
 )
 def test_good_text_of_every_format_passes(name: str, packing: str, tmp_path: Path) -> None:
     form = FORMATS[name]
@@ -87,7 +96,9 @@ def test_good_text_of_every_format_passes(name: str, packing: str, tmp_path: Pat
 
 
 def test_text_with_some_control_characters_and_of_any_script_passes(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("\x1b[1mterminal\x1b[0m\fnew page\0\n" * 30 + "漢字かな交じり文 текст ÄÖÜ\u0085\n" * 50)
+    (tmp_path / "a.txt").write_text(
+        "\x1b[1mterminal\x1b[0m\fnew page\0\n" * 30 + "漢字かな交じり文 текст ÄÖÜ\u0085\n" * 50
+    )
     look(tmp_path / "a.txt")
 
 
@@ -109,7 +120,9 @@ def test_bad_records_that_may_be_skipped_are_no_error(tmp_path: Path, caplog: py
         look(path, format="jsonl", max_bad_records=1)
     path.write_text("{\n[]\n")
     look(path, format="jsonl", max_bad_records=99)
-    assert "none of the first 2 records can be read: " in caplog.text and "a.jsonl: line 1: not valid JSON" in caplog.text
+    assert (
+        "none of the first 2 records can be read: " in caplog.text and "a.jsonl: line 1: not valid JSON" in caplog.text
+    )
 
 
 def test_no_more_is_read_than_the_first_records_of_some_files(tmp_path: Path) -> None:

@@ -108,7 +108,9 @@ def remove_one(raw: Path) -> None:
 
 
 @pytest.mark.parametrize("change", once(change_one, add_one, remove_one))
-def test_one_changed_file_remakes_its_shard_only(change: Callable[[Path], None], code: Path, own: Path, tmp_path: Path) -> None:
+def test_one_changed_file_remakes_its_shard_only(
+    change: Callable[[Path], None], code: Path, own: Path, tmp_path: Path
+) -> None:
     raw = Path(shutil.copytree(code, tmp_path / "code"))
     job = job_of(raw, own, shards={"num_shards": SHARDS})
     first = run(job)

@@ -42,7 +42,10 @@ def test_a_record_that_goes_on_over_lines_among_short_ones_is_told_by_its_line(
         assert len(read_all(path, format="csv", text_field="a")) == 76
     else:
         assert len(read(source="csv", train=[path], validation=[path], **SHORT).texts["train"]) == 76
-    assert f"{path}: line 12: a record in quotes goes on over line ends, while the other 75 are short" in caplog.messages[0]
+    assert (
+        f"{path}: line 12: a record in quotes goes on over line ends, while the other 75 are short"
+        in caplog.messages[0]
+    )
     assert "set quoting to false" in caplog.messages[0]
 
 
@@ -76,7 +79,9 @@ def test_a_quote_that_never_ends_is_an_error_of_a_corpus_too(piece_bytes: int, t
     lines = ["text,n", *(f"text {n},{n}" for n in range(200))]
     lines[150] = '"no end' + lines[150]
     path = written(tmp_path / "a.csv", "\n".join(lines) + "\n")
-    with pytest.raises(RecordError, match=r"a\.csv: line 151: not valid CSV: unexpected end of data; .*set quoting to false"):
+    with pytest.raises(
+        RecordError, match=r"a\.csv: line 151: not valid CSV: unexpected end of data; .*set quoting to false"
+    ):
         read_all(path, piece_bytes, format="csv", max_bad_records=5)
 
 

@@ -1,4 +1,6 @@
-"""One contract for every reader: the documents are those of an independent reading, however the file is packed or cut."""
+"""One contract for every reader: the documents are those of an independent reading, however the file is packed or
+cut.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Preparation that cannot end well: one clear error out of the worker processes, and published artifacts as they were."""
+"""Preparation that cannot end well: one clear error out of the worker processes, and published artifacts as they
+were.
+"""
 
 import json
 import logging
@@ -81,7 +83,9 @@ def test_an_error_in_a_worker_names_file_and_line_and_leaves_what_was_published(
 
 def test_a_corpus_all_of_whose_documents_are_held_out_is_refused(tmp_path: Path) -> None:
     raw = write_docs(tmp_path / "raw", {"a.jsonl": []})
-    with pytest.raises(CorpusError, match=r"no training text: 256 of 256 documents were held out.*lower validation_fraction"):
+    with pytest.raises(
+        CorpusError, match=r"no training text: 256 of 256 documents were held out.*lower validation_fraction"
+    ):
         run(jsonl_job(raw, tmp_path / "store", validation_fraction=1 - 1e-12))
     assert manifests(tmp_path / "store") == []
 
@@ -135,7 +139,9 @@ def test_the_number_of_shards_follows_from_the_bytes_where_it_is_not_given(name:
     assert sorted(piece.index for shard in work for piece in shard.pieces) == [piece.index for piece in pieces]
 
 
-def test_bad_records_that_the_tokenizer_would_be_trained_without_are_refused_before_it_is_published(tmp_path: Path) -> None:
+def test_bad_records_that_the_tokenizer_would_be_trained_without_are_refused_before_it_is_published(
+    tmp_path: Path,
+) -> None:
     raw = write_docs(tmp_path / "raw", {"a.jsonl": ["{", "[]"]})
     with pytest.raises(RecordError, match=rf"{raw}/a\.jsonl: line 258: .*more than the 1 that max_bad_records allows"):
         run(jsonl_job(raw, tmp_path / "store", budget=1))

@@ -56,7 +56,9 @@ def test_a_flipped_count_in_a_record_does_not_become_the_truth(code: Path, own: 
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut short", "one bit"])
-def test_a_manifest_that_is_missing_or_damaged_is_made_anew_without_tokenizing(damage: str, code: Path, own: Path) -> None:
+def test_a_manifest_that_is_missing_or_damaged_is_made_anew_without_tokenizing(
+    damage: str, code: Path, own: Path
+) -> None:
     job = job_of(code, own)
     folder = set_folder(job, run(job))
     before, whole = content(folder), stamps(folder)

@@ -34,7 +34,9 @@ def decoded(side: Side, tokenizer: Tokenizer, eos: int) -> list[str]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("tokenizer", [byte_level_bpe(), bpe_that_ends_texts_itself()], ids=["plain", "ends-texts-itself"])
+@pytest.mark.parametrize(
+    "tokenizer", [byte_level_bpe(), bpe_that_ends_texts_itself()], ids=["plain", "ends-texts-itself"]
+)
 def test_a_shard_decodes_back_to_each_document_once(tokenizer: Tokenizer, engine: str, tmp_path: Path) -> None:
     info = info_of(tokenizer)
     raw = write_lines(tmp_path / "a.jsonl", TEXTS)
@@ -86,7 +88,9 @@ def test_exact_duplicates_land_on_one_side(tmp_path: Path) -> None:
     tokenizer = byte_level_bpe()
     info = info_of(tokenizer)
     build(tmp_path, write_lines(tmp_path / "a.jsonl", texts), info, held_out=0.5, format="jsonl")
-    train, held_out = (decoded(read_side(tmp_path, side, 3, "<u2"), tokenizer, info.eos_id) for side in ("shard", "validation"))
+    train, held_out = (
+        decoded(read_side(tmp_path, side, 3, "<u2"), tokenizer, info.eos_id) for side in ("shard", "validation")
+    )
     assert not set(train) & set(held_out)
     assert sorted(train + held_out) == sorted(texts)
     assert train
@@ -118,7 +122,9 @@ def test_a_large_document_has_the_ids_of_the_whole(
     assert read_side(tmp_path, "shard", 3, "<u2").ids == [*whole, info.eos_id]
 
 
-def test_a_large_document_without_line_ends_has_the_ids_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_document_without_line_ends_has_the_ids_of_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shards, "BATCH_BYTES", 64)
     info = info_of(byte_level_bpe())
     text = " ".join(docstrings(20)).replace("\n", " ")

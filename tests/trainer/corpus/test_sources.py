@@ -59,7 +59,10 @@ def test_pieces_depend_on_bytes_and_names_not_on_the_place_or_the_time(tmp_path:
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     os.utime(tmp_path / "two" / "a.csv", (LONG_AGO, LONG_AGO))
     found = [
-        [(p.key, p.index, p.start, p.end, p.size, p.last, p.sha256) for p in pieces_of(folder / "*.csv", 1024, format="csv")[1]]
+        [
+            (p.key, p.index, p.start, p.end, p.size, p.last, p.sha256)
+            for p in pieces_of(folder / "*.csv", 1024, format="csv")[1]
+        ]
         for folder in (tmp_path / "one", tmp_path / "two")
     ]
     assert found[0] == found[1]
@@ -148,7 +151,9 @@ def test_a_change_is_seen_where_the_file_system_tells_no_version(empty_store: St
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff", b"[]"])
-def test_a_damaged_memory_of_the_last_look_costs_a_new_look_only(damage: bytes, empty_store: Store, tmp_path: Path) -> None:
+def test_a_damaged_memory_of_the_last_look_costs_a_new_look_only(
+    damage: bytes, empty_store: Store, tmp_path: Path
+) -> None:
     write(tmp_path / "a.txt", "text")
     corpus = corpus_of(tmp_path / "a.txt")
     first = find_pieces(empty_store, corpus, 1024)

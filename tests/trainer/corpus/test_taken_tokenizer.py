@@ -1,4 +1,6 @@
-"""A tokenizer that is taken gives in a model's folder what the original gives: ids, special tokens, templates, length."""
+"""A tokenizer that is taken gives in a model's folder what the original gives: ids, special tokens, templates,
+length.
+"""
 
 import json
 import os
@@ -36,7 +38,9 @@ def plain(folder: Path) -> None:
     tokenizer = byte_level_bpe()
     tokenizer.add_special_tokens(["<s>", "</s>", "<pad>", "<unk>", "<tool>"])
     begins = ("<s>", tokenizer.token_to_id("<s>"))
-    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=[begins])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[begins]
+    )
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, **names, extra_special_tokens=["<tool>"], model_max_length=77, padding_side="left",
@@ -68,7 +72,9 @@ def of_a_class(folder: Path) -> None:
     (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
     merges = [" ".join(merge) if isinstance(merge, list) else merge for merge in model["merges"]]
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
-    (folder / TOKENIZER_CONFIG).write_text(json.dumps({"tokenizer_class": GPT2Tokenizer.__name__, "model_max_length": 64}))
+    (folder / TOKENIZER_CONFIG).write_text(
+        json.dumps({"tokenizer_class": GPT2Tokenizer.__name__, "model_max_length": 64})
+    )
 
 
 def bert(folder: Path) -> None:
@@ -80,7 +86,8 @@ def bert(folder: Path) -> None:
 
 
 KINDS: list[tuple[Callable[[Path], None], str | None]] = [
-    (plain, None), (plain, END_OF_TEXT), (with_several_templates, None), (old_files, None), (of_a_class, None), (bert, "[SEP]"),
+    (plain, None), (plain, END_OF_TEXT), (with_several_templates, None), (old_files, None), (of_a_class, None),
+    (bert, "[SEP]"),
 ]  # fmt: skip
 
 
@@ -110,7 +117,9 @@ def test_a_taken_tokenizer_gives_beside_any_model_what_the_original_gives(
     assert len({len(each) for each in padded["input_ids"]}) == 1
     if isinstance(original.chat_template, str) and end is None:
         messages = [{"role": "user", "content": "Hello"}]
-        assert kept.apply_chat_template(messages, tokenize=False) == original.apply_chat_template(messages, tokenize=False)
+        assert kept.apply_chat_template(messages, tokenize=False) == original.apply_chat_template(
+            messages, tokenize=False
+        )
 
 
 def test_what_need_not_change_is_kept_as_it_is(tmp_path: Path) -> None:
@@ -197,7 +206,8 @@ def test_a_name_of_the_hub_is_named_by_its_files(tmp_path: Path) -> None:
         "from tests.trainer.corpus.test_taken_tokenizer import data_of, plain, take_tokenizer; "
         "from pathlib import Path; import sys;"
         "from trainer.data.tokenizer_training import tokenizer_recipe; from trainer.store.manifest import fingerprint;"
-        "print(fingerprint(tokenizer_recipe(data_of(sys.argv[1]))), take_tokenizer(sys.argv[1], None, Path(sys.argv[2])))"
+        "print(fingerprint(tokenizer_recipe(data_of(sys.argv[1]))), take_tokenizer(sys.argv[1], None, "
+        "Path(sys.argv[2])))"
     )
     (final := tmp_path / "final").mkdir()
     with serve_model(given, "someone/words", "1" * 40) as address:

@@ -20,7 +20,9 @@ from trainer.models.tokenizer import HeldOutText, byte_lengths
 TEXTS = [*docstrings(40), *(text for text in random_texts(300, seed=5) if text)]
 
 
-@pytest.mark.parametrize("tokenizer", [byte_level_bpe(), bpe_that_ends_texts_itself()], ids=["plain", "ends-texts-itself"])
+@pytest.mark.parametrize(
+    "tokenizer", [byte_level_bpe(), bpe_that_ends_texts_itself()], ids=["plain", "ends-texts-itself"]
+)
 def test_the_tokens_of_a_byte_level_tokenizer_stand_for_exactly_the_texts_bytes(tokenizer: Tokenizer) -> None:
     info = info_of(tokenizer)
     lengths = byte_lengths(info.json)

@@ -102,7 +102,9 @@ def test_a_trained_tokenizer_has_its_size_its_end_token_and_every_byte(text: Pat
     assert tokenizer.decode(tokenizer.encode(anything).ids) == anything
 
 
-def test_a_trained_tokenizer_begins_ends_and_pads_texts_and_knows_no_unknown_token(text: Path, empty_store: Store) -> None:
+def test_a_trained_tokenizer_begins_ends_and_pads_texts_and_knows_no_unknown_token(
+    text: Path, empty_store: Store
+) -> None:
     made = make(empty_store, data_of(text, TRAINED))
     tokenizer = AutoTokenizer.from_pretrained(empty_store.fetch(f"{made.key}/{TOKENIZER_FILE}").parent)
     assert tokenizer.special_tokens_map == dict.fromkeys(("bos_token", "eos_token", "pad_token"), END_OF_TEXT)
@@ -117,7 +119,9 @@ def test_fewer_tokens_than_were_asked_for_are_refused_with_how_many_there_are(te
     path.write_text("aaaa bbbb " * 9)
     data = data_of(path.parent, {"vocab_size": 400})
     data = data.model_copy(update={"corpora": [data.corpora[0].model_copy(update={"paths": [str(path)]})]})
-    with pytest.raises(TokenizerError, match=r"vocab_size is 400, but the text gives no more than (\d+) tokens") as caught:
+    with pytest.raises(
+        TokenizerError, match=r"vocab_size is 400, but the text gives no more than (\d+) tokens"
+    ) as caught:
         make(empty_store, data)
     assert empty_store.names("tokenizers") == []
     most = int(re.findall(r"set it to (\d+) or less", str(caught.value))[0])
@@ -217,7 +221,9 @@ def test_another_file_at_the_same_place_is_another_tokenizer(text: Path, empty_s
     assert find(empty_store, data) is None
 
 
-def test_the_end_token_is_the_one_configured_else_named_beside_the_file(text: Path, empty_store: Store, tmp_path: Path) -> None:
+def test_the_end_token_is_the_one_configured_else_named_beside_the_file(
+    text: Path, empty_store: Store, tmp_path: Path
+) -> None:
     tokenizer = unigram()
     path = saved(tokenizer, tmp_path / "given" / TOKENIZER_FILE)
     beside = path.with_name(TOKENIZER_CONFIG)
@@ -247,7 +253,9 @@ def test_a_tokenizer_without_an_end_token_is_refused(
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", '{"model": {"type": "Unheard"}}'])
-def test_a_broken_tokenizer_file_is_refused_by_its_path(content: str, text: Path, empty_store: Store, tmp_path: Path) -> None:
+def test_a_broken_tokenizer_file_is_refused_by_its_path(
+    content: str, text: Path, empty_store: Store, tmp_path: Path
+) -> None:
     (tmp_path / TOKENIZER_FILE).write_text(content)
     with pytest.raises(TokenizerError, match=rf"{TOKENIZER_FILE}' cannot be loaded"):
         make(empty_store, data_of(text, {"path": str(tmp_path / TOKENIZER_FILE)}))

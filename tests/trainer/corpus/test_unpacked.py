@@ -63,7 +63,8 @@ def test_a_preflight_guesses_as_much_of_packed_text_as_of_plain(raw: Path, tmp_p
     corpora = [{"name": "code", "paths": [f"{packed}/code/*"], "format": "source"}]
     corpora.append({"name": "docs", "paths": [f"{packed}/docs.jsonl"], "format": "jsonl"})
     plain, other = (
-        preflight(small_job(raw, tmp_path / "store", **changes), silent()) for changes in ({}, {"data__corpora": corpora})
+        preflight(small_job(raw, tmp_path / "store", **changes), silent())
+        for changes in ({}, {"data__corpora": corpora})
     )
     assert plain.corpora == other.corpora
     assert (plain.about_windows, plain.about_disk_bytes) == (other.about_windows, other.about_disk_bytes)

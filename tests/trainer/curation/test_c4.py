@@ -15,7 +15,9 @@ POLICIES = ["terms of use", "privacy policy", "cookie policy", "uses cookies", "
 
 def plain_c4(text: str) -> dict[str, int]:
     """Raffel et al. 2020, section 2.2."""
-    found = dict.fromkeys(("sentences", "lorem_ipsum_lines", "curly_bracket_lines", "javascript_lines", "policy_lines"), 0)
+    found = dict.fromkeys(
+        ("sentences", "lorem_ipsum_lines", "curly_bracket_lines", "javascript_lines", "policy_lines"), 0
+    )
     for whole in text.splitlines():
         line = CITATIONS.sub("", whole.strip().lower())
         if len(whole.split()) < 3 or max(map(len, whole.split())) > 1000 or line.endswith("..."):
@@ -61,7 +63,10 @@ def test_sentences_end_with_a_mark_that_white_space_follows() -> None:
 
 
 def test_lines_count_for_what_they_mention() -> None:
-    text = "Lorem Ipsum is here.\nlorem ipsum\nWe use COOKIES: enable JavaScript.\nThis site uses cookies.\nA { is here.\n{\n"
+    text = (
+        "Lorem Ipsum is here.\nlorem ipsum\nWe use COOKIES: enable JavaScript.\nThis site uses cookies.\nA { is "
+        "here.\n{\n"
+    )
     assert fields(text) == {
         "sentences": 2, "lorem_ipsum_lines": 1, "curly_bracket_lines": 1, "javascript_lines": 1, "policy_lines": 1,
     }  # fmt: skip

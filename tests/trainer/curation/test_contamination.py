@@ -95,7 +95,9 @@ def test_a_file_in_parts_goes_if_the_whole_of_it_would(tmp_path: Path, monkeypat
     """Also where the evaluation set is read in parts. Sentences are looked for that stand anywhere, some in no file."""
     draw = random.Random(5)
     lines = [draw.randrange(5, 60) for _ in range(24)]
-    texts = ["\n".join(" ".join(prose(100 * file + line, 9)) for line in range(count)) for file, count in enumerate(lines)]
+    texts = [
+        "\n".join(" ".join(prose(100 * file + line, 9)) for line in range(count)) for file, count in enumerate(lines)
+    ]
     for number, text in enumerate(texts):
         (tmp_path / "raw").mkdir(exist_ok=True)
         (tmp_path / "raw" / f"{number:02}.txt").write_text(text)
@@ -157,7 +159,9 @@ def test_the_labelled_text_of_a_job_is_kept_out(tmp_path: Path, raw: Path) -> No
     write_config(path, {**values, "data": data})
     job = job_of(tmp_path, raw, jobs=[str(path)])
     reasons = reasons_of(job, decide(job).key, "one")
-    assert [number for number, reason in enumerate(reasons) if reason == "contaminated"] == [6, 8], "it is cut from train"
+    assert [number for number, reason in enumerate(reasons) if reason == "contaminated"] == [6, 8], (
+        "it is cut from train"
+    )
     write_config(path, {**values, "data": {"source": "hub", "path": "a/b", "text_columns": ["sentence"]}})
     with pytest.raises(ConfigError, match="its data is of source hub; name files of it"):
         decide(job_of(tmp_path, raw, jobs=[str(path)]))
@@ -220,5 +224,7 @@ def test_how_an_evaluation_set_is_read_names_what_is_looked_for(tmp_path: Path, 
 
 def test_an_evaluation_set_of_which_nothing_is_looked_for_is_refused(tmp_path: Path, raw: Path) -> None:
     (tmp_path / "eval.txt").write_text("too short\nthis too\n")
-    with pytest.raises(CorpusError, match=r"no text in .*eval.txt has 5 words or more, so nothing of it would be kept out"):
+    with pytest.raises(
+        CorpusError, match=r"no text in .*eval.txt has 5 words or more, so nothing of it would be kept out"
+    ):
         decide(job_of(tmp_path, raw, files=[{"paths": [str(tmp_path / "eval.txt")]}]))

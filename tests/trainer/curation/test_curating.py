@@ -104,7 +104,9 @@ def test_a_second_time_nothing_is_read_or_written(raw: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.workers
-def test_decisions_depend_on_neither_workers_nor_units(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decisions_depend_on_neither_workers_nor_units(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = [job_of(raw, tmp_path / "one", workers=1), job_of(raw, tmp_path / "three", workers=3)]
     first = decide(jobs[0])
     monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", 2000)
@@ -186,7 +188,10 @@ def test_a_changed_file_is_measured_beside_a_collection_that_removes_what_was_me
     decide(job)
     with open(raw / "two" / "c.jsonl", "a") as file:
         file.write(json.dumps({"text": text(2)}) + "\n")
-    old = {f"measures/{path.relative_to(tmp_path / 'store' / 'measures')}" for path in tmp_path.rglob("measures/two*/*/*.npz")}
+    old = {
+        f"measures/{path.relative_to(tmp_path / 'store' / 'measures')}"
+        for path in tmp_path.rglob("measures/two*/*/*.npz")
+    }
     read_bytes = Store.read_bytes
 
     def read_and_removed(store: Store, key: str, *stretch: int) -> bytes:
@@ -215,7 +220,9 @@ def test_shards_are_those_of_the_text_that_stays(raw: Path, tmp_path: Path) -> N
         reasons = reasons_of(job, decide(job).key, corpus)
         kept[corpus] = [each for each, reason in zip(found, reasons, strict=True) if reason == "kept"]
         write_documents(tmp_path / "kept" / folder / "all.jsonl", kept[corpus])
-    plain = job_of(tmp_path / "kept", tmp_path / "plain", {}, tokenizer={"path": str(tmp_path / "store" / data.tokenizer.key)})
+    plain = job_of(
+        tmp_path / "kept", tmp_path / "plain", {}, tokenizer={"path": str(tmp_path / "store" / data.tokenizer.key)}
+    )
     plain = plain.model_copy(update={"data": plain.data.model_copy(update={"curation": None})})
     others = prepare(plain, silent())
     for ref, other in zip(data.shards, others.shards, strict=True):
@@ -383,7 +390,9 @@ def test_a_function_that_raises_names_the_document(raw: Path, tmp_path: Path, mo
     (tmp_path / "judging.py").write_text("def judge(text):\n    return 1 / (len(text) - 500)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    job = job_of(raw, tmp_path / "store", {"filters": [{"kind": "function", "function": "judging:judge", "least_value": -9}]})
+    job = job_of(
+        raw, tmp_path / "store", {"filters": [{"kind": "function", "function": "judging:judge", "least_value": -9}]}
+    )
     with pytest.raises(CorpusError, match=r"corpus 'two': \S+two/c.jsonl#\d+: judging:judge raised ZeroDivisionError"):
         decide(job)
     with pytest.raises(ConfigError, match="there is no function 'judging:other'"):
@@ -417,7 +426,8 @@ def test_a_score_beside_the_text_is_compared(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("ending", "has"), [("jsonl", "has the columns text, score"), ("csv", "has the columns text, score"),
-                        ("parquet", "has the columns text, score"), ("lines", "is of the format lines, which has no columns")]
+                        ("parquet", "has the columns text, score"), ("lines", "is of the format lines, which has no "
+                                                                              "columns")]
 )  # fmt: skip
 def test_a_column_of_which_no_document_has_a_number_is_an_error(tmp_path: Path, ending: str, has: str) -> None:
     records = [{"text": text(number), "score": number} for number in range(3)]
@@ -428,7 +438,9 @@ def test_a_column_of_which_no_document_has_a_number_is_an_error(tmp_path: Path, 
         path.write_text("text,score\n" + "".join(f"{each['text']},{each['score']}\n" for each in records))
     filters = [{"kind": "length", "least_bytes": 1}, {"kind": "score", "column": "quality", "least_score": 2}]
     corpora = [{"name": "one", "paths": [str(path)], "format": ending}]
-    with pytest.raises(CorpusError, match=rf"corpus 'one': no document has a number in the column 'quality'.*a.jsonl {has}; c"):
+    with pytest.raises(
+        CorpusError, match=rf"corpus 'one': no document has a number in the column 'quality'.*a.jsonl {has}; c"
+    ):
         decide(curated_job(tmp_path / "store", {}, {"filters": filters}, corpora=corpora))
 
 
@@ -444,7 +456,10 @@ def test_a_pattern_drops_what_matches_or_what_does_not(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_on_a_bucket_the_same_is_decided(raw: Path, tmp_path: Path, s3: S3Server) -> None:
-    here, there = job_of(raw, tmp_path / "store"), job_of(raw, Path("unset")).model_copy(update={"store": s3.new_store()})
+    here, there = (
+        job_of(raw, tmp_path / "store"),
+        job_of(raw, Path("unset")).model_copy(update={"store": s3.new_store()}),
+    )
     made = decide(here)
     assert decide(there).key == made.key
     for corpus in ("one", "two"):

@@ -1,4 +1,6 @@
-"""Duplicates against plain references: all-pairs Jaccard similarities, and sets of n-grams that are compared pair by pair."""
+"""Duplicates against plain references: all-pairs Jaccard similarities, and sets of n-grams that are compared pair by
+pair.
+"""
 
 import hashlib
 import random
@@ -91,7 +93,8 @@ def test_estimates_are_as_near_as_those_of_a_plain_minhash() -> None:
     functions = [(draw.randrange(1, prime), draw.randrange(prime)) for _ in range(128)]
     sets = [list(map(int, hashes[start:end])) for start, end in pairwise(starts[:121])]
     plain = np.array(  # Broder 1997, with the functions (a x + b) mod p
-        [[min((factor * each + term) % prime for each in found) for factor, term in functions] for found in sets], object
+        [[min((factor * each + term) % prime for each in found) for factor, term in functions] for found in sets],
+        object,
     )
     errors = [(minima[::2] == minima[1::2]).mean(axis=1) - true[: len(minima) // 2] for minima in (ours, plain)]
     assert abs(errors[0].mean()) < 0.01
@@ -145,7 +148,11 @@ def test_of_a_chain_only_those_go_that_one_which_stays_makes_superfluous(tmp_pat
 def test_templates_that_share_every_key_stay_however_many_they_are(tmp_path: Path) -> None:
     template = [prose(seed, 60) for seed in range(6)]
     pages = [
-        " ".join(word for part, own in zip(template, range(6), strict=True) for word in [*part, *prose(1000 * page + own, 12)])
+        " ".join(
+            word
+            for part, own in zip(template, range(6), strict=True)
+            for word in [*part, *prose(1000 * page + own, 12)]
+        )
         for page in range(300)
     ]
     assert 0.5 < similarity(pages[0], pages[1], 5) < 0.8
@@ -166,7 +173,9 @@ def test_of_corpora_one_of_which_contains_the_other_either_may_come_first(tmp_pa
         job = curated_job(tmp_path / f"store{number}", {name: paths[name] for name in names}, {"near": {}})
         prepared = prepare(job, silent())
         kept = [read_manifest(Store(job.store), ref.key, "shards").details["totals"] for ref in prepared.shards]
-        assert [each["documents"] + each["validation_documents"] for each in kept] == ([12] if names[0] == "all" else [3, 9])
+        assert [each["documents"] + each["validation_documents"] for each in kept] == (
+            [12] if names[0] == "all" else [3, 9]
+        )
         assert find_prepared(job) is not None
 
 
@@ -196,7 +205,10 @@ def test_another_curation_with_other_bounds_may_end_while_documents_are_compared
 ) -> None:
     texts = [" ".join(prose(seed, 80)) for seed in range(6)]
     path = write_documents(tmp_path / "a.jsonl", [*texts, *(f"{text} otherwise" for text in texts)])
-    jobs = [curated_job(tmp_path / "store", {"one": str(path)}, {"near": {"least_similarity": least}}) for least in (0.8, 0.7)]
+    jobs = [
+        curated_job(tmp_path / "store", {"one": str(path)}, {"near": {"least_similarity": least}})
+        for least in (0.8, 0.7)
+    ]
     other = []
 
     def compare_late(*arguments: Any) -> Any:
@@ -205,7 +217,9 @@ def test_another_curation_with_other_bounds_may_end_while_documents_are_compared
         return compare(*arguments)
 
     monkeypatch.setattr("trainer.curation.near.compare", compare_late)
-    assert len(originals_of(jobs[0], decide(jobs[0]).key, "one")) == 6 == len(originals_of(jobs[1], other[0].key, "one"))
+    assert (
+        len(originals_of(jobs[0], decide(jobs[0]).key, "one")) == 6 == len(originals_of(jobs[1], other[0].key, "one"))
+    )
     assert not list(Path(jobs[0].store).rglob("ngrams-*"))
 
 
@@ -275,7 +289,9 @@ def test_a_document_with_a_key_that_many_have_is_compared_with_some_of_them_and_
 def test_an_exact_copy_names_the_first_copy_also_where_that_goes_as_a_near_duplicate(tmp_path: Path) -> None:
     words = prose(1, 200)
     texts = [" ".join(words), " ".join([*words[:100], "otherwise", *words[101:]]), " ".join(prose(2, 200))]
-    path = write_documents(tmp_path / "a.jsonl", [texts[0], texts[1], texts[2], f"{texts[1]} ", texts[0], f" {texts[1]}"])
+    path = write_documents(
+        tmp_path / "a.jsonl", [texts[0], texts[1], texts[2], f"{texts[1]} ", texts[0], f" {texts[1]}"]
+    )
     job = curated_job(tmp_path / "store", {"one": str(path)}, {"near": {}})
     made = decide(job)
     exact, near = "exact duplicate", "near duplicate"
@@ -283,8 +299,8 @@ def test_an_exact_copy_names_the_first_copy_also_where_that_goes_as_a_near_dupli
     assert originals_of(job, made.key, "one") == {1: 0, 3: 1, 4: 0, 5: 1}
     (shown,) = Decided(Store(job.store), made.key).document(str(path), 4)
     assert shown.why == (
-        f"it is a copy of {path}#2; that one goes as near duplicate: {path}#1 stays in its place; the similarity of their "
-        "n-grams is 0.95, and that one has 97% of its"
+        f"it is a copy of {path}#2; that one goes as near duplicate: {path}#1 stays in its place; the similarity of "
+        "their n-grams is 0.95, and that one has 97% of its"
     )
 
 
@@ -329,7 +345,9 @@ def test_a_digest_is_that_of_the_text_as_python_normalises_it(normalise: tuple[s
         text = unicodedata.normalize("NFC", text) if "unicode" in normalise else text
         text = text.casefold() if "case" in normalise else text
         text = text.translate(punctuation()) if "punctuation" in normalise else text
-        expected.append(hashlib.blake2b((" ".join(text.split()) if "space" in normalise else text).encode(), digest_size=16))
+        expected.append(
+            hashlib.blake2b((" ".join(text.split()) if "space" in normalise else text).encode(), digest_size=16)
+        )
     rows = digest(batch_of(found))[KEYS][:, 0]
     assert [row.tobytes() for row in rows] == [each.digest() for each in expected]
     assert digest(batch_of([]))[KEYS].shape == (0, 1, 2)

@@ -1,4 +1,6 @@
-"""What jobs that tune a model measure it on is kept out as they read it; what is too short to be looked for is counted."""
+"""What jobs that tune a model measure it on is kept out as they read it; what is too short to be looked for is
+counted.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -38,7 +40,9 @@ def write_splits(folder: Path, **records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def job_of(folder: Path, values: dict[str, Any], **options: Any) -> PrepareJob:
-    """Six documents, each with another one of the sentences, and what keeps out the data of a job that tunes a model."""
+    """Six documents, each with another one of the sentences, and what keeps out the data of a job that tunes a
+    model.
+    """
     raw = write_documents(folder / "raw.jsonl", [" ".join([*prose(n, 20), each]) for n, each in enumerate(SENTENCES)])
     named = {"jobs": [str(write_config(folder / "tuning.yaml", values))], **options}
     return curated_job(folder / "store", {"one": str(raw)}, {"exact": None, "decontaminate": named})
@@ -87,7 +91,11 @@ def test_every_message_of_the_conversations_that_a_chat_is_measured_on_is_kept_o
 @pytest.mark.parametrize("source", ["jsonl", "parquet"])
 def test_labelled_words_are_kept_out_as_the_sentences_that_they_make(tmp_path: Path, source: str) -> None:
     unlabelled = {key: value for key, value in words(SENTENCES[3]).items() if key != "ner_tags"}
-    splits = {"train": [words(SENTENCES[0])], "validation": [words(SENTENCES[1]), words(SENTENCES[2])], "test": [unlabelled]}
+    splits = {
+        "train": [words(SENTENCES[0])],
+        "validation": [words(SENTENCES[1]), words(SENTENCES[2])],
+        "test": [unlabelled],
+    }
     for split, rows in splits.items():
         write_documents(tmp_path / f"{split}.jsonl", rows)
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{split}.parquet")
@@ -101,7 +109,8 @@ BAD: dict[str, tuple[Any, list[dict[str, Any]], str]] = {
         "line 2: the assistant never speaks",
     ),
     "words": (
-        word_values, [words(SENTENCES[1]), words(SENTENCES[2], ner_tags=["O"])], "line 2: column 'tokens' holds 20 words, but"
+        word_values, [words(SENTENCES[1]), words(SENTENCES[2], ner_tags=["O"])], "line 2: column 'tokens' holds 20 "
+                                                                                 "words, but"
     ),
     "pairs": (
         finetune_values, [pair(SENTENCES[1], SHORT), pair(7, SENTENCES[2])],
@@ -119,7 +128,9 @@ def test_a_bad_record_is_refused_or_passed_over_as_the_job_itself_does(tmp_path:
     values_of, records, said = BAD[kind]
     good, *_ = records
     write_splits(tmp_path, train=[good], validation=records, test=[good])
-    with pytest.raises(RecordError, match=rf"decontaminate.jobs: .*tuning.yaml: .*validation split: .*{said}.*max_bad_records"):
+    with pytest.raises(
+        RecordError, match=rf"decontaminate.jobs: .*tuning.yaml: .*validation split: .*{said}.*max_bad_records"
+    ):
         decide(job_of(tmp_path, values_of(tmp_path, "s", "x"), least_words=2))
     passed = job_of(tmp_path, values_of(tmp_path, "s", "x", data__max_bad_records=1), least_words=1)
     assert kept_out(passed) == ([1, 3] if kind == "ids" else [1])
@@ -127,13 +138,17 @@ def test_a_bad_record_is_refused_or_passed_over_as_the_job_itself_does(tmp_path:
 
 def test_bad_records_are_counted_in_each_split_by_itself(tmp_path: Path) -> None:
     bad: dict[str, Any] = {"messages": []}
-    write_splits(tmp_path, validation=[conversation(SENTENCES[1], "yes"), bad], test=[bad, conversation(SENTENCES[2], "yes")])
+    write_splits(
+        tmp_path, validation=[conversation(SENTENCES[1], "yes"), bad], test=[bad, conversation(SENTENCES[2], "yes")]
+    )
     assert kept_out(job_of(tmp_path, chat_values(tmp_path, "s", "x", data__max_bad_records=1))) == [1, 2]
     write_documents(tmp_path / "validation-more.jsonl", [conversation(SENTENCES[3], "yes"), bad])
     several = chat_values(
         tmp_path, "s", "x", data__max_bad_records=1, data__validation=[str(tmp_path / "validation*.jsonl")]
     )  # fmt: skip
-    with pytest.raises(RecordError, match=r"line 2: `messages` is an empty list.*more than the 1 that max_bad_records allows"):
+    with pytest.raises(
+        RecordError, match=r"line 2: `messages` is an empty list.*more than the 1 that max_bad_records allows"
+    ):
         decide(job_of(tmp_path, several))
     several["data"]["max_bad_records"] = 2
     assert kept_out(job_of(tmp_path, several)) == [1, 2, 3]
@@ -146,7 +161,9 @@ def test_what_a_job_measures_on_must_be_there_and_in_files(tmp_path: Path) -> No
     hub = {"task": "chat", "source": "hub", "path": "a/b"}
     with pytest.raises(ConfigError, match="its data is of source hub; name files of it"):
         decide(job_of(tmp_path, {**chat_values(tmp_path, "s", "x"), "data": hub}))
-    with pytest.raises(CorpusError, match=r"decontaminate.jobs: .*tuning.yaml: .*validation.jsonl has no column 'tokens'"):
+    with pytest.raises(
+        CorpusError, match=r"decontaminate.jobs: .*tuning.yaml: .*validation.jsonl has no column 'tokens'"
+    ):
         decide(job_of(tmp_path, word_values(tmp_path, "s", "x", data__test=None)))
 
 

@@ -66,7 +66,9 @@ def test_an_n_gram_that_drops_many_documents_is_named_with_its_example(
 def test_the_dry_run_names_it_too(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curation, "FROM_A_PIECE", 1000)
     corpora = [{"name": "docs", "paths": [str(raw)], "format": "jsonl"}]
-    job = small_job(raw.parent, tmp_path / "store", data__corpora=corpora, data__curation={"decontaminate": kept_out(tmp_path)})
+    job = small_job(
+        raw.parent, tmp_path / "store", data__corpora=corpora, data__curation={"decontaminate": kept_out(tmp_path)}
+    )
     found = preflight(job, silent())
     (told,) = found.warnings
     assert told.startswith(f"corpus 'docs': 8.0% of 100 documents go because they share the words {TOLD!r} with ")

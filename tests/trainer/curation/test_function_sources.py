@@ -61,7 +61,9 @@ def test_what_a_module_of_a_package_imports_names_its_verdicts(folder: Path, pac
     before = Function(f"{package}.rules:judge").source
     (folder / package / "unused.py").write_text("changed = True\n")
     assert Function(f"{package}.rules:judge").source == before
-    changed = {"by_deep": f"{package}/deep/inner.py", "by_beside": "words_beside.py"}.get(package, f"{package}/words.py")
+    changed = {"by_deep": f"{package}/deep/inner.py", "by_beside": "words_beside.py"}.get(
+        package, f"{package}/words.py"
+    )
     (folder / changed).write_text("MOST = 2\n")
     assert Function(f"{package}.rules:judge").source != before
 
@@ -75,7 +77,9 @@ def test_a_function_of_a_package_itself_is_of_what_that_imports(folder: Path) ->
 def test_importing_a_module_runs_the_packages_above_it(folder: Path) -> None:
     write(folder, upper__init="from . import settings\n", upper__settings="", upper__rules=JUDGE)
     files = ["__init__.py", "rules.py", "settings.py"]
-    assert Function("upper.rules:judge").source and source_files("upper.rules") == [folder / "upper" / name for name in files]
+    assert Function("upper.rules:judge").source and source_files("upper.rules") == [
+        folder / "upper" / name for name in files
+    ]
 
 
 def test_a_package_without_a_file_of_its_own_is_followed_too(folder: Path) -> None:
@@ -91,7 +95,9 @@ def test_modules_that_import_each_other_and_what_cannot_be_read_are_no_hindrance
     assert [path.name for path in source_files("turning")] == ["older.py", "turned.py", "turning.py"]
 
 
-@pytest.mark.parametrize("function", ["zlib:crc32", "pydantic_core._pydantic_core:to_json", "builtins:len", "textwrap:dedent"])
+@pytest.mark.parametrize(
+    "function", ["zlib:crc32", "pydantic_core._pydantic_core:to_json", "builtins:len", "textwrap:dedent"]
+)
 def test_a_function_of_a_library_is_used_without_the_libraries_beside_it(function: str) -> None:
     assert Function(function).source
     module = function.partition(":")[0]
@@ -101,7 +107,12 @@ def test_a_function_of_a_library_is_used_without_the_libraries_beside_it(functio
 
 def test_installed_packages_are_of_their_own_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = folder / "site-packages"
-    write(installed, bought__init=f"import helper\nfrom .words import MOST\n{JUDGE}", bought__words="MOST = 1\n", helper="")
+    write(
+        installed,
+        bought__init=f"import helper\nfrom .words import MOST\n{JUDGE}",
+        bought__words="MOST = 1\n",
+        helper="",
+    )
     monkeypatch.syspath_prepend(str(installed))
     assert Function("bought:judge").source
     assert source_files("bought") == [installed / "bought" / "__init__.py", installed / "bought" / "words.py"]

@@ -45,7 +45,10 @@ class Place(NamedTuple):
     env: dict[str, str]
 
     def config(self, raw: Path, least_bytes: int = 50) -> Path:
-        curation = {"near": {}, "filters": [{"kind": "length", "least_bytes": least_bytes}, {"kind": "gopher_repetition"}]}
+        curation = {
+            "near": {},
+            "filters": [{"kind": "length", "least_bytes": least_bytes}, {"kind": "gopher_repetition"}],
+        }
         job = curated_job(Path("store"), {name: f"{raw}/{name}/*.jsonl" for name in ("one", "two")}, curation)
         values = job.model_dump(mode="json", exclude_unset=True) | {"store": self.store}
         return write_config(self.folder / f"job-{least_bytes}.yaml", values)
@@ -62,14 +65,20 @@ class Place(NamedTuple):
         if self.store.startswith("s3://"):
             copy = self.folder / "copy"
             fsspec.filesystem("s3").get(self.store, str(copy), recursive=True)
-        return {name: digest for name, digest in digests(copy / "decisions").items() if name.endswith((".npz", "pieces.json"))}
+        return {
+            name: digest
+            for name, digest in digests(copy / "decisions").items()
+            if name.endswith((".npz", "pieces.json"))
+        }
 
     def points(self) -> list[str]:
         return (self.folder / "points").read_text().splitlines()
 
     def leftovers(self) -> list[str]:
         """What is there of processes that are gone, and is not swept away, as the next one to publish does."""
-        folders = [folder for folder in (self.folder / "store" / STAGING, self.folder / "cache" / "work") if folder.is_dir()]
+        folders = [
+            folder for folder in (self.folder / "store" / STAGING, self.folder / "cache" / "work") if folder.is_dir()
+        ]
         for folder in folders:
             sweep(folder)
         return [str(path) for folder in folders for path in folder.iterdir()]
@@ -91,7 +100,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def place_in(folder: Path, kind: str, request: pytest.FixtureRequest, like: Place | None = None) -> Place:
-    """A new place; one on S3 has a cache of its own, with the compiled code of another one, which takes long to make."""
+    """A new place; one on S3 has a cache of its own, with the compiled code of another one, which takes long to
+    make.
+    """
     folder.mkdir()
     if kind == "local":
         return Place(folder, str(folder / "store"), {})
@@ -133,7 +144,8 @@ def test_two_at_once_decide_the_same(raw: Path, tmp_path: Path, kind: str, reque
     assert alone.run(raw) == 0
     config = both.config(raw)
     started = [
-        start_module(both.folder / str(number), "tests.trainer.curate_once", config, env=both.env) for number in range(2)
+        start_module(both.folder / str(number), "tests.trainer.curate_once", config, env=both.env)
+        for number in range(2)
     ]
     ended = [each.wait() for each in started]
     assert [each.status for each in ended] == [0, 0], ended

@@ -26,7 +26,8 @@ SAME = {
     "curly apostrophes and quotes": SENTENCE.replace("'", "’").replace("The", "“The").replace("said", "said”"),
     "other apostrophes": SENTENCE.replace("'", "´"),
     "grave accents": SENTENCE.replace("'", "`"),
-    "accents as entities": unicodedata.normalize("NFD", SENTENCE).replace("\u0301", "&#769;").replace("\u0308", "&#x308;"),
+    "accents as entities": unicodedata.normalize("NFD", SENTENCE).replace("\u0301", "&#769;").replace("\u0308",
+    "&#x308;"),
     "soft hyphens": SENTENCE.replace("daughter", "daugh\u00adter").replace("office", "of\u00adfice"),
     "characters that are not seen": SENTENCE.replace("daughter", "daugh\u200bter").replace("The", "\ufeffThe"),
     "ligatures": SENTENCE.replace("ffi", "ﬃ").replace("fi", "ﬁ"),
@@ -85,7 +86,9 @@ def test_plain_text_is_the_same_object() -> None:
 
 
 def test_words_are_compared_as_before_but_for_what_does_not_count() -> None:
-    """Of text in ASCII without hyphens, tags, entities, grave accents and emphasis, the hashes are those in lower case."""
+    """Of text in ASCII without hyphens, tags, entities, grave accents and emphasis, the hashes are those in lower
+    case.
+    """
     plain = [text for text in texts() if text.isascii() and not re.search(r"[-<&`]|\b_|_\b", text)]
     assert len(plain) > 100
     of = Texts([text.encode() for text in plain])
@@ -132,7 +135,9 @@ def test_documents_go_whatever_way_they_are_written_in(
     (tmp_path / "raw").mkdir()
     for number, text in enumerate(SAME.values()):
         around = [" ".join(prose(100 * number + line, 9)) + ".\n" for line in range(30)]
-        (tmp_path / "raw" / f"{number:02}.txt").write_text("".join([*around[:12], text, ".\n", *around[12:]]), encoding="utf-8")
+        (tmp_path / "raw" / f"{number:02}.txt").write_text(
+            "".join([*around[:12], text, ".\n", *around[12:]]), encoding="utf-8"
+        )
     (tmp_path / "raw" / "99.txt").write_text(" ".join(prose(7, 400)), encoding="utf-8")
     (tmp_path / "test.txt").write_text(SENTENCE + "\n", encoding="utf-8")
     job = curated_job(
@@ -142,7 +147,10 @@ def test_documents_go_whatever_way_they_are_written_in(
     made = decide(job)
     decided = Decided(Store(job.store), None)
     one = decided.of("one")
-    paths, reasons = np.repeat([piece.path for piece in one.pieces], one.counts), np.array(reasons_of(job, made.key, "one"))
+    paths, reasons = (
+        np.repeat([piece.path for piece in one.pieces], one.counts),
+        np.array(reasons_of(job, made.key, "one")),
+    )
     assert set(paths[reasons == "contaminated"]) == set(paths) - {f"{tmp_path}/raw/99.txt"}
     told = [shown.why for shown in decided.examples("contaminated", None, 99)]
     assert all("shares " in each and each.endswith(f"{tmp_path}/test.txt#1 (text)") for each in told), told

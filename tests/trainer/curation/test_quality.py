@@ -54,7 +54,10 @@ def test_a_texts_fields_do_not_depend_on_its_batch() -> None:
 
 def test_punctuation_is_no_word_of_its_own() -> None:
     """The reference of a command: of its words between white space nearly all have a letter."""
-    text = "Use sort(1) -- or `join -t, -1 2 [file...]' -- to merge them; see {uniq(1), or}, and (perhaps) #include <io.h>."
+    text = (
+        "Use sort(1) -- or `join -t, -1 2 [file...]' -- to merge them; see {uniq(1), or}, and (perhaps) #include "
+        "<io.h>."
+    )
     row = quality(Texts([text.encode()]))[0]
     assert row["words"] == 18 and row["words_with_letter"] == pytest.approx(16 / 20)
     assert row["hashes_per_word"] == row["ellipses_per_word"] == pytest.approx(1 / 20)

@@ -45,7 +45,9 @@ def test_a_file_that_is_read_otherwise_under_another_name_is_measured_anew(tmp_p
     assert reasons_of(job, decide(job).key, "one") == ["kept"] * 4
     (tmp_path / "q.tsv").rename(tmp_path / "q.csv")
     (tmp_path / "q.csv").write_text(content.replace("text\tother", "a\tb,text", 1))
-    fresh = curated_job(tmp_path / "fresh", {}, {**SHORT, "filters": [{"kind": "length", "least_bytes": 5}]}, corpora=corpora)
+    fresh = curated_job(
+        tmp_path / "fresh", {}, {**SHORT, "filters": [{"kind": "length", "least_bytes": 5}]}, corpora=corpora
+    )
     again = fresh.model_copy(update={"store": job.store})
     assert reasons_of(again, decide(again).key, "one") == reasons_of(fresh, decide(fresh).key, "one")
 
@@ -74,6 +76,10 @@ def test_a_bad_record_is_refused_when_it_is_met_first(tmp_path: Path) -> None:
 
 def test_a_number_that_is_too_large_is_none(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"text": text(number), "q": 10 ** (number * 200)}) + "\n" for number in range(3)))
-    job = curated_job(tmp_path / "store", {"one": str(path)}, {"filters": [{"kind": "score", "column": "q", "least_score": 0}]})
+    path.write_text(
+        "".join(json.dumps({"text": text(number), "q": 10 ** (number * 200)}) + "\n" for number in range(3))
+    )
+    job = curated_job(
+        tmp_path / "store", {"one": str(path)}, {"filters": [{"kind": "score", "column": "q", "least_score": 0}]}
+    )
     assert reasons_of(job, decide(job).key, "one") == ["kept", "kept", "score q: no number"]

@@ -1,7 +1,8 @@
-"""Duplicates among thousands of real texts, against the Jaccard similarity of every pair and what the bands' formula predicts.
+"""Duplicates among thousands of real texts, against the Jaccard similarity of every pair and what the bands' formula
+predicts.
 
-Families of texts that resemble each other, licences for instance, are found or missed together, so that a family counts once,
-and the pass is made with many hash functions.
+Families of texts that resemble each other, licences for instance, are found or missed together, so that a family counts
+once, and the pass is made with many hash functions.
 """
 
 import unicodedata
@@ -125,7 +126,9 @@ def test_real_texts_go_that_a_plain_comparison_of_their_n_grams_finds_superfluou
     assert ((found.similarity >= 0.8) | (found.contained >= 0.95)).all()
 
 
-def test_planted_copies_and_links_of_a_chain_resemble_each_other_and_the_ends_of_a_chain_do_not(real: list[str]) -> None:
+def test_planted_copies_and_links_of_a_chain_resemble_each_other_and_the_ends_of_a_chain_do_not(
+    real: list[str],
+) -> None:
     chain = [each.text for each in chains(1, 0)]
     similarities = jaccard(chain, NEAR_OPTIONS.ngram).toarray()
     assert similarities.diagonal(1).min() > 0.9 and similarities[0, -1] < 0.4
@@ -155,7 +158,9 @@ def test_what_is_planted_among_real_texts_goes_for_its_reason_and_the_first_of_e
     key = decide(job).key
     reasons = {name: reasons_of(job, key, name) for name in planted}
     originals = originals_of(job, key, "copies")
-    assert [(reason, originals.get(place)) for place, reason in enumerate(reasons["copies"])] == [each[1:] for each in copied]
+    assert [(reason, originals.get(place)) for place, reason in enumerate(reasons["copies"])] == [
+        each[1:] for each in copied
+    ]
     assert {reasons["real"][number] for number in copied_from} == {KEPT}
     assert reasons["junk"] == [each.reason for each in thrown]
     assert [*reasons["real"], *reasons["copies"]] == expected_reasons([*real, *planted["copies"]], signatures(job))
@@ -176,7 +181,10 @@ def curation_of(folder: Path) -> dict[str, object]:
 def expected_reasons(texts: Sequence[str], keys: NDArray[np.uint64]) -> list[str]:
     """Why texts go, by a walk through all that are the same, and a plain comparison of the first of these."""
     known: dict[str, int] = {}
-    same = [known.setdefault(" ".join(unicodedata.normalize("NFC", text).split()), place) for place, text in enumerate(texts)]
+    same = [
+        known.setdefault(" ".join(unicodedata.normalize("NFC", text).split()), place)
+        for place, text in enumerate(texts)
+    ]
     is_first = np.array(same) == np.arange(len(texts))
     candidates = sharing(np.where(is_first[:, None], keys[: len(texts)], np.uint64(0)))
     gone = superfluous(texts, NEAR_OPTIONS.ngram, candidates)

@@ -32,7 +32,9 @@ def plain_repetition(text: str) -> dict[str, float]:
 
 
 def paragraphs_of(text: str) -> tuple[list[tuple[str, ...]], list[int]]:
-    """The lines of each paragraph, which stands between empty lines, and its characters, those among them that end lines."""
+    """The lines of each paragraph, which stands between empty lines, and its characters, those among them that end
+    lines.
+    """
     paragraphs, sizes = [], []
     for is_empty, run in groupby(text.splitlines(keepends=True), key=lambda line: line.splitlines() == [""]):
         if not is_empty:
@@ -72,7 +74,9 @@ def test_every_field_is_that_of_the_plain_formula() -> None:
 @pytest.mark.deep
 def test_the_first_of_equally_frequent_n_grams_counts() -> None:
     text = "one two . three hundred thousand . one two ! three hundred thousand !"
-    assert repetition(Texts([text.encode()]))["top_2_gram_characters"][0] == pytest.approx(2 * len("one two") / len(text))
+    assert repetition(Texts([text.encode()]))["top_2_gram_characters"][0] == pytest.approx(
+        2 * len("one two") / len(text)
+    )
 
 
 def test_line_ends_of_windows_change_no_share_of_lines_and_paragraphs() -> None:

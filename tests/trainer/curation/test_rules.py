@@ -98,7 +98,9 @@ def test_a_function_that_is_none_is_told(
 
 
 @pytest.mark.workers
-def test_what_a_functions_file_imports_beside_it_names_its_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_functions_file_imports_beside_it_names_its_verdicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "asking.py").write_text("import asked\n\n\ndef judge(text):\n    return len(text) > asked.LEAST\n")
     (tmp_path / "asked.py").write_text("LEAST = 5\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -109,7 +111,9 @@ def test_what_a_functions_file_imports_beside_it_names_its_verdicts(tmp_path: Pa
     assert decide(job).key != made.key
 
 
-def test_a_document_that_a_function_raises_for_is_named_as_it_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_that_a_function_raises_for_is_named_as_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = [" ".join(prose(number, 40)) for number in range(30)]
     raw = write_documents(tmp_path / "long.jsonl", texts)
     (tmp_path / "raising.py").write_text(
@@ -119,5 +123,7 @@ def test_a_document_that_a_function_raises_for_is_named_as_it_is_shown(tmp_path:
     rules = {"filters": [{"kind": "function", "function": "raising:judge"}]}
     job = curated_job(tmp_path / "store", {"one": str(raw)}, rules, shards={"num_shards": 1, "piece_bytes": 1024})
     for look in (lambda: decide(job), lambda: preview_curation(Store(job.store), job.data)):
-        with pytest.raises(CorpusError, match=f"^corpus 'one': {raw}#23: raising:judge raised AssertionError: not this one"):
+        with pytest.raises(
+            CorpusError, match=f"^corpus 'one': {raw}#23: raising:judge raised AssertionError: not this one"
+        ):
             look()

@@ -50,15 +50,17 @@ def shown(store: str, capsys: pytest.CaptureFixture[str], **words: Any) -> str:
     return capsys.readouterr().out
 
 
-def test_the_table_tells_documents_and_bytes_by_reason(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_tells_documents_and_bytes_by_reason(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = shown(store, capsys)
     assert "14 of 18 documents stay" not in said
     rows = [line.split() for line in said.splitlines() if line.startswith("  ")]
     assert ["one", "kept", "6"] in [row[:3] for row in rows]
     assert {"duplicate", "contaminated"} <= {word for row in rows for word in row}
     assert (
-        "a similarity of at least 0.8, or 95% contained in another document, by 5-grams; 14 bands of 5 minima find 99.6% of"
-        in said
+        "a similarity of at least 0.8, or 95% contained in another document, by 5-grams; 14 bands of 5 minima find "
+        "99.6% of" in said
     )
     assert "\none: near duplicates by similarity to the document that stays: 0.9 to 0.95: 1\n" in said
     assert f"\ntwo: 1 duplicate of {tmp_path}/one.jsonl#1\n" in said
@@ -66,12 +68,16 @@ def test_the_table_tells_documents_and_bytes_by_reason(store: str, tmp_path: Pat
     assert sum(line["documents"] for each in table.values() for line in each) == 18
 
 
-def test_an_example_says_what_it_was_compared_with(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_says_what_it_was_compared_with(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = shown(store, capsys, reason="exact duplicate")
     assert f"{tmp_path}/one.jsonl#7 of one: exact duplicate\n  {tmp_path}/one.jsonl#2 stays in its place" in said
     assert f"{tmp_path}/two.jsonl#7 of two: exact duplicate\n  {tmp_path}/one.jsonl#1 stays in its place" in said
     said = shown(store, capsys, reason="near duplicate", corpus="one")
-    assert f"{tmp_path}/one.jsonl#8 of one: near duplicate\n  {tmp_path}/one.jsonl#3 stays in its place; the simil" in said
+    assert (
+        f"{tmp_path}/one.jsonl#8 of one: near duplicate\n  {tmp_path}/one.jsonl#3 stays in its place; the simil" in said
+    )
     assert "arity of their n-grams is 0.9" in said
     beside = [line.split(" | ") for line in said.splitlines() if " | " in line]
     assert beside[0] == ["  this document".ljust(60), "the one that it is a duplicate of"]
@@ -105,9 +111,15 @@ def test_what_a_document_shares_is_told_with_the_example_that_has_it(
     job = curated_job(tmp_path / "store", {"one": str(tmp_path / "raw.jsonl")}, {"decontaminate": kept_out})
     decide(job)
     told = {
-        number: shown(job.store, capsys, document=f"{tmp_path}/raw.jsonl#{number + 1}").splitlines()[1] for number in range(6)
+        number: shown(job.store, capsys, document=f"{tmp_path}/raw.jsonl#{number + 1}").splitlines()[1]
+        for number in range(6)
     }
-    origins = {0: "test.jsonl#1 (question)", 1: "test.jsonl#2 (answer)", 2: "other.txt#2 (text)", 4: "chats.jsonl#2 (messages)"}
+    origins = {
+        0: "test.jsonl#1 (question)",
+        1: "test.jsonl#2 (answer)",
+        2: "other.txt#2 (text)",
+        4: "chats.jsonl#2 (messages)",
+    }
     for number, origin in origins.items():
         assert told[number] == f"  it shares {' '.join(said[number].split()[:13])!r} with {tmp_path}/{origin}"
     assert told[3] == told[5] == "  no rule speaks against it"
@@ -160,7 +172,9 @@ def test_a_document_is_named_as_the_folder_that_one_is_in_finds_it(
 ) -> None:
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path / "folder")
-    assert shown(store, capsys, document="./../one.jsonl#7").startswith(f"{tmp_path}/one.jsonl#7 of one: exact duplicate\n")
+    assert shown(store, capsys, document="./../one.jsonl#7").startswith(
+        f"{tmp_path}/one.jsonl#7 of one: exact duplicate\n"
+    )
 
 
 def test_a_document_of_two_corpora_is_told_for_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +188,9 @@ def test_a_document_of_two_corpora_is_told_for_each(tmp_path: Path, capsys: pyte
     assert not [line for line in shown(job.store, capsys, corpus="two").splitlines() if line.startswith("  one ")]
 
 
-def test_what_was_not_decided_about_is_not_shown(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_not_decided_about_is_not_shown(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "one.jsonl"
     path.write_text(path.read_text().replace("too short", "too brief"))
     given = {"reason": None, "document": f"{path}#9", "corpus": None, "key": None, "examples": 5, "as_json": False}
@@ -196,7 +212,9 @@ def test_what_was_not_decided_about_is_not_shown(store: str, tmp_path: Path, cap
         ({"key": "decisions/text-0123456789abcdef"}, "holds no decisions"),
     ],
 )
-def test_what_is_not_there_is_said(store: str, words: dict[str, str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_there_is_said(
+    store: str, words: dict[str, str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = {"reason": None, "document": None, "corpus": None, "key": None, "examples": 5, "as_json": False, **words}
     assert tell(store, **given) == EXIT_BAD_INPUT
     assert says in capsys.readouterr().err
@@ -230,16 +248,22 @@ def test_the_table_is_told_without_the_functions(
 
 
 def test_a_corpus_that_loses_much_and_a_cluster_that_is_large_are_warned_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("trainer.curation.curate.Workers", Here)
     texts = [" ".join(prose(number, 60)) for number in range(20)]
     write_documents(tmp_path / "some.jsonl", [*texts, *(f"{texts[4]}{' ' * number}" for number in range(1, 12))])
     write_documents(tmp_path / "much.jsonl", [*texts[:11], *(" ".join(prose(number, 60)) for number in range(50, 57))])
-    job = curated_job(tmp_path / "store", {name: str(tmp_path / f"{name}.jsonl") for name in ("some", "much")}, {"near": {}})
+    job = curated_job(
+        tmp_path / "store", {name: str(tmp_path / f"{name}.jsonl") for name in ("some", "much")}, {"near": {}}
+    )
     decide(job)
     expected = [
-        "corpus 'much': 38.9% of its documents stay; most go as 'exact duplicate'; `headrace curation show` lists examples",
+        "corpus 'much': 38.9% of its documents stay; most go as 'exact duplicate'; `headrace curation show` lists "
+        "examples",
         f"corpus 'some': 11 of its documents (35.5%) are duplicates of one, {tmp_path}/some.jsonl#5",
     ]
     assert [record.getMessage() for record in caplog.records] == expected
@@ -253,14 +277,16 @@ def test_texts_are_shown_from_their_first_difference_on_however_long_they_are() 
     header, place, *rest = side_by_side(" ".join(other), " ".join(words))
     assert header.split(" | ")[1] == "the one that it is a duplicate of"
     assert (
-        len(set(place.split(" | "))) == 2 and place.split(" | ")[1] == f"from character {len(' '.join(words[:1494])) + 2:,} on"
+        len(set(place.split(" | "))) == 2
+        and place.split(" | ")[1] == f"from character {len(' '.join(words[:1494])) + 2:,} on"
     )
     left, right = ("".join(part) for part in zip(*(line.partition(" | ")[::2] for line in rest), strict=True))
     assert "otherwise" in left and words[1500] in right and "otherwise" not in right
     assert list(side_by_side("a  b", "a b")) == ["  they differ in white space alone", ""]
     chinese = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(4000))
     mine, its = zip(
-        *(line.partition(" | ")[::2] for line in side_by_side(chinese[:3000] + "X" + chinese[3001:], chinese)), strict=True
+        *(line.partition(" | ")[::2] for line in side_by_side(chinese[:3000] + "X" + chinese[3001:], chinese)),
+        strict=True,
     )
     assert "X" in "".join(mine) and chinese[3000] in "".join(its) and chinese[3000] not in "".join(mine)
     hostile = ["x\n\n" * 50_000, "y\n\n" * 50_000, "z" * 4_000_000, " ".join(prose(2, 100_000))]

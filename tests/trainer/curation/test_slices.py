@@ -20,7 +20,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareJob:
     monkeypatch.setattr("trainer.curation.exact.SLICE_KEYS", 90)
     texts = [" ".join(prose(seed, 60)) for seed in range(20)]
     for number in range(8):
-        write_documents(tmp_path / "raw" / f"{number}.jsonl", [*texts[2 * number : 2 * number + 4], "shared words " * 9])
+        write_documents(
+            tmp_path / "raw" / f"{number}.jsonl", [*texts[2 * number : 2 * number + 4], "shared words " * 9]
+        )
     return curated_job(tmp_path / "store", {"one": f"{tmp_path}/raw/*.jsonl"}, {"near": {}})
 
 

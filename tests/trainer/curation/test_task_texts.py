@@ -35,7 +35,9 @@ def write_task(folder: Path, name: str = "tiny", **changes: Any) -> str:
 
 def job_of(folder: Path, *tasks: str) -> PrepareJob:
     """Three documents: one has the question that is asked, one the solved one, one the passage."""
-    documents = [" ".join([*prose(number, 20), text]) for number, text in enumerate((ASKED, SOLVED, PASSAGE, "nothing"))]
+    documents = [
+        " ".join([*prose(number, 20), text]) for number, text in enumerate((ASKED, SOLVED, PASSAGE, "nothing"))
+    ]
     raw = write_documents(folder / "raw.jsonl", documents)
     return curated_job(folder / "store", {"one": str(raw)}, {"exact": None, "decontaminate": {"tasks": list(tasks)}})
 
@@ -79,11 +81,23 @@ def test_a_group_stands_for_its_tasks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"dataset_path": "owner/data"}, r"task 'tiny' reads 'owner/data', which is no file of json, csv, parquet, text"),
-        ({"dataset_kwargs": {"data_files": "x.jsonl", "field": "a"}}, r"task 'tiny' reads its files by field; name its files"),
-        ({"dataset_kwargs": {"data_files": "none.jsonl"}}, r"tiny.yaml: task 'tiny' reads 'none.jsonl', which is not there"),
+        (
+            {"dataset_path": "owner/data"},
+            r"task 'tiny' reads 'owner/data', which is no file of json, csv, parquet, text",
+        ),
+        (
+            {"dataset_kwargs": {"data_files": "x.jsonl", "field": "a"}},
+            r"task 'tiny' reads its files by field; name its files",
+        ),
+        (
+            {"dataset_kwargs": {"data_files": "none.jsonl"}},
+            r"tiny.yaml: task 'tiny' reads 'none.jsonl', which is not there",
+        ),
         ({"test_split": "held_out"}, r"no file of task 'tiny' is of the split 'held_out', which it asks"),
-        ({"doc_to_text": None}, r"task 'tiny' makes its questions by a function, or tells none; name its files and fields"),
+        (
+            {"doc_to_text": None},
+            r"task 'tiny' makes its questions by a function, or tells none; name its files and fields",
+        ),
         ({"doc_to_text": "{{ passage"}, r"the question of task 'tiny' is no template of jinja2"),
         ({"task": None}, r"tiny.yaml tells no task of lm-eval; one has the key `task` or `group`"),
     ],

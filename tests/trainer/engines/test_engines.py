@@ -1,4 +1,6 @@
-"""What can be told of engines without a cluster: their settings, what a local job records, and that Ray may be missing."""
+"""What can be told of engines without a cluster: their settings, what a local job records, and that Ray may be
+missing.
+"""
 
 import sys
 import time
@@ -45,7 +47,10 @@ def of_engine(engine: Any) -> str:
         ({"kind": "ray", "adress": "x:1"}, "engine.adress: unknown key; did you mean 'address'?"),
         ({"kind": "local", "address": "x:1"}, "engine.address: goes with another engine.kind"),
         ({"kind": "ray", "min_workers": 0}, "engine.min_workers: expected at least 1, found 0"),
-        ({"kind": "ray", "address": "ray://head:10001"}, "run on a node of the cluster, and give HOST:PORT of its head"),
+        (
+            {"kind": "ray", "address": "ray://head:10001"},
+            "run on a node of the cluster, and give HOST:PORT of its head",
+        ),
     ],
 )
 def test_a_wrong_engine_is_refused_by_its_place(engine: Any, problem: str) -> None:
@@ -71,10 +76,14 @@ def test_a_finished_run_does_not_record_its_engine(finished: Any) -> None:
     assert config is not None and "engine" not in config["job"]
 
 
-def test_without_ray_the_preflight_says_what_to_install(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_preflight_says_what_to_install(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     job = small_job(raw, tmp_path / "store", engine__kind="ray")
-    with pytest.raises(ConfigError, match=r"engine\.kind is ray, which is not installed .*; `pip install 'headrace\[ray\]'`"):
+    with pytest.raises(
+        ConfigError, match=r"engine\.kind is ray, which is not installed .*; `pip install 'headrace\[ray\]'`"
+    ):
         preflight(job, silent())
 
 
@@ -134,7 +143,9 @@ def test_a_lease_bears_the_group_of_its_holder(empty_store: Store, worker: str) 
     assert held is not None and held["group"] == worker
 
 
-def test_the_lease_of_a_lost_rank_is_taken_over_at_once_when_its_group_begins_again(empty_store: Store, worker: str) -> None:
+def test_the_lease_of_a_lost_rank_is_taken_over_at_once_when_its_group_begins_again(
+    empty_store: Store, worker: str
+) -> None:
     elsewhere(empty_store, worker)
     begun = time.monotonic()
     with Lease(empty_store, RUN):

@@ -57,7 +57,9 @@ def test_every_checkpoint_has_the_figures_that_were_measured_when_it_was_saved(r
 def test_the_final_model_is_measured_as_its_run_did_and_otherwise_apart(run: Finished, runtime: Runtime) -> None:
     own = measure(run, "pairs")
     assert (own.reused, own.key) == (True, f"{run.run}/eval.json")
-    job = EvaluateJob(store=str(run.store), checkpoint="pairs", precision="bf16")  # a process keeps the precision it began with
+    job = EvaluateJob(
+        store=str(run.store), checkpoint="pairs", precision="bf16"
+    )  # a process keeps the precision it began with
     other = identify_checkpoint(Store(job.store), job)
     assert other is not None and other.wanted.key == f"evaluations/pairs-{other.wanted.fingerprint}.json"
     assert other.wanted.fingerprint != own.fingerprint and other.job.training.precision == "bf16"
@@ -81,13 +83,17 @@ def test_what_goes_with_language_models_only_is_refused_or_said(
     assert "pairs is a classifier: evaluation.prompts has no meaning for it" in caplog.text
 
 
-def test_a_classifier_of_no_run_and_one_whose_data_is_gone_are_refused(run: Finished, tmp_path: Path, runtime: Runtime) -> None:
+def test_a_classifier_of_no_run_and_one_whose_data_is_gone_are_refused(
+    run: Finished, tmp_path: Path, runtime: Runtime
+) -> None:
     folder = shutil.copytree(run.store / run.run / "final", tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="elsewhere is a classifier of no run in this store"):
         measure(run, str(folder))
     shutil.rmtree(run.store / "encoded")
     (run.store / run.run / "eval.json").unlink()
-    with pytest.raises(ArtifactError, match="holds no encoded data set; encode it first: run its fine-tuning job again"):
+    with pytest.raises(
+        ArtifactError, match="holds no encoded data set; encode it first: run its fine-tuning job again"
+    ):
         measure(run, "pairs")
 
 
@@ -153,7 +159,10 @@ def test_files_that_a_classifier_cannot_be_measured_on_are_refused(
     for rows, says in {
         "label": ([row], "has no column 'label'; it has summary, code, id"),
         "class": ([{**row, "label": "maybe"}], "line 1: column 'label': 'maybe' is no class"),
-        "none": ([{**row, "label": None}], "no example has a label, so that nothing can be measured; `predict` predicts them"),
+        "none": (
+            [{**row, "label": None}],
+            "no example has a label, so that nothing can be measured; `predict` predicts them",
+        ),
     }.values():
         with pytest.raises(CorpusError) as caught:
             measure(run, "pairs", labelled=[written(tmp_path / "new.jsonl", as_jsonl(rows))])

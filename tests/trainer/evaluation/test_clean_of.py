@@ -87,7 +87,11 @@ def test_it_is_told_how_many_examples_were_too_short_to_be_looked_for_if_all_dec
     assert found is not None and (found.texts, found.too_short) == (5, 3)
     assert found.describe().endswith("examples of fewer than 5 words were not looked for: 3 of 5).")
     alone = clean_of(store, curated.run, {(digest_file(kept).sha256, "text")})
-    assert alone is not None and [file.path for file in alone.files] == [str(kept)] and (alone.texts, alone.too_short) == (1, 0)
+    assert (
+        alone is not None
+        and [file.path for file in alone.files] == [str(kept)]
+        and (alone.texts, alone.too_short) == (1, 0)
+    )
     assert clean_of(store, curated.run, {(digest_file(kept).sha256, "text"), ("0" * 64, "text")}) is None
     for key in found.decisions:
         manifest = read_decisions(store, key)
@@ -97,7 +101,9 @@ def test_it_is_told_how_many_examples_were_too_short_to_be_looked_for_if_all_dec
     older = clean_of(store, curated.run)
     assert older is not None and older.texts is None and older.too_short is None
     assert older.describe().endswith("examples of fewer than 5 words were not looked for).")
-    assert older.model_dump() == found.model_dump(exclude={"texts", "too_short"}), "as it was told before there were counts"
+    assert older.model_dump() == found.model_dump(exclude={"texts", "too_short"}), (
+        "as it was told before there were counts"
+    )
 
 
 def decontaminated(*files: Path, **options: Any) -> dict[str, Any]:
@@ -116,7 +122,9 @@ def test_the_text_of_a_base_model_must_be_clean_too(raw: Path, store: Store, cur
     kept, final = curated.store.parent / KEPT_OUT, store.path(f"{curated.run}/final")
     assert paths(store, further(raw, store, final, decontaminated(kept))) == [str(kept)]
     elsewhere = Path(shutil.copytree(final, tmp_path / "elsewhere"))
-    Path(elsewhere, "config.json").write_text(Path(final, "config.json").read_text() + "\n")  # else it makes the same run
+    Path(elsewhere, "config.json").write_text(
+        Path(final, "config.json").read_text() + "\n"
+    )  # else it makes the same run
     assert paths(store, further(raw, store, str(elsewhere), decontaminated(kept))) is None, "a model of unknown text"
     dirty = run_through(curated_run(raw, Path(store.url), {}, name="dirty"))
     assert paths(store, dirty) is None
@@ -124,7 +132,9 @@ def test_the_text_of_a_base_model_must_be_clean_too(raw: Path, store: Store, cur
 
 
 @pytest.mark.deep
-def test_of_several_runs_only_what_all_kept_out_is_told(raw: Path, store: Store, curated: Finished, tmp_path: Path) -> None:
+def test_of_several_runs_only_what_all_kept_out_is_told(
+    raw: Path, store: Store, curated: Finished, tmp_path: Path
+) -> None:
     other = write_other(tmp_path)
     kept, final = curated.store.parent / KEPT_OUT, store.path(f"{curated.run}/final")
     for files, told in (([kept, other], [str(kept)]), ([other], None)):
@@ -178,13 +188,17 @@ def test_a_fine_tuned_model_is_measured_on_what_its_base_was_kept_clean_of(
     raw: Path, tmp_path: Path, source: str, kept_out: bool
 ) -> None:
     for split, first in LABELLED.items():
-        rows = [{"text": f"this is the text of {n} in all", "label": ("odd", "even")[n % 2]} for n in range(first, first + 6)]
+        rows = [
+            {"text": f"this is the text of {n} in all", "label": ("odd", "even")[n % 2]}
+            for n in range(first, first + 6)
+        ]
         write_documents(tmp_path / f"{split}.jsonl", rows)
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{split}.parquet")
     values = {
         "store": str(tmp_path / "store"), "name": "tuned", "model": {"pretrained": "base"},
         "data": {
-            "name": "labelled", "source": source, "text_columns": ["text"], "classes": ["odd", "even"], "max_length": 12,
+            "name": "labelled", "source": source, "text_columns": ["text"], "classes": ["odd", "even"],
+            "max_length": 12,
             **{split: [f"{tmp_path}/{split}.{source}"] for split in LABELLED},
         },
         "training": {"max_steps": 1, "global_batch": 2, "device": "cpu"},
@@ -217,7 +231,9 @@ def test_of_conversations_that_a_model_was_tuned_on_nothing_was_kept_out(
     kept = curated.store.parent / KEPT_OUT
     digest = digest_file(kept).sha256
     assert find_kept_out(store, curated.run, {(digest, "text")}) == KeptOut(True, least_words=5)
-    assert find_kept_out(store, curated.run, {(digest, "text"), (digest, "passage")}) == KeptOut(False), "another field of it"
+    assert find_kept_out(store, curated.run, {(digest, "text"), (digest, "passage")}) == KeptOut(False), (
+        "another field of it"
+    )
     for split in ("train", "validation", "test"):
         rows = [{"prompt": f"{n} {kept.read_text()[:20]}", "completion": "it is"} for n in range(8)]
         write_documents(tmp_path / f"{split}.jsonl", rows)
@@ -233,7 +249,8 @@ def test_of_conversations_that_a_model_was_tuned_on_nothing_was_kept_out(
 def test_a_model_that_answers_is_measured_on_what_its_base_was_kept_clean_of(raw: Path, tmp_path: Path) -> None:
     for split, first in LABELLED.items():
         rows = [
-            {"prompt": f"what is the text of {n} in all of it", "completion": f"it is {n}"} for n in range(first, first + 6)
+            {"prompt": f"what is the text of {n} in all of it", "completion": f"it is {n}"}
+            for n in range(first, first + 6)
         ]
         write_documents(tmp_path / f"{split}.jsonl", rows)
     changes = {"data__context": 32, "data__chat_template": TEMPLATE, "training__epochs": 1}

@@ -123,7 +123,9 @@ def test_limited_windows_are_scored_alone(model: PreTrainedModel, runtime: Runti
     scores = evaluate(model, limited, CONTEXT, 16, runtime)
     assert {name: score.windows for name, score in scores.corpora.items()} == {"one": 2, "two": 2}
     assert limited[0].windows[:1] == [(0, 0)]
-    alone = evaluate(model, [HeldOut("one", TEXTS["one"], HeldOutWindows([CONTEXT], CONTEXT, None))], CONTEXT, 1, runtime)
+    alone = evaluate(
+        model, [HeldOut("one", TEXTS["one"], HeldOutWindows([CONTEXT], CONTEXT, None))], CONTEXT, 1, runtime
+    )
     one = TEXTS["one"][0][:CONTEXT]
     assert alone.total.loss == pytest.approx(math.fsum(losses_one_by_one(model, [one])) / (CONTEXT - 1), rel=1e-5)
 

@@ -40,7 +40,9 @@ def write(model: PreTrainedModel, tokenizer: Tokenizer, *prompts: str, **options
     return [sample.continuation for sample in samples]
 
 
-def test_the_same_seed_writes_the_same_and_another_writes_something_else(model: PreTrainedModel, tokenizer: Tokenizer) -> None:
+def test_the_same_seed_writes_the_same_and_another_writes_something_else(
+    model: PreTrainedModel, tokenizer: Tokenizer
+) -> None:
     first, again, other = (write(model, tokenizer, "abc", "abd", seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
@@ -50,7 +52,9 @@ def test_a_continuation_depends_on_its_own_prompt_only(model: PreTrainedModel, t
     assert write(model, tokenizer, "x", "abc")[1] == write(model, tokenizer, "abc")[0]
 
 
-def test_temperature_zero_takes_the_likeliest_token_whatever_the_seed(model: PreTrainedModel, tokenizer: Tokenizer) -> None:
+def test_temperature_zero_takes_the_likeliest_token_whatever_the_seed(
+    model: PreTrainedModel, tokenizer: Tokenizer
+) -> None:
     (one,), (other,) = (write(model, tokenizer, "abc", temperature=0.0, new_tokens=1, seed=seed) for seed in (1, 2))
     with torch.no_grad():
         logits_V = model(input_ids=torch.tensor([tokenizer.encode("abc").ids])).logits[0, -1]

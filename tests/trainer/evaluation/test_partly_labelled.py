@@ -20,7 +20,8 @@ from trainer.training.runtime import Runtime
 
 NAMES = {"classification": ["even", "odd"], "multi-label": ["even", "third"], "regression": None, "tokens": CLASSES}
 WITHHELD: dict[str, list[Any]] = {
-    "classification": [None, -1], "multi-label": [None, -1, [-1, -1]], "regression": [None], "tokens": [None, [-1], [-100]],
+    "classification": [None, -1], "multi-label": [None, -1, [-1, -1]], "regression": [None],
+    "tokens": [None, [-1], [-100]],
 }  # fmt: skip
 """What stands in place of a label; -1 is a number among numbers."""
 

@@ -33,7 +33,9 @@ from trainer.training.runtime import Runtime
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT with a head for three classes, as someone else may have left it."""
     folder = bert_folder(tmp_path_factory.mktemp("models") / "classifier")
-    return with_head(folder, num_labels=3, id2label={0: "no", 1: "yes", 2: "maybe"}, label2id={"no": 0, "yes": 1, "maybe": 2})
+    return with_head(
+        folder, num_labels=3, id2label={0: "no", 1: "yes", 2: "maybe"}, label2id={"no": 0, "yes": 1, "maybe": 2}
+    )
 
 
 def with_head(folder: Path, **settings: Any) -> Path:
@@ -71,7 +73,9 @@ def logits_of(model: Path, rows: list[dict[str, Any]], columns: list[str], lengt
     with torch.no_grad():
         for row in rows:
             texts = [row[column] for column in columns]
-            inputs = tokenizer(*texts, truncation=True, max_length=length, return_tensors="pt", split_special_tokens=True)
+            inputs = tokenizer(
+                *texts, truncation=True, max_length=length, return_tensors="pt", split_special_tokens=True
+            )
             found.append(classifier(**inputs).logits[0])
     return torch.stack(found)
 
@@ -110,7 +114,9 @@ def test_a_run_predicts_by_its_name_what_transformers_predicts_with_its_final_mo
     final = store / tuned.run / "final"
     lines = lines_of(job, made)
     assert_same(lines, logits_of(final, rows, ["summary", "code"], 32), {0: "other", 1: "match"})
-    assert lines == [json.loads(line) for line in (store / tuned.run / "predictions/validation.jsonl").read_text().splitlines()]
+    assert lines == [
+        json.loads(line) for line in (store / tuned.run / "predictions/validation.jsonl").read_text().splitlines()
+    ]
     manifest = read_manifest(Store(str(store)), made.key, KIND)
     assert manifest is not None
     told = manifest.details
@@ -119,7 +125,9 @@ def test_a_run_predicts_by_its_name_what_transformers_predicts_with_its_final_mo
     assert told["files"] == [
         {"path": str(pairs / "validation.jsonl"), "sha256": digest(pairs / "validation.jsonl"), "texts": len(rows)}
     ]
-    best = job_of(store, f"{tuned.run}/checkpoint-last", str(pairs / "validation.jsonl"), name="new", data={"id_column": "id"})
+    best = job_of(
+        store, f"{tuned.run}/checkpoint-last", str(pairs / "validation.jsonl"), name="new", data={"id_column": "id"}
+    )
     assert len(predicted(best)) == len(rows), "any checkpoint will do"
 
 
@@ -132,13 +140,20 @@ def digest(path: Path) -> str:
 def test_numbers_are_predicted_as_transformers_does(tmp_path: Path, runtime: Runtime) -> None:
     model = with_head(bert_folder(tmp_path / "model"), num_labels=1, problem_type="regression")
     rows = flat_records(40)
-    job = job_of(tmp_path / "store", model, written(tmp_path / "new.jsonl", as_jsonl(rows)), data={"text_columns": ["a"]})
+    job = job_of(
+        tmp_path / "store", model, written(tmp_path / "new.jsonl", as_jsonl(rows)), data={"text_columns": ["a"]}
+    )
     made = predict_texts(job, silent())
     lines = lines_of(job, made)
     numbers = logits_of(model, rows, ["a"], 64)[:, 0].tolist()
     assert [line["prediction"] for line in lines] == pytest.approx(numbers, abs=1e-5)
-    assert [line["id"] for line in lines] == [str(number) for number in range(40)] and set(lines[0]) == {"id", "prediction"}
-    assert made.predicted == pytest.approx({"mean": sum(numbers) / 40, "min": min(numbers), "max": max(numbers)}, abs=1e-5)
+    assert [line["id"] for line in lines] == [str(number) for number in range(40)] and set(lines[0]) == {
+        "id",
+        "prediction",
+    }
+    assert made.predicted == pytest.approx(
+        {"mean": sum(numbers) / 40, "min": min(numbers), "max": max(numbers)}, abs=1e-5
+    )
 
 
 def test_files_of_every_kind_are_read_and_numbered_on(classifier: Path, tmp_path: Path, runtime: Runtime) -> None:
@@ -147,7 +162,9 @@ def test_files_of_every_kind_are_read_and_numbered_on(classifier: Path, tmp_path
     found = []
     for kind, write in kinds.items():
         paths = [written(tmp_path / kind / f"{n}.{kind}", write(rows[10 * n : 10 * n + 10])) for n in range(3)]
-        job = job_of(tmp_path / "store", classifier, f"{tmp_path}/{kind}/*", data={"source": kind, "text_columns": ["a", "b"]})
+        job = job_of(
+            tmp_path / "store", classifier, f"{tmp_path}/{kind}/*", data={"source": kind, "text_columns": ["a", "b"]}
+        )
         assert len(paths) == 3
         found.append(predicted(job))
     assert found[0] == found[1] == found[2]
@@ -184,7 +201,9 @@ def test_memory_does_not_hold_more_than_a_block_of_texts(
     encode_block = text_predictions.encode_block
     monkeypatch.setattr("trainer.kinds.labelled.predict.BLOCK_TEXTS", 8)
     monkeypatch.setattr(
-        text_predictions, "encode_block", lambda block, *others: sizes.append(len(block)) or encode_block(block, *others)
+        text_predictions,
+        "encode_block",
+        lambda block, *others: sizes.append(len(block)) or encode_block(block, *others),
     )
     path = written(tmp_path / "new.jsonl", as_jsonl(flat_records(50)))
     made = predict_texts(job_of(tmp_path / "store", classifier, path, data={"text_columns": ["a"]}), silent())
@@ -252,7 +271,9 @@ def test_a_model_without_a_trained_head_is_refused(
     path = written(tmp_path / "new.jsonl", as_jsonl(flat_records(5)))
     base = Path(shutil.copytree(bert, tmp_path / "base"))
     BertForSequenceClassification(AutoConfig.from_pretrained(base)).bert.save_pretrained(base)
-    with pytest.raises(ConfigError, match=r"is no finished classifier: it lacks classifier.bias, classifier.weight; fine-tune"):
+    with pytest.raises(
+        ConfigError, match=r"is no finished classifier: it lacks classifier.bias, classifier.weight; fine-tune"
+    ):
         predict_texts(job_of(tmp_path / "store", base, path, data={"text_columns": ["a"]}), silent())
     store = Path(shutil.copytree(finished.store, tmp_path / "language"))
     with pytest.raises(ConfigError, match="is a language model, which predicts no classes; fine-tune it"):
@@ -290,7 +311,9 @@ def test_what_is_stopped_leaves_nothing_half_made_and_is_made_whole_when_it_is_s
     store = tmp_path / "store"
     config = config_of(tmp_path, store, classifier, 20_000)
     running = start_warm(tmp_path / "said", "trainer.predict", config)
-    ended = running.send_when(signum, lambda: any(path.stat().st_size for path in store.glob(".staging/*/predictions.jsonl")))
+    ended = running.send_when(
+        signum, lambda: any(path.stat().st_size for path in store.glob(".staging/*/predictions.jsonl"))
+    )
     assert ended.status == (75 if signum == signal.SIGTERM else -signal.SIGKILL), ended
     assert not (store / "predictions").exists()
     config = config_of(tmp_path, store, classifier, 500)

@@ -116,7 +116,10 @@ def test_a_changed_file_makes_its_shard_and_what_follows(place: Place) -> None:
     earlier = fingerprints(next(place.store.glob("shards/code-*")))
     found = look(job)
     assert found["shards of code"].reasons == (f"files: 1 changed ({name})",)
-    before, now = (json.loads(next(place.store.glob("runs/*/config.json")).read_text())["data"]["shards"][0]["key"], found)
+    before, now = (
+        json.loads(next(place.store.glob("runs/*/config.json")).read_text())["data"]["shards"][0]["key"],
+        found,
+    )
     assert found["training"].reasons == (f"data.code: {before[-16:]} -> {str(now['shards of code'].key)[-16:]}",)
     assert found["training"].work == "depends on shards of code, which will be made"
     actual = run_stages(job)
@@ -181,7 +184,9 @@ def test_another_tokenizer_is_the_reason_with_what_differs_in_it(place: Place) -
     prepare_tokenizer(job.preparation(), silent())
     found = look(job)["shards of code"]
     (reason,) = found.reasons
-    assert reason.startswith("the tokenizer: tokenizers/bpe-") and reason.endswith("(data.tokenizer.vocab_size: 384 -> 400)")
+    assert reason.startswith("the tokenizer: tokenizers/bpe-") and reason.endswith(
+        "(data.tokenizer.vocab_size: 384 -> 400)"
+    )
     assert found.work.startswith("0 of 2 shards taken over, 2 to be built")
 
 
@@ -222,7 +227,10 @@ def test_an_unfinished_run_that_would_be_left_behind_is_named_with_its_step_and_
     (run,) = (place.store / "runs").iterdir()
     shutil.rmtree(run / FINAL)
     job = small_job(*place, training__learning_rate=0.002)
-    left = f"leaves runs/{run.name} behind unfinished, at step 6 of 6; it differs in training.learning_rate: 0.001 -> 0.002"
+    left = (
+        f"leaves runs/{run.name} behind unfinished, at step 6 of 6; it differs in training.learning_rate: 0.001 -> "
+        "0.002"
+    )
     assert look(job)["training"].reasons == ("training.learning_rate: 0.001 -> 0.002", left)
     with Lease(Store(job.store), f"runs/{run.name}"):
         assert left not in look(job)["training"].reasons, "it is being trained"
@@ -252,7 +260,9 @@ def test_an_encoded_set_names_the_file_or_the_option_that_differs(pairs: Path, g
     encode(job, silent(), gpt2)
     assert look_at_encoded(job).verdict == "reused"
     shorter = look_at_encoded(finetune_job(raw, tmp_path / "store", gpt2, data__max_length=24))
-    assert set(shorter.reasons) >= {"data.max_length: 32 -> 24"} and all("tokenizer" in each for each in shorter.reasons[1:])
+    assert set(shorter.reasons) >= {"data.max_length: 32 -> 24"} and all(
+        "tokenizer" in each for each in shorter.reasons[1:]
+    )
     swapped = look_at_encoded(finetune_job(raw, tmp_path / "store", gpt2, data__text_columns=["code", "summary"]))
     assert swapped.reasons == ("data.text_columns: ['summary', 'code'] -> ['code', 'summary']",)
     lines = (raw / "train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -262,10 +272,14 @@ def test_an_encoded_set_names_the_file_or_the_option_that_differs(pairs: Path, g
     assert stamps(Path(job.store)) == before
 
 
-def test_a_fine_tuned_model_is_measured_anew_with_another_metric(pairs: Path, pretrained: Path, tuned: Finished) -> None:
+def test_a_fine_tuned_model_is_measured_anew_with_another_metric(
+    pairs: Path, pretrained: Path, tuned: Finished
+) -> None:
     job = finetune_job(pairs, tuned.store, pretrained, **OFTEN)
     assert [stage.verdict for stage in foresee(job)] == ["reused"] * 4
-    *_, run, evaluation, report = foresee(finetune_job(pairs, tuned.store, pretrained, **OFTEN, evaluation__metrics=["f1"]))
+    *_, run, evaluation, report = foresee(
+        finetune_job(pairs, tuned.store, pretrained, **OFTEN, evaluation__metrics=["f1"])
+    )
     assert run.verdict == "reused"
     assert (evaluation.verdict, evaluation.reasons) == ("made", ("evaluation.metrics: None -> ['f1']",))
     assert report.reasons == ("depends on evaluation, which will be made",)
@@ -280,7 +294,9 @@ def test_a_metric_of_old_that_is_not_there_any_more_is_a_reason_to_measure_anew(
     write_sealed(store, f"{tuned.run}/config.json", config)
     *_, run, evaluation, _ = foresee(finetune_job(pairs, store.url, pretrained, **OFTEN, evaluation__metrics=["f1"]))
     assert (run.verdict, evaluation.verdict) == ("reused", "made")
-    assert evaluation.reasons == (f"{tuned.run}/eval.json may have been made with a metric that is not there any more: {gone}",)
+    assert evaluation.reasons == (
+        f"{tuned.run}/eval.json may have been made with a metric that is not there any more: {gone}",
+    )
     with pytest.raises(ConfigError, match="is unknown"):
         foresee(finetune_job(pairs, store.url, pretrained, **OFTEN, evaluation__metrics=[gone]))
 
@@ -299,7 +315,9 @@ def test_a_store_in_a_bucket_is_looked_at_in_the_same_way(raw: Path, s3: S3Serve
     assert sorted(store.walk()) == before
 
 
-def test_the_command_says_it_in_lines_and_as_json(place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_it_in_lines_and_as_json(
+    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = write_config(tmp_path / "job.yaml", small_values(*place))
     assert main([str(config), "training.learning_rate=0.01"]) == 0
     lines = capsys.readouterr().out.splitlines()

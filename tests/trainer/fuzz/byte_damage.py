@@ -21,7 +21,9 @@ def flip(store: Path, key: str, draw: random.Random) -> bool:
 
 
 def rot(store: Path, key: str, draw: random.Random) -> bool:
-    """The same in place: the file keeps its inode and size, after it was found intact and remembered so; its time changes."""
+    """The same in place: the file keeps its inode and size, after it was found intact and remembered so; its time
+    changes.
+    """
     path = store / key
     data = path.read_bytes()
     if not data:
@@ -50,7 +52,9 @@ def garble(store: Path, key: str, draw: random.Random) -> bool:
 
 
 def append(store: Path, key: str, draw: random.Random) -> bool:
-    return replace(store / key, (store / key).read_bytes() + draw.choice((b"\0", b"{}", b"\n\n", b"garbage", b"\xff\xfe")))
+    return replace(
+        store / key, (store / key).read_bytes() + draw.choice((b"\0", b"{}", b"\n\n", b"garbage", b"\xff\xfe"))
+    )
 
 
 def overwrite(store: Path, key: str, draw: random.Random) -> bool:
@@ -108,6 +112,7 @@ def replace(path: Path, data: bytes) -> bool:
 
 
 BYTES = {
-    "flip": flip, "rot": rot, "truncate": truncate, "empty": empty, "garble": garble, "append": append, "overwrite": overwrite,
+    "flip": flip, "rot": rot, "truncate": truncate, "empty": empty, "garble": garble, "append": append,
+    "overwrite": overwrite,
     "delete": delete, "folder": folder, "link": link, "other": other,
 }  # fmt: skip

@@ -13,7 +13,9 @@ SEED = 20_260_501
 
 
 class Kind(NamedTuple):
-    """A kind of file: the keys that are of it, what reads it, in that order, how many cases there are, and of which damage."""
+    """A kind of file: the keys that are of it, what reads it, in that order, how many cases there are, and of which
+    damage.
+    """
 
     name: str
     keys: str
@@ -52,8 +54,18 @@ KINDS = (
     Kind("shards: .bin and .sums, trained on", r"shards/.*/shard-.*\.(bin|sums)", "go_on again", 60, ANY_FILE),
     Kind("shards: shard-N.json", r"shards/.*/shard-\d+\.json", "verify", 70),
     Kind("shards: sources.json", r"shards/.*/sources\.json", "compare lineage verify", 70),
-    Kind("a set that was interrupted", r"shards/lines-.*/(shard-\d+\.json|started\.json|.*\.(bin|sums))", "interrupted", 60),
-    Kind("decisions: manifest.json", r"decisions/.*/manifest\.json", "compare decisions explain lineage prepare report", 80),
+    Kind(
+        "a set that was interrupted",
+        r"shards/lines-.*/(shard-\d+\.json|started\.json|.*\.(bin|sums))",
+        "interrupted",
+        60,
+    ),
+    Kind(
+        "decisions: manifest.json",
+        r"decisions/.*/manifest\.json",
+        "compare decisions explain lineage prepare report",
+        80,
+    ),
     Kind("decisions: pieces.json", r"decisions/.*/pieces\.json", "decisions explain prepare verify", 50),
     Kind("decisions: .npz", r"decisions/.*\.npz", "decisions prepare verify", 60, ANY_FILE),
     Kind("measures", r"measures/.*", "garbage decide", 80, ANY_FILE),
@@ -61,7 +73,12 @@ KINDS = (
     Kind("encoded: manifest.json", r"encoded/.*/manifest\.json", "score_anew prepare tune lineage", 60),
     Kind("encoded: .arrow", r"encoded/.*\.arrow", "score_anew prepare", 90, ANY_FILE),
     Kind("encoded: tokenizer files", r"encoded/.*/tokenizer.*\.json", "prepare tune", 50),
-    Kind("config.json of a run", rf"{RUN}/config\.json", "list compare garbage lineage evaluate score take tune report", 110),
+    Kind(
+        "config.json of a run",
+        rf"{RUN}/config\.json",
+        "list compare garbage lineage evaluate score take tune report",
+        110,
+    ),
     Kind("plan.json", rf"{RUN}/plan\.json", "list compare explain take tune report", 90),
     Kind("environment.json", rf"{RUN}/environment\.json", "compare report", 60),
     Kind("metrics.jsonl", r"runs/(finished|tuned)/metrics\.jsonl", "list compare lineage draw", 100, OF_LINES),
@@ -71,11 +88,23 @@ KINDS = (
     Kind("checkpoints: manifest.json", r"runs/finished/checkpoints/.*/manifest\.json", "evaluate take report", 60),
     Kind("checkpoints: other files", r"runs/finished/checkpoints/.*/(?!manifest).*", "evaluate take", 80),
     Kind("what an interrupted run goes on from", r"runs/stopped/(?!lease|environment|metrics).*", "finish", 150),
-    Kind("final: manifest.json", r"runs/(finished|tuned)/final/manifest\.json", "list gate lineage evaluate score report", 70),
-    Kind("final: model files", r"runs/(finished|tuned)/final/(?!manifest|README).*", "gate lineage measure score_anew", 100),
+    Kind(
+        "final: manifest.json",
+        r"runs/(finished|tuned)/final/manifest\.json",
+        "list gate lineage evaluate score report",
+        70,
+    ),
+    Kind(
+        "final: model files",
+        r"runs/(finished|tuned)/final/(?!manifest|README).*",
+        "gate lineage measure score_anew",
+        100,
+    ),
     Kind("final: lost and published anew", r"runs/finished/final/(?!README).*", "take", 30),
     Kind("final: README.md", r"runs/(finished|tuned)/final/README\.md", "lineage report", 40, ANY_FILE),
-    Kind("eval.json", r"runs/(finished|tuned)/eval\.json", "list compare gate garbage lineage evaluate score report", 110),
+    Kind(
+        "eval.json", r"runs/(finished|tuned)/eval\.json", "list compare gate garbage lineage evaluate score report", 110
+    ),
     Kind("predictions/*.jsonl", r"runs/tuned/predictions/.*", "score", 60, OF_LINES),
     Kind("evaluations/*.json", r"evaluations/.*", "garbage evaluate", 70),
     Kind("models/*/champion", r"models/.*", "list gate garbage lineage", 110, OF_CHAMPIONS),
@@ -115,7 +144,9 @@ def _pairs(cases: list[Case]) -> Iterator[Case]:
         others = [case for case in cases if _shares(one, case)]
         other = draw.choice(others)
         readers = dict.fromkeys([*one.readers.split(), *other.readers.split()])
-        harms = sorted((*one.harms, *other.harms), key=lambda harm: harm.damage != "reseal")  # while the manifest can be read
+        harms = sorted(
+            (*one.harms, *other.harms), key=lambda harm: harm.damage != "reseal"
+        )  # while the manifest can be read
         yield Case(number, TWO, " ".join(readers), tuple(harms))
 
 

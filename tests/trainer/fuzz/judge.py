@@ -23,10 +23,11 @@ VERDICTS = ("repaired", "refused", "told", "shown", "silent", "traceback")
 
     repaired    its outcome is the one of the undamaged store
     refused     it ended with one message, on one line, which names the file, its folder or its run
-    told        its outcome is another one, and a warning names the file or its folder; or the reader is one that people read,
-                and a line of what it says names the file or its folder and says what is the matter
-    shown       its outcome is another one, and it is one that hands on what is recorded, to people or to the gate: a file was
-                deleted, or sealed again, by a bug or by hand, with values that can be, and nothing tells that there were others
+    told        its outcome is another one, and a warning names the file or its folder; or the reader is one that people
+                read, and a line of what it says names the file or its folder and says what is the matter
+    shown       its outcome is another one, and it is one that hands on what is recorded, to people or to the gate:
+                a file was deleted, or sealed again, by a bug or by hand, with values that can be, and nothing tells
+                that there were others
     silent      its outcome is another one, and none of these holds
     traceback   it ended with anything else
 """
@@ -106,7 +107,9 @@ def table(results: Sequence[Result]) -> str:
     kinds = list(dict.fromkeys(result.case.kind for result in results))
     rows = [["file", "cases", *VERDICTS]]
     for kind in [*kinds, "all"]:
-        each = [sum(n for (name, verdict), n in counts.items() if kind in (name, "all") and verdict == v) for v in VERDICTS]
+        each = [
+            sum(n for (name, verdict), n in counts.items() if kind in (name, "all") and verdict == v) for v in VERDICTS
+        ]
         rows.append([kind, str(sum(each)), *map(str, each)])
     return "\n".join(f"{row[0]:<42}" + "".join(f"{cell:>10}" for cell in row[1:]) for row in rows)
 
@@ -118,7 +121,9 @@ def _judge_refusal(case: Case, message: str) -> str:
 
 
 def _names(case: Case, message: str) -> bool:
-    """Whether a message names one of the files, its digest or, unless that is all of a run, the folder that it is in."""
+    """Whether a message names one of the files, its digest or, unless that is all of a run, the folder that it is
+    in.
+    """
     for folder, _, name in (harm.key.rpartition("/") for harm in case.harms):
         digest = f"{name.removesuffix('.json')}_sha256"
         if name in message or digest in message or (folder in message and not re.fullmatch("runs/[^/]+", folder)):
@@ -155,7 +160,9 @@ def _without_own_digests(case: Case, outcome: str) -> str:
     """Of files whose every checksum was made right again: that they are other files is no news."""
     for harm in case.harms:
         if harm.damage == "reseal":
-            outcome = re.sub(rf"^{re.escape(harm.key.rpartition('/')[2])}:\n[0-9a-f]{{64}}$", "", outcome, flags=re.MULTILINE)
+            outcome = re.sub(
+                rf"^{re.escape(harm.key.rpartition('/')[2])}:\n[0-9a-f]{{64}}$", "", outcome, flags=re.MULTILINE
+            )
     return outcome
 
 
@@ -165,7 +172,9 @@ def _news(expected: str, found: str) -> list[str]:
 
 
 def _difference(expected: str, found: str) -> str:
-    at = next((n for n, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), min(len(expected), len(found)))
+    at = next(
+        (n for n, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), min(len(expected), len(found))
+    )
     return f"expected …{expected[max(0, at - 40) : at + 80]}… found …{found[max(0, at - 40) : at + 80]}…"
 
 

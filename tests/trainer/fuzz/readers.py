@@ -104,7 +104,9 @@ def show_decisions(world: World) -> Any:
 
 
 def train_anew(world: World) -> Any:
-    """Train the interrupted run to its end, prepared before as its command does it; once more if damage is met on the way."""
+    """Train the interrupted run to its end, prepared before as its command does it; once more if damage is met on the
+    way.
+    """
     try:
         return finish(world)
     except ArtifactError:
@@ -140,7 +142,9 @@ def go_on(world: World) -> Any:
     """The same on data that was prepared, which is not looked at first."""
     store, quiet = world.open, silent()
     refs = read_facts(store, FINISHED).config["data"]
-    data = PreparedData(tokenizer=ArtifactRef(**refs["tokenizer"]), shards=[ArtifactRef(**ref) for ref in refs["shards"]])
+    data = PreparedData(
+        tokenizer=ArtifactRef(**refs["tokenizer"]), shards=[ArtifactRef(**ref) for ref in refs["shards"]]
+    )
     train(world.pretraining(STOPPED, learning_rate=LEARNING_RATE), quiet, data)
     return digests(store, f"{STOPPED}/final")
 
@@ -193,16 +197,20 @@ def draw(world: World) -> Any:
     for run in (FINISHED, TUNED):
         facts = read_facts(world.open, run)
         account = make_account(facts)
-        found.append((account.verdict, account.tiles, draw_curves(account.curves[:1], facts.records, facts.steps).keys()))
+        found.append(
+            (account.verdict, account.tiles, draw_curves(account.curves[:1], facts.records, facts.steps).keys())
+        )
     return found
 
 
 READERS: dict[str, Reader] = {
-    "list": list_runs, "compare": compare_runs, "garbage": find_garbage, "gate": gate, "explain": explain, "lineage": lineage,
+    "list": list_runs, "compare": compare_runs, "garbage": find_garbage, "gate": gate, "explain": explain,
+    "lineage": lineage,
     "prepare": prepare_data, "verify": verify_data, "interrupted": complete, "decide": decide_anew,
     "decisions": show_decisions, "take": take, "finish": finish, "go_on": go_on,
     "again": train_anew, "tune": tune,
-    "evaluate": evaluate, "measure": measure_anew, "score": score, "score_anew": score_anew, "report": report, "draw": draw,
+    "evaluate": evaluate, "measure": measure_anew, "score": score, "score_anew": score_anew, "report": report,
+    "draw": draw,
 }  # fmt: skip
 
 TELLING = frozenset(("list", "compare", "garbage", "explain", "lineage", "report", "draw", "decisions"))

@@ -64,7 +64,9 @@ def usurp(store: Path, key: str, draw: random.Random) -> bool:
         return False
     del values["checksum"]
     move = draw.choice(values["moves"])
-    others = [path for path in sorted(store.glob(f"runs/*/final/{MANIFEST}")) if path.parts[-3] != move["run"].split("/")[1]]
+    others = [
+        path for path in sorted(store.glob(f"runs/*/final/{MANIFEST}")) if path.parts[-3] != move["run"].split("/")[1]
+    ]
     other = draw.choice(others)
     move["run"] = f"runs/{other.parts[-3]}"
     if draw.random() < 0.5:

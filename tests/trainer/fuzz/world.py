@@ -63,7 +63,8 @@ class World(NamedTuple):
                     {"name": "prose", "paths": [f"{self.raw}/prose/*.txt"]},
                     {"name": "lines", "paths": [f"{self.raw}/lines.jsonl"], "format": "jsonl"},
                 ],
-                "tokenizer": {"vocab_size": 280, "engine": "tokenizers"}, "shards": {"num_shards": 2, "piece_bytes": 1024},
+                "tokenizer": {"vocab_size": 280, "engine": "tokenizers"},
+                "shards": {"num_shards": 2, "piece_bytes": 1024},
                 "validation_fraction": 0.3, "workers": 1,
                 "curation": {
                     "filters": [{"kind": "length", "least_bytes": 30}],
@@ -72,7 +73,8 @@ class World(NamedTuple):
             },
             "model": {"config": {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 1, "n_positions": 16}},
             "training": {
-                "max_steps": 4, "context": 16, "global_batch": 2, "learning_rate": 1e-2, "log_every": 1, "save_every": 1,
+                "max_steps": 4, "context": 16, "global_batch": 2, "learning_rate": 1e-2, "log_every": 1,
+                "save_every": 1,
                 "evaluate_every": 2, "keep_last": 2, "device": "cpu", **training,
             },
             "evaluation": {"max_windows": 4, "during_training": 2, "prompts": ["the "], "new_tokens": 2},
@@ -86,12 +88,14 @@ class World(NamedTuple):
             "store": str(self.store), "name": "fuzz", "run": "tuned",
             "data": {
                 "name": "pairs", "source": "jsonl", "train": [f"{self.raw}/train.jsonl"],
-                "validation": [f"{self.raw}/validation.jsonl"], "test": [f"{self.raw}/test.jsonl"], "text_columns": ["text"],
+                "validation": [f"{self.raw}/validation.jsonl"], "test": [f"{self.raw}/test.jsonl"],
+                "text_columns": ["text"],
                 "classes": ["short", "long"], "max_length": 12,
             },
             "model": {"pretrained": FINISHED.removeprefix("runs/")},
             "training": {
-                "max_steps": 3, "global_batch": 4, "learning_rate": 1e-2, "log_every": 1, "save_every": 1, "device": "cpu",
+                "max_steps": 3, "global_batch": 4, "learning_rate": 1e-2, "log_every": 1, "save_every": 1,
+                "device": "cpu",
             },
         }  # fmt: skip
         return validate_job(FinetuneJob, values, "fuzz")
@@ -109,7 +113,8 @@ def write_raw(folder: Path) -> None:
     (folder / "kept-out.txt").write_text(f"{lines[5]}\n")
     for split, count in {"train": 12, "validation": 6, "test": 4}.items():
         rows = [
-            {"text": " ".join(WORDS[n % 5 : n % 5 + 2 + 4 * (n % 2)]), "label": ("short", "long")[n % 2]} for n in range(count)
+            {"text": " ".join(WORDS[n % 5 : n % 5 + 2 + 4 * (n % 2)]), "label": ("short", "long")[n % 2]}
+            for n in range(count)
         ]
         if split == "test":
             rows = [{"text": row["text"], "label": None} for row in rows]
@@ -127,7 +132,9 @@ def build(folder: Path) -> World:
     train(job, quiet, prepare(job.preparation(), quiet))
     measured = evaluate_checkpoint(measurement(job, FINISHED), quiet)
     options = EvaluationConfig(max_windows=2)
-    evaluate_checkpoint(EvaluateJob(store=store.url, checkpoint=f"{FINISHED}/checkpoint-best", evaluation=options), quiet)
+    evaluate_checkpoint(
+        EvaluateJob(store=store.url, checkpoint=f"{FINISHED}/checkpoint-best", evaluation=options), quiet
+    )
     promote(store, CHAMPION, FINISHED, figures(measured), "by hand", measured.measured_on)
     make_report(store, FINISHED)
     another = world.pretraining(ANOTHER, learning_rate=1e-3)
@@ -149,7 +156,8 @@ def dead_lease() -> dict[str, object]:
     """What a process left that was killed long ago, elsewhere."""
     then = "2026-01-01T00:00:00+00:00"
     return {
-        "id": "0" * 32, "since": then, "beat": then, "host": "elsewhere", "pid": 1, "machine": "another", "started": "1",
+        "id": "0" * 32, "since": then, "beat": then, "host": "elsewhere", "pid": 1, "machine": "another",
+        "started": "1",
     }  # fmt: skip
 
 

@@ -72,7 +72,9 @@ def job_of(tuned: Finished, chats: Path, model: Path, options: HarnessConfig) ->
 
 def test_its_figures_stand_beside_those_of_the_answers(tuned: Finished) -> None:
     store = Store(str(tuned.store))
-    value = json.loads((tuned.store / tuned.run / "harness.json").read_text())["tasks"]["tiny"]["figures"]["acc"]["value"]
+    value = json.loads((tuned.store / tuned.run / "harness.json").read_text())["tasks"]["tiny"]["figures"]["acc"][
+        "value"
+    ]
     found = find_measured(store, tuned.run)
     assert found is not None and found.figures()[FIGURE] == value
     assert found.figures().keys() == {"loss", "perplexity", "bits_per_byte", FIGURE}
@@ -116,7 +118,9 @@ def test_it_is_tried_before_training(tuned: Finished, chats: Path, model: Path, 
     assert chat_preflight(job, silent()).plan is not None
 
 
-def test_a_template_that_takes_no_system_messages_is_asked_without_the_tasks_description(chats: Path, tmp_path: Path) -> None:
+def test_a_template_that_takes_no_system_messages_is_asked_without_the_tasks_description(
+    chats: Path, tmp_path: Path
+) -> None:
     """In the trial before training too, as lm-eval does it."""
     strict = chat_model(tmp_path / "strict", template=LLAMA2)
     options = write_task(tmp_path / "tasks", description="Answer by code.\n").model_copy(update={"chat_template": True})
@@ -148,7 +152,9 @@ def pickled(folder: Path) -> None:
 
 
 def beside_nothing(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "somebody/model", "peft_type": "LORA"}))
+    (folder / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": "somebody/model", "peft_type": "LORA"})
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,7 +197,9 @@ def test_a_template_without_bound_or_by_chance_is_not_asked_by(
 
 
 @pytest.mark.parametrize("kind", [AutoModelForSequenceClassification, AutoModelForMaskedLM])
-def test_a_model_that_continues_no_text_is_not_asked(kind: Any, asked: HarnessConfig, chats: Path, tmp_path: Path) -> None:
+def test_a_model_that_continues_no_text_is_not_asked(
+    kind: Any, asked: HarnessConfig, chats: Path, tmp_path: Path
+) -> None:
     """Else it would be loaded with a head of chance weights, and have figures."""
     settings = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     folder = tmp_path / "other"
@@ -199,7 +207,9 @@ def test_a_model_that_continues_no_text_is_not_asked(kind: Any, asked: HarnessCo
     chat_tokenizer().save_pretrained(folder)
     job = chat_job(chats, tmp_path / "store", folder, **asking(asked))
     measuring = harness_measurement(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
-    with pytest.raises(ConfigError, match=r"lm-eval asks models that continue text, which BertFor\w+ of .*other does not"):
+    with pytest.raises(
+        ConfigError, match=r"lm-eval asks models that continue text, which BertFor\w+ of .*other does not"
+    ):
         measure_harness(measuring, False, silent())
 
 
@@ -215,7 +225,14 @@ def test_the_figures_are_those_of_lm_evals_own_command_line(
         figure = measure_harness(job, True, silent()).tasks["tiny"].figures["acc"]
     final = moved.store / moved.run / "final"
     words = ["--model", "hf", "--model_args", f"pretrained={final}", "--tasks", "tiny", "--num_fewshot", "1"]
-    words += ["--include_path", options.include_path or "", "--device", "cpu", "--output_path", str(tmp_path / "out.json")]
+    words += [
+        "--include_path",
+        options.include_path or "",
+        "--device",
+        "cpu",
+        "--output_path",
+        str(tmp_path / "out.json"),
+    ]
     words += ["--batch_size", str(job.evaluation.batch)]
     words += ["--apply_chat_template", "--fewshot_as_multiturn", "True"] if by_template else []
     subprocess.run([sys.executable, "-m", "lm_eval", *words], check=True, capture_output=True, timeout=240)

@@ -47,11 +47,15 @@ def test_data_of_the_hub_without_a_network_is_refused(tmp_path: Path, offline: N
 
 
 def test_settings_that_lm_eval_does_not_know_are_refused(tmp_path: Path) -> None:
-    said = refused(write_task(tmp_path, metric_list=[{"metric": "acc", "aggregation": "nothing"}], doc_to_txt="question"))
+    said = refused(
+        write_task(tmp_path, metric_list=[{"metric": "acc", "aggregation": "nothing"}], doc_to_txt="question")
+    )
     assert f"lm-eval cannot load the task 'tiny' of {tmp_path / 'tiny.yaml'}" in said and "doc_to_txt" in said
 
 
-def test_without_lm_eval_one_line_says_what_to_install(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_lm_eval_one_line_says_what_to_install(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
@@ -71,10 +75,19 @@ GENERATE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("changes", "few_shot", "said"),
     [
-        ({}, 2, "2 solved examples are to stand before each question of task 'tiny', which has 1; set .*few_shot to 1 or less"),
+        (
+            {},
+            2,
+            "2 solved examples are to stand before each question of task 'tiny', which has 1; set .*few_shot to 1 or "
+            "less",
+        ),
         ({"num_fewshot": 2}, None, "2 solved examples are to stand before each question of task 'tiny', which has 1"),
         ({"fewshot_split": "test"}, 3, "task 'tiny', which has 2"),  # three but for the question
-        ({"doc_to_target": "answr"}, None, r"doc_to_target of task 'tiny' is 'answr', which is no field .*; there is answer"),
+        (
+            {"doc_to_target": "answr"},
+            None,
+            r"doc_to_target of task 'tiny' is 'answr', which is no field .*; there is answer",
+        ),
         (GENERATE, None, "cannot ask the task 'tiny': .*answers may have 256 tokens .*but the model has 128 positions"),
     ],
 )
@@ -101,7 +114,9 @@ def test_solved_examples_that_may_be_the_question_itself_are_told(
     options = write_task(tmp_path, fewshot_split=None, num_fewshot=1).model_copy(update={"few_shot": few_shot})
     try_tasks(options, GPT2Config(), None)
     (said,) = caplog.messages
-    assert "task 'tiny' has no fewshot_split" in said and "the question itself may be one of them, with its answer" in said
+    assert (
+        "task 'tiny' has no fewshot_split" in said and "the question itself may be one of them, with its answer" in said
+    )
 
 
 @pytest.mark.parametrize(("tasks", "metric"), once((["tiny"], "harness/tiny/acc_nrom"), (["some"], "harness/some/acc")))
@@ -110,7 +125,9 @@ def test_a_gate_on_a_figure_that_no_task_has_is_refused_before_training(
 ) -> None:
     harness = write_task(tmp_path / "tasks", tag="some").model_copy(update={"tasks": tasks}).model_dump()
     gate = {"name": "m", "metric": metric, "threshold": 0}
-    with pytest.raises(ConfigError, match=rf"promotion.metric is '{metric}', which no task has .*; there is harness/tiny/acc"):
+    with pytest.raises(
+        ConfigError, match=rf"promotion.metric is '{metric}', which no task has .*; there is harness/tiny/acc"
+    ):
         preflight(small_job(raw, tmp_path / "store", evaluation__harness=harness, promotion=gate), silent())
 
 
@@ -119,14 +136,22 @@ def test_a_gate_on_a_figure_that_no_task_has_is_refused_before_training(
     [
         ({"evaluation__harness": {"tasks": []}}, "harness"),
         ({"evaluation__harness": {"tasks": ["a", "a"]}}, "names a twice"),
-        ({"evaluation__harness": {"tasks": ["a"]}, "data__validation_fraction": 0}, "needs data.validation_fraction above 0"),
+        (
+            {"evaluation__harness": {"tasks": ["a"]}, "data__validation_fraction": 0},
+            "needs data.validation_fraction above 0",
+        ),
         ({"promotion": {"name": "m", "metric": "harness/a/acc", "threshold": 0}}, "are named in evaluation.harness"),
         (
-            {"promotion": {"name": "m", "metric": "harness/b/acc", "threshold": 0}, "evaluation__harness": {"tasks": ["a"]}},
+            {
+                "promotion": {"name": "m", "metric": "harness/b/acc", "threshold": 0},
+                "evaluation__harness": {"tasks": ["a"]},
+            },
             "harness/a/FIGURE",
         ),
     ],
 )
-def test_settings_that_ask_for_nothing_are_refused(raw: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_settings_that_ask_for_nothing_are_refused(
+    raw: Path, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         small_job(raw, tmp_path / "store", **changes)

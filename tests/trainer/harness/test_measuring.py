@@ -95,7 +95,9 @@ def test_the_report_the_card_and_the_lineage_tell_of_it(run: Finished, tmp_path:
 
 def test_questions_that_are_cut_are_told(run: Finished, tmp_path: Path) -> None:
     options = write_task(tmp_path / "tasks")
-    write_questions(tmp_path / "tasks" / "questions.jsonl", [{**QUESTIONS[0], "question": "def of " * 200}, *QUESTIONS[1:]])
+    write_questions(
+        tmp_path / "tasks" / "questions.jsonl", [{**QUESTIONS[0], "question": "def of " * 200}, *QUESTIONS[1:]]
+    )
     result = measure(run, options)
     (doubt,) = result.doubts
     assert "exceeds model's maximum length" in doubt and doubt.endswith("(and 1 more like it)"), "it has two answers"
@@ -168,7 +170,16 @@ def test_the_figures_are_those_of_lm_evals_own_command_line(run: Finished, tmp_p
     options = write_task(tmp_path / "tasks").model_copy(update={"few_shot": 1})
     figure = measure(run, options).tasks["tiny"].figures["acc"]
     words = ["--model", "hf", "--model_args", f"pretrained={run.store / run.run / 'final'}", "--tasks", "tiny"]
-    words += ["--include_path", options.include_path or "", "--num_fewshot", "1", "--batch_size", "4", "--device", "cpu"]
+    words += [
+        "--include_path",
+        options.include_path or "",
+        "--num_fewshot",
+        "1",
+        "--batch_size",
+        "4",
+        "--device",
+        "cpu",
+    ]
     command = [sys.executable, "-m", "lm_eval", *words, "--output_path", str(tmp_path / "out.json")]
     subprocess.run(command, check=True, capture_output=True, timeout=240)
     (told,) = tmp_path.glob("out*.json")

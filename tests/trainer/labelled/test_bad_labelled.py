@@ -93,9 +93,15 @@ def test_a_bad_record_is_named_by_its_place_or_counted(what: str, tmp_path: Path
 
 def test_each_split_has_its_own_budget_of_bad_records(tmp_path: Path) -> None:
     lines = as_jsonl(records(9)).decode()
-    one, two = written(tmp_path / "one.jsonl", lines + "{\n"), written(tmp_path / "two.jsonl", lines + '{\n{"a": "x"}\n')
+    one, two = (
+        written(tmp_path / "one.jsonl", lines + "{\n"),
+        written(tmp_path / "two.jsonl", lines + '{\n{"a": "x"}\n'),
+    )
     assert read(source="jsonl", train=[one], validation=[one], max_bad_records=1).bad == {"train": 1, "validation": 1}
-    assert read(source="jsonl", train=[one], max_bad_records=1, validation_fraction=0.5).bad == {"train": 1, "validation": 0}
+    assert read(source="jsonl", train=[one], max_bad_records=1, validation_fraction=0.5).bad == {
+        "train": 1,
+        "validation": 0,
+    }
     with pytest.raises(RecordError, match=r"line 11: column 'a' holds no text|line 11: column 'b'.*more than the 1"):
         read(source="jsonl", train=[two], max_bad_records=1)
 

@@ -61,9 +61,13 @@ SOURCES = ["csv", "jsonl", "parquet", "disk"]
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("moment", ["before it is checked", "before it is encoded"])
-def test_labelled_data_that_changes_after_the_look_is_refused_by_its_file(moment: str, source: str, tmp_path: Path) -> None:
+def test_labelled_data_that_changes_after_the_look_is_refused_by_its_file(
+    moment: str, source: str, tmp_path: Path
+) -> None:
     options, path = data_in(tmp_path / "raw", source)
-    data = LabelledDataConfig.model_validate({"name": "small", "text_columns": ["a", "b"], "id_column": "id", **options})
+    data = LabelledDataConfig.model_validate(
+        {"name": "small", "text_columns": ["a", "b"], "id_column": "id", **options}
+    )
     found = find_labelled(Store(str(tmp_path / "store")), data)
     if moment == "before it is checked":
         flip(path)

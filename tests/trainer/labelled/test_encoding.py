@@ -1,4 +1,6 @@
-"""Encoded data sets: the ids are those that the model's tokenizer gives, and a set is made anew only if something changed."""
+"""Encoded data sets: the ids are those that the model's tokenizer gives, and a set is made anew only if something
+changed.
+"""
 
 import shutil
 from pathlib import Path
@@ -52,7 +54,9 @@ def test_padding_can_be_asked_for_to_a_length(gpt2: Path, tmp_path: Path) -> Non
         found.splits["train"].read([2, 0], pad_to=9)
 
 
-def test_texts_of_many_scripts_are_encoded_in_blocks(gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_of_many_scripts_are_encoded_in_blocks(
+    gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("trainer.data.labelled.blocks.BLOCK_CHARACTERS", 500)
     rows = [row for row in pair_rows(random_texts(120, 5)) if row["b"].strip()]
     found = encoded_rows(tmp_path, rows, gpt2, text_columns=["b"])
@@ -87,8 +91,10 @@ def test_the_manifest_says_what_the_set_holds(files: dict[str, list[str]], bert:
     for name, split in found.splits.items():
         count = len(split)
         assert splits[name] == {
-            "examples": count, "tokens": int(split.lengths.sum()), "longest": int(split.lengths.max()), "bad_records": 0,
-            "truncated": splits[name]["truncated"], "labelled": count, "class_counts": {"no": count // 2, "yes": count // 2},
+            "examples": count, "tokens": int(split.lengths.sum()), "longest": int(split.lengths.max()),
+            "bad_records": 0,
+            "truncated": splits[name]["truncated"], "labelled": count,
+            "class_counts": {"no": count // 2, "yes": count // 2},
         }  # fmt: skip
 
 
@@ -118,8 +124,8 @@ def test_a_split_without_labels_is_predicted_only(
     assert found.splits["test"].labels[1::2].tolist() == [1] * 5
     assert found.details["splits"]["test"]["labelled"] == 5
     assert caplog.messages == [
-        "data set small: 5 of 10 examples of the test split have no label: all are predicted, and the figures are of the "
-        "5 others"
+        "data set small: 5 of 10 examples of the test split have no label: all are predicted, and the figures are of "
+        "the 5 others"
     ]
 
 
@@ -133,22 +139,29 @@ def test_a_second_encoding_does_nothing(files: dict[str, list[str]], bert: Path,
     assert find_encoded(job, bert) == again
     assert prepared(job, bert) == again
     moved = {split: [str(shutil.copy(paths[0], tmp_path / f"moved-{split}.jsonl"))] for split, paths in files.items()}
-    assert prepared(job_of(tmp_path / "store", source="jsonl", **moved, max_bad_records=3, max_length=64), bert) == again
+    assert (
+        prepared(job_of(tmp_path / "store", source="jsonl", **moved, max_bad_records=3, max_length=64), bert) == again
+    )
     assert prepared(job, Path(shutil.copytree(bert, tmp_path / "copy"))) == again
     assert stamps(tmp_path / "store" / "encoded") == before
     assert leftovers(tmp_path / "store") == []
 
 
 CHANGES: list[dict[str, Any]] = [
-    {"max_length": 16}, {"classes": ["no", "yes"]}, {"task": "regression"}, {"text_columns": ["a"]}, {"id_column": None},
-    {"text_columns": ["b", "a"]}, {"test": None}, {"validation": None}, {"validation": None, "validation_fraction": 0.4},
+    {"max_length": 16}, {"classes": ["no", "yes"]}, {"task": "regression"}, {"text_columns": ["a"]},
+    {"id_column": None},
+    {"text_columns": ["b", "a"]}, {"test": None}, {"validation": None},
+    {"validation": None, "validation_fraction": 0.4},
 ]  # fmt: skip
 
 
 def test_whatever_changes_the_bytes_makes_another_set(
     files: dict[str, list[str]], bert: Path, gpt2: Path, tmp_path: Path
 ) -> None:
-    keys = {prepared(job_of(tmp_path / "store", source="jsonl", **{**files, **change}), bert).key for change in [{}, *CHANGES]}
+    keys = {
+        prepared(job_of(tmp_path / "store", source="jsonl", **{**files, **change}), bert).key
+        for change in [{}, *CHANGES]
+    }
     job = job_of(tmp_path / "store", source="jsonl", **files)
     keys.add(prepared(job, gpt2).key)
     text = Path(files["validation"][0]).read_text()
@@ -193,7 +206,9 @@ def test_a_damaged_set_is_found_and_made_anew(
     assert find_encoded(job, bert) is not None
 
 
-def test_a_budget_that_was_lowered_refuses_what_it_let_pass(files: dict[str, list[str]], bert: Path, tmp_path: Path) -> None:
+def test_a_budget_that_was_lowered_refuses_what_it_let_pass(
+    files: dict[str, list[str]], bert: Path, tmp_path: Path
+) -> None:
     with open(files["train"][0], "a") as file:
         file.write("{\n")
     prepared(job_of(tmp_path / "store", source="jsonl", **files, max_bad_records=1), bert)

@@ -146,7 +146,9 @@ def test_a_data_set_is_loaded_as_the_hub_library_loads_it(tmp_path: Path, monkey
 def test_a_hub_that_cannot_be_reached_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    with pytest.raises(CorpusError, match=r"'no/such/mrpc' cannot be loaded from the Hugging Face hub: .*or take files"):
+    with pytest.raises(
+        CorpusError, match=r"'no/such/mrpc' cannot be loaded from the Hugging Face hub: .*or take files"
+    ):
         read(source="hub", path="no/such", subset="mrpc")
 
 
@@ -165,7 +167,9 @@ def test_without_validation_data_a_hash_of_both_texts_decides_and_equal_texts_st
 
 def test_a_cut_that_leaves_a_side_empty_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", as_jsonl(records(4)))
-    with pytest.raises(CorpusError, match="leaves the validation split without an example, out of 4; give validation data"):
+    with pytest.raises(
+        CorpusError, match="leaves the validation split without an example, out of 4; give validation data"
+    ):
         read(source="jsonl", train=[path], validation_fraction=1e-9)
 
 

@@ -1,4 +1,6 @@
-"""A job with other test files: the same run, of which nothing is trained again, with figures and predictions of its own."""
+"""A job with other test files: the same run, of which nothing is trained again, with figures and predictions of its
+own.
+"""
 
 import os
 import shutil
@@ -233,7 +235,9 @@ def test_between_the_noting_and_the_measuring_nobody_tells_of_the_old_file(
 
 
 @pytest.mark.deep
-def test_what_was_measured_counts_again_if_its_test_file_is_asked_for_again(place: Place, fresh: dict[str, Place]) -> None:
+def test_what_was_measured_counts_again_if_its_test_file_is_asked_for_again(
+    place: Place, fresh: dict[str, Place]
+) -> None:
     train(place.job("none"), silent())
     assert verdicts(foresee(place.job("first")))[:3] == ["reused"] * 3
     run, evaluation = go(place.job("first"))
@@ -280,7 +284,9 @@ def test_what_was_measured_while_another_test_split_was_noted_is_not_written(
 
     with monkeypatch.context() as patch:
         patch.setattr("trainer.kinds.labelled.evaluate.predict", meanwhile)
-        with pytest.raises(RunError, match=r"runs/pairs was asked for with another test split .*; start the command again"):
+        with pytest.raises(
+            RunError, match=r"runs/pairs was asked for with another test split .*; start the command again"
+        ):
             evaluate_run(job, "runs/pairs", silent())
     assert measured(place) == before and not any(told(place).values())
 
@@ -289,7 +295,9 @@ def test_what_was_measured_while_another_test_split_was_noted_is_not_written(
 def test_what_is_written_late_is_not_taken_for_the_new_split(
     place: Place, fresh: dict[str, Place], late: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another job comes in after the last look at config.json: before the predictions of the old split, or its figures."""
+    """Another job comes in after the last look at config.json: before the predictions of the old split, or its
+    figures.
+    """
     old, new = place.job("second"), place.job("none")
     train(old, silent())
     write, others = getattr(trainer.kinds.labelled.evaluate, late), [new]
@@ -303,7 +311,9 @@ def test_what_is_written_late_is_not_taken_for_the_new_split(
         patch.setattr(trainer.kinds.labelled.evaluate, late, after_the_other)
         evaluate_run(old, "runs/pairs", silent())
     record = read_sealed(place.open, f"runs/pairs/{EVALUATION}")
-    assert record is not None and record["encoded"] != named(place) == named(fresh["none"]), "the old one's figures came last"
+    assert record is not None and record["encoded"] != named(place) == named(fresh["none"]), (
+        "the old one's figures came last"
+    )
     assert not any(told(place).values())
     assert not go(new)[1].reused
     assert measured(place) == measured(fresh["none"])

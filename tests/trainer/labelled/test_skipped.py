@@ -23,7 +23,9 @@ def test_skipped_rows_of_labelled_data_are_named(tmp_path: Path, caplog: pytest.
     rows[9] |= {"label": "perhaps"}
     path = written(tmp_path / "train.jsonl", as_jsonl(rows))
     good = written(tmp_path / "validation.jsonl", as_jsonl(flat_records(10, ["no", "yes"])))
-    job = job_of(tmp_path / "store", source="jsonl", train=[path], validation=[good], classes=["no", "yes"], max_bad_records=4)
+    job = job_of(
+        tmp_path / "store", source="jsonl", train=[path], validation=[good], classes=["no", "yes"], max_bad_records=4
+    )
     with caplog.at_level(logging.WARNING):
         details = opened(job, bert_folder(tmp_path / "bert")).details
     assert details["splits"]["train"]["bad_records"] == 4 and "skipped" not in details["splits"]["validation"]

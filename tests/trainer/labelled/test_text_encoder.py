@@ -1,4 +1,6 @@
-"""Texts to ids: they are those that the model's own tokenizer gives, and those that the published tokenizer will give."""
+"""Texts to ids: they are those that the model's own tokenizer gives, and those that the published tokenizer will
+give.
+"""
 
 import json
 import logging
@@ -38,13 +40,17 @@ def test_ids_types_and_padding_are_those_of_the_models_tokenizer(
     found = encoded_rows(tmp_path, rows, bert, max_length=max_length, text_columns=columns)
     tokenizer = load(bert)
     length = max_length or 64
-    expected = tokenizer(*([row[column] for row in rows] for column in columns), truncation="longest_first", max_length=length)
+    expected = tokenizer(
+        *([row[column] for row in rows] for column in columns), truncation="longest_first", max_length=length
+    )
     split = found.splits["train"]
     assert split.lengths.tolist() == [len(ids) for ids in expected["input_ids"]]
     assert max(split.lengths) == length
     for places in ([0], [3, 1, 2], range(len(rows)), np.array([5, 5, 70])):
         batch = split.read(places)
-        padded = tokenizer.pad({name: [values[n] for n in places] for name, values in expected.items()}, return_tensors="np")
+        padded = tokenizer.pad(
+            {name: [values[n] for n in places] for name, values in expected.items()}, return_tensors="np"
+        )
         assert set(batch) == set(padded)
         for name, values in padded.items():
             assert batch[name].dtype == np.int64
@@ -193,7 +199,9 @@ def test_a_length_that_nothing_says_must_be_given(bert: Path, tmp_path: Path) ->
 
 def test_a_length_that_special_tokens_fill_is_an_error(bert: Path, tmp_path: Path) -> None:
     assert length_of(bert, tmp_path, max_length=4) == 4
-    with pytest.raises(ConfigError, match=r"data.max_length is 3, but the tokenizer of '.*bert' adds 3 tokens of its own"):
+    with pytest.raises(
+        ConfigError, match=r"data.max_length is 3, but the tokenizer of '.*bert' adds 3 tokens of its own"
+    ):
         length_of(bert, tmp_path, max_length=3)
 
 
@@ -217,7 +225,9 @@ def test_a_tokenizer_without_the_tokens_that_are_needed_is_an_error(tmp_path: Pa
     with pytest.raises(TokenizerError, match="has neither a padding token nor an end token to pad with"):
         length_of(model, tmp_path)
     model = gpt2_folder(tmp_path / "padded", **bare, pad_token=END)
-    with pytest.raises(TokenizerError, match="puts nothing between the texts of a pair, and has no separator or end token"):
+    with pytest.raises(
+        TokenizerError, match="puts nothing between the texts of a pair, and has no separator or end token"
+    ):
         length_of(model, tmp_path)
     assert length_of(model, tmp_path, text_columns=["a"]) == 64
 

@@ -1,4 +1,6 @@
-"""Words of which a space is part: read as in running text, by tokenizers of every kind, in training and by who predicts."""
+"""Words of which a space is part: read as in running text, by tokenizers of every kind, in training and by who
+predicts.
+"""
 
 import json
 import logging
@@ -63,7 +65,11 @@ def test_words_are_read_as_in_running_text(kind: str, model_type: str, tmp_path:
     assert ids_of(encoder_of(published, tmp_path, finished=True)) == ids, "who predicts"
     again = encoder_of(published, tmp_path)
     assert (ids_of(again), again.digest) == (ids, encoder.digest), "who trains the trained model"
-    takes = [each for each in (AutoTokenizer, PreTrainedTokenizerFast) if encoder.other_class is None or each != AutoTokenizer]
+    takes = [
+        each
+        for each in (AutoTokenizer, PreTrainedTokenizerFast)
+        if encoder.other_class is None or each != AutoTokenizer
+    ]
     assert (encoder.other_class == "Qwen2Tokenizer") == (model_type == "qwen2")
     for each in takes:
         assert each.from_pretrained(published)(list(WORDS), is_split_into_words=True)["input_ids"] == ids
@@ -79,7 +85,10 @@ def test_a_model_beside_which_another_class_is_made_predicts_what_was_measured(
     tmp_path: Path, runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    words, model = write_words(tmp_path / "words", 60), gpt2_folder(tmp_path / "model", tokenizer=split_first(normalized=True))
+    words, model = (
+        write_words(tmp_path / "words", 60),
+        gpt2_folder(tmp_path / "model", tokenizer=split_first(normalized=True)),
+    )
     size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     vocab_size = byte_level_bpe().get_vocab_size()
     config = Qwen2Config(vocab_size=vocab_size, max_position_embeddings=64, num_key_value_heads=2, **size)
@@ -92,7 +101,10 @@ def test_a_model_beside_which_another_class_is_made_predicts_what_was_measured(
     store = Path(job.store)
     measured = (store / run.key / "predictions" / "validation.jsonl").read_text()
     assert (store / made.key / "predictions.jsonl").read_text() == measured
-    told = "AutoTokenizer.from_pretrained` makes Qwen2Tokenizer of the published tokenizer, which puts no space before words"
+    told = (
+        "AutoTokenizer.from_pretrained` makes Qwen2Tokenizer of the published tokenizer, which puts no space before "
+        "words"
+    )
     assert told in caplog.text
     make_report(Store(job.store), run.key)
     card = (store / run.key / "final" / "README.md").read_text()

@@ -1,4 +1,6 @@
-"""A label for each word: read from every source, refused where it cannot be, and aligned with tokens as the libraries do."""
+"""A label for each word: read from every source, refused where it cannot be, and aligned with tokens as the libraries
+do.
+"""
 
 import json
 import logging
@@ -11,7 +13,17 @@ import pytest
 from pydantic import ValidationError
 from transformers import AutoTokenizer
 
-from tests.trainer.labelled_data import as_jsonl, as_parquet, bert_folder, gpt2_folder, job_of, load, opened, read, written
+from tests.trainer.labelled_data import (
+    as_jsonl,
+    as_parquet,
+    bert_folder,
+    gpt2_folder,
+    job_of,
+    load,
+    opened,
+    read,
+    written,
+)
 from tests.trainer.labelled_words import CLASSES, word_rows
 from trainer.common.errors import CorpusError, RecordError, TokenizerError
 from trainer.config.labelled import LabelledDataConfig
@@ -26,7 +38,8 @@ OPTIONS: dict[str, Any] = {
 
 
 def course_labels(tokenizer: Any, row: dict[str, Any], length: int) -> tuple[list[int], list[int]]:
-    """Ids and labels of tokens as the documentation of `transformers` aligns them, the label at a word's first token only.
+    """Ids and labels of tokens as the documentation of `transformers` aligns them, the label at a word's first token
+    only.
 
     Of a word that is cut on the left, that token is not there: what is left of it has no label.
     """
@@ -83,7 +96,9 @@ def test_a_word_that_fills_a_text_cut_on_the_left_is_refused_with_the_reason(tmp
     path = model / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "truncation_side": "left"}))
     rows = [{"tokens": ["a", "a-" * 45], "ner_tags": CLASSES[:1] * 2}]
-    with pytest.raises(RecordError, match=r"no word can have a label: the last word is longer than data.max_length, and texts"):
+    with pytest.raises(
+        RecordError, match=r"no word can have a label: the last word is longer than data.max_length, and texts"
+    ):
         encoded(tmp_path, [*word_rows(5), *rows], model)
 
 
@@ -131,7 +146,11 @@ def test_every_source_gives_the_same_labels(kind: str, tmp_path: Path) -> None:
 def labels_of(tmp_path: Path, *rows: tuple[Any, Any], test: Any = None, **changes: Any) -> Any:
     files = {"train": rows, "validation": rows, **({"test": test} if test else {})}
     paths = {
-        split: [written(tmp_path / f"{split}.jsonl", as_jsonl([{"tokens": words, "ner_tags": tags} for words, tags in each]))]
+        split: [
+            written(
+                tmp_path / f"{split}.jsonl", as_jsonl([{"tokens": words, "ner_tags": tags} for words, tags in each])
+            )
+        ]
         for split, each in files.items()
     }
     return read(source="jsonl", **paths, **{**OPTIONS, **changes}).labels
@@ -167,7 +186,9 @@ def test_bad_words_and_labels_name_their_line(tmp_path: Path) -> None:
         CorpusError, match=r"make that 4 classes, and 2 has no example. 3 stands first at .*train.jsonl: line 2"
     ):
         labels_of(tmp_path, (["a", "b"], [0, 1]), (["a", "b"], [0, 3]))
-    with pytest.raises(CorpusError, match=r"holds integers \(0\) and other texts \('B-X'\): correct them, or name all classes"):
+    with pytest.raises(
+        CorpusError, match=r"holds integers \(0\) and other texts \('B-X'\): correct them, or name all classes"
+    ):
         labels_of(tmp_path, (["a", "b"], [0, "B-X"]))
     with pytest.raises(CorpusError, match="integers up to 70 in 4 examples"):
         labels_of(tmp_path, (["a", "b"], [0, 1]), (["a", "b"], [0, 70]))

@@ -11,7 +11,9 @@ from trainer.common.errors import CorpusError, RecordError
 from trainer.config.labelled import LabelledDataConfig
 
 SENTENCES = [
-    f"The {noun} {verb} ." for noun in ("cat", '"dog', "bird", "fish") for verb in ("sleeps", "sleep", "ran", "have run")
+    f"The {noun} {verb} ."
+    for noun in ("cat", '"dog', "bird", "fish")
+    for verb in ("sleeps", "sleep", "ran", "have run")
 ]
 
 
@@ -22,7 +24,8 @@ def cola(folder: Path) -> dict[str, Any]:
     written(folder / "dev.tsv", "\n".join(lines[10:]) + "\n")
     written(folder / "test.tsv", "index\tsentence\n" + "".join(f"{n}\t{text}\n" for n, text in enumerate(SENTENCES)))
     return {
-        "source": "csv", "train": [f"{folder}/train.tsv"], "validation": [f"{folder}/dev.tsv"], "test": [f"{folder}/test.tsv"],
+        "source": "csv", "train": [f"{folder}/train.tsv"], "validation": [f"{folder}/dev.tsv"],
+        "test": [f"{folder}/test.tsv"],
         "text_columns": ["sentence"], "id_column": None,
     }  # fmt: skip
 
@@ -51,7 +54,8 @@ def test_a_test_file_without_a_header_and_without_labels_is_taken_as_it_is(tmp_p
         read(**options)
     with pytest.raises(
         CorpusError,
-        match=r"has no column 'label'; it has source, mark, sentence: its first line has 3 columns, and `columns` names 4",
+        match=r"has no column 'label'; it has source, mark, sentence: its first line has 3 columns, and `columns` "
+        r"names 4",
     ):
         read(**{**options, "train": options["test"]})
 
@@ -76,7 +80,9 @@ def test_a_file_without_a_header_is_not_taken_for_one_with_a_header(tmp_path: Pa
     with pytest.raises(RecordError, match=r"train\.tsv: line 1: 4 columns, `columns` names 3"):
         read(**options, columns=COLUMNS[1:])
     written(tmp_path / "train.tsv", "Source\tLabel\tMark\tText\n" + (tmp_path / "train.tsv").read_text())
-    with pytest.raises(CorpusError, match=r"train\.tsv: line 1 looks like a header, as it names 'Source'; leave `columns` out"):
+    with pytest.raises(
+        CorpusError, match=r"train\.tsv: line 1 looks like a header, as it names 'Source'; leave `columns` out"
+    ):
         read(**options, columns=COLUMNS)
 
 
@@ -98,7 +104,9 @@ def test_an_id_that_repeats_is_refused_or_counted(tmp_path: Path) -> None:
     rows[6]["id"] = rows[2]["id"]
     parts = [written(tmp_path / f"{n}.jsonl", as_jsonl(part)) for n, part in enumerate((rows[:5], rows[5:]))]
     options: dict[str, Any] = {"source": "jsonl", "train": parts, "validation": parts[:1]}
-    with pytest.raises(RecordError, match=rf"1\.jsonl: line 2: column 'id': 'x002' names {parts[0]}: line 3 too; ids may not"):
+    with pytest.raises(
+        RecordError, match=rf"1\.jsonl: line 2: column 'id': 'x002' names {parts[0]}: line 3 too; ids may not"
+    ):
         read(**options)
     found = read(**options, max_bad_records=1)
     assert found.ids["train"] == [f"x00{n}" for n in (0, 1, 2, 3, 4, 5, 7, 8)]
@@ -132,7 +140,9 @@ def test_scores_are_no_classes_where_regression_was_forgotten(kind: str, tmp_pat
             CorpusError, match=r"holds numbers with a fraction, such as '.*set task to regression, or name them"
         ):
             labelled(tmp_path, labels, kind)
-    with pytest.raises(RecordError, match=r"line 5: column 'label': '2.5' is no class \(for numbers, set task to regression\)"):
+    with pytest.raises(
+        RecordError, match=r"line 5: column 'label': '2.5' is no class \(for numbers, set task to regression\)"
+    ):
         labelled(tmp_path, ["0", "1", "0", "2.5", "1"], kind)
     assert labelled(tmp_path, ["0", "1", "0", "2.5", "1"], kind, max_bad_records=1) == ["0", "1"]
     assert labelled(tmp_path, ["0.0", "2.5"], kind, task="regression") is None
@@ -144,7 +154,9 @@ def test_scores_are_no_classes_where_regression_was_forgotten(kind: str, tmp_pat
 def test_scores_in_json_are_no_classes_either(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"such as 0.5, which are no classes: set task to regression"):
         labelled(tmp_path, [0.5, 2.5], "jsonl")
-    with pytest.raises(RecordError, match=r"line 2: column 'label': 2.5 is no class \(for numbers, set task to regression\)"):
+    with pytest.raises(
+        RecordError, match=r"line 2: column 'label': 2.5 is no class \(for numbers, set task to regression\)"
+    ):
         labelled(tmp_path, [0.0, 2.5, 2.0, 1.0], "jsonl")
 
 
@@ -153,11 +165,14 @@ def test_a_class_without_an_example_is_refused_unless_it_is_named(kind: str, tmp
     line = 9 if kind == "csv" else 8
     with pytest.raises(
         CorpusError,
-        match=rf"holds 0, 1, 7 in train; ids from 0 on make that 8 classes, and 2, 3, 4, 5, 6 have no example. 7 stands "
+        match=r"holds 0, 1, 7 in train; ids from 0 on make that 8 classes, and 2, 3, 4, 5, 6 have no example. 7 "
+        r"stands "
         rf"first at .*a\.{kind}: line {line}\. Correct the labels, or name the classes",
     ):
         labelled(tmp_path, [0, 1, 0, 1, 0, 1, 0, 7, 1, 0], kind)
-    with pytest.raises(CorpusError, match="holds 1, 2 in train; ids from 0 on make that 3 classes, and 0 has no example"):
+    with pytest.raises(
+        CorpusError, match="holds 1, 2 in train; ids from 0 on make that 3 classes, and 0 has no example"
+    ):
         labelled(tmp_path, [1, 2, 1, 2], kind)
     assert labelled(tmp_path, [1, 2, 1, 2], kind, classes=["1", "2"]) == ["1", "2"]
     assert labelled(tmp_path, [1, 2, 1, 2], kind, classes=["no", "perhaps", "yes"]) == ["no", "perhaps", "yes"]

@@ -1,4 +1,6 @@
-"""Metrics: the figures of scikit-learn and scipy, from modules that `evaluate` loads, and errors that say what does not fit."""
+"""Metrics: the figures of scikit-learn and scipy, from modules that `evaluate` loads, and errors that say what does not
+fit.
+"""
 
 import math
 import os
@@ -171,7 +173,15 @@ def test_figures_of_one_class_are_those_of_the_positive_one(positive: int) -> No
 
 def test_a_positive_class_is_found_by_name_or_id() -> None:
     classes = ["no", "yes"]
-    assert [positive_class(wanted, classes, ["f1"]) for wanted in (None, "no", "yes", 0, 1, "0", "1")] == [1, 0, 1, 0, 1, 0, 1]
+    assert [positive_class(wanted, classes, ["f1"]) for wanted in (None, "no", "yes", 0, 1, "0", "1")] == [
+        1,
+        0,
+        1,
+        0,
+        1,
+        0,
+        1,
+    ]
     assert [positive_class(wanted, ["1", "2"], ["glue/qqp"]) for wanted in ("1", 1, "2", 0)] == [0, 0, 1, 0]
     for wanted, names, metrics, message in (
         ("maybe", classes, ["f1"], r"is 'maybe', but the classes are 0 \('no'\) and 1 \('yes'\)"),
@@ -203,7 +213,9 @@ def test_figures_of_several_labels_are_scikit_learns_in_whatever_batches() -> No
 
 
 def entities(labels: list[str], number: int) -> set[tuple[int, int, str]]:
-    """Where the entities of a sentence begin, how many words they have, and their types; I-X after another begins one too."""
+    """Where the entities of a sentence begin, how many words they have, and their types; I-X after another begins one
+    too.
+    """
     found: list[tuple[int, int, str]] = []
     for place, label in enumerate(labels):
         start, _, kind = label.partition("-")
@@ -245,7 +257,9 @@ def test_figures_of_entities_are_those_of_a_plain_count_in_whatever_batches() ->
     assert empty.compute() == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 1.0}
     with pytest.raises(ValueError, match="are not of the same words"):
         metrics.add_batch([["O"]], [["O", "O"]])
-    with pytest.raises(ConfigError, match="'f1' is for classification, but the task is tokens; metrics for it are seqeval"):
+    with pytest.raises(
+        ConfigError, match="'f1' is for classification, but the task is tokens; metrics for it are seqeval"
+    ):
         load_metrics(["f1"], "tokens", 6)
 
 
@@ -279,7 +293,9 @@ def test_our_modules_are_called_as_those_of_the_hub_are() -> None:
     assert load(str(FOLDER / "recall")).compute(**both, average="micro", labels=[0, 2])["recall"] == pytest.approx(
         sk.recall_score(references, predictions, average="micro", labels=[0, 2])
     )
-    assert load(str(FOLDER / "accuracy")).compute(**both, normalize=False) == {"accuracy": (predictions == references).sum()}
+    assert load(str(FOLDER / "accuracy")).compute(**both, normalize=False) == {
+        "accuracy": (predictions == references).sum()
+    }
     p_value = load(str(FOLDER / "pearsonr")).compute(**both, return_pvalue=True)["p-value"]
     assert p_value == pytest.approx(stats.pearsonr(predictions, references).pvalue)
     p_value = load(str(FOLDER / "spearmanr")).compute(**both, return_pvalue=True)["spearmanr_pvalue"]
@@ -338,7 +354,9 @@ def test_one_class_alone_has_figures_and_nobody_is_warned(only: int, right: floa
     ids = np.full(9, only)
     found = measure(load_metrics([*CLASSIFICATION, "glue/cola"], "classification", 2), ids, ids)
     assert found.pop("accuracy") == 1
-    assert {key: found.pop(key) for key in ("f1", "precision", "recall")} == dict.fromkeys(("f1", "precision", "recall"), right)
+    assert {key: found.pop(key) for key in ("f1", "precision", "recall")} == dict.fromkeys(
+        ("f1", "precision", "recall"), right
+    )
     assert found == {"matthews_correlation": 0, "glue/cola/matthews_correlation": 0}
 
 
@@ -431,7 +449,11 @@ def test_figures_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("body", "said"),
-    [("1 / 0", "ZeroDivisionError: division by zero"), ("None", "TypeError"), ('{"list": predictions}', "no number, but list")],
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("None", "TypeError"),
+        ('{"list": predictions}', "no number, but list"),
+    ],
 )
 def test_a_foreign_module_that_fails_is_named_with_its_error(body: str, said: str, tmp_path: Path) -> None:
     metrics = load_metrics([str(write_module(tmp_path / "own.py", body))], "classification", 2)
@@ -487,7 +509,8 @@ Path(sys.argv[1]).touch()
 while not Path(sys.argv[2]).exists():
     time.sleep(0.0005)
 for _ in range(3):
-    metrics = load_metrics(["accuracy", "f1", "precision", "recall", "matthews_correlation", "glue/qnli"], "classification", 2)
+    names = ["accuracy", "f1", "precision", "recall", "matthews_correlation", "glue/qnli"]
+    metrics = load_metrics(names, "classification", 2)
     metrics.add_batch(np.array([0, 1, 1]), np.array([0, 1, 0]))
     print(metrics.compute()["f1"])
 """
@@ -500,7 +523,9 @@ for _ in range(3):
         )
         for number in range(3)
     ]  # fmt: skip
-    wait_until(lambda: len(list(tmp_path.glob("ready-*"))) == 3 or any(process.poll() is not None for process in running))
+    wait_until(
+        lambda: len(list(tmp_path.glob("ready-*"))) == 3 or any(process.poll() is not None for process in running)
+    )
     (tmp_path / "go").touch()
     for process in running:
         said, complaints = process.communicate(timeout=60)
@@ -511,7 +536,9 @@ for _ in range(3):
 def test_a_module_of_the_hub_is_fetched_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served = tmp_path / "served" / "spaces"
     for owner, name in (("evaluate-metric", "accuracy"), ("evaluate-metric", "glue"), ("someone", "own")):
-        write_module(served / owner / name / f"{name}.py", f'{{"from": {len(owner)}.0, "is_mrpc": self.config_name == "mrpc"}}')
+        write_module(
+            served / owner / name / f"{name}.py", f'{{"from": {len(owner)}.0, "is_mrpc": self.config_name == "mrpc"}}'
+        )
     quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
     with HTTPServer(("127.0.0.1", 0), partial(quiet, directory=str(tmp_path / "served"))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -520,7 +547,8 @@ def test_a_module_of_the_hub_is_fetched_from_there(tmp_path: Path, monkeypatch: 
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         monkeypatch.chdir(FOLDER)  # where names such as accuracy are folders too
         expected = {
-            "hub:accuracy": (15, 0), "hub:glue/mrpc": (15, 1), "hub:someone/own": (7, 0), "hub:someone/own/mrpc": (7, 1),
+            "hub:accuracy": (15, 0), "hub:glue/mrpc": (15, 1), "hub:someone/own": (7, 0),
+            "hub:someone/own/mrpc": (7, 1),
         }  # fmt: skip
         for name, (owner, is_mrpc) in expected.items():
             found = measure(load_metrics([name], "classification", 2), *labels(2))
@@ -537,7 +565,10 @@ def test_a_hub_that_cannot_be_reached_is_said_to_be_so(name: str, monkeypatch: p
 
 
 def test_evaluate_is_not_imported_before_a_metric_is_loaded() -> None:
-    program = "import sys, trainer.evaluation.metrics.measures; sys.exit('evaluate' in sys.modules or 'sklearn' in sys.modules)"
+    program = (
+        "import sys, trainer.evaluation.metrics.measures; sys.exit('evaluate' in sys.modules or 'sklearn' in "
+        "sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 

@@ -9,14 +9,16 @@ from tests.families import Case, cases, try_family
 from tests.family_table import read_table
 
 FAST = {
-    "gpt2", "llama", "olmo2", "opt", "gemma2", "cohere", "phi3", "glm", "smollm3", "mixtral", "deepseek_v3", "mamba", "bert",
+    "gpt2", "llama", "olmo2", "opt", "gemma2", "cohere", "phi3", "glm", "smollm3", "mixtral", "deepseek_v3", "mamba",
+    "bert",
     "roberta", "gemma3", "llama4_text", "marian", "afmoe",
 }  # fmt: skip
 """Those that stand for the others in every run of the tests."""
 
 VERSION, TABLE = read_table()
 REMEDY = (
-    f"docs/families.md was made with transformers {VERSION}, this is {transformers.__version__}: `python -m tests.family_table`"
+    f"docs/families.md was made with transformers {VERSION}, this is {transformers.__version__}: `python -m "
+    "tests.family_table`"
 )
 
 

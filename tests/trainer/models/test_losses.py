@@ -32,7 +32,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "with biases": {**WIDE, "model_type": "phi"},
     "scaled down": {**WIDE, "model_type": "granite", "logits_scaling": 8.0},
     "scaled up": {**WIDE, "model_type": "cohere", "logit_scale": 2.0},
-    "capped": {**WIDE, "model_type": "gemma2", "final_logit_softcapping": 30.0, "head_dim": 16, "num_key_value_heads": 2},
+    "capped": {
+        **WIDE,
+        "model_type": "gemma2",
+        "final_logit_softcapping": 30.0,
+        "head_dim": 16,
+        "num_key_value_heads": 2,
+    },
     "with its routers": {**tiny_config("mixtral"), "output_router_logits": True, "router_aux_loss_coef": 0.5},
     "projected": {**WIDE, "model_type": "opt", "ffn_dim": 64, "word_embed_proj_dim": 16, "dropout": 0.0},
 }
@@ -116,20 +122,26 @@ def test_nothing_is_added_where_the_model_adds_nothing(family: str) -> None:
 
 def test_a_family_that_does_not_shift_labels_itself_is_trained_on_the_next_token(windows_BT: torch.Tensor) -> None:
     options = ModelConfig(config={**tiny_config("bart"), "dropout": 0.0})
-    model = build_model(options, resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=299), 32), 0)
+    model = build_model(
+        options, resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=299), 32), 0
+    )
     theirs = model(input_ids=windows_BT, labels=next_tokens(windows_BT)).loss * 45
     torch.testing.assert_close(CausalLMLoss(model)(windows_BT), theirs, rtol=1e-5, atol=0.0)
 
 
 def test_a_loss_of_another_kind_than_the_next_tokens_is_refused() -> None:
     options = ModelConfig(config={**tiny_config("prophetnet"), "pad_token_id": 300, "max_position_embeddings": 400})
-    model = build_model(options, resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=299), 32), 0)
+    model = build_model(
+        options, resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=299), 32), 0
+    )
     with pytest.raises(ConfigError, match="'prophetnet' model on another loss than that of the next token"):
         CausalLMLoss(model)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 48, 1000])
-def test_the_size_of_the_pieces_changes_nothing(rows: int, windows_BT: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_the_pieces_changes_nothing(
+    rows: int, windows_BT: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = make("tied")
     expected = plain(model, windows_BT)
     monkeypatch.setitem(trainer.models.losses.LOGITS_AT_ONCE, "cpu", rows * 320)
@@ -165,7 +177,9 @@ def test_losses_in_pieces_are_those_of_all_logits(
     assert (logits.rows == 7) == is_plain, "all logits are held only where the head is not plain"
 
 
-def test_the_gradient_of_a_head_in_half_precision_is_scaled_before_it_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradient_of_a_head_in_half_precision_is_scaled_before_it_is_rounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rows, size, targets = 4096, 2.0**5, 2.0**12
     hidden = torch.full((rows, 2), size, dtype=torch.float16, requires_grad=True)
     weight = torch.zeros(4, 2, dtype=torch.float16, requires_grad=True)
@@ -208,4 +222,6 @@ def test_token_losses_are_negative_log_probabilities(windows_BT: torch.Tensor) -
         log_p = F.log_softmax(model(input_ids=windows_BT).logits, dim=-1)
     for row in range(3):
         for place in range(15):
-            assert losses[row, place].item() == pytest.approx(-log_p[row, place, windows_BT[row, place + 1]].item(), rel=1e-4)
+            assert losses[row, place].item() == pytest.approx(
+                -log_p[row, place, windows_BT[row, place + 1]].item(), rel=1e-4
+            )

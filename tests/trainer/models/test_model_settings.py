@@ -124,7 +124,9 @@ def test_a_family_without_a_causal_language_model_is_refused(family: str) -> Non
     assert "no causal language model of model_type" in refused(ModelConfig(config={"model_type": family}))
 
 
-@pytest.mark.parametrize(("family", "instead"), [("gemma3", "take 'gemma3_text'"), ("git", "llama"), ("musicgen", "llama")])
+@pytest.mark.parametrize(
+    ("family", "instead"), [("gemma3", "take 'gemma3_text'"), ("git", "llama"), ("musicgen", "llama")]
+)
 def test_a_model_of_more_than_text_is_refused_with_its_language_model(family: str, instead: str) -> None:
     message = refused(ModelConfig(config={"model_type": family}))
     assert f"{family!r} is made of models of several kinds" in message

@@ -29,7 +29,12 @@ from trainer.training.runtime import Runtime
 from trainer.training.step import make_optimizer, make_schedule, train_step
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
-WIDE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 32}
+WIDE: dict[str, Any] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": SMALL_MODEL,
     "llama": {**WIDE, "intermediate_size": 64},
@@ -141,7 +146,13 @@ def test_a_pretrained_models_padding_token_learns_where_the_data_holds_it(tmp_pa
 
 
 def test_positions_that_an_architecture_fixes_stay_fixed_in_models_that_are_loaded(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 300}
+    sizes = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "vocab_size": 300,
+    }
     config = AutoConfig.for_model("roformer", **sizes, embedding_size=8, is_decoder=True)
     for kind, load in (
         (AutoModelForCausalLM, load_model),
@@ -188,7 +199,9 @@ def test_gradient_checkpointing_changes_neither_loss_nor_gradient() -> None:
 
 
 def test_eager_attention_gives_the_loss_of_sdpa() -> None:
-    losses = [CausalLMLoss(make({**SMALL_MODEL, **NO_DROPOUT}, attention=kind))(windows_BT()) for kind in ("sdpa", "eager")]
+    losses = [
+        CausalLMLoss(make({**SMALL_MODEL, **NO_DROPOUT}, attention=kind))(windows_BT()) for kind in ("sdpa", "eager")
+    ]
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-5, atol=0.0)
 
 

@@ -20,7 +20,8 @@ from trainer.models.outline import Outline, outline_files, outline_new, own_tens
 
 RANKS = 3
 SMALL: dict[str, Any] = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 64,
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
+    "intermediate_size": 64,
 }  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": SMALL_MODEL,
@@ -54,7 +55,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "expert_layer_offset": 1,
     },
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
-    "mamba2": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "num_heads": 4, "head_dim": 16, "n_groups": 1},
+    "mamba2": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "state_size": 4,
+        "num_heads": 4,
+        "head_dim": 16,
+        "n_groups": 1,
+    },
 }
 
 

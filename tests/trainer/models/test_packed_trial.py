@@ -1,4 +1,6 @@
-"""The trial of texts that share a window: what it takes and refuses does not depend on the type that a model computes in."""
+"""The trial of texts that share a window: what it takes and refuses does not depend on the type that a model computes
+in.
+"""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""Configurations as models are published with: what they say counts, under the names of older versions of transformers too."""
+"""Configurations as models are published with: what they say counts, under the names of older versions of transformers
+too.
+"""
 
 import json
 import logging
@@ -18,7 +20,8 @@ VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=7, max_id=299)
 
 OF_FILES = {"torch_dtype": "bfloat16", "transformers_version": "4.40.1", "use_cache": True, "initializer_range": 0.02}
 WIDTHS = {
-    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1,
     "hidden_act": "silu", "rms_norm_eps": 1e-05, "max_position_embeddings": 64, "vocab_size": 320,
 }  # fmt: skip
 LLAMA3 = {
@@ -28,9 +31,11 @@ LLAMA3 = {
 
 PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt2": {
-        "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
+        "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
+        "bos_token_id": 50256,
         "embd_pdrop": 0.1, "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
-        "model_type": "gpt2", "n_ctx": 64, "n_embd": 32, "n_head": 2, "n_layer": 2, "n_positions": 64, "resid_pdrop": 0.1,
+        "model_type": "gpt2", "n_ctx": 64, "n_embd": 32, "n_head": 2, "n_layer": 2, "n_positions": 64,
+        "resid_pdrop": 0.1,
         "summary_activation": None, "summary_first_dropout": 0.1, "summary_proj_to_labels": True,
         "summary_type": "cls_index", "summary_use_proj": True,
         "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}, "vocab_size": 320,
@@ -49,14 +54,16 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "eos_token_id": 2, "rope_theta": 20000.0, "sliding_window": 4096,
     },
     "pythia": {
-        **OF_FILES, "architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox", "bos_token_id": 0, "eos_token_id": 0,
+        **OF_FILES, "architectures": ["GPTNeoXForCausalLM"], "model_type": "gpt_neox", "bos_token_id": 0,
+        "eos_token_id": 0,
         "hidden_act": "gelu", "hidden_size": 32, "intermediate_size": 64, "layer_norm_eps": 1e-05,
         "max_position_embeddings": 64, "num_attention_heads": 2, "num_hidden_layers": 2, "rotary_emb_base": 20000,
         "rotary_pct": 0.5, "use_parallel_residual": True, "vocab_size": 320,
     },
     "gemma2": {
         **OF_FILES, **WIDTHS, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "bos_token_id": 2,
-        "cache_implementation": "hybrid", "eos_token_id": 1, "head_dim": 16, "pad_token_id": 0, "query_pre_attn_scalar": 16,
+        "cache_implementation": "hybrid", "eos_token_id": 1, "head_dim": 16, "pad_token_id": 0,
+        "query_pre_attn_scalar": 16,
         "rope_theta": 20000.0, "sliding_window": 64, "hidden_activation": "gelu_pytorch_tanh",
     },
 }  # fmt: skip

@@ -27,7 +27,8 @@ BERT: dict[str, Any] = {
     "max_position_embeddings": 32,
 }  # fmt: skip
 ROUTED: dict[str, Any] = {
-    "model_type": "deepseek_v3", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
+    "model_type": "deepseek_v3", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 2,
     "intermediate_size": 64, "moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
     "topk_group": 1, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8,
     "first_k_dense_replace": 1,
@@ -79,7 +80,9 @@ def test_the_trial_takes_any_context_and_leaves_the_model_as_it_was(context: int
 
 def test_one_layer_that_looks_one_token_ahead_is_found() -> None:
     model = make(dict(SMALL_MODEL))
-    model.transformer.h[1].register_forward_hook(lambda module, args, output: 0.999 * output + 0.001 * output.roll(-1, dims=1))
+    model.transformer.h[1].register_forward_hook(
+        lambda module, args, output: 0.999 * output + 0.001 * output.roll(-1, dims=1)
+    )
     assert "sees the tokens" in refused(model)
 
 

@@ -47,7 +47,9 @@ def test_most_become_the_mask_token_some_another_and_some_stay() -> None:
     assert (read == 1).mean() == pytest.approx(0.8, abs=0.01)
     assert (read == stood).mean() == pytest.approx(0.1, abs=0.01)
     others = read[(read != 1) & (read != stood)]
-    assert len(others) / len(read) == pytest.approx(0.1, abs=0.01) and others.min() >= 2 and len(np.unique(others)) > 900
+    assert (
+        len(others) / len(read) == pytest.approx(0.1, abs=0.01) and others.min() >= 2 and len(np.unique(others)) > 900
+    )
 
 
 def test_special_tokens_are_left_alone_as_long_as_there_are_others() -> None:
@@ -58,7 +60,9 @@ def test_special_tokens_are_left_alone_as_long_as_there_are_others() -> None:
 
 
 def test_whole_words_are_hidden_with_all_their_tokens_but_the_last() -> None:
-    tokens = np.tile([10, 11, 13, SPECIAL, 15], 200)  # a word of three tokens, and one that begins after a special token
+    tokens = np.tile(
+        [10, 11, 13, SPECIAL, 15], 200
+    )  # a word of three tokens, and one that begins after a special token
     labels = mask_window(tokens, 2, TOKENS, MaskingConfig(whole_words=True)).labels.reshape(-1, 5)
     parts = (labels[:, :3] != IGNORED).sum(axis=1)
     assert ((parts == 1) | (parts == 2)).sum() <= 1, "the last may be cut"
@@ -104,7 +108,9 @@ def words_of(text: str, vocab_size: int) -> list[str]:
         ("学习。中文 한국어", ["学", "习", "。", "中", "文", " 한국어"]),
     ],
 )
-def test_words_of_byte_level_tokenizers_end_where_those_of_the_text_do(text: str, words: list[str], vocab_size: int) -> None:
+def test_words_of_byte_level_tokenizers_end_where_those_of_the_text_do(
+    text: str, words: list[str], vocab_size: int
+) -> None:
     assert words_of(text, vocab_size) == words
 
 

@@ -8,7 +8,29 @@ from scipy import stats
 
 from trainer.data.order import BLOCK, RESOLUTION_BITS, CorpusOrder, DataOrder, permute, stable_key
 
-SIZES = [*range(1, 20), 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1023, 1024, 1025, 4095, 4096, 4097, 100_003]
+SIZES = [
+    *range(1, 20),
+    31,
+    32,
+    33,
+    63,
+    64,
+    65,
+    127,
+    128,
+    129,
+    255,
+    256,
+    257,
+    1000,
+    1023,
+    1024,
+    1025,
+    4095,
+    4096,
+    4097,
+    100_003,
+]
 TOKENS = [5_000_000, 700_000, 90_000, 1_000]
 
 
@@ -19,7 +41,9 @@ def shares(tokens: Sequence[float] = TOKENS, alpha: float = 0.7) -> list[float]:
 
 
 def make(windows: Sequence[int], weights: Sequence[float], seed: int = 0) -> DataOrder:
-    return DataOrder(seed, [CorpusOrder(seed, f"corpus{number}", [count]) for number, count in enumerate(windows)], weights)
+    return DataOrder(
+        seed, [CorpusOrder(seed, f"corpus{number}", [count]) for number, count in enumerate(windows)], weights
+    )
 
 
 def drawn(order: DataOrder, corpus: int, count: int) -> list[int]:

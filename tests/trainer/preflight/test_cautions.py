@@ -21,7 +21,10 @@ from trainer.preflight.cautions import cautions
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"learning_rate": 100.0}, "training.learning_rate is 100, which is high: .* with adamw, 1e-05 to 0.01 is usual"),
+        (
+            {"learning_rate": 100.0},
+            "training.learning_rate is 100, which is high: .* with adamw, 1e-05 to 0.01 is usual",
+        ),
         ({"learning_rate": 1e-9}, "training.learning_rate is 1e-09, which is low: .* with adamw"),
         ({"optimizer": "sgd", "learning_rate": 0.5}, None),
         ({"optimizer": "muon", "muon": {"learning_rate": 5.0}}, "training.muon.learning_rate is 5, which is high"),
@@ -48,9 +51,9 @@ def test_bf16_on_a_processor_that_emulates_it(has: bool, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     found = list(cautions(TrainingConfig(max_steps=1, precision="bf16", device="cpu"), 1))
-    assert [each.startswith("training.precision is bf16, which this processor does not compute in") for each in found] == (
-        [] if has else [True]
-    )
+    assert [
+        each.startswith("training.precision is bf16, which this processor does not compute in") for each in found
+    ] == ([] if has else [True])
 
 
 def test_the_preflights_tell_them(

@@ -36,7 +36,9 @@ def job_of(raw: Path, store: Path, **options: Any) -> PipelineJob:
     return small_job(raw, store, data__corpora=corpora, data__curation={"filters": filters, **options}, **shards)
 
 
-def test_it_tells_what_share_of_a_sample_each_bound_drops(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_tells_what_share_of_a_sample_each_bound_drops(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(curation, "FROM_A_PIECE", 1000)
     found = preflight(job_of(raw, tmp_path / "store"), silent())
     dropped = {share.reason: (share.dropped, share.of) for share in found.curation if share.dropped}
@@ -54,7 +56,9 @@ def test_it_tells_what_share_shares_words_with_an_evaluation_set_and_guesses_no_
 ) -> None:
     monkeypatch.setattr(curation, "FROM_A_PIECE", 1000)
     lines = [" ".join(prose(number, 70)) for number in range(0, 60, 4)]
-    (tmp_path / "test.txt").write_text("\n".join([*lines, "number 3", "the same line again the same line again"]) + "\n")
+    (tmp_path / "test.txt").write_text(
+        "\n".join([*lines, "number 3", "the same line again the same line again"]) + "\n"
+    )
     kept_out = {"files": [{"paths": [str(tmp_path / "test.txt")]}]}
     found = preflight(job_of(raw, tmp_path / "store", decontaminate=kept_out, near={}), silent())
     dropped = {share.reason: (share.dropped, share.of) for share in found.curation if share.dropped}
@@ -62,7 +66,9 @@ def test_it_tells_what_share_shares_words_with_an_evaluation_set_and_guesses_no_
     assert found.unestimated == ["exact duplicate", "near duplicate"]
     told = "\n".join(found.lines())
     assert "docs: 15 of 100 sampled documents (" in told and ") go: contaminated" in told
-    assert "how many documents go as exact duplicate or near duplicate is not estimated: a sample does not show it" in told
+    assert (
+        "how many documents go as exact duplicate or near duplicate is not estimated: a sample does not show it" in told
+    )
     assert not (tmp_path / "store" / "measures").exists()
     without = preflight(job_of(raw, tmp_path / "store", exact=None), silent())
     assert without.unestimated == [] and "not estimated" not in "\n".join(without.lines())

@@ -1,4 +1,6 @@
-"""The look at a fine-tuning job before the work: its data is read, its model's weights are measured, nothing is made."""
+"""The look at a fine-tuning job before the work: its data is read, its model's weights are measured, nothing is
+made.
+"""
 
 import shutil
 from pathlib import Path
@@ -29,7 +31,9 @@ def look(pairs: Path, store: Path, model: Path, **changes: Any) -> FinetunePrefl
     return finetune_preflight(finetune_job(pairs, store, model, **changes), silent())
 
 
-def test_the_look_finds_what_encoding_finds_and_plans_the_same_steps(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
+def test_the_look_finds_what_encoding_finds_and_plans_the_same_steps(
+    pairs: Path, pretrained: Path, tmp_path: Path
+) -> None:
     before = look(pairs, tmp_path / "store", pretrained)
     assert not list((tmp_path / "store").glob("encoded/*"))
     encode(finetune_job(pairs, tmp_path / "store", pretrained), silent())
@@ -51,7 +55,9 @@ def test_ranks_that_share_a_model_are_told_what_each_takes(
     changes = {"training__global_batch": 8, "training__processes": None}
     whole = look(pairs, tmp_path / "store", pretrained, **changes)
     shared = look(pairs, tmp_path / "store", pretrained, **changes, training__sharding="fsdp")
-    assert 4 * shared.parameters <= shared.about_host_bytes < whole.about_host_bytes, "with all of it before it is divided"
+    assert 4 * shared.parameters <= shared.about_host_bytes < whole.about_host_bytes, (
+        "with all of it before it is divided"
+    )
 
 
 @pytest.mark.parametrize("whole_bytes", [labelled_look.WHOLE_BYTES, 0], ids=["whole", "heads"])
@@ -77,9 +83,14 @@ def test_bad_data_is_refused_before_any_work(
         assert found.looked_at == f"the first {HEAD_ROWS:,} rows of each of 1 file"
     written(tmp_path / "cola.tsv", "\n".join([*lines, "gj04\t1\t"]))
     assert "cola.tsv: line 41: 3 columns, `columns` names 4" in refused(RecordError, **cola)
-    written(tmp_path / "cola.tsv", "\n".join(line.replace("\t0\t", "\t0.5\t").replace("\t1\t", "\t1.0\t") for line in lines))
+    written(
+        tmp_path / "cola.tsv", "\n".join(line.replace("\t0\t", "\t0.5\t").replace("\t1\t", "\t1.0\t") for line in lines)
+    )
     assert "set task to regression" in refused(CorpusError, **cola)
-    assert look(pairs, tmp_path / "store", pretrained, **cola, data__task="regression").metrics == ["pearsonr", "spearmanr"]
+    assert look(pairs, tmp_path / "store", pretrained, **cola, data__task="regression").metrics == [
+        "pearsonr",
+        "spearmanr",
+    ]
     written(tmp_path / "cola.tsv", "\n".join([*lines, "gj04\tmaybe\t\tNo ."]))
     assert "'maybe' is no class" in refused(RecordError, **{**cola, "data__classes": ["no", "yes"]})
 
@@ -123,12 +134,16 @@ def test_classes_are_counted_and_texts_measured_before_anything_is_encoded(
     monkeypatch.setattr(labelled_look, "WHOLE_BYTES", 0)
     heads = look(pairs, tmp_path / "elsewhere", pretrained, **changes)
     assert (heads.splits, heads.balance) == (None, before.balance)
-    assert heads.lengths["train"].examples == 200 // (HEAD_ROWS // SAMPLED), "as if there were as many rows as are looked at"
+    assert heads.lengths["train"].examples == 200 // (HEAD_ROWS // SAMPLED), (
+        "as if there were as many rows as are looked at"
+    )
 
 
 def test_a_model_whose_weights_are_cut_short_is_refused(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(pretrained, tmp_path / "model"))
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(ConfigError, match=r"model\.safetensors is missing or damaged \(.* bytes, where its header describes"):
+    with pytest.raises(
+        ConfigError, match=r"model\.safetensors is missing or damaged \(.* bytes, where its header describes"
+    ):
         look(pairs, tmp_path / "store", model)

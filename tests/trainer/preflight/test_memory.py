@@ -10,15 +10,26 @@ from trainer.config.training import TrainingConfig
 from trainer.models.losses import CausalLMLoss
 from trainer.preflight.resources import Activations, estimate_memory, guess_activations, measure_activations
 
-GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 512, "bos_token_id": 0, "eos_token_id": 0}
+GPT2 = {
+    "model_type": "gpt2",
+    "n_layer": 2,
+    "n_head": 2,
+    "n_embd": 64,
+    "n_positions": 512,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 LLAMA = {
-    "model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 64, "intermediate_size": 256,
+    "model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 64,
+    "intermediate_size": 256,
     "max_position_embeddings": 512,
 }  # fmt: skip
 
 
 def settings(**changes: Any) -> TrainingConfig:
-    return TrainingConfig.model_validate({"max_steps": 1, "warmup_steps": 0, "context": 256, "global_batch": 8, **changes})
+    return TrainingConfig.model_validate(
+        {"max_steps": 1, "warmup_steps": 0, "context": 256, "global_batch": 8, **changes}
+    )
 
 
 def objective_of(values: dict[str, Any]) -> CausalLMLoss:
@@ -55,7 +66,9 @@ def test_what_a_model_keeps_is_told_for_other_rows_and_lengths(values: dict[str,
 
 
 def test_scores_of_the_attention_are_kept_with_dropout_only() -> None:
-    with_dropout, without = (measure_activations(objective_of(v), 500, settings()) for v in (GPT2, {**GPT2, "attn_pdrop": 0.0}))
+    with_dropout, without = (
+        measure_activations(objective_of(v), 500, settings()) for v in (GPT2, {**GPT2, "attn_pdrop": 0.0})
+    )
     assert with_dropout.per_pair > 4 * 2 * 2 > 0.1 > without.per_pair
 
 
@@ -66,10 +79,15 @@ def test_a_large_models_activations_are_guessed_as_those_of_small_ones_are() -> 
 
 
 def test_what_training_takes_is_the_sum_of_its_parts() -> None:
-    config, parts = AutoConfig.for_model(**LLAMA, vocab_size=500), Activations(fixed=1e6, per_token=1000.0, per_pair=2.0)
+    config, parts = (
+        AutoConfig.for_model(**LLAMA, vocab_size=500),
+        Activations(fixed=1e6, per_token=1000.0, per_pair=2.0),
+    )
     alone = estimate_memory(settings(device="cpu"), 256, config, 1, 10**6, parts, libraries=5 * 10**8)
     assert alone.device == alone.host == 5e8 + (16 + 12) * 1e6 + 1e6 + 8 * (1000 * 256 + 2 * 256**2)
-    accumulating = estimate_memory(settings(device="cpu", micro_batch=2), 256, config, 2, 10**6, parts, libraries=5 * 10**8)
+    accumulating = estimate_memory(
+        settings(device="cpu", micro_batch=2), 256, config, 2, 10**6, parts, libraries=5 * 10**8
+    )
     assert accumulating.host == 5e8 + (16 + 12 + 4) * 1e6 + 1e6 + 2 * (1000 * 256 + 2 * 256**2)
 
 

@@ -91,7 +91,9 @@ def test_a_batch_that_the_ranks_do_not_divide_is_refused(raw: Path, tmp_path: Pa
         divide_batch(training, 4)
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2 or torch.cuda.is_available(), reason="asks for two ranks on the CPU")
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2 or torch.cuda.is_available(), reason="asks for two ranks on the CPU"
+)
 def test_ranks_and_batch_are_looked_at_together(raw: Path, stocked: Path) -> None:
     job = small_job(raw, stocked, training__processes=2, training__global_batch=9)
     assert "9 does not divide among 2 ranks" in refused(job, ConfigError)
@@ -137,7 +139,9 @@ def continued(raw: Path, store: Path, pretrained: Path, **changes: Any) -> Pipel
     return small_job(raw, store, **{"model": {"pretrained": str(pretrained)}, "data__tokenizer": taken, **changes})
 
 
-def test_an_earlier_runs_model_may_be_trained_further_with_its_tokenizer(raw: Path, tmp_path: Path, pretrained: Path) -> None:
+def test_an_earlier_runs_model_may_be_trained_further_with_its_tokenizer(
+    raw: Path, tmp_path: Path, pretrained: Path
+) -> None:
     found = preflight(continued(raw, tmp_path / "store", pretrained), silent())
     assert found.vocab_size == 384
 
@@ -165,8 +169,13 @@ def test_a_pretrained_model_with_another_tokenizer_is_refused_with_the_right_one
 def test_a_pretrained_model_is_refused_with_a_tokenizer_that_is_still_to_be_trained(
     raw: Path, tmp_path: Path, pretrained: Path
 ) -> None:
-    message = refused(continued(raw, tmp_path / "store", pretrained, data__tokenizer={"vocab_size": 300}), TokenizerError)
-    assert f"still to be trained, so it is not that of the pretrained model '{pretrained}'; set data.tokenizer.path" in message
+    message = refused(
+        continued(raw, tmp_path / "store", pretrained, data__tokenizer={"vocab_size": 300}), TokenizerError
+    )
+    assert (
+        f"still to be trained, so it is not that of the pretrained model '{pretrained}'; set data.tokenizer.path"
+        in message
+    )
 
 
 def test_a_pretrained_model_may_go_on_with_the_trained_tokenizer_that_it_had(
@@ -203,7 +212,9 @@ def test_a_pretrained_model_without_a_tokenizer_is_refused(raw: Path, tmp_path: 
 
 
 @pytest.mark.deep
-def test_a_pretrained_name_of_the_hub_is_compared_with_its_files_there(raw: Path, tmp_path: Path, pretrained: Path) -> None:
+def test_a_pretrained_name_of_the_hub_is_compared_with_its_files_there(
+    raw: Path, tmp_path: Path, pretrained: Path
+) -> None:
     jobs = [
         {"path": str(pretrained / "tokenizer.json")},
         {"path": str(saved(byte_level_bpe(384), tmp_path / "tokenizer.json"))},
@@ -212,8 +223,8 @@ def test_a_pretrained_name_of_the_hub_is_compared_with_its_files_there(raw: Path
         "import json, sys; from tests.support import small_job; from trainer.common.errors import PipelineError;"
         "from trainer.kinds.pretraining.preflight import preflight; from trainer.common.progress import silent\n"
         "for tokenizer in json.loads(sys.argv[3]):\n"
-        "    job = small_job(sys.argv[1], sys.argv[2], model={'pretrained': 'someone/words'}, data__tokenizer=tokenizer)\n"
-        "    try:\n        print(preflight(job, silent()).vocab_size)\n"
+        "    job = small_job(sys.argv[1], sys.argv[2], model={'pretrained': 'someone/words'}, "
+        "data__tokenizer=tokenizer)\n    try:\n        print(preflight(job, silent()).vocab_size)\n"
         "    except PipelineError as error:\n        print(error)\n"
     )
     with serve_model(pretrained, "someone/words", "1" * 40) as address:

@@ -1,4 +1,6 @@
-"""Room on a store's disks: what others have written is no free space, and folders of the store may be on disks of their own."""
+"""Room on a store's disks: what others have written is no free space, and folders of the store may be on disks of their
+own.
+"""
 
 import os
 import shutil

@@ -31,12 +31,18 @@ def most_memory(pid: int) -> int:
 
 
 def measure(raw: Path, store: Path, folder: Path, layers: int, vocabulary: int) -> int:
-    """The most memory that a rank of two has taken by the time that its run publishes; freed buffers are no part of it."""
+    """The most memory that a rank of two has taken by the time that its run publishes; freed buffers are no part of
+    it.
+    """
     model = {"config": {**MODEL, "num_hidden_layers": layers}, "pad_vocab_to": vocabulary}
     values = small_values(raw, store, **SHORT, model=model)
     config = write_config(folder / "job.yaml", values)
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
-    common |= {"MASTER_PORT": str(free_port()), "MALLOC_MMAP_THRESHOLD_": str(2**20), "MALLOC_TRIM_THRESHOLD_": str(2**20)}
+    common |= {
+        "MASTER_PORT": str(free_port()),
+        "MALLOC_MMAP_THRESHOLD_": str(2**20),
+        "MALLOC_TRIM_THRESHOLD_": str(2**20),
+    }
     running = [
         start_module(folder / str(rank), "trainer", config, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(2)

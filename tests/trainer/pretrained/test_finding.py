@@ -13,7 +13,9 @@ from trainer.store.storage import Store
 
 KEY = "runs/a/checkpoints/step-00000001"
 DETAILS = {"step": 1, "scores": None}
-PART, OTHER, MOMENTS = (part_name(stem, 0, 1, digit * 64) for stem, digit in ((MODEL, "0"), (MODEL, "1"), (OPTIMIZER, "2")))
+PART, OTHER, MOMENTS = (
+    part_name(stem, 0, 1, digit * 64) for stem, digit in ((MODEL, "0"), (MODEL, "1"), (OPTIMIZER, "2"))
+)
 
 
 @pytest.mark.deep
@@ -25,7 +27,9 @@ PART, OTHER, MOMENTS = (part_name(stem, 0, 1, digit * 64) for stem, digit in ((M
     ],
     ids=["whole", "in parts"],
 )
-def test_of_a_remote_checkpoint_its_optimizer_is_not_fetched(remote_store: Store, files: list[str], needed: list[str]) -> None:
+def test_of_a_remote_checkpoint_its_optimizer_is_not_fetched(
+    remote_store: Store, files: list[str], needed: list[str]
+) -> None:
     publish(remote_store, KEY, CHECKPOINT_KIND, dict.fromkeys(files, b"{}"), DETAILS)
     remote_store.release(KEY)
     found = find_model(remote_store, KEY)
@@ -46,5 +50,7 @@ def test_files_that_a_library_would_load_are_refused_beside_a_whole_model(empty_
     empty_store.write_bytes(f"{KEY}/{OTHER}", b"which is named by what it holds")
     find_model(empty_store, KEY)
     empty_store.write_bytes(f"{KEY}/model.safetensors.index.json", b"{}")
-    with pytest.raises(ArtifactError, match=r"model.safetensors.index.json is not listed in the manifest.json beside it"):
+    with pytest.raises(
+        ArtifactError, match=r"model.safetensors.index.json is not listed in the manifest.json beside it"
+    ):
         find_model(empty_store, KEY)

@@ -61,14 +61,19 @@ class Bomb:
 def test_a_model_that_needs_code_of_its_repository_is_refused_by_name(model: Path, tmp_path: Path) -> None:
     (model / "evil.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'ran')!r})\n")
     change(
-        model / "config.json", auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}, model_type="evil"
+        model / "config.json",
+        auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"},
+        model_type="evil",
     )
     expected = r"config.json of model .* has an auto_map .*evil.Config.*never run here"
     with pytest.raises(ConfigError, match=expected):
         load_model(model)
     with pytest.raises(ConfigError, match=expected):
         resolve_config(ModelConfig(pretrained=str(model)), NO_TOKENIZER, 8)
-    job, details = classification(model), {"task": "classification", "classes": ["a", "b"], "pad_id": 0, "vocab_size": 1}
+    job, details = (
+        classification(model),
+        {"task": "classification", "classes": ["a", "b"], "pad_id": 0, "vocab_size": 1},
+    )
     with pytest.raises(ConfigError, match=expected):
         load_classifier(Store(str(tmp_path / "store")), job, details, None)
     with pytest.raises(ConfigError, match=expected):
@@ -109,7 +114,10 @@ def test_pickled_weights_are_not_loaded_and_the_message_says_how_to_convert_them
     trace = tmp_path / "unpickled"
     (model / "model.safetensors").unlink()
     torch.save({"transformer.wte.weight": Bomb(trace)}, model / "pytorch_model.bin", pickle_module=pickle)
-    job, details = classification(model), {"task": "classification", "classes": ["a", "b"], "pad_id": 0, "vocab_size": 1}
+    job, details = (
+        classification(model),
+        {"task": "classification", "classes": ["a", "b"], "pad_id": 0, "vocab_size": 1},
+    )
     expected = r"pytorch_model.bin is pickled and is not loaded; convert it .*save_pretrained"
     with pytest.raises(ConfigError, match=expected):
         load_model(model)
@@ -134,7 +142,10 @@ INDEX_DAMAGED = "model.safetensors.index.json is damaged"
 )
 def test_an_index_that_names_files_elsewhere_is_refused(model: Path, file: object, said: str) -> None:
     (model / "model.safetensors").rename(model / "model-00001-of-00001.safetensors")
-    index = {"metadata": {}, "weight_map": {"transformer.wte.weight": "model-00001-of-00001.safetensors", "other": file}}
+    index = {
+        "metadata": {},
+        "weight_map": {"transformer.wte.weight": "model-00001-of-00001.safetensors", "other": file},
+    }
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ConfigError, match=said):
         load_model(model)
@@ -177,11 +188,18 @@ def test_nothing_is_loaded_but_by_the_loaders_that_look_first() -> None:
     loads = re.compile(r"^(?!.*[\"`']).*(?:Auto\w+|kind|Tokenizer\w*|family)\)?\.from_pretrained\(", re.MULTILINE)
     found = {str(path.relative_to(ROOT)) for path in (ROOT / "trainer").rglob("*.py") if loads.search(path.read_text())}
     assert (
-        found - {"trainer/kinds/pretraining/page.py", "trainer/kinds/chat/page.py", "trainer/kinds/labelled/card.py"} == LOADERS
+        found - {"trainer/kinds/pretraining/page.py", "trainer/kinds/chat/page.py", "trainer/kinds/labelled/card.py"}
+        == LOADERS
     )
 
 
 def classification(model: Path) -> FinetuneJob:
-    data = {"name": "pairs", "source": "jsonl", "train": ["x.jsonl"], "validation": ["x.jsonl"], "text_columns": ["text"]}
+    data = {
+        "name": "pairs",
+        "source": "jsonl",
+        "train": ["x.jsonl"],
+        "validation": ["x.jsonl"],
+        "text_columns": ["text"],
+    }
     values = {"store": "none", "data": data, "model": {"pretrained": str(model)}, "training": {"epochs": 1}}
     return FinetuneJob.model_validate(values)

@@ -62,7 +62,9 @@ DAMAGE: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 def test_a_damaged_file_is_found_by_its_header(what: str, single: Path) -> None:
     damage, message = DAMAGE[what]
     (single / WEIGHTS).write_bytes(damage((single / WEIGHTS).read_bytes()))
-    with pytest.raises(ConfigError, match=rf"model.safetensors is missing or damaged \(.*{message}.*\); copy or download it"):
+    with pytest.raises(
+        ConfigError, match=rf"model.safetensors is missing or damaged \(.*{message}.*\); copy or download it"
+    ):
         check_weights(str(single))
 
 
@@ -79,7 +81,9 @@ def test_of_a_sharded_model_every_file_is_looked_at(sharded: Path) -> None:
     check_weights(str(sharded))
 
 
-@pytest.mark.parametrize("index", ["", "[]", "{}", '{"weight_map": {"a": "../a.safetensors"}}', '{"weight_map": {"a": 1}}'])
+@pytest.mark.parametrize(
+    "index", ["", "[]", "{}", '{"weight_map": {"a": "../a.safetensors"}}', '{"weight_map": {"a": 1}}']
+)
 def test_a_damaged_index_is_named(index: str, sharded: Path) -> None:
     (sharded / INDEX).write_text(index)
     assert f"{INDEX} is damaged" in problem_of(sharded)

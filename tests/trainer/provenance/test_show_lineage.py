@@ -89,7 +89,9 @@ def test_files_of_every_kind_are_compared_whole(kind: str, empty_store: Store, t
     ((name, found),) = by_file(map(vars, pieces), "path").items()
     file = describe_file(name, found, pieces[0].file_bytes)
     assert file["bytes"] == path.stat().st_size
-    assert len(file.get("pieces", [])) == (len(pieces) if kind == "csv" else 0) and (kind == "text") == (len(pieces) == 1)
+    assert len(file.get("pieces", [])) == (len(pieces) if kind == "csv" else 0) and (kind == "text") == (
+        len(pieces) == 1
+    )
     assert file.get("sha256", sha256(path)) == sha256(path)
     assert check_file(file).state == "same"
     path.write_bytes(path.read_bytes() + b"x")
@@ -124,7 +126,15 @@ def test_a_reader_that_stops_early_is_no_error(store: Store, finished: Finished)
 def test_a_model_is_found_by_each_of_its_names(store: Store, finished: Finished) -> None:
     name = finished.run.removeprefix("runs/")
     promote(store, "small", finished.run, {}, "why")
-    for model in (finished.run, name, f"{finished.run}/final/", "tiny", "models/small", "models/small/champion", "small"):
+    for model in (
+        finished.run,
+        name,
+        f"{finished.run}/final/",
+        "tiny",
+        "models/small",
+        "models/small/champion",
+        "small",
+    ):
         assert find_run(store, model) == finished.run
     for model in ("nothing", "models/nothing", "runs/nothing", f"models/{name}"):
         with pytest.raises(ArtifactError, match=f"knows no model '{model}'"):
@@ -139,14 +149,17 @@ def test_a_run_that_holds_another_model_than_the_champion_is_refused_under_that_
     store: Store, finished: Finished, reported: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     champion = promote(store, "small", finished.run, {}, "why")
-    write_sealed(store, "models/small/champion", {"moves": [{**champion.model_dump(), "fingerprint": "0123456789abcdef"}]})
+    write_sealed(
+        store, "models/small/champion", {"moves": [{**champion.model_dump(), "fingerprint": "0123456789abcdef"}]}
+    )
     if not reported:
         store.delete(f"{finished.run}/lineage.json")
     for model in ("models/small", "models/small/champion", "small"):
         assert main([store.url, model, "--check"]) == 2
         said = capsys.readouterr()
         assert (
-            not said.out and f"holds another model ({champion.fingerprint}) than the one that became models/small" in said.err
+            not said.out
+            and f"holds another model ({champion.fingerprint}) than the one that became models/small" in said.err
         )
         with pytest.raises(ArtifactError, match="holds another model"):
             find_model(store, "models/small/champion")
@@ -226,7 +239,9 @@ def test_a_fine_tuned_model_is_told_with_the_run_that_it_was_made_from(
     assert finished.run in states(store, run)["gone"]
 
 
-def test_the_command_tells_it_in_lines_and_as_json(finished: Finished, raw: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_it_in_lines_and_as_json(
+    finished: Finished, raw: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def said(*options: str) -> str:
         assert main([str(finished.store), finished.run, *options]) == 0
         return capsys.readouterr().out
@@ -236,7 +251,11 @@ def test_the_command_tells_it_in_lines_and_as_json(finished: Finished, raw: Path
     assert short.startswith(f"{finished.run}\n  raw code        {len(files)} files, ")
     assert f"and {len(files) - 3} more" in short and not all(path.name in short for path in files)
     assert all(path.name in full for path in files)
-    for part in ("  tokenizer       tokenizers/bpe-", "  shards of docs  shards/docs-", "64 of 64 steps, 64 batches taken"):
+    for part in (
+        "  tokenizer       tokenizers/bpe-",
+        "  shards of docs  shards/docs-",
+        "64 of 64 steps, 64 batches taken",
+    ):
         assert part in short
     record: dict[str, Any] = json.loads(said("--json", "--check"))
     assert record["run"] == finished.run and {each["state"] for each in record["check"]} == {"same"}

@@ -130,7 +130,9 @@ def consider(store: Store, name: str, run: str, found: Evaluation, metric: str =
     return pass_through(store, job.promotion, run, figures(found), found.measured_on, anew)
 
 
-def test_bits_a_byte_equal_those_of_transformers_alone_on_the_text(corpora: tuple[Store, dict[str, PreparedData]]) -> None:
+def test_bits_a_byte_equal_those_of_transformers_alone_on_the_text(
+    corpora: tuple[Store, dict[str, PreparedData]],
+) -> None:
     store, data = corpora
     run = add_model(store, "alone", data["large"], 3)
     scores = measure(store, run, data["large"], context=32).scores
@@ -153,7 +155,9 @@ def test_bits_a_byte_equal_those_of_transformers_alone_on_the_text(corpora: tupl
     assert scores.total.bits_per_byte == pytest.approx(bits / size, rel=1e-5)
 
 
-def test_what_all_held_out_tokens_stand_for_is_the_held_out_text(corpora: tuple[Store, dict[str, PreparedData]]) -> None:
+def test_what_all_held_out_tokens_stand_for_is_the_held_out_text(
+    corpora: tuple[Store, dict[str, PreparedData]],
+) -> None:
     store, data = corpora
     small, large, other = ([m.details for m in shard_manifests(store, each)] for each in data.values())
     for one, two, third in zip(small, large, other, strict=True):
@@ -193,7 +197,10 @@ def test_a_champion_that_was_measured_on_something_else_is_measured_anew(
 ) -> None:
     store, data = corpora
     name = change.replace(" ", "-")
-    weak, strong = add_model(store, f"weak-{name}", data["large"], 2), add_model(store, f"strong-{name}", data["large"], 12)
+    weak, strong = (
+        add_model(store, f"weak-{name}", data["large"], 2),
+        add_model(store, f"strong-{name}", data["large"], 12),
+    )
     earlier = measure(store, weak, data["other"], **({"evaluation": {"max_windows": 1}} if "windows" in change else {}))
     flattered = {"loss": 0.1, "perplexity": 1.1, "bits_per_byte": 0.1}  # on text that is easier, say
     promote(store, name, weak, flattered, "first", None if "recorded" in change else earlier.measured_on)
@@ -249,5 +256,8 @@ def test_a_champion_of_labelled_data_is_measured_anew_on_this_validation_split(
     assert verdict.passed and f"+0.0000 on the champion's {theirs:.4f}, measured anew" in verdict.reason
     assert not Path(store.path("runs/earlier0/predictions")).exists()
     verdict = considered(id2label={"0": "match", "1": "other"})
-    assert not verdict.passed and "runs/earlier1/final tells match, other apart, the data has other, match" in verdict.reason
+    assert (
+        not verdict.passed
+        and "runs/earlier1/final tells match, other apart, the data has other, match" in verdict.reason
+    )
     assert "bits_per_byte" not in verdict.reason

@@ -33,7 +33,9 @@ def names(store: Store) -> list[str]:
     return sorted(key for key in contents(store) if key.startswith(HOLDS))
 
 
-def test_data_that_is_reused_stays_for_the_run_that_waits_however_young_it_is(own: Path, code: Path, tmp_path: Path) -> None:
+def test_data_that_is_reused_stays_for_the_run_that_waits_however_young_it_is(
+    own: Path, code: Path, tmp_path: Path
+) -> None:
     store = Store(str(own))
     reused = run(job_of(code, own))
     before = contents(store)
@@ -45,7 +47,9 @@ def test_data_that_is_reused_stays_for_the_run_that_waits_however_young_it_is(ow
     assert all(key in contents(store) for key in before)
 
 
-def test_a_reused_set_that_is_just_being_removed_is_made_anew(own: Path, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reused_set_that_is_just_being_removed_is_made_anew(
+    own: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, job = Store(str(own)), job_of(code, own)
     (shards,) = (f"shards/{name}" for name in store.names("shards"))
     for key in filter(lambda key: key.startswith(HOLDS), contents(store)):
@@ -128,7 +132,9 @@ def test_a_base_model_is_reached_however_it_is_spelled(tmp_path: Path, spelling:
     assert run_at(store, named if in_store else str(Path(named).absolute())) == base, "lineage says the same"
 
 
-def test_what_a_removed_run_was_measured_on_goes_too_however_it_was_named(raw: Path, stocked: Path, runtime: Runtime) -> None:
+def test_what_a_removed_run_was_measured_on_goes_too_however_it_was_named(
+    raw: Path, stocked: Path, runtime: Runtime
+) -> None:
     store, job = Store(str(stocked)), small_job(raw, stocked, training__max_steps=2, evaluation__prompts=[])
     key = train(job, silent()).key
     sets = [ref["key"] for ref in read_sealed(store, f"{key}/config.json")["data"]["shards"]]
@@ -147,7 +153,12 @@ def test_while_the_name_of_a_hold_is_damaged_nothing_is_removed(empty_store: Sto
     add_encoded(empty_store, "lost")
     with holding(empty_store, "runs/x"):
         (name,) = names(empty_store)
-        renamed = {"key": name.replace("/x@", "/y@"), "time": name.replace("@2", "@3"), "sum": name[:-1], "cut": name[:-25]}
+        renamed = {
+            "key": name.replace("/x@", "/y@"),
+            "time": name.replace("@2", "@3"),
+            "sum": name[:-1],
+            "cut": name[:-25],
+        }
         changed = renamed[damage]
         empty_store.rename(name, changed)
         before = contents(empty_store)

@@ -43,7 +43,8 @@ def test_a_plan_that_lacks_a_field_is_taken_for_the_one_that_it_is_meant_to_be()
 def test_an_evaluation_of_examples_without_figures_of_the_validation_split_is_refused() -> None:
     assert evaluation_type({"shards": [], "context": 8, "scores": {}}) is Evaluation
     values = {
-        "format": 3, "fingerprint": "a", "key": "b", "checkpoint": "c", "encoded": "encoded/a", "scores": {"validation": {}},
+        "format": 3, "fingerprint": "a", "key": "b", "checkpoint": "c", "encoded": "encoded/a",
+        "scores": {"validation": {}},
         "classification": {}, "predictions": {},
     }  # fmt: skip
     assert evaluation_type(values) is FinetuneEvaluation

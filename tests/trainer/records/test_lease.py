@@ -87,7 +87,15 @@ def test_a_holder_that_is_not_yet_waited_for_counts_as_gone(atomic_store: Store,
 def show_life_elsewhere(store: Store, seconds_ago: float = 0.0) -> None:
     """The last sign of life of a process on another machine."""
     beat = (datetime.now(UTC) - timedelta(seconds=seconds_ago)).isoformat(timespec="milliseconds")
-    other = {"id": "x", "since": "2026-01-01", "host": "far", "pid": 1, "machine": "another", "started": "5", "beat": beat}
+    other = {
+        "id": "x",
+        "since": "2026-01-01",
+        "host": "far",
+        "pid": 1,
+        "machine": "another",
+        "started": "5",
+        "beat": beat,
+    }
     write_sealed(store, f"{RUN}/lease.json", other)
 
 
@@ -215,10 +223,14 @@ def test_a_race_for_a_dead_lease_has_one_winner(atomic_store: Store) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{half", b"{}"])
-def test_of_a_damaged_lease_the_run_counts_as_held_until_nobody_can_be_alive(atomic_store: Store, content: bytes) -> None:
+def test_of_a_damaged_lease_the_run_counts_as_held_until_nobody_can_be_alive(
+    atomic_store: Store, content: bytes
+) -> None:
     atomic_store.write_bytes(f"{RUN}/lease.json", content)
     with (
-        pytest.raises(RunError, match=r"lease\.json is damaged, so it is not known who.*wait two minutes, and delete it"),
+        pytest.raises(
+            RunError, match=r"lease\.json is damaged, so it is not known who.*wait two minutes, and delete it"
+        ),
         Lease(atomic_store, RUN, removing=True),
     ):
         pass
@@ -273,7 +285,10 @@ def leave_from_the_future(store: Store, seconds_ago: float) -> None:
 def test_a_lease_from_the_future_counts_by_the_stores_clock(empty_store: Store) -> None:
     leave_from_the_future(empty_store, 30)
     assert is_held(empty_store, RUN)
-    with pytest.raises(RunError, match="is being written by process 1 on ahead"), Lease(empty_store, RUN, removing=True):
+    with (
+        pytest.raises(RunError, match="is being written by process 1 on ahead"),
+        Lease(empty_store, RUN, removing=True),
+    ):
         pass
     leave_from_the_future(empty_store, 120)
     assert not is_held(empty_store, RUN)

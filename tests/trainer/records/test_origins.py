@@ -42,10 +42,14 @@ def job(store: Path, options: dict[str, Any]) -> FinetuneJob:
 
 def test_the_test_split_names_the_set_and_not_what_is_trained(write: Any, gpt2: Path, tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("first", "other", "none")]
-    jobs = [job(tmp_path / "store", write(place, parts)) for place, parts in zip(places, (PARTS, OTHER, NONE), strict=True)]
+    jobs = [
+        job(tmp_path / "store", write(place, parts)) for place, parts in zip(places, (PARTS, OTHER, NONE), strict=True)
+    ]
     refs = [prepared(each, gpt2) for each in jobs]
     assert len({ref.key for ref in refs}) == 3 and len({ref.fingerprint for ref in refs}) == 1
-    assert [prepared(each, gpt2).fingerprint for each in jobs] == [refs[0].fingerprint] * 3, "found again, it is the same"
+    assert [prepared(each, gpt2).fingerprint for each in jobs] == [refs[0].fingerprint] * 3, (
+        "found again, it is the same"
+    )
     details = [encoded_details(Store(str(tmp_path / "store")), ref.key) for ref in refs]
     said = [each.data.model_dump() for each in jobs]
     first, *others = [split_content(*each, "validation") for each in zip(details, said, strict=True)]
@@ -70,7 +74,11 @@ def test_a_split_of_a_folder_that_is_both_tested_and_trained_on_counts(tmp_path:
 
 def test_of_the_hub_the_prints_of_the_other_splits_count() -> None:
     prints = {"train": ["a"], "validation": ["b"], "test": ["c"]}
-    assert without_test(["nyu-mll/glue", "mrpc", prints]) == ["nyu-mll/glue", "mrpc", {"train": ["a"], "validation": ["b"]}]
+    assert without_test(["nyu-mll/glue", "mrpc", prints]) == [
+        "nyu-mll/glue",
+        "mrpc",
+        {"train": ["a"], "validation": ["b"]},
+    ]
 
 
 def test_a_test_file_alone_does_not_name_the_classes(tmp_path: Path) -> None:

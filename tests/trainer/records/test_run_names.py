@@ -36,7 +36,11 @@ def test_a_run_is_meant_by_its_name_its_job_or_its_beginning(store: Store, said:
     [
         ("code", ConfigError, "'code' has made several runs: code-11111111, code-22222222; say which one is meant"),
         ("book", ConfigError, "'book' is the beginning of several runs: books-1a2b3c4d, books-large; say which one"),
-        ("boks", RunError, r"there is no run 'boks' in .*; did you mean .*'books-large'.*\? \(`headrace list .*` shows all\)"),
+        (
+            "boks",
+            RunError,
+            r"there is no run 'boks' in .*; did you mean .*'books-large'.*\? \(`headrace list .*` shows all\)",
+        ),
         ("zzz", RunError, r"there is no run 'zzz' in .*; there are 'books-1a2b3c4d', .* \(`headrace list"),
         ("", RunError, r"there is no run '' in "),
     ],

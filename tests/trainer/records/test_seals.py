@@ -11,7 +11,13 @@ from trainer.store.storage import Store
 
 KEY, NOTES = "runs/one/plan.json", "runs/one/notes.json"
 """One whose values are held against what a plan is, and one whose are not."""
-VALUES: dict[str, Any] = {"name": "ü", "loss": 2.5, "step": 10, "scores": None, "sizes": {"10": 1, "9": [True, 0.1, 1e300]}}
+VALUES: dict[str, Any] = {
+    "name": "ü",
+    "loss": 2.5,
+    "step": 10,
+    "scores": None,
+    "sizes": {"10": 1, "9": [True, 0.1, 1e300]},
+}
 
 
 @pytest.fixture
@@ -47,10 +53,14 @@ def test_any_flipped_bit_is_noticed_or_changes_nothing(sealed: Store) -> None:
 
 def test_the_file_of_another_place_and_one_without_its_checksum_are_refused_with_the_remedy(sealed: Store) -> None:
     sealed.write_bytes("runs/two/plan.json", sealed.read_bytes(KEY))
-    with pytest.raises(ArtifactError, match=r"runs/two/plan\.json is damaged: .* another place; start the run's command again"):
+    with pytest.raises(
+        ArtifactError, match=r"runs/two/plan\.json is damaged: .* another place; start the run's command again"
+    ):
         read_sealed(sealed, "runs/two/plan.json")
     sealed.write_json(KEY, VALUES)
-    with pytest.raises(ArtifactError, match=r"runs/one/plan\.json is damaged: it has no checksum.*; start the run's command"):
+    with pytest.raises(
+        ArtifactError, match=r"runs/one/plan\.json is damaged: it has no checksum.*; start the run's command"
+    ):
         read_sealed(sealed, KEY)
 
 
@@ -81,7 +91,13 @@ def test_a_line_is_a_json_object_whose_checksum_is_of_its_bytes_its_number_and_i
 
 
 def test_every_file_that_is_sealed_has_a_remedy_of_its_own() -> None:
-    run = ["config.json", "plan.json", "eval.json", "environment.json", "lineage.json", "checkpoint-last", "checkpoint-best",
+    run = ["config.json", "plan.json", "eval.json", "environment.json", "lineage.json", "checkpoint-last",
+    "checkpoint-best",
            "epochs/epoch-0001-step-00000002", "lease.json"]  # fmt: skip
-    for key in [*(f"runs/one/{name}" for name in run), "evaluations/x.json", "models/m/champion", "cache/seen-code-1.json"]:
+    for key in [
+        *(f"runs/one/{name}" for name in run),
+        "evaluations/x.json",
+        "models/m/champion",
+        "cache/seen-code-1.json",
+    ]:
         assert remedy_of(key) != remedy_of("else")

@@ -23,12 +23,14 @@ SCORE = {"loss": 1.0, "perplexity": 2.7, "tokens": 3, "windows": 1}
 MOVE = {"action": "promote", "run": "runs/a", "fingerprint": "f", "scores": {"loss": 1.0}, "time": "t", "reason": "r"}
 RECORDS: dict[str, dict[str, Any]] = {
     "runs/a/config.json": {
-        "fingerprint": fingerprint({}), "identity": {}, "job": {}, "data": {"tokenizer": REF, "shards": [REF]}, "fork": None,
+        "fingerprint": fingerprint({}), "identity": {}, "job": {}, "data": {"tokenizer": REF, "shards": [REF]},
+        "fork": None,
         "start": None,
     },
     "runs/a/checkpoint-best": {"checkpoint": "checkpoints/step-00000001", "step": 1, "scores": None},
     "runs/a/lease.json": {
-        "id": "x", "since": "t", "beat": "2026-01-01T00:00:00+00:00", "host": "h", "pid": 1, "machine": "m", "started": "1",
+        "id": "x", "since": "t", "beat": "2026-01-01T00:00:00+00:00", "host": "h", "pid": 1, "machine": "m",
+        "started": "1",
     },
     "runs/a/environment.json": {"packages": {"torch": "2"}},
     "models/best/champion": {"moves": [MOVE]},
@@ -80,7 +82,8 @@ def test_figures_of_a_class_that_cannot_be_are_damage(empty_store: Store, figure
     key = "runs/a/eval.json"
     a_class = {"name": "no", "precision": 1.0, "recall": 0.5, "f1": 0.75, "support": 3}
     measured: dict[str, Any] = {
-        "format": 3, "fingerprint": PRINT, "key": key, "checkpoint": "runs/a/final", "encoded": "encoded/a", "predictions": {},
+        "format": 3, "fingerprint": PRINT, "key": key, "checkpoint": "runs/a/final", "encoded": "encoded/a",
+        "predictions": {},
         "scores": {"validation": {"accuracy": 1.0}},
         "classification": {"validation": {"confusion": [[3]], "classes": [a_class]}},
     }  # fmt: skip
@@ -98,10 +101,18 @@ def test_figures_of_a_class_that_cannot_be_are_damage(empty_store: Store, figure
         read_evaluation(empty_store, "runs/a", config)
 
 
-def test_a_record_of_a_run_that_cannot_be_is_left_out_and_told(empty_store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_of_a_run_that_cannot_be_is_left_out_and_told(
+    empty_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     key = "runs/a/metrics.jsonl"
     train = step_record(1)
-    lines = [train, {**train, "loss": "x"}, {**train, "step": -1}, {"step": 1}, {"kind": "commit", "step": 1, "seconds": 1.0}]
+    lines = [
+        train,
+        {**train, "loss": "x"},
+        {**train, "step": -1},
+        {"step": 1},
+        {"kind": "commit", "step": 1, "seconds": 1.0},
+    ]
     empty_store.write_bytes(key, sealed_lines(key, lines))
     with caplog.at_level(logging.WARNING):
         assert [record["kind"] for record in read_records(empty_store, "runs/a")] == ["train", "commit"]

@@ -15,7 +15,10 @@ from trainer.store.manifest import MANIFEST, Input, Manifest, read_manifest, wri
 from trainer.store.storage import Store
 
 RECIPE: Mapping[str, Any] = {"format": 1, "data.size": 3, "contents": {"text": "a"}}
-INPUTS = {"tokenizer": Input(key="tokenizers/bpe-1", content="same"), "decisions": Input(key="decisions/d", content="x")}
+INPUTS = {
+    "tokenizer": Input(key="tokenizers/bpe-1", content="same"),
+    "decisions": Input(key="decisions/d", content="x"),
+}
 
 
 def step_of(store: Store, content: bytes = b"tokens", recipe: Mapping[str, Any] = RECIPE, **options: Any) -> Step:
@@ -30,7 +33,13 @@ def step_of(store: Store, content: bytes = b"tokens", recipe: Mapping[str, Any] 
             return publish(step, folder, {}, notes=["note.json"])
 
     return Step(
-        store, "thing", "shards", "code", recipe, build, **{"inputs": INPUTS, "told": frozenset({"decisions"}), **options}
+        store,
+        "thing",
+        "shards",
+        "code",
+        recipe,
+        build,
+        **{"inputs": INPUTS, "told": frozenset({"decisions"}), **options},
     )
 
 
@@ -51,12 +60,16 @@ def test_what_is_made_is_found_and_says_what_it_was_made_from(any_store: Store) 
     assert first.key in held(any_store), "until a run says that it reads it"
 
 
-def test_an_input_that_was_made_again_with_the_same_content_changes_no_name_and_another_content_does(any_store: Store) -> None:
+def test_an_input_that_was_made_again_with_the_same_content_changes_no_name_and_another_content_does(
+    any_store: Store,
+) -> None:
     step = step_of(any_store)
     elsewhere = Input(key="tokenizers/bpe-2", content="same")
     assert step_of(any_store, inputs=other(tokenizer=elsewhere)).key == step.key
     assert step_of(any_store, inputs=other(tokenizer=Input(key="tokenizers/bpe-1", content="another"))).key != step.key
-    assert step_of(any_store, inputs=other(decisions=Input(key="decisions/e", content="y"))).key == step.key, "only told"
+    assert step_of(any_store, inputs=other(decisions=Input(key="decisions/e", content="y"))).key == step.key, (
+        "only told"
+    )
     assert step_of(any_store, recipe={**RECIPE, "data.size": 4}).key != step.key
 
 
@@ -126,7 +139,9 @@ def test_intact_content_of_another_process_is_taken_though_it_differs(any_store:
 def test_what_was_needed_and_is_recorded_nowhere_is_refused_before_it_is_made(any_store: Store) -> None:
     loose = step_of(any_store, settles=False, inputs={})
     any_store.write_bytes(f"shards/user-{'0' * 16}/{MANIFEST}", f'{{"inputs": "{loose.key}"'.encode())
-    with pytest.raises(ArtifactError, match=r"what it was is recorded nowhere that can be read; it is needed by shards/user-0"):
+    with pytest.raises(
+        ArtifactError, match=r"what it was is recorded nowhere that can be read; it is needed by shards/user-0"
+    ):
         _ = loose.expected
 
 

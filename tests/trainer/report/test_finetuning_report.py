@@ -88,7 +88,8 @@ def finetune(
             "store": store.url,
             "run": "tiny",
             "data": {
-                "name": "pairs", "source": "jsonl", "train": ["/data/train.jsonl"], "task": task, **changes.pop("data", {}),
+                "name": "pairs", "source": "jsonl", "train": ["/data/train.jsonl"], "task": task,
+                **changes.pop("data", {}),
                 "text_columns": details["text_columns"],
             },
             "model": {"pretrained": "bert-base-uncased", **changes.pop("model", {})},
@@ -113,11 +114,18 @@ def finetune(
     config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "vocab_size": 320}
     weights = safetensors({"wte": [320, 8], "classifier": [len(classes or [0]), 8]})
     final = {"run": run.fingerprint, "step": best}
-    publish(store, f"{RUN}/final", "model", {"config.json": json.dumps(config).encode(), "model.safetensors": weights}, final)
+    publish(
+        store,
+        f"{RUN}/final",
+        "model",
+        {"config.json": json.dumps(config).encode(), "model.safetensors": weights},
+        final,
+    )
     labelled = ["validation", *(["test"] if test else [])]
     confusion = [[9 if a == b else 1 for b in range(len(classes or []))] for a in range(len(classes or []))]
     found = {
-        "format": 1, "fingerprint": "evaluated", "key": f"{RUN}/eval.json", "checkpoint": f"{RUN}/final", "encoded": data.key,
+        "format": 1, "fingerprint": "evaluated", "key": f"{RUN}/eval.json", "checkpoint": f"{RUN}/final",
+        "encoded": data.key,
         "scores": {split: scores(after) for split in labelled},
         "classification": {split: classification(classes, confusion) for split in labelled} if classes else {},
         "predictions": {f"{RUN}/predictions/{split}.jsonl": "0" * 64 for split in splits if split != "train"},
@@ -158,8 +166,16 @@ def test_page_tells_a_classifier(store: Store) -> None:
     report = make_report(store, RUN)
     text = page(store)
     assert "Validation accuracy 0.5000 → 0.7500, loss 0.5000 → 0.2500 in 20 steps." in text
-    assert "Finished model on 40 validation examples: accuracy 0.7500, loss 0.2500, f1 0.7500; on 30 test examples:" in text
-    for part in ["0.5000 before training", "bert-base-uncased, fine-tuned", "0 other, 1 match", "first, second → input_ids"]:
+    assert (
+        "Finished model on 40 validation examples: accuracy 0.7500, loss 0.2500, f1 0.7500; on 30 test examples:"
+        in text
+    )
+    for part in [
+        "0.5000 before training",
+        "bert-base-uncased, fine-tuned",
+        "0 other, 1 match",
+        "first, second → input_ids",
+    ]:
         assert part in text
     assert f"{RUN}/predictions/test.jsonl and {RUN}/predictions/validation.jsonl" in text
     assert text.count("<svg") == 6
@@ -282,7 +298,9 @@ def test_many_classes_show_the_most_frequent_mistakes(store: Store) -> None:
 @pytest.mark.parametrize("things", ["Examples", "Words"])
 def test_mistakes_are_counted_in_what_is_classified(things: str) -> None:
     labels = np.arange(60) % 30
-    table = confusion_table(classify((labels + labels % 2) % 30, labels, [f"class-{number}" for number in range(30)]), things)
+    table = confusion_table(
+        classify((labels + labels % 2) % 30, labels, [f"class-{number}" for number in range(30)]), things
+    )
     assert table.columns == ["Label", "Predicted", things, "Share of the label"]
     assert table.rows[0] == ["class-1", "class-2", "2", "100 %"]
 

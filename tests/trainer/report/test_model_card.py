@@ -49,7 +49,9 @@ def note_evaluation(store: Store, **changes: Any) -> None:
 
 
 def test_results_are_read_by_the_hubs_library(store: Store) -> None:
-    finetune(store, ["other", "match"], data={"source": "hub", "path": "nyu-mll/glue", "subset": "mrpc", "train": ["train"]})
+    finetune(
+        store, ["other", "match"], data={"source": "hub", "path": "nyu-mll/glue", "subset": "mrpc", "train": ["train"]}
+    )
     note_evaluation(store, positive={"f1": "match"})
     make_report(store, RUN)
     results = results_of(front_matter(store))
@@ -77,11 +79,15 @@ def test_the_class_that_f1_is_of_is_named_wherever_it_is_shown(store: Store) -> 
     report = make_report(store, RUN)
     for text in (page(store), card(store), report.markdown):
         assert "f1 of &#39;other&#39; 0.7500" in text or "f1 of 'other' 0.7500" in text
-    assert "Validation f1 of &#39;other&#39;" in page(store)  # the finished model's tile, measured by another class than
+    assert "Validation f1 of &#39;other&#39;" in page(
+        store
+    )  # the finished model's tile, measured by another class than
     assert "Validation f1 of &#39;match&#39;" in page(store)  # the curve of training was
 
 
-def test_license_and_language_are_what_the_job_says_else_what_the_base_models_card_says(store: Store, tmp_path: Path) -> None:
+def test_license_and_language_are_what_the_job_says_else_what_the_base_models_card_says(
+    store: Store, tmp_path: Path
+) -> None:
     (tmp_path / "hub" / CARD).write_text(BASE)
     finetune(store, ["no", "yes"])
     make_report(store, RUN)
@@ -175,7 +181,9 @@ def test_a_finished_run_gets_another_card_and_another_class_without_training_aga
 def test_a_positive_class_that_cannot_be_is_refused_before_any_work(
     changes: dict[str, Any], message: str, pairs: Path, pretrained: Path, tmp_path: Path
 ) -> None:
-    job = finetune_job(pairs, tmp_path / "store", pretrained, **{f"evaluation__{key}": value for key, value in changes.items()})
+    job = finetune_job(
+        pairs, tmp_path / "store", pretrained, **{f"evaluation__{key}": value for key, value in changes.items()}
+    )
     with pytest.raises(ConfigError, match=f"evaluation.positive_class .*{message}"):
         finetune_preflight(job, silent())
 
@@ -183,7 +191,8 @@ def test_a_positive_class_that_cannot_be_is_refused_before_any_work(
 @pytest.mark.parametrize(
     "text",
     [
-        "cpu_offload", "learning_rate 0.001, max_grad_norm", "p ~ tokens ^ 0.7", "__init__ and _private_", "~~gone~~ ~a~",
+        "cpu_offload", "learning_rate 0.001, max_grad_norm", "p ~ tokens ^ 0.7", "__init__ and _private_",
+        "~~gone~~ ~a~",
         "*a* **b**", "`code` $x$ [a](b) <b>c</b> &amp; a|b \\n", "a_b_ c", "the job's card.license", "größe_ä _é_",
     ],
 )  # fmt: skip

@@ -42,11 +42,19 @@ def publish_shards(store: Store, corpus: str, tokens: int) -> ArtifactRef:
     totals |= {"validation_bytes": 4 * tokens // 10, "validation_token_bytes": 4 * tokens // 10}
     pieces = [{"path": f"/raw/{corpus}.txt", "key": f"{corpus}.txt", "index": index, "shard": 0} for index in range(2)]
     details = {"corpus": corpus, "num_shards": 1, "shard_tokens": [tokens], "totals": totals, "vocab_size": 300}
-    return publish(store, f"shards/{corpus}-00{corpus}", "shards", {"sources.json": json.dumps(pieces).encode()}, details)
+    return publish(
+        store, f"shards/{corpus}-00{corpus}", "shards", {"sources.json": json.dumps(pieces).encode()}, details
+    )
 
 
 def evaluation_record(step: int, loss: float) -> dict:
-    return {"kind": "evaluation", "step": step, "loss": loss, "tokens": 90, "corpora": {"prose": loss, "code": loss + 1}}
+    return {
+        "kind": "evaluation",
+        "step": step,
+        "loss": loss,
+        "tokens": 90,
+        "corpora": {"prose": loss, "code": loss + 1},
+    }
 
 
 def score(loss: float) -> dict:
@@ -64,7 +72,9 @@ def write_evaluation(store: Store, loss: float) -> None:
     scores = {"corpora": {"prose": score(loss), "code": score(loss)}, "total": score(loss)}
     samples = [{"prompt": HOSTILE, "continuation": "once  upon\n    a time"}]
     evaluation = {"format": 1, "fingerprint": f"loss-{loss}", "key": f"{RUN}/eval.json", "checkpoint": "tiny"}
-    write_sealed(store, f"{RUN}/eval.json", {**evaluation, "shards": [], "context": 16, "scores": scores, "samples": samples})
+    write_sealed(
+        store, f"{RUN}/eval.json", {**evaluation, "shards": [], "context": 16, "scores": scores, "samples": samples}
+    )
 
 
 @pytest.fixture
@@ -124,7 +134,8 @@ def test_page_shows_hostile_text_as_text(store: Store) -> None:
     assert "<b>.txt" not in text
     assert "<i>CPU" not in text
     assert (
-        "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &#34;quoted&#34;\n\tindented</b>once  upon\n    a time" in text
+        "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &#34;quoted&#34;\n\tindented</b>once  upon\n    a time"
+        in text
     )
 
 
@@ -132,7 +143,9 @@ def test_page_tells_the_run(store: Store) -> None:
     make_report(store, RUN)
     text = page(store)
     assert "Validation loss 5.500 → 4.500 nats a token in 20 steps (perplexity 245 → 90)." in text
-    assert "Finished model on 99 held-out tokens: 4.250 nats a token, perplexity 70.1, 1.533 bits a byte of text." in text
+    assert (
+        "Finished model on 99 held-out tokens: 4.250 nats a token, perplexity 70.1, 1.533 bits a byte of text." in text
+    )
     assert "2,568 in float32" in text
     assert "last, best, epoch 1" in text
     assert text.count("<svg") == 4
@@ -194,7 +207,11 @@ def test_run_without_evaluation_is_reported(store: Store) -> None:
 
 
 def test_run_that_diverged_is_reported(store: Store) -> None:
-    records = [evaluation_record(0, 5.5), {**step_record(20), "loss": float("nan")}, evaluation_record(20, float("nan"))]
+    records = [
+        evaluation_record(0, 5.5),
+        {**step_record(20), "loss": float("nan")},
+        evaluation_record(20, float("nan")),
+    ]
     write_records(store, records)
     make_report(store, RUN)
     assert "Validation loss 5.500 → – nats a token" in page(store)
@@ -244,7 +261,9 @@ def test_card_has_front_matter_and_code_that_compiles(store: Store) -> None:
     _, matter, body = card.split("---\n", 2)
     read = yaml.safe_load(matter)
     (results,) = model_index_to_eval_results(read.pop("model-index"))[1:]
-    assert [(each.metric_type, each.metric_value, each.dataset_split) for each in results][:1] == [("loss", 4.25, "validation")]
+    assert [(each.metric_type, each.metric_value, each.dataset_split) for each in results][:1] == [
+        ("loss", 4.25, "validation")
+    ]
     assert read == {
         "library_name": "transformers", "pipeline_tag": "text-generation", "tags": ["headrace", "causal-lm", "gpt2"],
     }  # fmt: skip
@@ -295,7 +314,9 @@ assert "torch" not in sys.modules and "matplotlib.pyplot" not in sys.modules
 
 @pytest.mark.parametrize("number", once(1, 2, 3, 4, 5, 6, 7))
 def test_model_is_intact_wherever_the_second_report_is_killed(store: Store, number: int) -> None:
-    """The writes are the page, the manifest without the old card, the card, the manifest with it, the outcome, the lineage."""
+    """The writes are the page, the manifest without the old card, the card, the manifest with it, the outcome, the
+    lineage.
+    """
     make_report(store, RUN)
     write_evaluation(store, 3.0)
     code = KILLED_AT.format(number=number, url=store.url, run=RUN)

@@ -30,8 +30,12 @@ RUN = "runs/tiny"
 
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second passes before each file: they are read in the order of their names, which begin with that of their making."""
-    monkeypatch.setattr("tensorboard.summary.writer.event_file_writer.time.time", itertools.count(1_800_000_000).__next__)
+    """A second passes before each file: they are read in the order of their names, which begin with that of their
+    making.
+    """
+    monkeypatch.setattr(
+        "tensorboard.summary.writer.event_file_writer.time.time", itertools.count(1_800_000_000).__next__
+    )
 
 
 def read(folder: Path | str) -> EventAccumulator:
@@ -50,7 +54,13 @@ def hyperparameters(board: EventAccumulator) -> dict[str, Any]:
 
 def evaluated(step: int, loss: float) -> dict[str, Any]:
     details = {"tokens": 100, "text_bytes": 300, "corpora": {"code": loss + 1, "docs": loss - 1}}
-    return {"kind": "evaluation", "step": step, "loss": loss, **details, "corpora_bits_per_byte": {"code": 0.5, "docs": None}}
+    return {
+        "kind": "evaluation",
+        "step": step,
+        "loss": loss,
+        **details,
+        "corpora_bits_per_byte": {"code": 0.5, "docs": None},
+    }
 
 
 def test_losses_are_shown_by_corpus_and_counts_and_constants_are_not(empty_store: Store) -> None:
@@ -91,7 +101,11 @@ def test_a_whole_run_is_shown_with_its_hyperparameters_and_no_constant_curve(fin
     store = Store(str(finished.store))
     board = read(finished.store / finished.run / "tensorboard")
     shown = hyperparameters(board)
-    assert (shown["training.learning_rate"], shown["training.schedule"], shown["model.config.n_layer"]) == (1e-3, "cosine", 2)
+    assert (shown["training.learning_rate"], shown["training.schedule"], shown["model.config.n_layer"]) == (
+        1e-3,
+        "cosine",
+        2,
+    )
     assert shown["training.compile"] is False and "training.epochs" not in shown and "store" not in shown
     scalars = set(board.Tags()["scalars"])
     assert {"evaluation/loss/code", "evaluation/loss/docs", "train/learning_rate"} <= scalars
@@ -101,7 +115,10 @@ def test_a_whole_run_is_shown_with_its_hyperparameters_and_no_constant_curve(fin
     assert points(board, "evaluation/loss/code") == [(step, pytest.approx(loss)) for step, loss in expected]
     evaluation = require_sealed(store, f"{finished.run}/{EVALUATION}")
     assert points(board, "final/total/loss") == [(64, pytest.approx(evaluation["scores"]["total"]["loss"]))]
-    assert {"final/total/bits_per_byte", "final/corpora/docs/perplexity"} <= scalars and "final/total/tokens" not in scalars
+    assert {
+        "final/total/bits_per_byte",
+        "final/corpora/docs/perplexity",
+    } <= scalars and "final/total/tokens" not in scalars
     (said,) = (event.tensor_proto.string_val[0].decode() for event in board.Tensors("samples/1"))
     (sample,) = evaluation["samples"]
     assert f"Prompt:\n\n    {sample['prompt']}\n" in said and sample["continuation"].split("\n")[0] in said
@@ -124,7 +141,9 @@ def test_the_outcome_is_replaced_by_that_of_another_evaluation(finished: Finishe
     assert not make_report(store, finished.run).reused
     assert points(read(place.parent), "final/total/loss") == [(64, 1.25)]
     write_sealed(
-        store, f"{finished.run}/{EVALUATION}", require_sealed(Store(str(finished.store)), f"{finished.run}/{EVALUATION}")
+        store,
+        f"{finished.run}/{EVALUATION}",
+        require_sealed(Store(str(finished.store)), f"{finished.run}/{EVALUATION}"),
     )
     assert not make_report(store, finished.run).reused
     assert place.read_bytes() == before, "the same bytes for the same run"

@@ -1,4 +1,6 @@
-"""What a run's folder holds besides its artifacts: any damage is repaired to the same bits, or refused with one message."""
+"""What a run's folder holds besides its artifacts: any damage is repaired to the same bits, or refused with one
+message.
+"""
 
 import json
 import re
@@ -66,7 +68,15 @@ def store(finished: Finished, tmp_path: Path) -> Store:
 
 def sealed_files(store: Store, run: str) -> list[str]:
     epochs = [f"epochs/{name}" for name in store.names(f"{run}/epochs")]
-    named = ["config.json", "plan.json", "environment.json", "eval.json", "lineage.json", "checkpoint-last", "checkpoint-best"]
+    named = [
+        "config.json",
+        "plan.json",
+        "environment.json",
+        "eval.json",
+        "lineage.json",
+        "checkpoint-last",
+        "checkpoint-best",
+    ]
     return [f"{run}/{name}" for name in (*named, *epochs)]
 
 
@@ -161,7 +171,9 @@ def test_a_damaged_configuration_is_refused_to_another_command_and_of_a_fork_and
         spoilt = path.read_bytes()
         named = {"run": run.removeprefix("runs/"), "training__seed": 0, **changes}
         cpu_runtime()
-        with pytest.raises(ArtifactError, match=r"config\.json is damaged: .*; start the run's command .*, or put back a copy"):
+        with pytest.raises(
+            ArtifactError, match=r"config\.json is damaged: .*; start the run's command .*, or put back a copy"
+        ):
             train(small_job(raw, store.url, **LONG, **named), silent(), data)
         assert path.read_bytes() == spoilt
 
@@ -289,7 +301,9 @@ def test_the_watchdogs_look_passes_over_what_is_not_of_its_job(
         find_standing(job)
 
 
-def test_a_run_without_its_plan_or_its_configuration_says_what_to_do(raw: Path, store: Store, finished: Finished) -> None:
+def test_a_run_without_its_plan_or_its_configuration_says_what_to_do(
+    raw: Path, store: Store, finished: Finished
+) -> None:
     store.delete(f"{finished.run}/{PLAN}")
     with pytest.raises(RunError, match=r"has no plan\.json yet: run the training to its end"):
         make_report(store, finished.run)

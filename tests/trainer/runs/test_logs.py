@@ -31,7 +31,8 @@ def test_every_line_of_every_start_is_kept_in_the_runs_folder(any_store: Store, 
         logger.info("after the end")
     lines = any_store.read_bytes(KEY).decode().splitlines()
     assert [line.split(" ", 2)[2] for line in lines] == [
-        "INFO test-logs: start 1", "WARNING test-logs: take care", "INFO test-logs: start 2", "WARNING test-logs: take care",
+        "INFO test-logs: start 1", "WARNING test-logs: take care", "INFO test-logs: start 2",
+        "WARNING test-logs: take care",
     ]  # fmt: skip
 
 

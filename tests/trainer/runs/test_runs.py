@@ -33,7 +33,8 @@ def name_of(raw: Path, data: PreparedData, **changes: Any) -> str:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"training__learning_rate": 2e-3}, {"training__seed": 1}, {"training__global_batch": 4}, {"training__max_steps": 7},
+        {"training__learning_rate": 2e-3}, {"training__seed": 1}, {"training__global_batch": 4},
+        {"training__max_steps": 7},
         {"training__precision": "bf16"}, {"training__context": 16}, {"model__config": {**SMALL_MODEL, "n_layer": 1}},
         {"training__alpha": 0.5}, {"training__schedule": "linear"}, {"training__weight_decay": 0.0},
     ],
@@ -45,7 +46,8 @@ def test_what_decides_the_outcome_names_the_run(raw: Path, data: PreparedData, c
 @pytest.mark.parametrize(
     "changes",
     [
-        {"training__log_every": 5}, {"training__save_every": 1}, {"training__evaluate_every": 3}, {"training__keep_last": 9},
+        {"training__log_every": 5}, {"training__save_every": 1}, {"training__evaluate_every": 3},
+        {"training__keep_last": 9},
         {"training__micro_batch": 2}, {"training__processes": 2}, {"training__compile": True},
         {"training__gradient_checkpointing": True}, {"evaluation__batch": 3}, {"data__workers": 2},
         {"model__attention": "eager"},
@@ -70,7 +72,9 @@ def test_a_model_file_counts_by_its_content_not_by_its_name(raw: Path, data: Pre
     assert one == same != other
 
 
-def test_a_pretrained_folder_counts_by_its_content(raw: Path, data: PreparedData, finished: Finished, tmp_path: Path) -> None:
+def test_a_pretrained_folder_counts_by_its_content(
+    raw: Path, data: PreparedData, finished: Finished, tmp_path: Path
+) -> None:
     final = finished.store / finished.run / FINAL
     copy = shutil.copytree(final, tmp_path / "copy")
     one, same = (name_of(raw, data, model={"pretrained": str(path)}) for path in (final, copy))
@@ -142,7 +146,9 @@ def test_a_damaged_final_model_is_made_again_from_the_last_checkpoint(
     assert find_damage(Store(str(stocked)), f"{finished.run}/{FINAL}", manifest) == {}
 
 
-def test_a_run_records_what_it_begins_with_and_a_fork_keeps_its_origin(raw: Path, data: PreparedData, stocked: Path) -> None:
+def test_a_run_records_what_it_begins_with_and_a_fork_keeps_its_origin(
+    raw: Path, data: PreparedData, stocked: Path
+) -> None:
     store = Store(str(stocked))
     taken = small_job(raw, stocked, data__tokenizer={"path": str(stocked / data.tokenizer.key)}, run="one")
     run = identify_run(taken, data)
@@ -153,7 +159,9 @@ def test_a_run_records_what_it_begins_with_and_a_fork_keeps_its_origin(raw: Path
     }
     assert run.inputs["tokenizer"].content == data.tokenizer.content != ""
     claim_run(store, run, taken, data)
-    job = small_job(raw, stocked, run="one", training__seed=5, resume="fork", data__tokenizer=taken.data.tokenizer.model_dump())
+    job = small_job(
+        raw, stocked, run="one", training__seed=5, resume="fork", data__tokenizer=taken.data.tokenizer.model_dump()
+    )
     fork = identify_run(job, data)
     claim_run(store, fork, job, data, lambda: {"run": "runs/one", "checkpoint": "checkpoints/step-00000001"})
     named = job.model_copy(update={"run": fork.key.removeprefix("runs/"), "resume": "exact"})

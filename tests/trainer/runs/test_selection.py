@@ -1,4 +1,6 @@
-"""Which evaluation settings name a run: those that decide which checkpoint is best, where that decides what training gives."""
+"""Which evaluation settings name a run: those that decide which checkpoint is best, where that decides what training
+gives.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -18,7 +18,11 @@ def content(number: int) -> bytes:
 
 
 def use(
-    cache: BlobCache, number: int, download: Callable[[Path], object] | None = None, check: bool = False, beyond: bool = False
+    cache: BlobCache,
+    number: int,
+    download: Callable[[Path], object] | None = None,
+    check: bool = False,
+    beyond: bool = False,
 ) -> Path:
     """The name that the copy is given, by which it is in use."""
     data, target = content(number), cache.work / f"{number}-{uuid.uuid4().hex}"
@@ -64,7 +68,9 @@ def test_a_copy_with_a_second_name_is_in_use_and_stays(cache: BlobCache, tmp_pat
     assert kept(cache, tmp_path) == [1, 3, 4]
 
 
-def test_a_copy_that_is_given_while_others_make_room_is_counted(cache: BlobCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_is_given_while_others_make_room_is_counted(
+    cache: BlobCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever makes room has looked at what is in use, and somebody begins to use what is about to go."""
     for number in (1, 2, 3):
         age(get(cache, number), 10 - number)
@@ -86,7 +92,9 @@ def test_a_copy_that_is_given_while_others_make_room_is_counted(cache: BlobCache
 
 def test_no_room_is_an_error_that_says_what_to_do(cache: BlobCache, tmp_path: Path) -> None:
     used = [use(cache, number) for number in (1, 2, 3)]
-    with pytest.raises(StorageError, match=r"no room for 100 bytes .* 300 of its 300 are in use; raise HEADRACE_CACHE_BYTES"):
+    with pytest.raises(
+        StorageError, match=r"no room for 100 bytes .* 300 of its 300 are in use; raise HEADRACE_CACHE_BYTES"
+    ):
         get(cache, 4)
     used[1].unlink()
     assert get(cache, 4).read_bytes() == content(4)

@@ -1,4 +1,6 @@
-"""Blocks of shards are compared when they are first read, so that a start reads no shard and no flipped bit is trained on."""
+"""Blocks of shards are compared when they are first read, so that a start reads no shard and no flipped bit is trained
+on.
+"""
 
 import logging
 import os
@@ -136,7 +138,9 @@ def test_what_is_cut_short_or_missing_is_refused_by_name(damage: str, tmp_path: 
     else:
         sums.unlink()
     name = r"shard-00000\.sums" if "sums" in damage else r"shard-00000\.bin"
-    with pytest.raises(ArtifactError, match=rf"{name} (is missing|does not match its checksum).*; prepare the data again"):
+    with pytest.raises(
+        ArtifactError, match=rf"{name} (is missing|does not match its checksum).*; prepare the data again"
+    ):
         shards.read(0, TOKENS - 10, TOKENS)
     assert is_suspect(Store(str(tmp_path)), "shards/a")
 
@@ -259,7 +263,9 @@ def test_an_object_of_a_bucket_that_is_not_the_one_that_was_published_is_mended_
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_a_command_with_verify_reads_all_shards_and_mends_what_nothing_reads(stocked: Path, raw: Path, tmp_path: Path) -> None:
+def test_a_command_with_verify_reads_all_shards_and_mends_what_nothing_reads(
+    stocked: Path, raw: Path, tmp_path: Path
+) -> None:
     path = next(stocked.glob("shards/code-*/shard-00000.idx"))
     before = path.read_bytes()
     rot(path, 9)

@@ -79,7 +79,9 @@ def test_nothing_is_written_through_a_linked_folder(store: Store, outside: Path,
 
 
 @pytest.mark.parametrize("use", ["write", "delete", "rename", "copy"])
-def test_a_link_itself_is_replaced_or_removed_and_what_it_leads_to_is_left_alone(store: Store, outside: Path, use: str) -> None:
+def test_a_link_itself_is_replaced_or_removed_and_what_it_leads_to_is_left_alone(
+    store: Store, outside: Path, use: str
+) -> None:
     for place, target in (("runs/link", outside / "secret"), ("runs/folder", outside)):
         (root(store) / place).symlink_to(target)
     WRITES[use](store, "runs/link")

@@ -42,7 +42,9 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_published_artifact_is_intact_and_its_manifest_lists_every_file(empty_store: Store, artifact: Manifest) -> None:
+def test_a_published_artifact_is_intact_and_its_manifest_lists_every_file(
+    empty_store: Store, artifact: Manifest
+) -> None:
     assert read_manifest(empty_store, "things/a", "thing") == artifact
     assert {record.name: record.size for record in artifact.files} == {name: len(data) for name, data in FILES.items()}
     assert artifact.size() == sum(map(len, FILES.values()))

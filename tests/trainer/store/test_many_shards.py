@@ -29,7 +29,8 @@ def write_raw(folder: Path) -> Path:
 def values_of(raw: Path, store: Path) -> dict[str, Any]:
     """Batches from all over the shards, and held-out windows from all over theirs."""
     values = small_values(
-        raw, store, training__max_steps=4, training__global_batch=256, evaluation__batch=64, evaluation__max_windows=MEASURED,
+        raw, store, training__max_steps=4, training__global_batch=256, evaluation__batch=64,
+        evaluation__max_windows=MEASURED,
         data__validation_fraction=0.3, data__shards={"num_shards": SHARDS, "piece_bytes": 1024}, data__workers=2,
     )  # fmt: skip
     values["data"]["corpora"] = [{"name": "code", "paths": [f"{raw}/*.txt"], "format": "lines"}]

@@ -24,7 +24,9 @@ NAN = float("nan")
 
 
 def test_a_checkpoints_manifest_keeps_a_score_that_is_no_number(empty_store: Store) -> None:
-    """The correlation with a constant, say: a checkpoint with one was taken for damaged, as its state.json says otherwise."""
+    """The correlation with a constant, say: a checkpoint with one was taken for damaged, as its state.json says
+    otherwise.
+    """
     details = {**DETAILS[CHECKPOINT_KIND], "scores": {"loss": 1.0, "pearsonr": NAN}}
     key = f"runs/a/{folder_name(1)}"
     publish(empty_store, key, CHECKPOINT_KIND, {"state.json": b"{}"}, details)
@@ -47,7 +49,9 @@ def test_a_figure_that_is_no_number_passes_no_gate_even_where_there_is_no_champi
     assert not verdict.passed and "is no number to compare" in verdict.reason
 
 
-def test_a_store_that_is_away_is_not_taken_for_a_damaged_file(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_away_is_not_taken_for_a_damaged_file(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = safetensors({"w": [0]})
     empty_store.write_bytes("runs/a/model.safetensors", data)
     assert set(read_tensors(empty_store, "runs/a/model.safetensors", len(data))) == {"w"}

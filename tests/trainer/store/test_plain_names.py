@@ -20,7 +20,8 @@ from trainer.store.names import plain_key, plain_name
 from trainer.store.storage import Store
 
 ELSEWHERE = (
-    "../../escaped", "/etc/passwd", "..", ".", "", "a/b", "a\\b", "..\\a", "a\0b", "x" * 256, "ü" * 128, "\ud800", "./a", "a/",
+    "../../escaped", "/etc/passwd", "..", ".", "", "a/b", "a\\b", "..\\a", "a\0b", "x" * 256, "ü" * 128, "\ud800",
+    "./a", "a/",
 )  # fmt: skip
 SHA = "0" * 64
 
@@ -93,7 +94,9 @@ def test_a_shard_record_lists_its_own_files_and_no_others(empty_store: Store) ->
     names = [shard_file(side, 0, ending) for side in ("shard", "validation") for ending in ENDINGS]
     files = [FileRecord(name=name, size=0, sha256=SHA) for name in names]
     counted = {name for name, field in ShardRecord.model_fields.items() if field.annotation is int} - {"number"}
-    record = ShardRecord(number=0, fingerprint="f" * 16, validation_digest="0" * 32, files=files, **dict.fromkeys(counted, 0))
+    record = ShardRecord(
+        number=0, fingerprint="f" * 16, validation_digest="0" * 32, files=files, **dict.fromkeys(counted, 0)
+    )
     write_record(empty_store, "shards/a", record)
     key = "shards/a/shard-00000.json"
     assert read_record(empty_store, key) == record
@@ -129,18 +132,24 @@ def test_paths_given_for_keys_are_refused(empty_store: Store) -> None:
 
 
 def test_a_file_that_no_manifest_lists_is_not_loaded_as_a_part_of_a_model(empty_store: Store) -> None:
-    key = publish(empty_store, "runs/a/final", "model", {"model.safetensors": b"w", "config.json": b"{}"}, {"run": "a"}).key
+    key = publish(
+        empty_store, "runs/a/final", "model", {"model.safetensors": b"w", "config.json": b"{}"}, {"run": "a"}
+    ).key
     empty_store.write_bytes(f"{key}/README.md", b"an older card")
     assert Path(find_model(empty_store, key).folder).name == "final"
     empty_store.write_bytes(f"{key}/adapter_config.json", b"{}")
-    with pytest.raises(ArtifactError, match=r"final/adapter_config.json is not listed in the manifest.json beside it; move it"):
+    with pytest.raises(
+        ArtifactError, match=r"final/adapter_config.json is not listed in the manifest.json beside it; move it"
+    ):
         find_model(empty_store, key)
 
 
 @pytest.mark.parametrize("kind", ["tokenizer", "shards", "encoded"])
 def test_a_manifest_of_another_artifact_does_not_count(empty_store: Store, kind: str) -> None:
     folder = {"tokenizer": "tokenizers"}.get(kind, kind)
-    mine, other = (publish(empty_store, f"{folder}/a-{fingerprint(n)}", kind, {"x": b"x"}, {"n": n}).key for n in (1, 2))
+    mine, other = (
+        publish(empty_store, f"{folder}/a-{fingerprint(n)}", kind, {"x": b"x"}, {"n": n}).key for n in (1, 2)
+    )
     empty_store.write_bytes(f"{mine}/{MANIFEST}", empty_store.read_bytes(f"{other}/{MANIFEST}"))
     with pytest.raises(ArtifactError, match=rf"{mine}/manifest.json is that of another"):
         read_manifest(empty_store, mine, kind)

@@ -65,7 +65,9 @@ def test_whoever_may_not_write_there_is_told_so(s3: S3Server, environment: pytes
         lambda: store.create("a/c", b"y"),
         lambda: store.check_writable(),
     ):
-        with pytest.raises(StorageError, match=rf"cannot write {url}/.*that they may read, write, list and delete there"):
+        with pytest.raises(
+            StorageError, match=rf"cannot write {url}/.*that they may read, write, list and delete there"
+        ):
             operation()
     assert store.read_bytes("a/b") == b"x"
 
@@ -76,8 +78,14 @@ def test_credentials_that_expire_are_said_to_be(s3: S3Server, environment: pytes
         store = Store(s3.new_store())
         store.write_bytes("a/b", b"x")
         faults.always = "expired"
-        for operation in (lambda: store.write_bytes("a/b", b"y"), lambda: store.read_bytes("a/b"), lambda: store.names("a")):
-            with pytest.raises(StorageError, match=r"cannot (write|read|list) s3://.*/a.* expired.*; check the credentials"):
+        for operation in (
+            lambda: store.write_bytes("a/b", b"y"),
+            lambda: store.read_bytes("a/b"),
+            lambda: store.names("a"),
+        ):
+            with pytest.raises(
+                StorageError, match=r"cannot (write|read|list) s3://.*/a.* expired.*; check the credentials"
+            ):
                 operation()
 
 

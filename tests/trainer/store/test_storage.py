@@ -95,7 +95,9 @@ def test_of_several_that_publish_the_same_folder_at_once_none_fails_and_it_is_wh
     assert content(atomic_store, "a/set") == files
 
 
-def test_what_another_process_removes_at_the_same_time_is_removed(remote_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_process_removes_at_the_same_time_is_removed(
+    remote_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("older", "sub/older", "manifest.json"):
         remote_store.write_bytes(f"set/{name}", b"old")
     remove = remote(remote_store).fs.rm
@@ -111,7 +113,9 @@ def test_what_another_process_removes_at_the_same_time_is_removed(remote_store: 
     assert remote_store.names("set") == []
 
 
-def test_a_remote_folders_manifest_appears_after_its_files(remote_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remote_folders_manifest_appears_after_its_files(
+    remote_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = remote(remote_store)
     put = files.put
     order: list[str] = []
@@ -126,7 +130,9 @@ def test_a_remote_folders_manifest_appears_after_its_files(remote_store: Store, 
     assert order[2:] == ["manifest.json"]
 
 
-def test_an_upload_that_fails_leaves_a_folder_without_a_manifest(remote_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_that_fails_leaves_a_folder_without_a_manifest(
+    remote_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put_folder(remote_store, "set", {"a": b"1", "b": b"1", "manifest.json": b"{}"})
     files = remote(remote_store)
     put = files.put
@@ -165,7 +171,9 @@ def test_a_folder_that_is_deleted_loses_its_manifest_first(any_store: Store, mon
     assert any_store.names("set") == []
 
 
-def test_a_local_folder_that_is_replaced_loses_its_manifest_first(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_folder_that_is_replaced_loses_its_manifest_first(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put_folder(empty_store, "set", {"a": b"1", "manifest.json": b"{}"})
     seen = removals(empty_store, monkeypatch)
     put_folder(empty_store, "set", {"b": b"2", "manifest.json": b"{}"})
@@ -330,7 +338,11 @@ def test_a_folder_that_may_not_be_read_is_told_unless_it_is_the_disk_s_own(close
     store.write_bytes("runs/a", b"1")
     (shared_folder / closed).mkdir(exist_ok=True)
     (shared_folder / closed).chmod(0o700)
-    told = nullcontext() if closed == "lost+found" else pytest.raises(StorageError, match=r"cannot list .*Permission denied")
+    told = (
+        nullcontext()
+        if closed == "lost+found"
+        else pytest.raises(StorageError, match=r"cannot list .*Permission denied")
+    )
     try:
         os.seteuid(65534)
         with told:

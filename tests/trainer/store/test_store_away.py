@@ -1,4 +1,6 @@
-"""A local store whose folder is taken away while work goes on: it is waited for, and no new one is begun in its place."""
+"""A local store whose folder is taken away while work goes on: it is waited for, and no new one is begun in its
+place.
+"""
 
 import os
 import shutil
@@ -68,7 +70,10 @@ def test_a_store_that_was_moved_away_is_away_and_not_made_again(tmp_path: Path, 
     store = Store(str(tmp_path / "store"))
     store.write_bytes("runs/x/config.json", b"{}")
     for each in (store, Store(str(tmp_path / "store"))):
-        with moved(tmp_path / "store"), pytest.raises(StorageError, match=r"store .* is away: .* was there before") as error:
+        with (
+            moved(tmp_path / "store"),
+            pytest.raises(StorageError, match=r"store .* is away: .* was there before") as error,
+        ):
             USES[use](each)
         assert error.value.passes
     assert store.read_bytes("runs/x/config.json") == b"{}"
@@ -169,7 +174,9 @@ def test_a_lease_is_not_lost_with_its_store(tmp_path: Path) -> None:
         lease.check()
 
 
-def test_training_waits_for_its_store(raw: Path, prepared: tuple[Path, object], finished: Finished, tmp_path: Path) -> None:
+def test_training_waits_for_its_store(
+    raw: Path, prepared: tuple[Path, object], finished: Finished, tmp_path: Path
+) -> None:
     """Each step is saved, so that the store is missed at once."""
     store = Path(shutil.copytree(prepared[0], tmp_path / "store"))
     config = write_config(tmp_path / "job.yaml", small_values(raw, store, **LONG))

@@ -1,7 +1,8 @@
-"""Every file of a store that is read back, damaged: repaired to the same bits, refused with one message, or told of by name.
+"""Every file of a store that is read back, damaged: repaired to the same bits, refused with one message, or told of by
+name.
 
-What nothing can tell is shown as it is; the judge says what counts as which. Never another outcome without a word, and never a
-traceback.
+What nothing can tell is shown as it is; the judge says what counts as which. Never another outcome without a word, and
+never a traceback.
 """
 
 import os

@@ -56,7 +56,9 @@ def unmounted_at_end(folder: Path) -> Iterator[None]:
 
 
 def run_with_tiny_files(config: Path) -> Ended:
-    """The trainer where no file may grow beyond four bytes: what is left of a full disk where nothing can be mounted."""
+    """The trainer where no file may grow beyond four bytes: what is left of a full disk where nothing can be
+    mounted.
+    """
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))
@@ -105,7 +107,9 @@ def test_a_full_disk_is_told_before_anything_is_done(raw: Path, tmp_path: Path) 
             fill(disk)
             ended = start_warm(tmp_path / "said", "trainer.__main__", config, env=IMPATIENT).wait()
             message = message_of(ended, EXIT_PREEMPTED)
-        assert re.search(r"No space left on device: about 5 bytes are needed, 0 are free at .*; free some space there", message)
+        assert re.search(
+            r"No space left on device: about 5 bytes are needed, 0 are free at .*; free some space there", message
+        )
     else:
         message = message_of(run_with_tiny_files(config))
         assert "File too large" in message
@@ -139,7 +143,9 @@ def test_what_does_not_fit_is_never_said_to_need_less_than_there_was(
         raise OSError(errno.ENOSPC, "full")
     message = str(caught.value)
     assert "needed" not in message
-    found = re.search(r"it takes more than what was free for it at .*, ([\d,]+) bytes at most; free some space there", message)
+    found = re.search(
+        r"it takes more than what was free for it at .*, ([\d,]+) bytes at most; free some space there", message
+    )
     assert found is not None and int(found[1].replace(",", "")) > written
 
 

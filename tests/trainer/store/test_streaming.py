@@ -52,8 +52,8 @@ def values_of(corpus: Path, store: str) -> dict[str, Any]:
 def held(cache: Path) -> int:
     """The bytes of the copies in a cache and of those in use, models and checkpoints left out; each file counts once.
 
-    Two looks must agree, also on names: in one alone, a file that makes room and the one that it makes room for can both be
-    seen, and the latter may have the former's inode.
+    Two looks must agree, also on names: in one alone, a file that makes room and the one that it makes room for can
+    both be seen, and the latter may have the former's inode.
     """
     found = None
     while found != (found := _copies(cache)):
@@ -75,7 +75,9 @@ def _copies(cache: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.long
-def test_a_corpus_twenty_times_the_cache_gives_the_weights_of_a_run_on_disk(corpus: Path, s3: S3Server, tmp_path: Path) -> None:
+def test_a_corpus_twenty_times_the_cache_gives_the_weights_of_a_run_on_disk(
+    corpus: Path, s3: S3Server, tmp_path: Path
+) -> None:
     local = start_warm(tmp_path / "on-disk", "trainer.__main__", write_config(
         tmp_path / "disk.yaml", values_of(corpus, str(tmp_path / "store"))
     )).wait(240)  # fmt: skip
@@ -115,10 +117,15 @@ def test_batches_are_those_of_a_store_on_disk_and_only_what_is_read_next_is_held
         plan = make_plan(job.training, shard_manifests(store, data), 1)
         with highest(lambda: held(tmp_path / "cache"), every=0.02) as sizes:
             dataset = open_dataset(store, data, job.training, plan, None)
-            read = [read_batch(number, plan, dataset.order, dataset.windows, 0) for number in range(2 * plan.steps_per_epoch)]
+            read = [
+                read_batch(number, plan, dataset.order, dataset.windows, 0)
+                for number in range(2 * plan.steps_per_epoch)
+            ]
         batches.append(torch.cat([part["input_ids"] for batch in read for part in batch.micro_batches]))
     assert torch.equal(*batches)
-    whole = sum(s.train.largest(None) + s.validation.largest(None) for s in (open_shards(store, r.key) for r in data.shards))
+    whole = sum(
+        s.train.largest(None) + s.validation.largest(None) for s in (open_shards(store, r.key) for r in data.shards)
+    )
     assert 0 < max(sizes) <= 100_000 < whole / 4
 
 

@@ -134,7 +134,9 @@ def test_what_cannot_be_remembered_is_verified_each_time(
     assert len(reads) == 2
 
 
-def test_an_object_in_a_bucket_is_read_once_as_long_as_its_entity_tag_is_the_same(s3: S3Server, reads: list[str]) -> None:
+def test_an_object_in_a_bucket_is_read_once_as_long_as_its_entity_tag_is_the_same(
+    s3: S3Server, reads: list[str]
+) -> None:
     url = f"{s3.new_store()}/a.parquet"
     with fsspec.open(url, "wb") as file:
         file.write(CONTENT)

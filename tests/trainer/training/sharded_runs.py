@@ -71,7 +71,9 @@ def finish(said: Path, config: Path, store: Path, ranks: int, *words: str) -> li
 
 
 def cut_back(store: Path) -> Path:
-    """Take away what the one run did after its step before the last: as if it had been killed then; returns its folder."""
+    """Take away what the one run did after its step before the last: as if it had been killed then; returns its
+    folder.
+    """
     run = store / only_run(store)
     shutil.rmtree(run / "checkpoints" / LAST_STEP)
     shutil.rmtree(run / FINAL)
@@ -96,7 +98,9 @@ def forget_measure(run: Path, step: str) -> None:
         record = record.model_copy(update={"name": named_by_content(STATE, record.sha256)})
     (folder / record.name).write_bytes(text)
     files = [record, *(each for each in manifest.files if each.name != name)]
-    write_manifest(store, key, manifest.model_copy(update={"files": files, "details": {**manifest.details, "scores": None}}))
+    write_manifest(
+        store, key, manifest.model_copy(update={"files": files, "details": {**manifest.details, "scores": None}})
+    )
 
 
 def require_whole(run: Path, step: str) -> None:
@@ -130,7 +134,9 @@ def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float
 
 
 def joined(folder: Path, stem: str) -> dict[str, torch.Tensor]:
-    """The whole tensors of a checkpoint's parts, put together by what the headers say, and by nothing of the project's."""
+    """The whole tensors of a checkpoint's parts, put together by what the headers say, and by nothing of the
+    project's.
+    """
     pieces: dict[str, dict[int, torch.Tensor]] = {}
     for path in sorted(folder.glob(f"{stem}-part-*.safetensors")):
         with safe_open(path, "pt") as opened:

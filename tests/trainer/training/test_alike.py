@@ -33,14 +33,20 @@ def folders(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("file", once("model.safetensors", "config.json"))
-def test_a_machine_with_another_model_under_the_same_name_is_refused(folders: list[Path], tmp_path: Path, file: str) -> None:
+def test_a_machine_with_another_model_under_the_same_name_is_refused(
+    folders: list[Path], tmp_path: Path, file: str
+) -> None:
     (folders[1] / file).write_bytes(b"another")
     ended = compare(tmp_path / "said", folders, [0, 0])
     assert [rank.status for rank in ended] == [2, 2], ended
-    assert f"model.pretrained.{file}: " in ended[0].stderr and "copy the same folder to every machine" in ended[0].stderr
+    assert (
+        f"model.pretrained.{file}: " in ended[0].stderr and "copy the same folder to every machine" in ended[0].stderr
+    )
     assert ended[0].stderr.count("model.pretrained.") == 1 and "(rank 1) differs from" in ended[0].stderr
 
 
 def test_the_same_model_is_read_once_a_machine(folders: list[Path], tmp_path: Path) -> None:
     assert [rank.status for rank in compare(tmp_path / "said", [folders[0]] * 2, [0, 0])] == [0, 0]
-    assert [rank.status for rank in compare(tmp_path / "again", folders, [0, 1])] == [0, 0], "rank 1 is on the same machine"
+    assert [rank.status for rank in compare(tmp_path / "again", folders, [0, 1])] == [0, 0], (
+        "rank 1 is on the same machine"
+    )

@@ -1,4 +1,6 @@
-"""Whole documents packed into windows: each once an epoch, read as by themselves, whatever the ranks and the interruptions."""
+"""Whole documents packed into windows: each once an epoch, read as by themselves, whatever the ranks and the
+interruptions.
+"""
 
 import json
 import shutil
@@ -61,11 +63,15 @@ def train_here(texts: Path, store: Path, data: PreparedData, **changes: Any) -> 
 
 def rows(batch: Batch) -> list[Row]:
     names = ("input_ids", "labels", "position_ids")
-    return [row for inputs in batch.micro_batches for row in zip(*(inputs[name].tolist() for name in names), strict=True)]
+    return [
+        row for inputs in batch.micro_batches for row in zip(*(inputs[name].tolist() for name in names), strict=True)
+    ]
 
 
 def documents_of(row: Row, end: int) -> list[tuple[int, ...]]:
-    """The documents of a window, or pieces of them; not what fills it up, which is at its end and of end tokens alone."""
+    """The documents of a window, or pieces of them; not what fills it up, which is at its end and of end tokens
+    alone.
+    """
     ids, labels, positions = (np.array(each) for each in row)
     begins = np.flatnonzero(positions == 0)
     parts = [tuple(part.tolist()) for part in np.split(ids, begins[1:])]
@@ -106,7 +112,9 @@ def test_every_token_of_every_document_is_read_once_an_epoch(texts: Path, made: 
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_ranks_shares_together_are_the_batch_of_one(texts: Path, made: tuple[Path, PreparedData], ranks: int) -> None:
+def test_the_ranks_shares_together_are_the_batch_of_one(
+    texts: Path, made: tuple[Path, PreparedData], ranks: int
+) -> None:
     job = short_job(texts, made[0], **PACKED, training__locality=1)
     whole, divided = open_work(job, made[1]), open_work(job, made[1], ranks)
     for number in (0, 7, 1000):
@@ -152,7 +160,12 @@ def test_a_model_is_trained_as_in_a_plain_loop_over_the_documents(
 def test_a_run_that_goes_on_ends_with_the_same_bytes(
     texts: Path, store: Path, made: tuple[Path, PreparedData], tmp_path: Path
 ) -> None:
-    changes = {"training__max_steps": 6, "training__save_every": 2, "training__keep_last": 9, "model__config": SMALL_MODEL}
+    changes = {
+        "training__max_steps": 6,
+        "training__save_every": 2,
+        "training__keep_last": 9,
+        "model__config": SMALL_MODEL,
+    }
     run = train_here(texts, store, made[1], **changes)
     other = Path(shutil.copytree(store, tmp_path / "other"))
     for folder in (other / run / "final", *(other / run / "checkpoints" / f"step-{step:08d}" for step in (4, 6))):
@@ -178,7 +191,10 @@ def test_without_the_mask_a_packed_window_is_one_text(texts: Path, made: tuple[P
     (inputs,), (other,) = batch.micro_batches, masked.micro_batches
     assert inputs.keys() == {"input_ids", "labels"} and torch.equal(inputs["input_ids"], other["input_ids"])
     read = inputs["labels"] != -100
-    assert torch.equal(inputs["labels"][read], inputs["input_ids"][read]) and int(read.sum()) == batch.tokens == masked.tokens
+    assert (
+        torch.equal(inputs["labels"][read], inputs["input_ids"][read])
+        and int(read.sum()) == batch.tokens == masked.tokens
+    )
     assert batch.targets == batch.tokens - len(read) > masked.targets
 
 
@@ -200,7 +216,9 @@ def test_shards_are_let_go_of_when_others_come(texts: Path, store: Path) -> None
     assert len(seen) == 6
 
 
-def test_another_packing_makes_another_run_and_none_the_same_as_before(texts: Path, made: tuple[Path, PreparedData]) -> None:
+def test_another_packing_makes_another_run_and_none_the_same_as_before(
+    texts: Path, made: tuple[Path, PreparedData]
+) -> None:
     jobs = [short_job(texts, made[0], **more) for more in ({}, PACKED, {**PACKED, "training__document_mask": False})]
     settings = [kind_of(job).identify(job, made[1]).identity["training"] for job in jobs]
     told = [{name: each[name] for name in ("packing", "document_mask") if name in each} for each in settings]
@@ -211,15 +229,22 @@ def test_another_packing_makes_another_run_and_none_the_same_as_before(texts: Pa
     ("changes", "said"),
     [
         ({"training__stride": 16}, r"stride goes with packing: stream"),
-        ({"training__objective": "masked", "evaluation__prompts": []}, r"packing: best_fit goes with objective: causal"),
+        (
+            {"training__objective": "masked", "evaluation__prompts": []},
+            r"packing: best_fit goes with objective: causal",
+        ),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(texts: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_settings_that_do_not_go_together_are_refused(
+    texts: Path, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         short_job(texts, tmp_path, **PACKED, **changes)
 
 
-def test_a_damaged_index_is_refused_with_what_repairs_it(texts: Path, store: Path, made: tuple[Path, PreparedData]) -> None:
+def test_a_damaged_index_is_refused_with_what_repairs_it(
+    texts: Path, store: Path, made: tuple[Path, PreparedData]
+) -> None:
     index = store / made[1].shards[0].key / "shard-00000.idx"
     index.write_bytes(index.read_bytes()[:-8] + bytes(8))
     job = short_job(texts, store, **PACKED, training__seed=5)

@@ -31,7 +31,8 @@ from trainer.training.step import make_optimizer, make_schedule, train_step
 
 RUN = "runs/tiny"
 FILES = [
-    "config.json", "generation_config.json", "manifest.json", "model.safetensors", "optimizer.safetensors", "state.json",
+    "config.json", "generation_config.json", "manifest.json", "model.safetensors", "optimizer.safetensors",
+    "state.json",
     "tokenizer.json", "tokenizer_config.json",
 ]  # fmt: skip
 """Every file of a checkpoint; a test below says so."""
@@ -52,7 +53,9 @@ class Learner:
         for number in range(steps):
             windows = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(number))
             torch.manual_seed(number)
-            train_step(self.objective, self.prepared, self.schedule, Batch([{"input_ids": windows}], 62, 64), 1.0, self.runtime)
+            train_step(
+                self.objective, self.prepared, self.schedule, Batch([{"input_ids": windows}], 62, 64), 1.0, self.runtime
+            )
 
     def snapshot(self, copies: HostCopies, state: TrainState, epoch: int | None = None) -> Snapshot:
         return take_snapshot(copies, state, self.model, self.objective, self.optimizer, self.schedule, None, epoch)
@@ -95,7 +98,9 @@ def copied(finished: Finished, tmp_path: Path) -> tuple[Store, str]:
     return Store(str(tmp_path / "store")), finished.run
 
 
-def test_everything_that_a_checkpoint_holds_comes_back_exactly(learner: Learner, empty_store: Store, runtime: Runtime) -> None:
+def test_everything_that_a_checkpoint_holds_comes_back_exactly(
+    learner: Learner, empty_store: Store, runtime: Runtime
+) -> None:
     learner.learn(5)
     state = TrainState(step=5, attempts=6, scores={"loss": 3.25}, best_score=3.0, best_step=4, worse=1)
     save(empty_store, learner, state)
@@ -189,7 +194,9 @@ def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning_that_names_th
     DAMAGES[damage](newest / file)
     with caplog.at_level(logging.WARNING, logger="trainer.training.checkpoint"):
         assert find_checkpoint(store, run) == f"checkpoints/{before.name}"
-    assert any(str(newest / file) in record.getMessage() and str(before) in record.getMessage() for record in caplog.records)
+    assert any(
+        str(newest / file) in record.getMessage() and str(before) in record.getMessage() for record in caplog.records
+    )
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_kept_and_warned_of_once(
@@ -208,7 +215,9 @@ def test_a_damaged_checkpoint_is_set_aside_and_kept_and_warned_of_once(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_run_whose_checkpoints_are_all_damaged_is_refused_by_their_files(copied: tuple[Store, str], damage: str) -> None:
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused_by_their_files(
+    copied: tuple[Store, str], damage: str
+) -> None:
     store, run = copied
     assert store.local is not None
     folders = list((store.local / run / "checkpoints").iterdir())
@@ -231,5 +240,7 @@ def test_a_checkpoint_that_was_never_committed_does_not_exist(learner: Learner, 
 
 def test_a_checkpoint_that_was_committed_before_its_pointer_moved_is_used(learner: Learner, empty_store: Store) -> None:
     save(empty_store, learner, TrainState(step=1, attempts=1), TrainState(step=2, attempts=2))
-    write_sealed(empty_store, f"{RUN}/checkpoint-last", {"checkpoint": "checkpoints/step-00000001", "step": 1, "scores": None})
+    write_sealed(
+        empty_store, f"{RUN}/checkpoint-last", {"checkpoint": "checkpoints/step-00000001", "step": 1, "scores": None}
+    )
     assert find_checkpoint(empty_store, RUN) == "checkpoints/step-00000002"

@@ -68,7 +68,9 @@ def _no_memory(gradient: torch.Tensor) -> None:
 
 
 @pytest.mark.deep
-def test_without_memory_for_the_plain_gradient_none_is_left_and_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_memory_for_the_plain_gradient_none_is_left_and_training_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     objective = Wide().eval()
     compile_objective(objective, PreTrainedModel(PretrainedConfig()), cpu_runtime(), BATCH)
     assert all(parameter.grad is None for parameter in objective.parameters())

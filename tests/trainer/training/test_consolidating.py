@@ -18,7 +18,9 @@ FAMILIES = [
     "gpt2", "llama", "mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss", "jamba", "granitemoe", "ernie4_5_moe", "olmoe",
     "lfm2_moe", "phimoe", "minimax", "nemotron_h", "dots1", "gemma3n_text", "zamba2",
 ]  # fmt: skip
-"""Families whose files have the model's own names, and those in whose files experts lie each by itself, or others differ."""
+"""Families whose files have the model's own names, and those in whose files experts lie each by itself, or others
+differ.
+"""
 
 
 @pytest.fixture(params=FAMILIES)

@@ -108,7 +108,9 @@ def test_positions_begin_anew_after_each_end_token() -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_ranks_shares_together_are_the_batch_of_one(texts: Path, made: tuple[Path, PreparedData], ranks: int) -> None:
+def test_the_ranks_shares_together_are_the_batch_of_one(
+    texts: Path, made: tuple[Path, PreparedData], ranks: int
+) -> None:
     job = short_job(texts, made[0], **MASK)
     whole, divided = open_work(job, made[1]), open_work(job, made[1], ranks)
     for number in (0, 7, 1000):
@@ -120,10 +122,14 @@ def test_the_ranks_shares_together_are_the_batch_of_one(texts: Path, made: tuple
 
 def rows(batch: Batch) -> list[Any]:
     names = ("input_ids", "labels", "position_ids")
-    return [row for inputs in batch.micro_batches for row in zip(*(inputs[name].tolist() for name in names), strict=True)]
+    return [
+        row for inputs in batch.micro_batches for row in zip(*(inputs[name].tolist() for name in names), strict=True)
+    ]
 
 
-def test_held_out_text_is_measured_document_by_document(texts: Path, store: Path, made: tuple[Path, PreparedData]) -> None:
+def test_held_out_text_is_measured_document_by_document(
+    texts: Path, store: Path, made: tuple[Path, PreparedData]
+) -> None:
     """Of a window there is what a document has of it: the tokens before the window are not seen, as without a mask."""
     cpu_runtime()
     data = made[1]
@@ -194,7 +200,9 @@ def test_the_preflight_takes_what_is_right(texts: Path, made: tuple[Path, Prepar
 def test_a_model_divided_between_ranks_is_trained_under_a_mask_in_half_precision(
     texts: Path, store: Path, tmp_path: Path
 ) -> None:
-    """With weights as large as trained ones: the logits of a text alone and in a window are rounded to 2e-2 from each other."""
+    """With weights as large as trained ones: the logits of a text alone and in a window are rounded to 2e-2 from each
+    other.
+    """
     values = small_values(texts, store, **short_values(texts), **MASK, training__max_steps=2, training__context=24)
     values["model"]["config"] = {**LLAMA, "initializer_range": 0.3}
     values["training"] |= {"sharding": "fsdp", "precision": "bf16"}

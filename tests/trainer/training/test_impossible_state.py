@@ -51,7 +51,9 @@ def forge_tensors(store: Store, key: str, file: str, change: Callable[[dict[str,
 
 @pytest.fixture
 def copied(finished: Finished, tmp_path: Path) -> tuple[Store, str, str, str]:
-    """The finished run in a store of the test's own, the key of its newest checkpoint, and the name of the one before."""
+    """The finished run in a store of the test's own, the key of its newest checkpoint, and the name of the one
+    before.
+    """
     shutil.copytree(finished.store / finished.run, tmp_path / "store" / finished.run)
     before, newest = sorted(path.name for path in (tmp_path / "store" / finished.run / "checkpoints").iterdir())[-2:]
     return Store(str(tmp_path / "store")), finished.run, f"{finished.run}/checkpoints/{newest}", f"checkpoints/{before}"
@@ -125,8 +127,12 @@ def test_a_run_with_nothing_but_impossible_states_is_refused(copied: tuple[Store
 MISFITS: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
     "a moment of no parameter": lambda tensors: tensors.update({"model.nothing/exp_avg": torch.zeros(1)}),
     "a name without a parameter": lambda tensors: tensors.update(exp_avg=torch.zeros(1)),
-    "a moment of another shape": lambda tensors: tensors.update({"model.transformer.wte.weight/exp_avg": torch.zeros(3, 5)}),
-    "a moment of more dimensions": lambda tensors: tensors.update({"model.transformer.ln_f.bias/exp_avg": torch.zeros(1, 1)}),
+    "a moment of another shape": lambda tensors: tensors.update(
+        {"model.transformer.wte.weight/exp_avg": torch.zeros(3, 5)}
+    ),
+    "a moment of more dimensions": lambda tensors: tensors.update(
+        {"model.transformer.ln_f.bias/exp_avg": torch.zeros(1, 1)}
+    ),
 }
 
 

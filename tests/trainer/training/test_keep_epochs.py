@@ -33,7 +33,9 @@ def save_all(store: Store, keep_epochs: int | None, until: int = 12) -> Keeper:
 @pytest.mark.parametrize(
     ("keep_epochs", "stay"), [(None, [2, 4, 6, 8, 10, 12]), (3, [4, 8, 10, 12]), (1, [4, 12]), (0, [4, 12])]
 )
-def test_the_newest_epochs_stay_and_the_best_and_the_last(keep_epochs: int | None, stay: list[int], empty_store: Store) -> None:
+def test_the_newest_epochs_stay_and_the_best_and_the_last(
+    keep_epochs: int | None, stay: list[int], empty_store: Store
+) -> None:
     save_all(empty_store, keep_epochs)
     assert kept(empty_store) == stay, "the best is that of step 4"
     named = [int(name.split("-")[3]) for name in empty_store.names(f"{RUN}/epochs")]

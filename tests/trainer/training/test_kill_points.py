@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 class Place(NamedTuple):
-    """Where one job runs: a folder for its files, its store, the environment that reaches it, and ranks that divide its model.
+    """Where one job runs: a folder for its files, its store, the environment that reaches it, and ranks that divide its
+    model.
 
     None is a run of one rank that holds it whole.
     """
@@ -28,7 +29,9 @@ class Place(NamedTuple):
     sharding: int | None = None
 
     def run(self, raw: Path, when: str = "", point: str = "") -> int:
-        """Run the whole job, in processes of which one may kill itself; returns that one's status, or one that is not 0."""
+        """Run the whole job, in processes of which one may kill itself; returns that one's status, or one that is not
+        0.
+        """
         values = small_values(
             raw, self.store, run="one", training__max_steps=6, training__save_every=2, training__evaluate_every=3,
             training__keep_last=1, training__sharding="none" if self.sharding is None else "fsdp",
@@ -96,9 +99,11 @@ OTHERS = {
         "put_object runs/one/lease.json",
     ],
     "s3, sharded": [
-        "put_object runs/one/checkpoints/step-#/optimizer-part-#-of-#-#.safetensors", "put_object runs/one/checkpoint-last",
+        "put_object runs/one/checkpoints/step-#/optimizer-part-#-of-#-#.safetensors",
+        "put_object runs/one/checkpoint-last",
     ],
-    "sharded": ["replace runs/one/checkpoints/step-#/optimizer-part-#-of-#-#.safetensors", "replace runs/one/checkpoint-last"],
+    "sharded": ["replace runs/one/checkpoints/step-#/optimizer-part-#-of-#-#.safetensors",
+    "replace runs/one/checkpoint-last"],
 }  # fmt: skip
 
 
@@ -149,7 +154,10 @@ def test_the_points_cover_every_kind_of_write(clean: Place, kind: str) -> None:
 
 @pytest.mark.parametrize(
     "chosen",
-    [pytest.param("key", marks=pytest.mark.deep), pytest.param("every", marks=[pytest.mark.long, pytest.mark.timeout(7200)])],
+    [
+        pytest.param("key", marks=pytest.mark.deep),
+        pytest.param("every", marks=[pytest.mark.long, pytest.mark.timeout(7200)]),
+    ],
 )
 def test_killed_at_a_write_point_it_ends_with_the_same_artifacts_and_nothing_left_over(
     raw: Path, clean: Place, kind: str, places: Places, tmp_path: Path, chosen: str

@@ -1,4 +1,6 @@
-"""Runs of other kinds of training, killed and continued, on one rank and on two, end with the bytes of one that was not."""
+"""Runs of other kinds of training, killed and continued, on one rank and on two, end with the bytes of one that was
+not.
+"""
 
 import shutil
 import signal

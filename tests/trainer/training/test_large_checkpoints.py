@@ -86,7 +86,9 @@ def test_a_run_goes_on_elsewhere_from_a_checkpoint_larger_than_the_cache(
     assert kept(tmp_path / "cache-2") <= BOUND, "what went beyond the bound is let go of at the end"
 
 
-def test_a_checkpoint_larger_than_the_cache_is_measured_as_on_disk(finished: Finished, s3: S3Server, small_cache: Path) -> None:
+def test_a_checkpoint_larger_than_the_cache_is_measured_as_on_disk(
+    finished: Finished, s3: S3Server, small_cache: Path
+) -> None:
     cpu_runtime()
     store = upload(finished.store, s3.new_store())
     found = [

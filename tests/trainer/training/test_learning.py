@@ -18,7 +18,8 @@ def test_a_model_pretrained_on_functions_learns_which_documentation_belongs_to_w
     corpus = f"data.corpora.0.paths=[{pairs}/functions.jsonl]"
     for number, (config, *overrides) in enumerate([
         ("configs/functions.yaml", corpus),
-        ("configs/finetune.yaml", *(f"data.{split}=[{pairs}/{split}.jsonl]" for split in ("train", "validation", "test"))),
+        ("configs/finetune.yaml",
+        *(f"data.{split}=[{pairs}/{split}.jsonl]" for split in ("train", "validation", "test"))),
     ]):  # fmt: skip
         said = tmp_path / str(number)
         ended = start_module(said, "trainer", config, f"store={store}", *overrides, count=2).wait(900)

@@ -43,7 +43,9 @@ def base(prepared: tuple[Path, PreparedData], tmp_path_factory: pytest.TempPathF
     return write_base(tmp_path_factory.mktemp("base") / "model", *prepared)
 
 
-def test_a_model_is_adapted_as_peft_does_it_in_a_plain_loop(raw: Path, stocked: Path, data: PreparedData, base: Path) -> None:
+def test_a_model_is_adapted_as_peft_does_it_in_a_plain_loop(
+    raw: Path, stocked: Path, data: PreparedData, base: Path
+) -> None:
     run = adapt(raw, stocked, data, base)
     job = lora_job(raw, stocked, base)
     store, training = Store(str(stocked)), job.training
@@ -54,7 +56,10 @@ def test_a_model_is_adapted_as_peft_does_it_in_a_plain_loop(raw: Path, stocked: 
     targets = ["c_attn", "c_proj", "c_fc"]
     adapted = get_peft_model(plain, LoraConfig(r=4, lora_alpha=8, target_modules=targets, fan_in_fan_out=True))
     optimizer = torch.optim.AdamW(
-        [p for p in adapted.parameters() if p.requires_grad], lr=training.learning_rate, betas=(0.9, 0.95), weight_decay=0.1
+        [p for p in adapted.parameters() if p.requires_grad],
+        lr=training.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=0.1,
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step))
     losses = []
@@ -74,7 +79,9 @@ def test_a_model_is_adapted_as_peft_does_it_in_a_plain_loop(raw: Path, stocked: 
     published = load_file(stocked / run / "final" / "model.safetensors")
     assert max(float((merged[name] - each).abs().max()) for name, each in published.items()) < 1e-4
     started = load_file(base / "model.safetensors")
-    assert max(float((started[name] - each).abs().max()) for name, each in published.items()) > 0.1, "far from where it began"
+    assert max(float((started[name] - each).abs().max()) for name, each in published.items()) > 0.1, (
+        "far from where it began"
+    )
 
 
 def rate_at(step: int) -> float:
@@ -147,7 +154,9 @@ def test_a_run_does_not_go_on_beside_another_base_model(
     write_base(base, *prepared, seed=8)
     with pytest.raises(RunError, match=r"was made with other settings: model.pretrained.model.safetensors"):
         adapt(raw, stocked, data, base, **changes)
-    with pytest.raises(ArtifactError, match=r"an adapter of .*, and .* is another model now \(model.safetensors: expected"):
+    with pytest.raises(
+        ArtifactError, match=r"an adapter of .*, and .* is another model now \(model.safetensors: expected"
+    ):
         find_model(Store(str(stocked)), "runs/named/checkpoints/step-00000004")
 
 
@@ -197,7 +206,12 @@ def test_an_adapter_that_is_published_computes_what_the_merged_model_does(
 def test_the_other_form_is_published_without_training_again(
     raw: Path, stocked: Path, data: PreparedData, base: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    changes = {"training__max_steps": 5, "training__save_every": 2, "training__final": "best", "training__evaluate_every": 2}
+    changes = {
+        "training__max_steps": 5,
+        "training__save_every": 2,
+        "training__final": "best",
+        "training__evaluate_every": 2,
+    }
     run = adapt(raw, stocked, data, base, **changes)
     final, rows = stocked / run / "final", records(stocked, "train")
     merged = digests(final)
@@ -236,7 +250,8 @@ def test_the_other_form_is_published_without_training_again(
     [
         (
             ["q_proj"],
-            r"no module's name ends with 'q_proj'; the nearest are c_proj, .*; in all there are c_attn, c_fc, c_proj, lm_h",
+            r"no module's name ends with 'q_proj'; the nearest are c_proj, .*; in all there are c_attn, c_fc, c_proj, "
+            r"lm_h",
         ),
         (["wte"], r"transformer.wte is a Embedding, and linear layers are adapted"),
         (["lm_head"], r"lm_head shares its weight with the input embeddings"),

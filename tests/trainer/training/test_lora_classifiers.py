@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, BertConfig, BertForMaskedLM
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    BertConfig,
+    BertForMaskedLM,
+)
 
 from tests.support import cpu_runtime, only_run
 from tests.trainer.labelled_data import bert_folder
@@ -39,11 +44,23 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tune(
-    pairs: Path, store: Path, bert: Path, lora: dict[str, Any], make: Callable[..., FinetuneJob] = finetune_job, **changes: Any
+    pairs: Path,
+    store: Path,
+    bert: Path,
+    lora: dict[str, Any],
+    make: Callable[..., FinetuneJob] = finetune_job,
+    **changes: Any,
 ) -> str:
     cpu_runtime()
     job = make(
-        pairs, store, bert, model__lora=lora, training__max_steps=6, training__epochs=None, training__save_every=3, **changes
+        pairs,
+        store,
+        bert,
+        model__lora=lora,
+        training__max_steps=6,
+        training__epochs=None,
+        training__save_every=3,
+        **changes,
     )
     kind = kind_of(job)
     kind.preflight(job, silent())
@@ -75,7 +92,9 @@ def test_an_adapter_is_measured_and_predicts_as_the_merged_model_does(
     merged = tune(pairs, tmp_path / "store", bert, LORA)
     one, other = (json.loads((each / "eval.json").read_text()) for each in (store / run, tmp_path / "store" / merged))
     assert one["scores"] == other["scores"]
-    assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "store" / merged / "final").config.num_labels == 2
+    assert (
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / "store" / merged / "final").config.num_labels == 2
+    )
     told = []
     for each in (store, tmp_path / "store"):
         values = {
@@ -89,7 +108,9 @@ def test_an_adapter_is_measured_and_predicts_as_the_merged_model_does(
 
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own, in the card
-def test_an_adapter_that_labels_words_is_measured_and_predicts_as_the_merged_model_does(bert: Path, tmp_path: Path) -> None:
+def test_an_adapter_that_labels_words_is_measured_and_predicts_as_the_merged_model_does(
+    bert: Path, tmp_path: Path
+) -> None:
     words = write_words(tmp_path / "words", 60)
     stores = {"adapter": tmp_path / "adapter", "merged": tmp_path / "merged"}
     runs = {

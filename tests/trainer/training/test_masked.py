@@ -1,4 +1,6 @@
-"""Masked language models: the same training as a plain loop under the same masks, which nothing but seed and sample decide."""
+"""Masked language models: the same training as a plain loop under the same masks, which nothing but seed and sample
+decide.
+"""
 
 import shutil
 from math import cos, pi
@@ -31,7 +33,8 @@ BERT: dict[str, Any] = {
 }  # fmt: skip
 MASKED: dict[str, Any] = {
     "data__tokenizer": {"vocab_size": 384, "mask_token": "<mask>", "name": "masked"}, "model__config": BERT,
-    "training__objective": "masked", "training__max_steps": STEPS, "training__learning_rate": 3e-3, "evaluation__prompts": [],
+    "training__objective": "masked", "training__max_steps": STEPS, "training__learning_rate": 3e-3,
+    "evaluation__prompts": [],
 }  # fmt: skip
 
 
@@ -149,7 +152,8 @@ def test_a_tokenizer_without_a_mask_token_is_refused_before_anything_is_done(
 ) -> None:
     values: dict[str, Any] = {"data__tokenizer": {"vocab_size": 384}}
     said = (
-        r"needs a mask token, but the tokenizer has none of the mask tokens \[MASK\] and <mask>; its special tokens are <\|end"
+        r"needs a mask token, but the tokenizer has none of the mask tokens \[MASK\] and <mask>; its special tokens "
+        r"are <\|end"
     )
     with pytest.raises(TokenizerError, match=said):
         kind_of(job := masked_job(raw, stocked, **values)).preflight(job, silent())
@@ -165,12 +169,17 @@ def test_a_tokenizer_without_a_mask_token_is_refused_before_anything_is_done(
     ("changes", "said"),
     [
         ({"training__masking": {"mask_share": 0.95}}, r"mask_share 0.95 and random_share 0.1 are more than 1 together"),
-        ({"training__objective": "causal", "training__masking": {}}, r"masking goes with objective: masked, not 'causal'"),
+        (
+            {"training__objective": "causal", "training__masking": {}},
+            r"masking goes with objective: masked, not 'causal'",
+        ),
         ({"training__sharding": "fsdp"}, r"objective: masked goes with sharding: none"),
         ({"evaluation__prompts": ["a"]}, r"evaluation.prompts goes with training.objective: causal"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(raw: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_settings_that_do_not_go_together_are_refused(
+    raw: Path, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         masked_job(raw, tmp_path, **changes)
 

@@ -42,7 +42,9 @@ def muon_job(raw: Path, store: Path, **changes: Any) -> PipelineJob:
     return small_job(raw, store, **{**values, **changes})
 
 
-def test_matrices_step_by_muon_and_the_rest_by_adamw_as_in_a_plain_loop(raw: Path, stocked: Path, data: PreparedData) -> None:
+def test_matrices_step_by_muon_and_the_rest_by_adamw_as_in_a_plain_loop(
+    raw: Path, stocked: Path, data: PreparedData
+) -> None:
     job = muon_job(raw, stocked)
     cpu_runtime()
     run = train(job, silent(), data).key
@@ -131,14 +133,18 @@ def test_a_job_without_muon_names_its_run_as_before_and_one_with_it_by_its_setti
 
 
 def jordans_rate(inputs: int, outputs: int) -> float:
-    """The rate of one step of 1 by Keller Jordan's muon.py, whose matrices have a row an output: max(1, rows / columns)."""
+    """The rate of one step of 1 by Keller Jordan's muon.py, whose matrices have a row an output: max(1, rows /
+    columns).
+    """
     return float(max(1, outputs / inputs) ** 0.5)
 
 
 @pytest.mark.parametrize("adjust_lr", ["original", "match_rms_adamw"])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_rates_follow_inputs_and_outputs_however_a_family_stores_its_weights(family: str, adjust_lr: str) -> None:
-    """GPT-2 keeps a row an input, Llama a row an output. An orthogonal update of rank r has the norm sqrt(r) times its rate."""
+    """GPT-2 keeps a row an input, Llama a row an output. An orthogonal update of rank r has the norm sqrt(r) times its
+    rate.
+    """
     options = ModelConfig(config={**tiny_config(family), **({"n_inner": 96} if family == "gpt2" else {})})
     model = build_model(options, resolve_config(options, VOCABULARY, 32), 0)
     settings = {"learning_rate": 1.0, "adjust_lr": adjust_lr, "ns_steps": 5}
@@ -162,11 +168,16 @@ def test_rates_follow_inputs_and_outputs_however_a_family_stores_its_weights(fam
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"training__sharding": "fsdp"}, r"training: sharding: fsdp goes with optimizer adamw or sgd: muon orthogonalises"),
+        (
+            {"training__sharding": "fsdp"},
+            r"training: sharding: fsdp goes with optimizer adamw or sgd: muon orthogonalises",
+        ),
         ({"training__optimizer": "adamw"}, r"training: muon goes with optimizer: muon, not 'adamw'"),
     ],
 )
-def test_settings_that_do_not_go_with_muon_are_refused(raw: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_settings_that_do_not_go_with_muon_are_refused(
+    raw: Path, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         muon_job(raw, tmp_path, **changes)
 

@@ -133,7 +133,9 @@ def test_two_ranks_under_torchrun_train_as_one_does(stocked: Path, config: Path,
     assert again.ranks == 1
     two = json.loads((stocked / only_run(stocked) / EVALUATION).read_text())["scores"]
     settings = small_job(stocked, stocked, **SHORT).evaluation
-    job = EvaluateJob(store=str(stocked), checkpoint=f"{only_run(stocked)}/checkpoints/step-00000012", evaluation=settings)
+    job = EvaluateJob(
+        store=str(stocked), checkpoint=f"{only_run(stocked)}/checkpoints/step-00000012", evaluation=settings
+    )
     one = evaluate_checkpoint(job, silent()).scores
     assert one.total.tokens == two["total"]["tokens"]
     assert one.total.loss == pytest.approx(two["total"]["loss"], abs=1e-6)
@@ -198,7 +200,9 @@ def test_a_run_goes_on_with_another_number_of_ranks(
 
 @pytest.mark.slow
 def test_ranks_that_are_asked_to_stop_save_once_at_the_same_step(stocked: Path, config: Path, tmp_path: Path) -> None:
-    running = start_ranks(tmp_path / "said", 2, "trainer.__main__", config, f"store={stocked}", "training.max_steps=400")
+    running = start_ranks(
+        tmp_path / "said", 2, "trainer.__main__", config, f"store={stocked}", "training.max_steps=400"
+    )
     wait_until(lambda: steps_recorded(stocked) >= 2 or any(rank.status() is not None for rank in running))
     running[1].send(signal.SIGTERM)
     ended = [rank.wait() for rank in running]
@@ -210,35 +214,46 @@ def test_ranks_that_are_asked_to_stop_save_once_at_the_same_step(stocked: Path, 
 @pytest.mark.deep
 @pytest.mark.slow
 def test_a_rank_that_is_killed_is_told_by_the_others(stocked: Path, config: Path, tmp_path: Path) -> None:
-    running = start_ranks(tmp_path / "said", 2, "trainer.__main__", config, f"store={stocked}", "training.max_steps=4000")
+    running = start_ranks(
+        tmp_path / "said", 2, "trainer.__main__", config, f"store={stocked}", "training.max_steps=4000"
+    )
     wait_until(lambda: steps_recorded(stocked) >= 2 or any(rank.status() is not None for rank in running))
     running[1].send(signal.SIGKILL)
     ended = [rank.wait() for rank in running]
     assert [rank.status for rank in ended] == [EXIT_PREEMPTED, -signal.SIGKILL], ended
-    assert f"[rank 0] RankLost: rank 1 of 2 ({socket.gethostname()}) is lost: the process was killed, or" in ended[0].stderr
+    assert (
+        f"[rank 0] RankLost: rank 1 of 2 ({socket.gethostname()}) is lost: the process was killed, or"
+        in ended[0].stderr
+    )
     assert "Traceback" not in ended[0].stderr
 
 
 @pytest.mark.slow
-def test_an_error_of_one_rank_is_told_by_the_others_who_end_as_it_does(stocked: Path, config: Path, tmp_path: Path) -> None:
+def test_an_error_of_one_rank_is_told_by_the_others_who_end_as_it_does(
+    stocked: Path, config: Path, tmp_path: Path
+) -> None:
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     running = [
         start_warm(
             tmp_path / str(rank), "trainer.__main__", config, f"store={stocked}",
-            env={**common, "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank), "HEADRACE_PATIENCE": patience},
+            env={**common, "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank),
+            "HEADRACE_PATIENCE": patience},
         )
         for rank, patience in enumerate(["60", "sixty"])
     ]  # fmt: skip
     ended = [rank.wait() for rank in running]
     assert [rank.status for rank in ended] == [EXIT_BAD_INPUT] * 2, ended
     assert "[rank 1] ConfigError: HEADRACE_PATIENCE is 'sixty'" in ended[1].stderr
-    assert "rank 1 of 2" in ended[0].stderr and "ended with ConfigError: HEADRACE_PATIENCE is 'sixty'" in ended[0].stderr
+    assert (
+        "rank 1 of 2" in ended[0].stderr and "ended with ConfigError: HEADRACE_PATIENCE is 'sixty'" in ended[0].stderr
+    )
     assert "Traceback" not in ended[0].stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "status"), [("by a mistake in a program", 1), ("by bad input", EXIT_BAD_INPUT), ("by what passes", EXIT_PREEMPTED)]
+    ("how", "status"),
+    [("by a mistake in a program", 1), ("by bad input", EXIT_BAD_INPUT), ("by what passes", EXIT_PREEMPTED)],
 )
 def test_where_the_first_rank_fails_the_others_end_as_it_does(how: str, status: int, tmp_path: Path) -> None:
     ended = [rank.wait() for rank in start_ranks(tmp_path, 2, "tests.trainer.training.failing_first", how)]

@@ -1,4 +1,6 @@
-"""What goes wrong while training goes on: saves that fail, gradients that are not finite; and runs forked from others."""
+"""What goes wrong while training goes on: saves that fail, gradients that are not finite; and runs forked from
+others.
+"""
 
 import errno
 import json
@@ -166,7 +168,9 @@ def test_too_many_in_a_row_go_back_to_the_last_commit_past_that_data_and_then_st
     monkeypatch.setattr(divergence, "MAX_SKIPS", 1)
     poisoned["training__save_every"] = 2
     store = tmp_path / "store"
-    job = finetune_job(pairs, store, pretrained, **poisoned, training__epochs=6, run="bad", training__learning_rate=1e-4)
+    job = finetune_job(
+        pairs, store, pretrained, **poisoned, training__epochs=6, run="bad", training__learning_rate=1e-4
+    )
     with pytest.raises(RunError, match=r"training has diverged: after step \d+ .* \(samples \d+ to \d+\)"):
         train(job, silent())
     went_back = records(store, "rollback", "runs/bad")
@@ -230,11 +234,20 @@ def test_asked_to_stop_in_its_last_step_it_leaves_the_publishing_to_the_next_sta
 
 
 def test_divergence_before_any_checkpoint_is_an_error_that_says_so(
-    pairs: Path, pretrained: Path, tmp_path: Path, poisoned: dict[str, Any], runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+    pairs: Path,
+    pretrained: Path,
+    tmp_path: Path,
+    poisoned: dict[str, Any],
+    runtime: Runtime,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(divergence, "MAX_SKIPS", 1)
-    job = finetune_job(pairs, tmp_path / "store", pretrained, **{**poisoned, "training__save_every": None}, training__epochs=1)
-    with pytest.raises(RunError, match="diverged before its first checkpoint: the gradients of 1 batches were not finite"):
+    job = finetune_job(
+        pairs, tmp_path / "store", pretrained, **{**poisoned, "training__save_every": None}, training__epochs=1
+    )
+    with pytest.raises(
+        RunError, match="diverged before its first checkpoint: the gradients of 1 batches were not finite"
+    ):
         train(job, silent())
 
 
@@ -261,7 +274,9 @@ def test_a_run_is_forked_with_other_settings_from_the_weights_of_its_newest_chec
     shutil.rmtree(stocked / first.key)
     shutil.rmtree(stocked / fork.key / "final")
     caplog.clear()
-    assert train(small_job(raw, stocked, **changed, resume="fork"), silent()).key == fork.key, "it needs the other no more"
+    assert train(small_job(raw, stocked, **changed, resume="fork"), silent()).key == fork.key, (
+        "it needs the other no more"
+    )
     assert f"continuing from {stocked}/{fork.key}/checkpoints/step-00000008" in caplog.text
     with pytest.raises(RunError, match=r"there is no .*/runs/one to fork from; name another `run`"):
         train(small_job(raw, stocked, run="one", training__seed=7, resume="fork"), silent())

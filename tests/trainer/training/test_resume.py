@@ -46,7 +46,9 @@ def config(values: dict[str, Any], tmp_path: Path) -> Path:
 
 
 def reached(store: Path, step: int, delay: float = 0.0) -> Callable[[], bool]:
-    """Whether a run has recorded a step; says so after a further delay, so that a kill falls between records as well."""
+    """Whether a run has recorded a step; says so after a further delay, so that a kill falls between records as
+    well.
+    """
 
     def look() -> bool:
         if steps_recorded(store) < step:

@@ -35,7 +35,9 @@ class Keeper:
         options = ModelConfig(config={**SMALL_MODEL, "n_layer": 1, "n_embd": 8})
         config = resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=9), 8)
         self.model = build_model(options, config, 0)
-        self.saver = Saver(store, RUN, self.model, [], "0123456789abcdef", keep_last, ended=ended, keep_epochs=keep_epochs)
+        self.saver = Saver(
+            store, RUN, self.model, [], "0123456789abcdef", keep_last, ended=ended, keep_epochs=keep_epochs
+        )
         self.state = TrainState()
 
     def save(self, step: int, loss: float | None = None, epoch: int | None = None) -> None:

@@ -108,7 +108,9 @@ def test_records_that_are_missing_are_told_by_their_numbers_also_after_a_resume(
     assert "line 3" in caplog.text and "records are missing, before record 5" in caplog.text
 
 
-def test_records_in_another_order_or_twice_are_read_in_theirs(empty_store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_records_in_another_order_or_twice_are_read_in_theirs(
+    empty_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     write(empty_store, 0, 1, 2, 3)
     key = f"{RUN}/metrics.jsonl"
     lines = empty_store.read_bytes(key).splitlines(keepends=True)
@@ -163,7 +165,9 @@ def test_records_that_are_missing_before_the_step_of_a_resume_are_told_from_then
         assert (f"{key}: records are missing, before record {kept + 2}" in caplog.text) == (kept < 3)
 
 
-def test_what_is_missing_of_the_step_of_a_resume_itself_is_told(empty_store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_missing_of_the_step_of_a_resume_itself_is_told(
+    empty_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     key = f"{RUN}/metrics.jsonl"
     with RunLog(empty_store, RUN, 0) as log:
         for kind in ("train", "evaluation", "save", "checkpoint"):
@@ -194,14 +198,23 @@ def test_a_last_record_without_its_end_of_line_is_whole_and_one_cut_short_is_not
     assert caplog.text == ""
 
 
-def test_tensorboard_shows_what_the_records_say_after_a_resume(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_shows_what_the_records_say_after_a_resume(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Its files are read in the order of their names, which begin with the second of their making.
-    monkeypatch.setattr("tensorboard.summary.writer.event_file_writer.time.time", itertools.count(1_800_000_000).__next__)
+    monkeypatch.setattr(
+        "tensorboard.summary.writer.event_file_writer.time.time", itertools.count(1_800_000_000).__next__
+    )
     write(empty_store, 0, 0, 1, 2, 3)
     write(empty_store, 0, 0, 1, 2)
     write(empty_store, 1, 2, 3)
     events = EventAccumulator(str(empty_store.fetch(f"{RUN}/tensorboard"))).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 3.0)]
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [
+        (0, 0.0),
+        (1, 1.0),
+        (2, 2.0),
+        (3, 3.0),
+    ]
 
 
 def test_nothing_is_missing_in_tensorboard_at_the_end_of_a_run_in_a_bucket(

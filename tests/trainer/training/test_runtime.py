@@ -55,7 +55,9 @@ def test_the_precision_is_that_of_the_job(precision: str) -> None:
 
 
 @pytest.mark.parametrize(("capability", "refused"), [(7, True), (8, False)])
-def test_a_gpu_that_only_emulates_bf16_is_refused_it(capability: int, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_only_emulates_bf16_is_refused_it(
+    capability: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -69,7 +71,9 @@ def test_a_gpu_that_only_emulates_bf16_is_refused_it(capability: int, refused: b
 BF16 = {"ACCELERATE_MIXED_PRECISION": "bf16"}
 
 
-def test_a_launcher_with_another_precision_than_the_job_chooses_is_refused(raw: Path, stocked: Path, tmp_path: Path) -> None:
+def test_a_launcher_with_another_precision_than_the_job_chooses_is_refused(
+    raw: Path, stocked: Path, tmp_path: Path
+) -> None:
     config = write_config(tmp_path / "job.yaml", small_values(raw, stocked, training__precision="fp32"))
     message = message_of(start_warm(tmp_path / "said", "trainer.__main__", config, env=BF16).wait())
     assert message.startswith("ConfigError: accelerate's configuration says mixed precision 'bf16'")

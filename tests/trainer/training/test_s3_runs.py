@@ -42,7 +42,9 @@ def run_ended_once(
     """Run a job, kill it or ask it to stop after a commit of at least this step, and finish it on another machine."""
 
     def start(number: int) -> Running:
-        return start_warm(folder / f"said-{number}", "trainer.__main__", config, env=elsewhere(folder / str(number), server))
+        return start_warm(
+            folder / f"said-{number}", "trainer.__main__", config, env=elsewhere(folder / str(number), server)
+        )
 
     def committed() -> bool:
         runs = store.names("runs")
@@ -110,9 +112,9 @@ def test_a_bad_network_changes_nothing(raw: Path, finished: Finished, s3: S3Serv
     values = small_values(raw, url, **{**LONG, "training__save_every": 16})
     with faulty(s3.address, share=0.1, latency=0.05) as (address, faults):
         env = {**elsewhere(tmp_path / "machine", s3), "AWS_ENDPOINT_URL": address}
-        ended = start_warm(tmp_path / "said", "trainer.__main__", write_config(tmp_path / "job.yaml", values), env=env).wait(
-            240
-        )
+        ended = start_warm(
+            tmp_path / "said", "trainer.__main__", write_config(tmp_path / "job.yaml", values), env=env
+        ).wait(240)
     assert ended.status == 0, ended
     assert final_on(Store(url)) == final_bytes(finished.store)
     assert all(faults.counts[kind] for kind in KINDS), faults.counts

@@ -1,4 +1,6 @@
-"""What else is done with runs of models that are divided among ranks: stopped, rolled back, forked, fine-tuned, begun."""
+"""What else is done with runs of models that are divided among ranks: stopped, rolled back, forked, fine-tuned,
+begun.
+"""
 
 import json
 import signal
@@ -14,7 +16,18 @@ from tests.processes import wait_until
 from tests.support import curve, only_run, records, small_job, small_values, steps_recorded, write_config
 from tests.trainer.conftest import OFTEN
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
-from tests.trainer.training.sharded_runs import FSDP, LLAMA, SHORT, WHOLE, apart, copied, cut_back, final_weights, finish, start
+from tests.trainer.training.sharded_runs import (
+    FSDP,
+    LLAMA,
+    SHORT,
+    WHOLE,
+    apart,
+    copied,
+    cut_back,
+    final_weights,
+    finish,
+    start,
+)
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
@@ -48,7 +61,9 @@ def weights(store: Path, run: str) -> dict[str, torch.Tensor]:
 def test_ranks_that_are_asked_to_stop_save_their_parts_and_continue_exactly(
     raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path
 ) -> None:
-    values = small_values(raw, Path("unset"), training__max_steps=40, training__sharding="fsdp", training__evaluate_every=5)
+    values = small_values(
+        raw, Path("unset"), training__max_steps=40, training__sharding="fsdp", training__evaluate_every=5
+    )
     config = write_config(tmp_path / "job.yaml", values)
     stopped, undisturbed = (copied(prepared[0], tmp_path / name) for name in ("stopped", "undisturbed"))
     running = start(tmp_path / "said", 2, config, f"store={stopped}")

@@ -1,4 +1,6 @@
-"""Models that are divided among ranks: trained as whole ones are, with checkpoints that any number of ranks continues."""
+"""Models that are divided among ranks: trained as whole ones are, with checkpoints that any number of ranks
+continues.
+"""
 
 import json
 import shutil
@@ -53,7 +55,8 @@ from trainer.store.names import EVALUATION, FINAL
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ORDER = 2e-6
-"""Of weights, absolute, after 4 steps on as many ranks: DDP divides a gradient by the ranks before it sums, FSDP after."""
+"""Of weights, absolute, after 4 steps on as many ranks: DDP divides a gradient by the ranks before it sums, FSDP after.
+"""
 
 RANKS = 1e-5
 """The same on another number of ranks: float32 sums of other shares of each batch, carried through AdamW."""
@@ -249,7 +252,15 @@ def test_a_rank_that_waits_for_its_disk_in_a_save_says_so(config: Path, sharded:
     ),
 )
 def test_a_rank_killed_while_a_step_is_saved_anew_leaves_a_whole_checkpoint_of_that_step(
-    config: Path, sharded: Path, whole: Path, tmp_path: Path, origin: str, ranks: int, killed: int, when: str, point: str
+    config: Path,
+    sharded: Path,
+    whole: Path,
+    tmp_path: Path,
+    origin: str,
+    ranks: int,
+    killed: int,
+    when: str,
+    point: str,
 ) -> None:
     store = copied({"sharded": sharded, "whole": whole}[origin], tmp_path / "store")
     run = cut_back(store)
@@ -347,7 +358,8 @@ def test_compiled_blocks_are_trained_as_plain_ones(config: Path, sharded: Path, 
 MIXED: dict[str, dict[str, Any]] = {
     "mamba": {"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     "mamba2": {
-        "model_type": "mamba2", "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "num_heads": 4, "head_dim": 16,
+        "model_type": "mamba2", "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "num_heads": 4,
+        "head_dim": 16,
         "n_groups": 1,
     },
     "minimax": {**LLAMA, "model_type": "minimax", "num_key_value_heads": 2, "num_local_experts": 2, "block_size": 8},
@@ -355,7 +367,8 @@ MIXED: dict[str, dict[str, Any]] = {
 """Models that keep some of what they compute in float32."""
 
 JAMBA: dict[str, Any] = {
-    **LLAMA, "model_type": "jamba", "num_key_value_heads": 2, "num_experts": 2, "mamba_d_state": 4, "attn_layer_period": 2,
+    **LLAMA, "model_type": "jamba", "num_key_value_heads": 2, "num_experts": 2, "mamba_d_state": 4,
+    "attn_layer_period": 2,
     "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
 }  # fmt: skip
 """Layers of two classes."""

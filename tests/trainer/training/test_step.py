@@ -56,7 +56,9 @@ def take_step(
     optimizer = runtime.accelerator.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
     schedule = get_scheduler("constant", optimizer)
     batch = Batch(
-        [{"input_ids": part} for part in windows_BT.split(micro_batch)], windows_BT.shape[0] * (windows_BT.shape[1] - 1), 64
+        [{"input_ids": part} for part in windows_BT.split(micro_batch)],
+        windows_BT.shape[0] * (windows_BT.shape[1] - 1),
+        64,
     )
     outcome = train_step(CausalLMLoss(model), optimizer, schedule, batch, max_norm, runtime)
     return outcome, {name: before[name] - p.detach() for name, p in model.named_parameters()}
@@ -143,7 +145,9 @@ def test_weight_decay_spares_recurrences_biases_and_norms_that_are_no_vectors(
 def test_a_parameter_that_its_model_marks_is_spared() -> None:
     model = torch.nn.Linear(3, 3, bias=False)
     model.weight._no_weight_decay = True  # type: ignore[assignment]
-    assert [group["weight_decay"] for group in make_optimizer(model, settings()).param_groups if group["params"]] == [0.0]
+    assert [group["weight_decay"] for group in make_optimizer(model, settings()).param_groups if group["params"]] == [
+        0.0
+    ]
 
 
 @pytest.mark.parametrize("micro_batch", [1, 3, 4])

@@ -21,7 +21,9 @@ UNSAID, ONE, TWO = {"OMP_NUM_THREADS": ""}, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_
 
 
 class Place:
-    """A store with the data, and a small job there that is trained by processes on other numbers of threads and cores."""
+    """A store with the data, and a small job there that is trained by processes on other numbers of threads and
+    cores.
+    """
 
     def __init__(self, raw: Path, prepared: Path, folder: Path) -> None:
         self.store, self._said = Path(shutil.copytree(prepared, folder / "store")), folder / "said"
@@ -97,7 +99,9 @@ def test_where_the_threads_cannot_be_kept_a_warning_names_both_numbers(
 
 
 @pytest.mark.parametrize(("said", "expected"), [("", None), ("3", 3), ("4,2", 4)])
-def test_the_threads_are_those_that_are_asked_for(said: str, expected: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_threads_are_those_that_are_asked_for(
+    said: str, expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", said)
     assert threads_asked_for() == expected
 
@@ -105,11 +109,15 @@ def test_the_threads_are_those_that_are_asked_for(said: str, expected: int | Non
 @pytest.mark.parametrize("said", ["many", "0", "-1", "1.5"])
 def test_what_is_no_number_of_threads_is_refused(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", said)
-    with pytest.raises(ConfigError, match=f"the environment variable OMP_NUM_THREADS is '{said}', not a number of threads"):
+    with pytest.raises(
+        ConfigError, match=f"the environment variable OMP_NUM_THREADS is '{said}', not a number of threads"
+    ):
         threads_asked_for()
 
 
-@pytest.mark.parametrize(("given", "expected"), [({}, None), ({"OMP_NUM_THREADS": "1"}, 1)], ids=["by torchrun", "by somebody"])
+@pytest.mark.parametrize(
+    ("given", "expected"), [({}, None), ({"OMP_NUM_THREADS": "1"}, 1)], ids=["by torchrun", "by somebody"]
+)
 def test_what_a_launcher_sets_by_itself_nobody_asked_for(given: dict[str, str], expected: int | None) -> None:
     look = "import os; from trainer.common.process import threads_asked_for as f; os.write(1, f'{f()} '.encode())"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]

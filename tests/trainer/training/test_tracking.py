@@ -1,4 +1,6 @@
-"""Trackers: shown the figures of a run, under one name however often it continues, and no reason for training to end."""
+"""Trackers: shown the figures of a run, under one name however often it continues, and no reason for training to
+end.
+"""
 
 import io
 import logging
@@ -66,7 +68,9 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, Kept]:
     return made
 
 
-def test_trackers_are_shown_the_curves_and_the_hyperparameters(kept: dict[str, Kept], caplog: pytest.LogCaptureFixture) -> None:
+def test_trackers_are_shown_the_curves_and_the_hyperparameters(
+    kept: dict[str, Kept], caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING), Trackers(["mlflow", "wandb"], "job", "job-1", JOB) as trackers:
         for step in (1, 2, 3):
             trackers.show("train", step, {"loss": 3.0 - step, "attempts": step})
@@ -124,7 +128,11 @@ def test_training_shows_a_tracker_what_it_records_and_is_the_same_run_without(
     cpu_runtime()
     run = train(job, silent(), data).key
     (named, settings, *shown, end) = kept["wandb"].told
-    assert named == ("tiny", run.removeprefix("runs/")) and settings["training.learning_rate"] == 1e-3 and end == "finished"
+    assert (
+        named == ("tiny", run.removeprefix("runs/"))
+        and settings["training.learning_rate"] == 1e-3
+        and end == "finished"
+    )
     losses = [(step, values["train/loss"]) for step, values in shown if "train/loss" in values]
     assert losses == [(record["step"], record["loss"]) for record in records(stocked, "train")]
     assert identify(job, data) == identify(small_job(raw, stocked), data)
@@ -172,7 +180,9 @@ def test_mlflow_goes_on_with_a_run_where_it_stood(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.deep
-def test_wandb_keeps_a_run_here_under_its_name_each_time_it_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_keeps_a_run_here_under_its_name_each_time_it_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.delenv("WANDB_MODE", raising=False)
     cpu_runtime()

@@ -84,7 +84,9 @@ def test_a_plan_that_is_not_the_expected_one_is_refused(raw: Path, stocked: Path
         train(job, silent(), data, plan.model_copy(update={"steps_per_epoch": 1}))
 
 
-def test_the_first_loss_is_that_of_the_new_model_on_the_first_batch(raw: Path, stocked: Path, data: PreparedData) -> None:
+def test_the_first_loss_is_that_of_the_new_model_on_the_first_batch(
+    raw: Path, stocked: Path, data: PreparedData
+) -> None:
     train_here(raw, stocked, data, **PLAIN, training__micro_batch=2)
     job, store = small_job(raw, stocked, **PLAIN), Store(str(stocked))
     plan = make_plan(job.training, shard_manifests(store, data), 1)
@@ -107,7 +109,9 @@ def test_a_record_is_the_mean_of_the_steps_since_the_one_before(
     train_here(raw, grouped, prepared[1], training__max_steps=7, training__log_every=3)
     losses = [loss for _, loss, _, _ in curve(each)]
     means = [(3, sum(losses[:3]) / 3), (6, sum(losses[3:6]) / 3), (7, losses[6])]
-    assert [(step, loss) for step, loss, _, _ in curve(grouped)] == [(step, pytest.approx(mean)) for step, mean in means]
+    assert [(step, loss) for step, loss, _, _ in curve(grouped)] == [
+        (step, pytest.approx(mean)) for step, mean in means
+    ]
     assert [r["attempts"] for r in records(grouped, "train")] == [3, 6, 7]
     assert final_bytes(each) == final_bytes(grouped), "watching changes nothing"
 
@@ -133,7 +137,9 @@ def test_a_warm_up_between_two_records_is_in_the_report(raw: Path, stocked: Path
     assert axes[0].count("<use") >= len(rates), "each point is marked"
 
 
-def test_epochs_set_the_number_of_steps_and_keep_a_checkpoint_each(raw: Path, stocked: Path, data: PreparedData) -> None:
+def test_epochs_set_the_number_of_steps_and_keep_a_checkpoint_each(
+    raw: Path, stocked: Path, data: PreparedData
+) -> None:
     changes = {"training__max_steps": None, "training__epochs": 2, "training__global_batch": 64}
     run = train_here(raw, stocked, data, **changes)
     plan = json.loads((stocked / run / "plan.json").read_text())

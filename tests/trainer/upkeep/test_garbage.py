@@ -1,4 +1,6 @@
-"""What nothing reaches is found and removed; what runs, champions and pins reach stays, and so does what is young or used."""
+"""What nothing reaches is found and removed; what runs, champions and pins reach stays, and so does what is young or
+used.
+"""
 
 import errno
 import os
@@ -52,7 +54,9 @@ UNREACHED = [f"encoded/lost-{OLD}", f"shards/lost-{OLD}", f"tokenizers/alone-{OL
 def full(any_store: Store) -> Store:
     """A store with what runs reach in every way, and four artifacts that nothing reaches."""
     add_run(any_store, "pretrained", add_superseded(any_store, "used"))
-    add_run(any_store, "tuned", add_encoded(any_store, "used"), start={"origin": "store", "key": "runs/pretrained/final"})
+    add_run(
+        any_store, "tuned", add_encoded(any_store, "used"), start={"origin": "store", "key": "runs/pretrained/final"}
+    )
     measured = {"checkpoint": "runs/pretrained/checkpoint-best", "shards": [add_superseded(any_store, "measured")]}
     write_sealed(any_store, "evaluations/checkpoint-best-1.json", measured)
     add_run(any_store, "other", add_superseded(any_store, "other"))
@@ -88,7 +92,9 @@ def test_runs_go_only_if_they_are_old_and_neither_needed_nor_at_work(any_store: 
     lost = add_run(any_store, "lost-base", add_encoded(any_store, "lost"))
     add_run(any_store, "a-lost-fork", add_encoded(any_store, "fork"), fork={**fork, "run": lost}, final=False)
     write_sealed(
-        any_store, "evaluations/lost-1.json", {"checkpoint": f"{lost}/final", "shards": [add_superseded(any_store, "eval")]}
+        any_store,
+        "evaluations/lost-1.json",
+        {"checkpoint": f"{lost}/final", "shards": [add_superseded(any_store, "eval")]},
     )
     for name in ("first", "second", "rolled-back"):
         promote(any_store, "lm", f"runs/{name}", {}, "why")
@@ -207,7 +213,9 @@ def test_where_it_is_not_known_what_is_needed_nothing_is_removed(
 def test_a_damaged_evaluation_is_to_be_made_again_and_no_run_is_to_be_deleted_for_it(empty_store: Store) -> None:
     run = add_run(empty_store, "a", add_superseded(empty_store, "code"))
     empty_store.write_bytes(f"{run}/eval.json", b"[]")
-    with pytest.raises(RunError, match=r"eval\.json is damaged: .*; run the evaluation again, which measures the model anew$"):
+    with pytest.raises(
+        RunError, match=r"eval\.json is damaged: .*; run the evaluation again, which measures the model anew$"
+    ):
         found(empty_store)
 
 

@@ -31,7 +31,8 @@ UNCOMMITTED = [
 ]  # fmt: skip
 KEPT = [
     "shards/code-0/manifest.json", "shards/code-0/shard-00000.bin", "runs/a/checkpoints/step-00000002/manifest.json",
-    "runs/a/checkpoints/step-00000002/model.safetensors", "runs/a/checkpoints/damaged-step-00000001-0/model.safetensors",
+    "runs/a/checkpoints/step-00000002/model.safetensors",
+    "runs/a/checkpoints/damaged-step-00000001-0/model.safetensors",
     "runs/a/metrics.jsonl", "runs/a/config.json", ".staging/host_kernel_0123456789ab.lock",
 ]  # fmt: skip
 

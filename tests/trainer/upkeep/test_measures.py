@@ -69,7 +69,9 @@ def test_a_pin_keeps_decisions_with_what_they_were_made_from(measured: Store) ->
 
 
 def test_of_a_unit_the_newest_measures_stay_and_the_young(empty_store: Store) -> None:
-    add_run(empty_store, "a", add_shards(empty_store, "one", decisions=add_decisions(empty_store, "text", measures=[USED])))
+    add_run(
+        empty_store, "a", add_shards(empty_store, "one", decisions=add_decisions(empty_store, "text", measures=[USED]))
+    )
     ages = {"00000-00002-b": 30, "00000-00002-a": 20, "00000-00002-c": 40, "00001-00002-a": 50, "00001-00002-d": 60}
     for name, days in ages.items():
         write_of_age(empty_store, f"{USED}/{name}.npz", days)
@@ -93,7 +95,9 @@ def test_while_it_is_not_known_what_decisions_need_all_measures_stay(measured: S
     assert len(measures(measured)) == 6
 
 
-def test_a_file_that_cannot_be_removed_stops_no_other_removal(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_removed_stops_no_other_removal(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for key in (f"{USED}/00000-00001-a.npz", f"{PAIRS}/looked-at.npz"):
         empty_store.write_bytes(key, b"rows")
     delete = LocalFiles.delete

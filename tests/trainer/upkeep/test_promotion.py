@@ -137,7 +137,8 @@ def test_promotions_and_rollbacks_keep_their_history(any_store: Store) -> None:
     promote(any_store, "lm", "runs/c", {"loss": 1.0}, "mended")
     assert roll_back(any_store, "lm", "broke again").run == "runs/a", "what was rolled back is not come back to"
     assert [(move.action, move.run) for move in moves(any_store, "lm")] == [
-        ("promote", "runs/a"), ("promote", "runs/b"), ("promote", "runs/c"), ("roll back", "runs/b"), ("roll back", "runs/a"),
+        ("promote", "runs/a"), ("promote", "runs/b"), ("promote", "runs/c"), ("roll back", "runs/b"),
+        ("roll back", "runs/a"),
         ("promote", "runs/c"), ("roll back", "runs/a"),
     ]  # fmt: skip
     assert find_model(any_store, "models/lm/champion").key == f"runs/a/{FINAL}"
@@ -200,7 +201,9 @@ def finish_use(store: Store, run: str, use: str) -> str:
     values = {"fingerprint": name_of(identity), "identity": identity, "fork": None, "start": None}
     data = {"tokenizer": {"key": "tokenizers/x"}, "shards": []}
     write_sealed(
-        store, f"runs/{run}/{CONFIG}", {**values, "job": {}, "data": data, **{k: said[k] for k in said if k != "classes"}}
+        store,
+        f"runs/{run}/{CONFIG}",
+        {**values, "job": {}, "data": data, **{k: said[k] for k in said if k != "classes"}},
     )
     with store.staging() as folder:
         labels = {str(number): name for number, name in enumerate(said.get("classes", ["LABEL_0", "LABEL_1"]))}
@@ -224,7 +227,9 @@ def test_a_champion_is_replaced_by_a_model_for_the_same_use_alone(empty_store: S
             assert find_rival(empty_store, gate(**values), run, None) is None, "which is not measured in vain"
     if old != new:
         for refused in (check_promotion, lambda *what: promote(*what, {}, "by hand")):
-            with pytest.raises(RunError, match=r"new is for another use .* than the champion runs/old .*give another_use=true"):
+            with pytest.raises(
+                RunError, match=r"new is for another use .* than the champion runs/old .*give another_use=true"
+            ):
                 refused(empty_store, "lm", run)
         check_promotion(empty_store, "lm", run, another_use=True)
         promote(empty_store, "lm", run, {}, "it is meant", another_use=True)

@@ -1,4 +1,6 @@
-"""Removal while others work in the same store: at each instant either they are seen, or they see what is being removed."""
+"""Removal while others work in the same store: at each instant either they are seen, or they see what is being
+removed.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +30,9 @@ ROOTS: dict[str, Callable[[Store], object]] = {
 
 @pytest.fixture
 def around_last_look(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Callable[[], object]], None]]:
-    """Do something once: right before or after the first last look at what stays, or after the first deletion that follows."""
+    """Do something once: right before or after the first last look at what stays, or after the first deletion that
+    follows.
+    """
 
     def inject(when: str, begin: Callable[[], object]) -> None:
         find, delete, to_come = garbage.find_roots, Store.delete, ["before", "after", "half way"]
@@ -88,7 +92,9 @@ def test_a_run_that_became_needed_before_its_removal_began_stays(empty_store: St
     assert empty_store.exists("runs/x/final/manifest.json")
 
 
-def test_a_promotion_that_ends_during_the_last_look_is_seen(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_promotion_that_ends_during_the_last_look_is_seen(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add_run(empty_store, "x", add_encoded(empty_store, "x"))
     promote(empty_store, "lm", "runs/x", {}, "why")
     champion, names, hold = empty_store.read_bytes(key_of("lm")), Store.names, holding(empty_store, "runs/x")
@@ -183,7 +189,9 @@ def test_a_deletion_that_is_carried_out_and_reported_as_failed_loses_no_manifest
     assert keys(found(any_store)) == [key]
 
 
-def test_a_last_look_asks_only_for_what_may_reach_the_thing(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_last_look_asks_only_for_what_may_reach_the_thing(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for corpus in ("code", "docs"):
         add_superseded(empty_store, corpus)
     for name in ("a-lost", "lost"):

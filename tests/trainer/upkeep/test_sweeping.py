@@ -91,7 +91,9 @@ store.check_writable()
 
 
 @contextmanager
-def running(program: str, url: str, cache: Path, host: str = "", pid: int | str = "") -> Iterator[subprocess.Popen[str]]:
+def running(
+    program: str, url: str, cache: Path, host: str = "", pid: int | str = ""
+) -> Iterator[subprocess.Popen[str]]:
     """A process that has come to where it stays; it may think that it has another host name or process number."""
     command = [sys.executable, "-c", program, url, str(cache), host, str(pid)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -143,7 +145,9 @@ def test_sweeping_keeps_what_a_living_process_holds_whatever_its_container(
 
 
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="needs waitid")
-def test_sweeping_removes_what_processes_left_that_ended_without_being_waited_for(empty_store: Store, tmp_path: Path) -> None:
+def test_sweeping_removes_what_processes_left_that_ended_without_being_waited_for(
+    empty_store: Store, tmp_path: Path
+) -> None:
     with running(HOLDS, empty_store.url, tmp_path / "cache") as process:
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -151,7 +155,9 @@ def test_sweeping_removes_what_processes_left_that_ended_without_being_waited_fo
         assert leftovers(Path(empty_store.url)) == []
 
 
-def test_what_a_killed_process_had_fetched_makes_room_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_process_had_fetched_makes_room_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = tmp_path / "cache"
     monkeypatch.setenv("HEADRACE_CACHE", str(cache))
     with running(FETCHES, "memory://sweeping", cache, "another-container") as process:

@@ -1,4 +1,6 @@
-"""Instruction tuning: packed windows against conversations by themselves, the loop against a plain one, and what comes out."""
+"""Instruction tuning: packed windows against conversations by themselves, the loop against a plain one, and what comes
+out.
+"""
 
 import json
 import math
@@ -92,7 +94,9 @@ def test_the_targets_of_an_epoch_are_the_assistants_tokens(chats: Path, model: P
     batches = epoch_of(work)
     labels = [inputs["labels"] for batch in batches for inputs in batch.micro_batches]
     assert (
-        sum(int((each != -100).sum()) for each in labels) == sum(batch.targets for batch in batches) == work.plan.answer_tokens
+        sum(int((each != -100).sum()) for each in labels)
+        == sum(batch.targets for batch in batches)
+        == work.plan.answer_tokens
     )
     tokenizer = AutoTokenizer.from_pretrained(str(work.files[0].parent))
     told = []
@@ -165,7 +169,12 @@ def plain_losses(work: Chat, chats: Path, model: Path, steps: int) -> list[float
 def test_the_losses_are_those_of_a_plain_loop_of_transformers(
     chats: Path, model: Path, tmp_path: Path, runtime: Runtime
 ) -> None:
-    changes = {"training__global_batch": 2, "training__micro_batch": 1, "training__max_steps": 20, "training__epochs": None}
+    changes = {
+        "training__global_batch": 2,
+        "training__micro_batch": 1,
+        "training__max_steps": 20,
+        "training__epochs": None,
+    }
     job = chat_job(chats, tmp_path / "store", model, **changes)
     train(job, silent())
     work = Chat(job, Store(job.store), encode_conversations(job, silent()).key, 1)
@@ -276,7 +285,9 @@ def test_a_run_that_is_killed_twice_ends_with_the_same_bytes(
 @pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["none", "fsdp"])
-def test_two_ranks_compute_what_one_does(tuned: Finished, chats: Path, model: Path, tmp_path: Path, sharding: str) -> None:
+def test_two_ranks_compute_what_one_does(
+    tuned: Finished, chats: Path, model: Path, tmp_path: Path, sharding: str
+) -> None:
     store = tmp_path / "store"
     changes = {**OFTEN, "training__sharding": sharding, "run": "two"}
     config = write_config(tmp_path / "job.yaml", chat_values(chats, store, model, **changes))

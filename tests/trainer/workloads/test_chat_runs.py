@@ -93,7 +93,9 @@ def test_bits_a_byte_of_answers_are_compared_between_tokenizers_that_keep_their_
 ) -> None:
     def basis(tokenizer: Tokenizer, **settings: Any) -> ExamplesBasis:
         folder = Path(shutil.copytree(model, tmp_path / "models" / str(next(numbers))))
-        made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="[SEP]", additional_special_tokens=[START, END])
+        made = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, eos_token="[SEP]", additional_special_tokens=[START, END]
+        )
         made.chat_template = CHATML
         made.save_pretrained(folder)
         job = chat_job(chats, tmp_path / "store", folder, **settings)
@@ -121,7 +123,9 @@ def test_directly_after_a_run_everything_is_reused_and_another_test_file_has_it_
     assert [stage.verdict for stage in longer] == ["reused", "made", "depends", "depends"]
 
 
-def test_it_is_compared_listed_traced_and_promoted(tuned: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_compared_listed_traced_and_promoted(
+    tuned: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = Path(shutil.copytree(tuned.store, tmp_path / "store"))
     name = tuned.run.removeprefix("runs/")
     assert compare.main([str(store), "--list"]) == 0
@@ -189,7 +193,9 @@ def test_what_is_too_long_is_counted_and_left_out_without_an_answer(
     counts = found.details["splits"]["train"]
     assert (counts["truncated"], counts["unanswered"], counts["examples"]) == (2, 1, 4)
     assert counts["longest"] == 256 and len(found.splits["train"]) == 4
-    assert "train split: conversations that are longer than data.context and lose their end: 2; left out," in caplog.text
+    assert (
+        "train split: conversations that are longer than data.context and lose their end: 2; left out," in caplog.text
+    )
 
 
 def test_answers_that_the_template_leaves_unmarked_are_told(
@@ -227,7 +233,9 @@ def test_a_table_without_conversations_is_refused(chats: Path, model: Path, tmp_
         encode_conversations(job, silent())
 
 
-def test_an_empty_split_and_a_model_with_too_few_embeddings_are_refused(chats: Path, model: Path, tmp_path: Path) -> None:
+def test_an_empty_split_and_a_model_with_too_few_embeddings_are_refused(
+    chats: Path, model: Path, tmp_path: Path
+) -> None:
     job = chat_job(chats, tmp_path / "store", model, data__context=4)
     with pytest.raises(CorpusError, match=r"the train split is empty \(0 bad records, \d+ whose answers lie beyond"):
         encode_conversations(job, silent())

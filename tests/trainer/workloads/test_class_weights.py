@@ -34,7 +34,9 @@ def test_the_loss_of_a_global_batch_is_the_mean_that_torch_computes_whatever_the
     pairs: Path, pretrained: Path, tmp_path: Path, ranks: int, changes: dict[str, Any], weights: list[float] | None
 ) -> None:
     training = {f"training__{name}": value for name, value in changes.items()}
-    job = finetune_job(pairs, tmp_path / "store", pretrained, training__global_batch=12, training__micro_batch=2, **training)
+    job = finetune_job(
+        pairs, tmp_path / "store", pretrained, training__global_batch=12, training__micro_batch=2, **training
+    )
     work = Finetuning(job, Store(job.store), encode(job, silent()).key, ranks)
     model = work.load_model(None).eval()
     objective, batches = work.make_objective(model), [work.read_batch(0, rank) for rank in range(ranks)]
@@ -49,7 +51,9 @@ def test_the_loss_of_a_global_batch_is_the_mean_that_torch_computes_whatever_the
         model(**inputs).logits, labels, weight=by_class, label_smoothing=changes.get("label_smoothing", 0.0)
     )
     assert float(ours.detach()) == pytest.approx(theirs.item(), rel=1e-5)
-    assert not objective.state_dict().keys() - {f"model.{name}" for name in model.state_dict()}, "a checkpoint is as before"
+    assert not objective.state_dict().keys() - {f"model.{name}" for name in model.state_dict()}, (
+        "a checkpoint is as before"
+    )
 
 
 def test_balanced_weights_are_scikit_learns() -> None:
@@ -65,7 +69,9 @@ def test_a_class_that_is_not_named_counts_one_and_what_is_none_is_refused() -> N
         ConfigError, match="class_weights names 'goood', but the classes are 'bad', 'good'; did you mean 'good'"
     ):
         find_class_weights({"goood": 2.0}, ["bad", "good"], None)
-    with pytest.raises(ConfigError, match="class_weights is balanced, but nothing that is trained on has the class 'b'"):
+    with pytest.raises(
+        ConfigError, match="class_weights is balanced, but nothing that is trained on has the class 'b'"
+    ):
         find_class_weights("balanced", ["a", "b"], {"a": 3, "b": 0})
 
 
@@ -105,11 +111,14 @@ def test_they_name_the_run(pairs: Path, pretrained: Path, tmp_path: Path) -> Non
 
     plain, _ = identity()
     others = [
-        {"training__class_weights": "balanced"}, {"training__class_weights": WEIGHTS}, {"training__label_smoothing": 0.1},
+        {"training__class_weights": "balanced"}, {"training__class_weights": WEIGHTS},
+        {"training__label_smoothing": 0.1},
         {"training__class_weights": {"match": 2.5}},
     ]  # fmt: skip
     assert len({plain, *(identity(**each)[0] for each in others)}) == 5
-    assert identity(training__class_weights=WEIGHTS) == identity(training__class_weights=dict(reversed(WEIGHTS.items())))
+    assert identity(training__class_weights=WEIGHTS) == identity(
+        training__class_weights=dict(reversed(WEIGHTS.items()))
+    )
 
 
 def test_whole_numbers_name_classes_too() -> None:

@@ -72,7 +72,9 @@ def test_the_loss_is_the_one_that_transformers_computes_from_labels(
 def test_the_ranks_shares_together_are_the_batch_and_a_rank_without_examples_weighs_nothing(
     pairs: Path, pretrained: Path, tmp_path: Path, ranks: int
 ) -> None:
-    whole, divided = (workload(pairs, tmp_path / "store", pretrained, count, training__global_batch=4) for count in (1, ranks))
+    whole, divided = (
+        workload(pairs, tmp_path / "store", pretrained, count, training__global_batch=4) for count in (1, ranks)
+    )
     idle = 0
     for number in range(whole.plan.steps_per_epoch):
         expected = whole.read_batch(number, 0)
@@ -116,7 +118,9 @@ def test_padding_changes_nothing(pairs: Path, pretrained: Path, tmp_path: Path) 
     alone = read_inputs(split, np.array([order[0]]))
     assert together["input_ids"].shape[1] > alone["input_ids"].shape[1]
     with torch.no_grad():
-        a, b = (model(input_ids=i["input_ids"], attention_mask=i["attention_mask"]).logits[0] for i in (together, alone))
+        a, b = (
+            model(input_ids=i["input_ids"], attention_mask=i["attention_mask"]).logits[0] for i in (together, alone)
+        )
     torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
@@ -132,7 +136,9 @@ def test_the_final_model_predicts_in_transformers_with_the_class_names_as_its_fi
     predicted = lines(tuned.store / tuned.run / "predictions" / "test.jsonl")
     assert [line["id"] for line in predicted] == [row["id"] for row in rows]
     classify = pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")
-    said = classify([{"text": row["summary"], "text_pair": row["code"]} for row in rows], truncation=True, max_length=32)
+    said = classify(
+        [{"text": row["summary"], "text_pair": row["code"]} for row in rows], truncation=True, max_length=32
+    )
     assert [answer["label"] for answer in said] == [line["prediction"] for line in predicted]
     for answer, line in zip(said, predicted, strict=True):
         assert line["probabilities"][answer["label"]] == pytest.approx(answer["score"], abs=1e-4)
@@ -172,7 +178,9 @@ def _assert_figures(run: Path, validation: Path) -> None:
     assert found["classification"]["validation"]["confusion"] == confusion
 
 
-def test_damaged_predictions_are_written_again(tuned: Finished, runtime: Runtime, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_predictions_are_written_again(
+    tuned: Finished, runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
     job = _job_of(tuned)
     path = tuned.store / tuned.run / "predictions" / "test.jsonl"
     evaluate_run(job, tuned.run, silent())
@@ -188,7 +196,9 @@ def test_damaged_predictions_are_written_again(tuned: Finished, runtime: Runtime
     [
         {},
         pytest.param(
-            {"training__class_weights": "balanced", "training__label_smoothing": 0.1}, marks=pytest.mark.deep, id="weights"
+            {"training__class_weights": "balanced", "training__label_smoothing": 0.1},
+            marks=pytest.mark.deep,
+            id="weights",
         ),
     ],
 )
@@ -229,7 +239,9 @@ def test_accumulation_changes_nothing(pairs: Path, pretrained: Path, tmp_path: P
     for micro_batch in (None, 2):
         store = tmp_path / str(micro_batch)
         train(
-            finetune_job(pairs, store, model, training__micro_batch=micro_batch, training__max_steps=20, training__epochs=None),
+            finetune_job(
+                pairs, store, model, training__micro_batch=micro_batch, training__max_steps=20, training__epochs=None
+            ),
             silent(),
         )
         found.append(losses(store))
@@ -241,7 +253,8 @@ def test_a_new_head_is_said_once_and_follows_from_the_seed(
 ) -> None:
     caplog.set_level(logging.INFO)
     heads = [
-        workload(pairs, tmp_path / "store", pretrained, training__seed=seed).load_model(None).score.weight for seed in (1, 1, 2)
+        workload(pairs, tmp_path / "store", pretrained, training__seed=seed).load_model(None).score.weight
+        for seed in (1, 1, 2)
     ]
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2])
@@ -298,7 +311,10 @@ def test_training_ends_early_when_nothing_gets_better_and_the_best_becomes_final
         ({"evaluation__best_by": "bleu"}, "evaluation.best_by is 'bleu', but what is measured are loss, accuracy, f1"),
         ({"evaluation__metrics": ["pearsonr"]}, "pearsonr"),
         ({"evaluation__metrics": ["acuracy"]}, "acuracy"),
-        ({"training__schedule_options": {"num_cycle": 2}}, "training.schedule_options do not fit the schedule 'linear'"),
+        (
+            {"training__schedule_options": {"num_cycle": 2}},
+            "training.schedule_options do not fit the schedule 'linear'",
+        ),
         ({"training__early_stopping": 0}, "training.early_stopping"),
         ({"model__pretrained": "no/such/model/here"}, "no checkpoint 'no/such/model/here'"),
         ({"data__label_column": "code"}, "the column 'code' is named twice"),
@@ -345,7 +361,9 @@ def test_a_notebook_launches_it_on_two_processes(pairs: Path, pretrained: Path, 
         "from accelerate import notebook_launcher\nfrom trainer.pipelines.jobs import train\n"
         f"notebook_launcher(train, ({str(config)!r},), num_processes=2)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", cell], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", cell], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
     assert ended.returncode == 0, ended.stderr
     assert json.loads((store / "runs" / "pairs" / "plan.json").read_text())["ranks"] == 2
     _assert_figures(store / "runs" / "pairs", pairs / "validation.jsonl")
@@ -357,7 +375,12 @@ def test_accelerates_configuration_file_is_heeded(pairs: Path, pretrained: Path,
     store = tmp_path / "store"
     values = finetune_values(pairs, store, pretrained, run="pairs", training__epochs=1)
     config = write_config(tmp_path / "job.yaml", values)
-    settings = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "NO", "mixed_precision": "bf16", "use_cpu": True}
+    settings = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "NO",
+        "mixed_precision": "bf16",
+        "use_cpu": True,
+    }
     accelerate = write_config(tmp_path / "accelerate.yaml", {**settings, "num_processes": 1, "num_machines": 1})
     command = [
         sys.executable,
@@ -377,4 +400,7 @@ def test_accelerates_configuration_file_is_heeded(pairs: Path, pretrained: Path,
     contrary = subprocess.run(
         [*command, "training.precision=fp32"], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
     )
-    assert "accelerate's configuration says mixed precision 'bf16', the job's training.precision is 'fp32'" in contrary.stderr
+    assert (
+        "accelerate's configuration says mixed precision 'bf16', the job's training.precision is 'fp32'"
+        in contrary.stderr
+    )

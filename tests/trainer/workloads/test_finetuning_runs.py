@@ -1,4 +1,6 @@
-"""Fine-tuning as whole runs: killed with everything on, on several ranks, with numbers for labels, with models of the hub."""
+"""Fine-tuning as whole runs: killed with everything on, on several ranks, with numbers for labels, with models of the
+hub.
+"""
 
 import json
 import signal
@@ -52,7 +54,12 @@ def small_model(family: str, pretrained: Path, folder: Path) -> Path:
         (1, None, {"training__optimizer": "sgd", "training__beta1": 0.0}),
         (2, "xlnet", {}),
     ),
-    ids=["best and early stopping", "two ranks", "an optimizer without state", "parameters that the loss does not reach"],
+    ids=[
+        "best and early stopping",
+        "two ranks",
+        "an optimizer without state",
+        "parameters that the loss does not reach",
+    ],
 )
 def test_a_killed_run_ends_with_the_same_bytes(
     pairs: Path, pretrained: Path, tmp_path: Path, ranks: int, family: str | None, changes: dict[str, Any]
@@ -84,7 +91,9 @@ def test_numbers_are_learnt_and_measured_as_scipy_does(pairs: Path, pretrained: 
         rows = [json.loads(line) for line in (pairs / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
         scored = [{**row, "label": len(row["summary"]) / 40} for row in rows]
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in scored), encoding="utf-8")
-    changes: dict[str, Any] = {f"data__{split}": [str(tmp_path / f"{split}.jsonl")] for split in ("train", "validation")}
+    changes: dict[str, Any] = {
+        f"data__{split}": [str(tmp_path / f"{split}.jsonl")] for split in ("train", "validation")
+    }
     changes |= {"data__task": "regression", "data__classes": None, "data__text_columns": ["summary"], "run": "numbers"}
     changes |= {"evaluation__metrics": ["glue/stsb", "mse"], "evaluation__best_by": "spearmanr", "training__epochs": 4}
     config = write_config(tmp_path / "job.yaml", finetune_values(pairs, tmp_path / "store", pretrained, **changes))
@@ -105,7 +114,9 @@ def test_numbers_are_learnt_and_measured_as_scipy_does(pairs: Path, pretrained: 
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_a_model_of_the_hub_is_fetched_and_its_contents_make_the_run(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
+def test_a_model_of_the_hub_is_fetched_and_its_contents_make_the_run(
+    pairs: Path, pretrained: Path, tmp_path: Path
+) -> None:
     values = finetune_values(pairs, tmp_path / "store", "someone/small", training__epochs=1)
     config = write_config(tmp_path / "job.yaml", values)
     env = {"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "0"}
@@ -115,7 +126,9 @@ def test_a_model_of_the_hub_is_fetched_and_its_contents_make_the_run(pairs: Path
         folder = config.with_name("folder.yaml")
         write_config(folder, finetune_values(pairs, tmp_path / "store", pretrained, training__epochs=1))
         again = start_warm(tmp_path / "again", "trainer.__main__", folder).wait()
-        assert again.status == 0 and len(list((tmp_path / "store" / "runs").iterdir())) == 1, "the same files, the same run"
+        assert again.status == 0 and len(list((tmp_path / "store" / "runs").iterdir())) == 1, (
+            "the same files, the same run"
+        )
     (run,) = (tmp_path / "store" / "runs").iterdir()
     start = json.loads((run / "lineage.json").read_text())["pretrained"]
     assert (start["name"], start["origin"]) == ("someone/small", "hub")

@@ -65,7 +65,8 @@ def test_every_source_gives_the_same_labels(kind: str, tmp_path: Path) -> None:
     source = kind if kind in ("jsonl", "parquet") else "csv"
     path = [written(tmp_path / f"train.{source}", data)]
     bare = written(tmp_path / f"test.{source}", {
-        "jsonl": as_jsonl, "parquet": as_parquet, "csv": as_csv}[source]([{"a": row["a"]} for row in rows]))  # fmt: skip
+        "jsonl": as_jsonl, "parquet": as_parquet,
+        "csv": as_csv}[source]([{"a": row["a"]} for row in rows]))  # fmt: skip
     if kind == "headerless":
         bare = written(tmp_path / "test.csv", "".join(f"{row['a']}\n" for row in rows))
     found = read(source=source, train=path, validation=path, test=[bare], **options)
@@ -83,7 +84,10 @@ def test_a_test_file_without_header_and_labels_has_as_many_columns_as_are_left(t
     }  # fmt: skip
     found = read(**options, test=[written(tmp_path / "test.csv", "0,u\n1,v\n")])
     assert (found.labels["train"], found.labels["test"]) == ([[1, 0], [0, 1]], [[-1, -1]] * 2)
-    assert read(**options, test=[written(tmp_path / "test.csv", "0,u,-1,-1\n1,v,1,0\n")]).labels["test"] == [[-1, -1], [1, 0]]
+    assert read(**options, test=[written(tmp_path / "test.csv", "0,u,-1,-1\n1,v,1,0\n")]).labels["test"] == [
+        [-1, -1],
+        [1, 0],
+    ]
     assert read(**options, test=[written(tmp_path / "test.csv", "a,q,p\nu,1,0\n")]).labels["test"] == [[0, 1]]
     with pytest.raises(RecordError, match="line 2: 4 columns, `columns` without the labels names 2"):
         read(**options, test=[written(tmp_path / "test.csv", "0,u\n1,v,0,1\n")])
@@ -93,7 +97,11 @@ def test_a_test_file_without_header_and_labels_has_as_many_columns_as_are_left(t
 
 def test_a_class_that_never_applies_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = [written(tmp_path / "a.jsonl", as_jsonl([{"a": "x", "label": row} for row in (["a"], ["a", "c"], [])]))]
-    assert read(source="jsonl", train=path, validation=path, **OPTIONS, classes=["a", "b", "c"]).classes == ["a", "b", "c"]
+    assert read(source="jsonl", train=path, validation=path, **OPTIONS, classes=["a", "b", "c"]).classes == [
+        "a",
+        "b",
+        "c",
+    ]
     assert [record.getMessage() for record in caplog.records if "no example" in record.getMessage()] == [
         "data set small: no example of the train split has the class 'b'"
     ]
@@ -121,11 +129,17 @@ def test_integers_are_ids_and_bad_labels_name_their_line(tmp_path: Path) -> None
             labels(*rows)
     with pytest.raises(RecordError, match=r"line 2: column 'label': 'c' is no class; the classes are 'a', 'b'"):
         labels(["a"], ["c"], classes=["a", "b"])
-    with pytest.raises(CorpusError, match=r"make that 5 classes, and 1, 3 have no example. 4 stands first at .* line 2"):
+    with pytest.raises(
+        CorpusError, match=r"make that 5 classes, and 1, 3 have no example. 4 stands first at .* line 2"
+    ):
         labels([0], [2, 4], [4], [], [])
-    with pytest.raises(CorpusError, match=r"holds integers \(-1\) and other texts \('a', 'b'\): correct them, or name all"):
+    with pytest.raises(
+        CorpusError, match=r"holds integers \(-1\) and other texts \('a', 'b'\): correct them, or name all"
+    ):
         labels(["a"], ["b"], -1)
-    with pytest.raises(RecordError, match=r"line 3: column 'label': -1 is no class; the classes are 0 \('a'\), 1 \('b'\)"):
+    with pytest.raises(
+        RecordError, match=r"line 3: column 'label': -1 is no class; the classes are 0 \('a'\), 1 \('b'\)"
+    ):
         labels([0], [1], -1, classes=["a", "b"])
     with pytest.raises(RecordError, match=r"line 1: column 'label' holds list, .* set task to multi-label"):
         labels(["a"], ["c"], task="classification")
@@ -158,7 +172,9 @@ def test_a_text_that_seems_to_be_divided_otherwise_is_refused(text: str, message
 
 def test_columns_say_yes_no_or_nothing(tmp_path: Path) -> None:
     def labels(test: str, train: str = "a,p,q\nx,1,0\ny,TRUE,False\nz,0.0,1.0\n") -> Any:
-        files = {split: [written(tmp_path / f"{split}.csv", text)] for split, text in (("train", train), ("test", test))}
+        files = {
+            split: [written(tmp_path / f"{split}.csv", text)] for split, text in (("train", train), ("test", test))
+        }
         return read(source="csv", **files, validation=files["train"], **OPTIONS, label_columns=["p", "q"]).labels
 
     assert labels("a,p,q\nu,-1,-1\nv,,\nw,0,1\n") == {
@@ -174,7 +190,9 @@ def test_columns_say_yes_no_or_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["disk", "parquet"])
 def test_lists_of_a_saved_data_set_name_its_classes(kind: str, tmp_path: Path) -> None:
     rows = [{"a": "x", "label": [2, 0]}, {"a": "y", "label": []}]
-    features = datasets.Features({"a": datasets.Value("string"), "label": datasets.List(datasets.ClassLabel(names=CLASSES))})
+    features = datasets.Features(
+        {"a": datasets.Value("string"), "label": datasets.List(datasets.ClassLabel(names=CLASSES))}
+    )
     saved = datasets.Dataset.from_list(rows, features=features)
     datasets.DatasetDict({"train": saved, "validation": saved}).save_to_disk(str(tmp_path / "saved"))
     saved.to_parquet(path := str(tmp_path / "saved.parquet"))
@@ -187,11 +205,23 @@ def test_lists_of_a_saved_data_set_name_its_classes(kind: str, tmp_path: Path) -
     ("changes", "message"),
     [
         ({"task": "classification", "label_columns": ["b", "c"]}, "label_columns goes with task multi-label"),
-        ({"label_columns": ["b", "c"], "classes": ["b", "c"]}, "label_columns name the classes themselves: leave classes out"),
+        (
+            {"label_columns": ["b", "c"], "classes": ["b", "c"]},
+            "label_columns name the classes themselves: leave classes out",
+        ),
         ({"label_columns": ["b", "c"], "label_column": "d"}, "leave label_column out"),
-        ({"task": "regression", "label_separator": ";"}, "label_separator goes with task multi-label, not 'regression'"),
-        ({"label_separator": ";", "source": "jsonl"}, "label_separator goes with source csv: 'jsonl' holds lists of labels"),
-        ({"label_columns": ["a", "c"]}, "the column 'a' is named twice among text_columns, label_columns and id_column"),
+        (
+            {"task": "regression", "label_separator": ";"},
+            "label_separator goes with task multi-label, not 'regression'",
+        ),
+        (
+            {"label_separator": ";", "source": "jsonl"},
+            "label_separator goes with source csv: 'jsonl' holds lists of labels",
+        ),
+        (
+            {"label_columns": ["a", "c"]},
+            "the column 'a' is named twice among text_columns, label_columns and id_column",
+        ),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -199,7 +229,9 @@ def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], message: s
         LabelledDataConfig.model_validate({"source": "csv", "train": ["a.csv"], **OPTIONS, **changes})
 
 
-@pytest.mark.parametrize("changes", [{}, {"label_columns": CLASSES}, {"label_separator": ";"}, {"task": "classification"}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"label_columns": CLASSES}, {"label_separator": ";"}, {"task": "classification"}]
+)
 def test_a_job_is_read_back_as_its_run_records_it(changes: dict[str, Any]) -> None:
     data = LabelledDataConfig.model_validate({"source": "csv", "train": ["a.csv"], **OPTIONS, **changes})
     assert LabelledDataConfig.model_validate(data.model_dump(mode="json")) == data
@@ -212,7 +244,9 @@ def job(pairs: Path, pretrained: Path, tmp_path: Path) -> FinetuneJob:
     for split in ("train", "validation", "test"):
         rows = [json.loads(line) for line in (pairs / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
         marks = {"args": "(self", "doc": "if ", "return": "return"}
-        made = [{"id": r["id"], "code": r["code"], "label": [n for n in CLASSES if marks[n] in r["code"]]} for r in rows]
+        made = [
+            {"id": r["id"], "code": r["code"], "label": [n for n in CLASSES if marks[n] in r["code"]]} for r in rows
+        ]
         kept = [{k: v for k, v in row.items() if k != "label" or split != "test"} for row in made]
         files[f"data__{split}"] = [written(tmp_path / f"{split}.jsonl", as_jsonl(kept))]
     return finetune_job(
@@ -263,7 +297,8 @@ def test_a_run_is_trained_measured_told_and_predicts(job: FinetuneJob, runtime: 
     assert model.config.problem_type == "multi_label_classification"
     with torch.no_grad():
         logits = [
-            model(**tokenizer(row["code"], truncation=True, max_length=32, return_tensors="pt")).logits[0] for row in rows
+            model(**tokenizer(row["code"], truncation=True, max_length=32, return_tensors="pt")).logits[0]
+            for row in rows
         ]
     chances = torch.stack(logits).sigmoid().numpy()
     np.testing.assert_allclose([list(line["probabilities"].values()) for line in lines], chances, atol=1e-4)

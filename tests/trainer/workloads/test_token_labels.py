@@ -87,7 +87,8 @@ def plain_losses(work: Finetuning, rows: list[dict[str, Any]], model: Path, step
         inputs = dict(made := tokenizer(row["tokens"], truncation=True, is_split_into_words=True, max_length=LENGTH))
         ids, seen = made.word_ids(), set()
         inputs["labels"] = [
-            -100 if word is None or word in seen or seen.add(word) else CLASSES.index(row["ner_tags"][word]) for word in ids
+            -100 if word is None or word in seen or seen.add(word) else CLASSES.index(row["ner_tags"][word])
+            for word in ids
         ]
         features.append(inputs)
     found = []
@@ -108,7 +109,9 @@ def test_the_losses_are_those_of_a_plain_loop_of_transformers(
     job = tagging_job(words, tmp_path / "store", bert, **changes)
     train(job, silent())
     ours = [record["loss"] for record in records(tmp_path / "store", "train")]
-    theirs = plain_losses(Finetuning(job, Store(job.store), encode(job, silent()).key, 1), rows_of(words, "train"), bert, 20)
+    theirs = plain_losses(
+        Finetuning(job, Store(job.store), encode(job, silent()).key, 1), rows_of(words, "train"), bert, 20
+    )
     assert len(ours) == 20
     assert ours == pytest.approx(theirs, abs=1e-4)
     assert ours[-1] < ours[0]
@@ -132,7 +135,11 @@ def test_the_loss_of_a_global_batch_is_the_mean_over_its_words_however_it_is_div
     by_class = torch.tensor([changes.get("class_weights", {}).get(name, 1.0) for name in CLASSES])
     logits = model(**inputs).logits.flatten(0, 1)
     theirs = F.cross_entropy(
-        logits, labels.flatten(), weight=by_class, label_smoothing=changes.get("label_smoothing", 0.0), ignore_index=-100
+        logits,
+        labels.flatten(),
+        weight=by_class,
+        label_smoothing=changes.get("label_smoothing", 0.0),
+        ignore_index=-100,
     )
     assert float(ours.detach()) == pytest.approx(theirs.item(), rel=1e-5)
 
@@ -185,7 +192,9 @@ def test_a_run_is_trained_measured_told_and_predicts(words: Path, bert: Path, tm
     assert model.config.id2label == dict(enumerate(CLASSES))
     told, true, losses = [], [], []
     for row, line in zip(rows, lines, strict=True):
-        inputs = tokenizer(row["tokens"], is_split_into_words=True, truncation=True, max_length=LENGTH, return_tensors="pt")
+        inputs = tokenizer(
+            row["tokens"], is_split_into_words=True, truncation=True, max_length=LENGTH, return_tensors="pt"
+        )
         with torch.no_grad():
             logits = model(**inputs).logits[0]
         places: dict[int, int] = {}
@@ -193,7 +202,9 @@ def test_a_run_is_trained_measured_told_and_predicts(words: Path, bert: Path, tm
             if word is not None:
                 places.setdefault(word, place)
         names = [CLASSES[int(logits[places[n]].argmax())] if n in places else None for n in range(len(row["tokens"]))]
-        chances = [float(logits[places[n]].softmax(-1).max()) if n in places else None for n in range(len(row["tokens"]))]
+        chances = [
+            float(logits[places[n]].softmax(-1).max()) if n in places else None for n in range(len(row["tokens"]))
+        ]
         assert line["prediction"] == names
         assert line["probabilities"] == pytest.approx(chances, abs=1e-4)
         told.append([name for name in names if name is not None])
@@ -269,7 +280,8 @@ def test_labels_that_mark_no_entities_are_measured_by_words(
     files = {}
     for split in ("train", "validation"):
         rows = [
-            {"tokens": r["tokens"], "ner_tags": [t.rpartition("-")[2] for t in r["ner_tags"]]} for r in rows_of(words, split)
+            {"tokens": r["tokens"], "ner_tags": [t.rpartition("-")[2] for t in r["ner_tags"]]}
+            for r in rows_of(words, split)
         ]
         files[f"data__{split}"] = [written(tmp_path / f"{split}.jsonl", as_jsonl(rows))]
     changes = {**files, "data__test": None, "data__id_column": None, "data__classes": None, "training__epochs": 1}
@@ -280,7 +292,9 @@ def test_labels_that_mark_no_entities_are_measured_by_words(
     with pytest.raises(
         ConfigError, match=r"metric 'seqeval' is of entities .*, but the labels are CODE, NAME, O; take word_acc"
     ):
-        finetune_preflight(tagging_job(words, tmp_path / "store", bert, **changes, evaluation__metrics=["seqeval"]), silent())
+        finetune_preflight(
+            tagging_job(words, tmp_path / "store", bert, **changes, evaluation__metrics=["seqeval"]), silent()
+        )
     with pytest.raises(
         ConfigError, match=r"best_by is the metric 'word_accuracy', not one of its figures, .* are loss, accuracy"
     ):
@@ -293,7 +307,10 @@ def test_labels_that_mark_no_entities_are_measured_by_words(
     confusion = torch.tensor(found.classification["validation"].confusion)
     assert found.scores["validation"]["accuracy"] == pytest.approx(float(confusion.trace() / confusion.sum()))
     make_report(Store(job.store), run.key)
-    assert "Words by their label (rows) and prediction (columns)." in (Path(job.store) / run.key / "report.html").read_text()
+    assert (
+        "Words by their label (rows) and prediction (columns)."
+        in (Path(job.store) / run.key / "report.html").read_text()
+    )
 
 
 def test_labels_of_words_follow_their_form() -> None:
@@ -304,7 +321,9 @@ def test_labels_of_words_follow_their_form() -> None:
 
 @pytest.mark.deep
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "changes"), once((1, {}), (2, {}), (1, {"model__lora": {"rank": 2, "dropout": 0.1}})))
+@pytest.mark.parametrize(
+    ("ranks", "changes"), once((1, {}), (2, {}), (1, {"model__lora": {"rank": 2, "dropout": 0.1}}))
+)
 def test_a_killed_run_ends_with_the_same_bytes(
     words: Path, pretrained: Path, tmp_path: Path, ranks: int, changes: dict[str, Any]
 ) -> None:

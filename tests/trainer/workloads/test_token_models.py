@@ -50,7 +50,9 @@ def test_the_look_measures_a_model_that_labels_words(
     monkeypatch.setenv("WORLD_SIZE", "4")
     changes = {"training__global_batch": 8, "training__processes": None}
     whole, shared = (
-        finetune_preflight(word_job(words, tmp_path / "store", tagger, **changes, training__sharding=sharding), silent())
+        finetune_preflight(
+            word_job(words, tmp_path / "store", tagger, **changes, training__sharding=sharding), silent()
+        )
         for sharding in ("none", "fsdp")
     )
     assert 4 * parameters <= shared.about_host_bytes < whole.about_host_bytes
@@ -66,7 +68,9 @@ def test_the_rows_that_ranks_read_make_the_whole_model(words: Path, tagger: Path
         for rank in range(2)
     ]
     parameters = dict(halves[0].model.named_parameters()) if halves[0] else {}
-    assert parameters["classifier.weight"].shape == (len(CLASSES), 16) and not any("pooler" in name for name in parameters)
+    assert parameters["classifier.weight"].shape == (len(CLASSES), 16) and not any(
+        "pooler" in name for name in parameters
+    )
     assert set(parameters) == set(whole)
     for name, expected in whole.items():
         torch.testing.assert_close(torch.cat([half.read(name) for half in halves if half]), expected, rtol=0, atol=0)
@@ -82,7 +86,9 @@ def test_two_ranks_label_words_as_one_does(words: Path, tagger: Path, tmp_path: 
             "source": "jsonl", "paths": [f"{words}/train.jsonl"], "text_columns": ["tokens"], "id_column": "id",
             "max_length": 16,
         }  # fmt: skip
-        config = write_config(tmp_path / f"{ranks}.yaml", {"store": str(store), "model": str(tagger), "batch": 5, "data": data})
+        config = write_config(
+            tmp_path / f"{ranks}.yaml", {"store": str(store), "model": str(tagger), "batch": 5, "data": data}
+        )
         ended = [rank.wait() for rank in start_ranks(tmp_path / f"said-{ranks}", ranks, "trainer.predict", config)]
         assert [each.status for each in ended] == [0] * ranks, ended
         assert "got no label" in ended[0].stdout

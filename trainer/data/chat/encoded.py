@@ -30,7 +30,8 @@ from trainer.store.storage import Store
 
 SCHEMA = pa.schema(
     [
-        pa.field("id", pa.string()), pa.field("input_ids", pa.list_(pa.int32())), pa.field("answered", pa.list_(pa.int8())),
+        pa.field("id", pa.string()), pa.field("input_ids", pa.list_(pa.int32())),
+        pa.field("answered", pa.list_(pa.int8())),
         pa.field("answer_tokens", pa.int32()),
     ]
 )  # fmt: skip
@@ -91,8 +92,8 @@ def read_windows(
 ) -> dict[str, NDArray[np.int64]]:
     """Some windows, filled up on the right to the longest of them: input_ids, labels and position_ids, of shape [B, T].
 
-    Positions begin anew with each conversation, and are 0 in what fills up. The label of a token is itself where it is the
-    assistant's, and is predicted from the tokens before it in its conversation.
+    Positions begin anew with each conversation, and are 0 in what fills up. The label of a token is itself where it is
+    the assistant's, and is predicted from the tokens before it in its conversation.
     """
     members = [[split.read(int(example)) for example in packing.window(int(window))] for window in windows]
     width = max(sum(len(ids) for ids, _ in each) for each in members)

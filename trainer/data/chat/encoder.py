@@ -1,7 +1,9 @@
-"""Conversations to token ids, by a chat template and the model's own tokenizer, with the tokens that the assistant says.
+"""Conversations to token ids, by a chat template and the model's own tokenizer, with the tokens that the assistant
+says.
 
-The ids are those of `tokenizer.apply_chat_template`, but for text that spells a special token, which stays text, and for an
-answer whose beginning would share a token with what stands before it: that is read as it is when a model is asked.
+The ids are those of `tokenizer.apply_chat_template`, but for text that spells a special token, which stays text, and
+for an answer whose beginning would share a token with what stands before it: that is read as it is when a model is
+asked.
 
 Conversations encoded, counted, and held out by a hash of their question.
 """
@@ -44,8 +46,9 @@ Tokens = tuple[NDArray[np.int32], NDArray[np.int64]]
 class ChatEncoding(NamedTuple):
     """A conversation: ids and which of them the assistant says, of shape [T], and whether its end was cut off.
 
-    `unmarked`: answers that a template with marks does not mark, so that nothing of them is learnt. `answer_bytes` are those of
-    the text of the answers, without what ends a turn, as far as it was not cut off; its tokens stand for `answer_token_bytes`.
+    `unmarked`: answers that a template with marks does not mark, so that nothing of them is learnt. `answer_bytes` are
+    those of the text of the answers, without what ends a turn, as far as it was not cut off; its tokens stand for
+    `answer_token_bytes`.
     """
 
     input_ids: NDArray[np.int32]
@@ -60,8 +63,9 @@ class ChatEncoding(NamedTuple):
 class ChatEncoder:
     """A tokenizer and a chat template made ready for a job.
 
-    `context`: tokens at most; `vocab_size`: one more than the greatest id; `end_id`: the token that ends an answer; `special`:
-    the spellings of special tokens, by id; `digest` names the files that `save` writes, the template among them.
+    `context`: tokens at most; `vocab_size`: one more than the greatest id; `end_id`: the token that ends an answer;
+    `special`: the spellings of special tokens, by id; `digest` names the files that `save` writes, the template among
+    them.
     """
 
     tokenizer: Any
@@ -93,9 +97,13 @@ class ChatEncoder:
         truncated, ids, answered = len(ids) > self.context, ids[: self.context], answered[: self.context]
         end = int(offsets[: self.context, 1].max()) if truncated else len(written.text)
         said = [
-            written.text[start:stop].removesuffix(self.template.end)[: max(0, end - start)] for start, stop in written.answers
+            written.text[start:stop].removesuffix(self.template.end)[: max(0, end - start)]
+            for start, stop in written.answers
         ]
-        text_bytes, token_bytes = len("".join(said).encode()), int(self._lengths[ids[answered & (ids != self.end_id)]].sum())
+        text_bytes, token_bytes = (
+            len("".join(said).encode()),
+            int(self._lengths[ids[answered & (ids != self.end_id)]].sum()),
+        )
         return ChatEncoding(ids, answered, truncated, unmarked, text_bytes, token_bytes)
 
     @cached_property
@@ -110,16 +118,20 @@ class ChatEncoder:
         """
         ids, offsets = self._encode(text)
         ends = np.maximum.accumulate(offsets[:, 1])
-        begins = np.minimum(offsets[:, 0], np.concatenate([[0], ends[:-1]]))  # some tokenizers leave spaces out of offsets
+        begins = np.minimum(
+            offsets[:, 0], np.concatenate([[0], ends[:-1]])
+        )  # some tokenizers leave spaces out of offsets
         cuts = [start for start in starts if ((begins < start) & (offsets[:, 1] > start)).any()]
         if not cuts:
             return ids, offsets
         parts = [self._encode(text[start:end], start) for start, end in pairwise([0, *cuts, len(text)])]
         divided = np.concatenate([part for part, _ in parts])
-        if self.tokenizer.backend_tokenizer.decode(divided, False) != self.tokenizer.backend_tokenizer.decode(ids, False):
+        if self.tokenizer.backend_tokenizer.decode(divided, False) != self.tokenizer.backend_tokenizer.decode(
+            ids, False
+        ):
             raise ValueError(
-                "an answer begins within a token of what the chat template writes before it, and this tokenizer reads it "
-                "otherwise by itself; leave out spaces where the answer begins, or where the template asks for it"
+                "an answer begins within a token of what the chat template writes before it, and this tokenizer reads "
+                "it otherwise by itself; leave out spaces where the answer begins, or where the template asks for it"
             )
         return divided, np.concatenate([places for _, places in parts])
 
@@ -134,7 +146,12 @@ class ChatEncoder:
         return {number for number, spelling in self.special.items() if any(spelling in each for each in said)}
 
     def _as_text(
-        self, conversation: Sequence[Message], text: str, spelt: set[int], ids: NDArray[np.int32], offsets: NDArray[np.int64]
+        self,
+        conversation: Sequence[Message],
+        text: str,
+        spelt: set[int],
+        ids: NDArray[np.int32],
+        offsets: NDArray[np.int64],
     ) -> Tokens:
         """The same with the tokens of text in the place of special ones that a message spells."""
         places = self._find_messages(conversation, text)
@@ -166,15 +183,17 @@ class ChatEncoder:
                 ends = np.cumsum([len(before) + len(each) for before, each in zip(frame, said, strict=True)]).tolist()
                 return [(end - len(each), end) for end, each in zip(ends, said, strict=True)]
         raise ValueError(
-            "a message spells a special token of the tokenizer, and the chat template does not write messages as they are, so "
-            "that it cannot be told from one that the template writes; leave the record out, or change the spelling"
+            "a message spells a special token of the tokenizer, and the chat template does not write messages as they "
+            "are, so that it cannot be told from one that the template writes; leave the record out, or change the "
+            "spelling"
         )
 
 
 def load_chat_encoder(model: str | Path, data: ChatDataConfig) -> ChatEncoder:
     """The tokenizer of a model folder or a pretrained name, with the job's chat template or its own.
 
-    Raises `TokenizerError` if one of them cannot be loaded or used, `ConfigError` if the model has fewer positions than asked.
+    Raises `TokenizerError` if one of them cannot be loaded or used, `ConfigError` if the model has fewer positions than
+    asked.
     """
     name = str(model)
     config, tokenizer = load_own_tokenizer(name)
@@ -185,7 +204,11 @@ def load_chat_encoder(model: str | Path, data: ChatDataConfig) -> ChatEncoder:
     choose_padding(tokenizer, name)
     template = load_template(data.chat_template, tokenizer, name)
     (end_id,) = backend.encode(template.end, add_special_tokens=False).ids
-    settings = {"split_special_tokens": False, "padding_side": "right", "model_input_names": ["input_ids", "attention_mask"]}
+    settings = {
+        "split_special_tokens": False,
+        "padding_side": "right",
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
     for key, value in settings.items():
         setattr(tokenizer, key, value)
         tokenizer.init_kwargs[key] = value
@@ -221,9 +244,11 @@ def read_encoded(
     data: ChatDataConfig, split: str, parts: Sequence[Part], cut: bool, encoder: ChatEncoder, counts: dict[str, Counts],
     most: int | None = None,
 ) -> Iterator[Encoded]:  # fmt: skip
-    """The conversations of a split's parts, encoded; with `cut`, those that a hash of the question holds out are validation.
+    """The conversations of a split's parts, encoded; with `cut`, those that a hash of the question holds out are
+    validation.
 
-    `most`: records of each part that are looked at. Raises `RecordError` for the first bad one that may not be passed over.
+    `most`: records of each part that are looked at. Raises `RecordError` for the first bad one that may not be passed
+    over.
     """
     for number, conversation, tokens in read_records(data, parts, counts[split].bad, encoder.encode, most):
         question = question_of(conversation)
@@ -238,10 +263,14 @@ def require_conversations(data: ChatDataConfig, counts: dict[str, Counts], cut: 
     for split, found in counts.items():
         if not found.examples:
             why = f"{found.bad.count} bad records, {found.unanswered} whose answers lie beyond data.context"
-            held = f", and {data.validation_fraction:g} of {TRAIN} is held out by a hash" if cut and split == VALIDATION else ""
+            held = (
+                f", and {data.validation_fraction:g} of {TRAIN} is held out by a hash"
+                if cut and split == VALIDATION
+                else ""
+            )
             raise CorpusError(
-                f"data set {data.name!r}: the {split} split is empty ({why}{held}); check that this is the right data, or give "
-                "validation data, a greater data.context or another validation_fraction"
+                f"data set {data.name!r}: the {split} split is empty ({why}{held}); check that this is the right data, "
+                "or give validation data, a greater data.context or another validation_fraction"
             )
 
 

@@ -9,7 +9,13 @@ from typing import Any
 from trainer.common.progress import Progress
 from trainer.config.chat import ChatDataConfig, ChatJob
 from trainer.data.chat.encoded import ChatWriter
-from trainer.data.chat.encoder import ChatEncoder, duplicates_across, load_chat_encoder, read_encoded, require_conversations
+from trainer.data.chat.encoder import (
+    ChatEncoder,
+    duplicates_across,
+    load_chat_encoder,
+    read_encoded,
+    require_conversations,
+)
 from trainer.data.chat.messages import Counts
 from trainer.data.labelled.encoding import describe_source, encoded_step, in_data
 from trainer.data.labelled.scan import bad_records
@@ -27,11 +33,13 @@ log = logging.getLogger(__name__)
 FORMAT = 4
 
 
-def encode_conversations(store: Store, job: ChatJob, progress: Progress, model_folder: str | Path | None = None) -> Step:
+def encode_conversations(
+    store: Store, job: ChatJob, progress: Progress, model_folder: str | Path | None = None
+) -> Step:
     """The step that encodes the job's conversations with the model's tokenizer.
 
-    It raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer or a template that cannot be used,
-    `ConfigError` for a context beyond the model's positions, `StorageError` if the store refuses.
+    It raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer or a template that cannot
+    be used, `ConfigError` for a context beyond the model's positions, `StorageError` if the store refuses.
     """
     folder = model_folder or find_model(store, job.model.pretrained, hub=True).folder
     encoder, source = load_chat_encoder(folder, job.data), find_labelled(store, job.data)
@@ -49,7 +57,9 @@ def _build(job: ChatJob, progress: Progress, step: Step, source: LabelledSource,
         return publish(step, folder, {**details, "tokenizer": encoder.digest, "source": describe_source(source)})
 
 
-def count_conversations(job: ChatJob, source: LabelledSource, encoder: ChatEncoder, progress: Progress) -> dict[str, Counts]:
+def count_conversations(
+    job: ChatJob, source: LabelledSource, encoder: ChatEncoder, progress: Progress
+) -> dict[str, Counts]:
     """Look at all conversations without writing them. Raises as encoding does."""
     counts = empty_counts(job.data, source)
     with progress.bar(f"look at {job.data.name}", None, "conversation") as bar:
@@ -68,17 +78,18 @@ def tell(job: ChatJob, counts: dict[str, Counts]) -> None:
             log.warning("data set %s, %s split: skipped %s", name, split, found.bad.describe())
         if found.truncated:
             log.warning(
-                "data set %s, %s split: conversations that are longer than data.context and lose their end: %d; left out, as "
-                "no answer is left of them: %d", name, split, found.truncated, found.unanswered,
+                "data set %s, %s split: conversations that are longer than data.context and lose their end: %d; left "
+                "out, as no answer is left of them: %d", name, split, found.truncated, found.unanswered,
             )  # fmt: skip
         if found.unmarked:
             log.warning(
-                "data set %s, %s split: answers that the chat template does not mark by {%% generation %%}, so that these are "
-                "not learnt: %d", name, split, found.unmarked,
+                "data set %s, %s split: answers that the chat template does not mark by {%% generation %%}, so that "
+                "these are not learnt: %d", name, split, found.unmarked,
             )  # fmt: skip
     if duplicates := duplicates_across(counts):
         log.warning(
-            "data set %s: %d of %d questions of the validation split are in train as well, so validation figures will flatter",
+            "data set %s: %d of %d questions of the validation split are in train as well, so validation figures will "
+            "flatter",
             name, duplicates, len(counts[VALIDATION].questions),
         )  # fmt: skip
 
@@ -89,7 +100,9 @@ def empty_counts(data: ChatDataConfig, source: LabelledSource) -> dict[str, Coun
     return {split: Counts(bad_records(data, split)) for split in splits}
 
 
-def _write(job: ChatJob, source: LabelledSource, encoder: ChatEncoder, folder: Path, progress: Progress) -> dict[str, Counts]:
+def _write(
+    job: ChatJob, source: LabelledSource, encoder: ChatEncoder, folder: Path, progress: Progress
+) -> dict[str, Counts]:
     """Write a file for each split."""
     counts = empty_counts(job.data, source)
     with ExitStack() as stack:

@@ -41,7 +41,8 @@ def read_conversation(values: Sequence[Any], found: Sequence[str]) -> list[Messa
         raise ValueError("`messages` are there, and a `completion` too; keep one of them")
     if messages is None and prompt is None and completion is None:
         raise ValueError(
-            f"neither `messages` nor `prompt` and `completion` are there; the record has {', '.join(found) or 'no field'}"
+            "neither `messages` nor `prompt` and `completion` are there; the record has "
+            f"{', '.join(found) or 'no field'}"
         )
     if messages is None:
         pair = [(USER, "prompt", prompt), (ASSISTANT, "completion", completion)]
@@ -90,21 +91,25 @@ def _text(value: Any, what: str) -> str:
 def _check_order(roles: Sequence[str]) -> None:
     """Raise `ValueError` unless user and assistant speak in turn, after at most one system message, and both do."""
     if not roles:
-        raise ValueError("`messages` is an empty list; expected are a user's message and an assistant's answer at least")
+        raise ValueError(
+            "`messages` is an empty list; expected are a user's message and an assistant's answer at least"
+        )
     start = 1 if roles[0] == SYSTEM else 0
     for number, role in enumerate(roles[start:]):
         expected = ASSISTANT if number % 2 else USER
         if role != expected:
             raise ValueError(
-                f"message {start + number + 1} is of the role {role}, where {expected} is expected: after at most one system "
-                f"message, user and assistant speak in turn; the order is {', '.join(roles)}"
+                f"message {start + number + 1} is of the role {role}, where {expected} is expected: after at most one "
+                f"system message, user and assistant speak in turn; the order is {', '.join(roles)}"
             )
     if ASSISTANT not in roles:
         raise ValueError(f"the assistant never speaks, so there is nothing to learn; the roles are {', '.join(roles)}")
 
 
 def _kind(value: Any) -> str:
-    return {str: "text", dict: "an object", list: "a list", bool: "true or false"}.get(type(value), type(value).__name__)
+    return {str: "text", dict: "an object", list: "a list", bool: "true or false"}.get(
+        type(value), type(value).__name__
+    )
 
 
 Made = TypeVar("Made")
@@ -114,8 +119,8 @@ Made = TypeVar("Made")
 class Counts:
     """What was counted of a split's records; `bad` are those that were skipped.
 
-    `unanswered` lost every token of an answer when their end was cut off, and are left out. `unmarked` are answers that the
-    template does not mark as such, so that they are not learnt.
+    `unanswered` lost every token of an answer when their end was cut off, and are left out. `unmarked` are answers that
+    the template does not mark as such, so that they are not learnt.
     """
 
     bad: BadRecords
@@ -141,16 +146,20 @@ def read_records(
 ) -> Iterator[tuple[int, list[Message], Made]]:  # fmt: skip
     """The conversations of a split's parts, each with its record's number, from 0, and what is made of it.
 
-    A record is bad of which no conversation can be read or made, for which `make` raises `ValueError`. `most`: records of each
-    part that are looked at. Raises `RecordError` for the first that is too many for `bad`.
+    A record is bad of which no conversation can be read or made, for which `make` raises `ValueError`. `most`: records
+    of each part that are looked at. Raises `RecordError` for the first that is too many for `bad`.
     """
     number = 0
     for part in parts:
         table = open_table(part, data)
-        present = [column for column in COLUMNS if column in table.columns or (data.source == "jsonl" and part.loaded is None)]
+        present = [
+            column for column in COLUMNS if column in table.columns or (data.source == "jsonl" and part.loaded is None)
+        ]
         if not present:
             there = ", ".join(table.columns) or "none"
-            raise CorpusError(f"{part.name} has neither a column `messages` nor `prompt` and `completion`; it has {there}")
+            raise CorpusError(
+                f"{part.name} has neither a column `messages` nor `prompt` and `completion`; it has {there}"
+            )
         for taken, row in enumerate(table.rows(present)):
             if taken == most:
                 break

@@ -1,8 +1,8 @@
 """Chat templates in a process of their own, which can be stopped: `python -m trainer.data.chat.renderer < REQUESTS`.
 
-A template is a program that came with a model. One that loops without end, or multiplies a text without bound, would take the
-command and its machine with it; here it ends a process, and the conversation is refused. The first line of the requests is the
-template with the memory that it may take, each further one a conversation. Each answer is one line.
+A template is a program that came with a model. One that loops without end, or multiplies a text without bound, would
+take the command and its machine with it; here it ends a process, and the conversation is refused. The first line of the
+requests is the template with the memory that it may take, each further one a conversation. Each answer is one line.
 """
 
 import json
@@ -100,11 +100,16 @@ class Renderer:
 
     def _tell_end(self, status: int, seconds: float) -> str:
         if status >= 0:
-            return f"the process that renders the chat template ended with status {status}; what it wrote before tells why"
+            return (
+                f"the process that renders the chat template ended with status {status}; what it wrote before tells why"
+            )
         if status == -signal.SIGPROF:
             took = f"takes more than {plural(int(seconds), 'second')} of computing"
         else:
-            took = f"ended the process that renders it (status {status}), which may take {size(self._bounds.memory)} of memory"
+            took = (
+                f"ended the process that renders it (status {status}), which may take {size(self._bounds.memory)} of "
+                "memory"
+            )
         return f"the chat template {took} for one conversation; {GIVE_ANOTHER}"
 
 
@@ -122,7 +127,9 @@ def main() -> int:
             template = template or Template(setup["source"], setup["special"])
             answer = _line(_answer(template, request))
         except MemoryError:
-            answer = _line({"refused": f"the chat template takes more than {size(setup['memory'])} of memory; {GIVE_ANOTHER}"})
+            answer = _line(
+                {"refused": f"the chat template takes more than {size(setup['memory'])} of memory; {GIVE_ANOTHER}"}
+            )
         except Refused as error:
             answer = _line({"refused": str(error)})
         except Exception as error:  # Jinja's own, and Python's of a template that cannot be compiled

@@ -1,16 +1,16 @@
 """Where the beginnings of a conversation end in what a template writes of the whole, from one look at the whole.
 
-What a template has written before it first looks at a message, or whether there is one, it writes of every conversation that
-begins in the same way. If it looks at none before its loop comes to it, and what it writes after the last one depends on
-nothing that it met before, that is the same after every beginning too. So the text of each beginning is known, without writing
-each by itself, which takes time that grows with the square of their number.
+What a template has written before it first looks at a message, or whether there is one, it writes of every conversation
+that begins in the same way. If it looks at none before its loop comes to it, and what it writes after the last one
+depends on nothing that it met before, that is the same after every beginning too. So the text of each beginning is
+known, without writing each by itself, which takes time that grows with the square of their number.
 
 What a chat template writes of a conversation, and which part of that the assistant says; free of heavy imports.
 
-The environment is that of `transformers.utils.chat_template_utils`, but for what would make the same conversation another text
-another time. Most templates do not mark the assistant's part by `{% generation %}`. It is found by writing the conversation up
-to each answer, as a model is asked for it, and up to its end: what the longer text has more is the answer. That takes a
-template which writes the beginning of a conversation in the same way, whatever follows.
+The environment is that of `transformers.utils.chat_template_utils`, but for what would make the same conversation
+another text another time. Most templates do not mark the assistant's part by `{% generation %}`. It is found by writing
+the conversation up to each answer, as a model is asked for it, and up to its end: what the longer text has more is the
+answer. That takes a template which writes the beginning of a conversation in the same way, whatever follows.
 """
 
 import json
@@ -59,7 +59,9 @@ def may_be_linear(template: nodes.Template) -> bool:
     if any(name.name in KEEPING for name in template.find_all(nodes.Name)):
         return False
     told = {id(each.node) for each in template.find_all(nodes.Getattr)}
-    if any(name.name == "loop" and name.ctx == "load" and id(name) not in told for name in template.find_all(nodes.Name)):
+    if any(
+        name.name == "loop" and name.ctx == "load" and id(name) not in told for name in template.find_all(nodes.Name)
+    ):
         return False
     return not any(next(each.find_all(nodes.For), None) for each in template.find_all(COLLECTING))
 
@@ -222,14 +224,19 @@ class Template:
             raise Refused(f"the chat template refuses it: {brief(error)}") from error
         text = "".join(blocks)
         if half := HALF.search(text):
-            raise Refused(f"with the chat template it holds {half[0]!r}, half of a character, which cannot be tokenized")
+            raise Refused(
+                f"with the chat template it holds {half[0]!r}, half of a character, which cannot be tokenized"
+            )
         given_places = {place for message in conversation for place in ADDRESS.findall(message.content)}
         if places := set(ADDRESS.findall(text)) - given_places:
-            raise Refused(f"the chat template writes where an object is in memory, which differs each time: {min(places)}")
+            raise Refused(
+                f"the chat template writes where an object is in memory, which differs each time: {min(places)}"
+            )
         return text
 
     def _find_ends(self, conversation: Sequence[Message], whole: str, numbers: Sequence[int]) -> Ends | None:
-        """Where the text of each beginning of a conversation ends in that of the whole; None if that has to be tried out.
+        """Where the text of each beginning of a conversation ends in that of the whole; None if that has to be tried
+        out.
 
         The first and the last answer are tried out in any case.
         """
@@ -267,24 +274,26 @@ def _answer_by_ends(answer: Message, number: int, whole: str, ends: Ends) -> tup
     return _find_answer(answer, start, ends.asking, answered, later, lambda: ends.plain)
 
 
-def _find_answer(answer: Message, at: int, asked: str, answered: str, whole: str, before: Callable[[], str]) -> tuple[int, int]:
+def _find_answer(
+    answer: Message, at: int, asked: str, answered: str, whole: str, before: Callable[[], str]
+) -> tuple[int, int]:
     """From where to where an answer stands, with what ends it, in a text of which `whole` begins at some place.
 
-    `asked` is what stands there where a model is asked for the answer, `answered` with it, and `before` what comes before it
-    where no model is asked.
+    `asked` is what stands there where a model is asked for the answer, `answered` with it, and `before` what comes
+    before it where no model is asked.
     """
     if not answered.startswith(asked) or not whole.startswith(answered):
         longer = "the answer" if whole.startswith(answered) else "what follows"
         raise Refused(
-            f"the chat template writes the beginning of a conversation otherwise once {longer} is there, so that it cannot "
-            "be told what the assistant says; mark that in the template by {% generation %}, or " + GIVE_ANOTHER
+            f"the chat template writes the beginning of a conversation otherwise once {longer} is there, so that it "
+            "cannot be told what the assistant says; mark that in the template by {% generation %}, or " + GIVE_ANOTHER
         )
     said = answered[len(asked) :]
     header, found, _ = said.partition(answer.content.strip())
     if found and header.strip() and asked == before():
         raise Refused(
-            f"the chat template writes {header.strip()!r} before what the assistant says, but not where a model is asked "
-            f"for it (add_generation_prompt); {GIVE_ANOTHER}"
+            f"the chat template writes {header.strip()!r} before what the assistant says, but not where a model is "
+            f"asked for it (add_generation_prompt); {GIVE_ANOTHER}"
         )
     start = at + len(asked)
     return start, start + len(said.rstrip())
@@ -361,10 +370,14 @@ class _Namespace(Namespace):
 
 def _check_attribute(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
-        raise jinja2.exceptions.SecurityError(f"a namespace has no attribute {name!r}: it may not begin with an underscore")
+        raise jinja2.exceptions.SecurityError(
+            f"a namespace has no attribute {name!r}: it may not begin with an underscore"
+        )
 
 
-def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False) -> str:
+def _tojson(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -15,11 +15,17 @@ from trainer.data.chat.rendering import GIVE_ANOTHER, Refused, Written
 PROBE = [Message(USER, "What is it?"), Message(ASSISTANT, "This.")]
 """A conversation that every template can write."""
 
-PROBES = (PROBE, [Message(SYSTEM, "Be brief."), *PROBE], [*PROBE, Message(USER, "And that?"), Message(ASSISTANT, "That.")])
+PROBES = (
+    PROBE,
+    [Message(SYSTEM, "Be brief."), *PROBE],
+    [*PROBE, Message(USER, "And that?"), Message(ASSISTANT, "That.")],
+)
 """Conversations that are written twice, by two processes, to see that they become the same text."""
 
 WITHOUT_DATE = "{% set strftime_now = not_defined +%}"
-"""Before a template that transformers renders: has it write its own date, as where it was trained on, and not that of today."""
+"""Before a template that transformers renders: has it write its own date, as where it was trained on, and not that of
+today.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,9 @@ class ChatTemplate:
     end: str = ""
 
     def write(self, conversation: Sequence[Message]) -> Written:
-        """Write a conversation. Raises `ValueError` if the template refuses it, or the answers cannot be told from it."""
+        """Write a conversation. Raises `ValueError` if the template refuses it, or the answers cannot be told from
+        it.
+        """
         return self.renderer.write(conversation)
 
     def text(self, conversation: Sequence[Message]) -> str:
@@ -58,20 +66,25 @@ def load_template(given: str | None, tokenizer: Any, model: str) -> ChatTemplate
     said = text[slice(*answers[0])]
     _, found, end = said.partition(PROBE[1].content)
     if not found:
-        raise TokenizerError(f"{whose} does not write what the assistant says: of {PROBE[1].content!r} it makes {said!r}")
+        raise TokenizerError(
+            f"{whose} does not write what the assistant says: of {PROBE[1].content!r} it makes {said!r}"
+        )
     _require_end(end.strip(), tokenizer, whose)
     return ChatTemplate(source, renderer, end.strip())
 
 
 def bound_template(tokenizer: Any, model: str) -> None:
-    """Have a tokenizer render a conversation only after a process with bounds has, for what renders by itself, as lm-eval does.
+    """Have a tokenizer render a conversation only after a process with bounds has, for what renders by itself, as
+    lm-eval does.
 
     What that refuses raises `jinja2.TemplateError`, as a template does. Raises `TokenizerError` if there is none.
     """
     source, apply = _own(tokenizer, model), tokenizer.apply_chat_template
     renderer = Renderer(source, tokenizer.special_tokens_map)
 
-    def apply_bounded(conversation: Sequence[dict[str, str]], add_generation_prompt: bool = False, **options: Any) -> Any:
+    def apply_bounded(
+        conversation: Sequence[dict[str, str]], add_generation_prompt: bool = False, **options: Any
+    ) -> Any:
         try:
             renderer.text([Message(each["role"], each["content"]) for each in conversation], add_generation_prompt)
         except Refused as error:
@@ -89,8 +102,8 @@ def _require_same(renderer: Renderer, other: Renderer, whose: str) -> None:
         first, second = (_tried(each, probe) for each in (renderer, other))
         if first != second:
             raise TokenizerError(
-                f"{whose} writes the same conversation once as {first!r}, and once as {second!r}, so that what is trained on "
-                f"would depend on chance; {GIVE_ANOTHER}"
+                f"{whose} writes the same conversation once as {first!r}, and once as {second!r}, so that what is "
+                f"trained on would depend on chance; {GIVE_ANOTHER}"
             )
     other.close()
 
@@ -109,7 +122,8 @@ def _read(given: str) -> str:
         return Path(given).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"data.chat_template {given!r} cannot be read: {reason_of(error)}; it is a Jinja template, or the path of one"
+            f"data.chat_template {given!r} cannot be read: {reason_of(error)}; it is a Jinja template, or the path of "
+            "one"
         ) from error
 
 
@@ -128,6 +142,6 @@ def _require_end(end: str, tokenizer: Any, whose: str) -> None:
     if len(ids) != 1:
         found = f"{end!r}, which is {len(ids)} tokens of this tokenizer" if end else "nothing"
         raise TokenizerError(
-            f"{whose} writes {found} after what the assistant says; expected is one token, such as {{{{ eos_token }}}}, that a "
-            f"model learns to stop with; {GIVE_ANOTHER}"
+            f"{whose} writes {found} after what the assistant says; expected is one token, such as "
+            f"{{{{ eos_token }}}}, that a model learns to stop with; {GIVE_ANOTHER}"
         )

@@ -37,7 +37,12 @@ BLOCK_CHARACTERS, BLOCK_EXAMPLES = 2**20, 1024
 
 
 def write_split(
-    path: Path, split: LabelledSplit, encoder: TextEncoder, name: str, advance: Callable[[int], None], carry: Carry = map
+    path: Path,
+    split: LabelledSplit,
+    encoder: TextEncoder,
+    name: str,
+    advance: Callable[[int], None],
+    carry: Carry = map,
 ) -> dict[str, int]:
     """Encode a split into an Arrow file, a block at a time; `carry` is `map`, or one that has it done elsewhere.
 
@@ -78,7 +83,9 @@ def _encode_labelled(block: LabelledBlock, encoder: TextEncoder, kind: pa.DataTy
     if labels.ndim == 1:
         return encode_block(examples, encoder, pa.array(labels, kind, mask=missing), name)
     rows = pa.array(labels.ravel(), kind.value_type)
-    return encode_block(examples, encoder, pa.FixedSizeListArray.from_arrays(rows, type=kind, mask=pa.array(missing)), name)
+    return encode_block(
+        examples, encoder, pa.FixedSizeListArray.from_arrays(rows, type=kind, mask=pa.array(missing)), name
+    )
 
 
 class EncodedBlock(NamedTuple):
@@ -96,12 +103,16 @@ class EncodedBlock(NamedTuple):
 
 
 def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array, name: str) -> EncodedBlock:
-    """Encode some examples. Raises `RecordError` if the tokenizer gives no token for one of them; `name` is their set's."""
+    """Encode some examples. Raises `RecordError` if the tokenizer gives no token for one of them; `name` is their
+    set's.
+    """
     encodings = encoder.encode([example.texts for example in block])
     lengths = np.array([len(each.input_ids) for each in encodings])
     if not lengths.all():
         example = block[int(np.argmin(lengths))].id
-        raise RecordError(f"data set {name}: the tokenizer gives no token for the text of example {example!r}; leave it out")
+        raise RecordError(
+            f"data set {name}: the tokenizer gives no token for the text of example {example!r}; leave it out"
+        )
     schema = _schema(encoder, labels.type)
     columns = [_lists(encodings, each, LISTS[each], lengths) for each in LISTS if each in schema.names]
     columns = [pa.array([example.id for example in block], pa.string()), *columns, labels]
@@ -112,14 +123,17 @@ def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array, n
     if not seen.all():
         example = block[int(np.argmin(seen))].id
         why = (
-            "the last word is longer than data.max_length, and texts are cut on the left; raise it, or leave the example out"
+            "the last word is longer than data.max_length, and texts are cut on the left; raise it, or leave the "
+            "example out"
             if encodings[int(np.argmin(seen))].truncated
             else "the tokenizer gives no token for any word; leave it out"
         )
         raise RecordError(f"data set {name}: of example {example!r}, no word can have a label: {why}")
     words = np.array([len(example.texts) for example in block])
     columns.append(_lists(encodings, FIRST_TOKENS, pa.int32(), words))
-    return EncodedBlock(pa.record_batch(columns, schema=schema), *counts, int(words.sum()), int(words.sum() - seen.sum()))
+    return EncodedBlock(
+        pa.record_batch(columns, schema=schema), *counts, int(words.sum()), int(words.sum() - seen.sum())
+    )
 
 
 def _schema(encoder: TextEncoder, labels: pa.DataType) -> pa.Schema:
@@ -183,12 +197,17 @@ def _lists(encodings: list[Encoding], name: str, kind: pa.DataType, lengths: NDA
 
 @contextmanager
 def encode_files(
-    data: LabelledDataConfig, source: LabelledSource, encoder: TextEncoder, classes: list[str] | None, progress: Progress
+    data: LabelledDataConfig,
+    source: LabelledSource,
+    encoder: TextEncoder,
+    classes: list[str] | None,
+    progress: Progress,
 ) -> Iterator[EncodedSet]:
-    """The examples of some files, named as training files by `data`, as the test split of a set; it lasts for the block.
+    """The examples of some files, named as training files by `data`, as the test split of a set; it lasts for the
+    block.
 
-    Raises `CorpusError` and `RecordError` as reading training data does: for a missing column, labels that are none of the
-    `classes`, and files without a label.
+    Raises `CorpusError` and `RecordError` as reading training data does: for a missing column, labels that are none of
+    the `classes`, and files without a label.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         parts = [fetch_part(part, Path(folder)) for part in source.parts[TRAIN]]
@@ -201,7 +220,9 @@ def encode_files(
         labelled = int((~unlabelled(split.labels)).sum())
         if not labelled:
             names = ", ".join(part.name for part in parts)
-            raise CorpusError(f"{names}: no example has a label, so that nothing can be measured; `predict` predicts them")
+            raise CorpusError(
+                f"{names}: no example has a label, so that nothing can be measured; `predict` predicts them"
+            )
         path = Path(folder, f"{TEST}{ENDING}")
         with progress.bar(f"encode {data.name}", len(split), "example") as bar:
             figures = write_split(path, split, encoder, data.name, bar.advance)

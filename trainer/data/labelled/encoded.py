@@ -1,4 +1,5 @@
-"""The examples of an encoded split, by their places: what a model takes of them, their labels, and where predictions stand.
+"""The examples of an encoded split, by their places: what a model takes of them, their labels, and where predictions
+stand.
 
 Encoded labelled data, as training reads it.
 
@@ -6,9 +7,9 @@ train.arrow  validation.arrow  test.arrow     Arrow IPC files, uncompressed, map
     id              string
     input_ids       list<int32>
     token_type_ids  list<int8>, where the model knows token types
-    labels          int64 class ids, float64 numbers or, of several labels, an int8 for each class; null where unlabelled
-    first_tokens    list<int32>, where each word has a label: the place of its first token, -1 if it has none; `labels` are then
-                    list<int32>, the id of each word's class
+    labels          int64 class ids, float64 numbers or, of several labels, an int8 for each class; null if unlabelled
+    first_tokens    list<int32>, where each word has a label: the place of its first token, -1 if it has none; `labels`
+                    are then list<int32>, the id of each word's class
 tokenizer.json, tokenizer_config.json …       as `AutoTokenizer.from_pretrained` reads them
 """
 
@@ -33,8 +34,9 @@ FIRST_TOKENS = "first_tokens"
 class EncodedSplit:
     """Examples that have one label each, or several as one.
 
-    `lengths`: tokens of each example, int64 [N]; `labelled`: whether it has a label, bool [N]; `labels`: int64 or float64 [N],
-    or int8 [N, C], in which those that are missing mean nothing. `predictions` counts what a model says: one for each example.
+    `lengths`: tokens of each example, int64 [N]; `labelled`: whether it has a label, bool [N]; `labels`: int64 or
+    float64 [N], or int8 [N, C], in which those that are missing mean nothing. `predictions` counts what a model says:
+    one for each example.
     """
 
     def __init__(self, table: pa.Table, pad_id: int) -> None:
@@ -53,11 +55,13 @@ class EncodedSplit:
         names: list[str] = self._names.to_pylist()
         return names
 
-    def read(self, places: Sequence[int] | NDArray[np.int64], pad_to: int | None = None) -> dict[str, NDArray[np.int64]]:
+    def read(
+        self, places: Sequence[int] | NDArray[np.int64], pad_to: int | None = None
+    ) -> dict[str, NDArray[np.int64]]:
         """Some examples, padded on the right to the longest of them, or to `pad_to` tokens.
 
-        Returns int64 arrays of shape [B, T]: input_ids, attention_mask, and token_type_ids where they are stored. Raises
-        `ValueError` if an example is longer than `pad_to`.
+        Returns int64 arrays of shape [B, T]: input_ids, attention_mask, and token_type_ids where they are stored.
+        Raises `ValueError` if an example is longer than `pad_to`.
         """
         places = np.asarray(places, dtype=np.int64)
         lengths = self.lengths[places]
@@ -181,7 +185,9 @@ def open_encoded(store: Store, key: str) -> EncodedSet:
     details, digests = manifest.details, manifest.digests()
     pad_id: int = details["pad_id"]
     names = {split: f"{split}{ENDING}" for split in details["splits"]}
-    splits = {s: open_split(open_rows(fetch_made(store, key, name, digests[name])), pad_id) for s, name in names.items()}
+    splits = {
+        s: open_split(open_rows(fetch_made(store, key, name, digests[name])), pad_id) for s, name in names.items()
+    }
     return EncodedSet(details, splits, pad_id)
 
 
@@ -196,7 +202,9 @@ def split_sizes(details: dict[str, Any]) -> dict[str, int]:
 
 
 def tokenizer_paths(store: Store, key: str) -> list[Path]:
-    """The files that `AutoTokenizer.from_pretrained` needs beside a model. Raises `ArtifactError` if there is no such set."""
+    """The files that `AutoTokenizer.from_pretrained` needs beside a model. Raises `ArtifactError` if there is no such
+    set.
+    """
     digests = {name: sha for name, sha in encoded_manifest(store, key).digests().items() if not name.endswith(ENDING)}
     return [fetch_made(store, key, name, sha256) for name, sha256 in digests.items()]
 
@@ -205,8 +213,8 @@ def encoded_manifest(store: Store, key: str) -> Manifest:
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
         raise ArtifactError(
-            f"{store.path(key)} holds no encoded data set; encode it first: run its fine-tuning job again, which reuses what "
-            "is trained"
+            f"{store.path(key)} holds no encoded data set; encode it first: run its fine-tuning job again, which "
+            "reuses what is trained"
         )
     return manifest
 

@@ -42,10 +42,11 @@ class Encodes(Protocol):
 
 
 def encode(store: Store, job: FinetuneJob, progress: Progress, model_folder: str | Path | None = None) -> Step:
-    """The step that encodes the job's data set with the model's tokenizer; the model's folder is looked for unless it is given.
+    """The step that encodes the job's data set with the model's tokenizer; the model's folder is looked for unless it
+    is given.
 
-    It raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer that cannot be used, `ConfigError`
-    for a length beyond the model's positions, `StorageError` if the store refuses.
+    It raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer that cannot be used,
+    `ConfigError` for a length beyond the model's positions, `StorageError` if the store refuses.
     """
     data = job.data
     folder = model_folder or find_model(store, job.model.pretrained, hub=True).folder
@@ -71,7 +72,9 @@ def in_data(options: Mapping[str, Any]) -> dict[str, Any]:
 def encoded_step(
     store: Store, data: EncodedData, source: LabelledSource, encoder: Encodes, options: Mapping[str, Any], build: Build
 ) -> Step:
-    """The step that encodes what a job reads of its files, by an encoder; a run is named by all of it but the test split."""
+    """The step that encodes what a job reads of its files, by an encoder; a run is named by all of it but the test
+    split.
+    """
     cut = data.validation_fraction if source.cut else None
     told = frozenset({"data.quoting"})
 
@@ -103,8 +106,8 @@ def check_budget(what: str, most: int, found: Mapping[str, Any]) -> None:
     """Raise `RecordError` if more records were bad, as a manifest tells of a split, than may be skipped."""
     if (bad := found["bad_records"]) > most:
         raise RecordError(
-            f"{what}: at most {most} bad records may be skipped, but {describe_bad(bad, found.get('skipped', []))}; mend the "
-            "file or raise data.max_bad_records"
+            f"{what}: at most {most} bad records may be skipped, but {describe_bad(bad, found.get('skipped', []))}; "
+            "mend the file or raise data.max_bad_records"
         )
 
 
@@ -122,8 +125,8 @@ def _build(job: FinetuneJob, progress: Progress, step: Step, source: LabelledSou
         log.info("the tokenizer puts nothing between the texts of a pair: putting %r there", encoder.divider)
     if encoder.other_class is not None:
         log.warning(
-            "beside such a model `AutoTokenizer.from_pretrained` makes %s of the published tokenizer, which puts no space "
-            "before words, as the model is trained to read them: load it with `%s.from_pretrained`",
+            "beside such a model `AutoTokenizer.from_pretrained` makes %s of the published tokenizer, which puts no "
+            "space before words, as the model is trained to read them: load it with `%s.from_pretrained`",
             encoder.other_class, PLAIN_CLASS,
         )  # fmt: skip
     with (
@@ -136,10 +139,14 @@ def _build(job: FinetuneJob, progress: Progress, step: Step, source: LabelledSou
         total = sum(map(len, labelled.splits.values()))
         with _carry(job.engine, store) as carry, progress.bar(f"encode {data.name}", total, "example") as bar:
             figures = {
-                split: write_split(folder / f"{split}{ENDING}", examples, encoder, f"{data.name}: {split}", bar.advance, carry)
+                split: write_split(
+                    folder / f"{split}{ENDING}", examples, encoder, f"{data.name}: {split}", bar.advance, carry
+                )
                 for split, examples in labelled.splits.items()
             }
-        counts = {split: _count(folder, split, examples, labelled.classes) for split, examples in labelled.splits.items()}
+        counts = {
+            split: _count(folder, split, examples, labelled.classes) for split, examples in labelled.splits.items()
+        }
         details = _describe(data, labelled, encoder, {split: {**figures[split], **counts[split]} for split in counts})
         details["tokenizer_sha256"] = digest_file(folder / TOKENIZER_FILE).sha256
         manifest = publish(step, folder, {**details, "tokenizer": encoder.digest, "source": describe_source(source)})
@@ -170,8 +177,8 @@ def _warn_of_unlabelled(data: LabelledDataConfig, labelled: LabelledSet) -> None
     for split, found in labelled.splits.items():
         if 0 < (missing := int(unlabelled(found.labels).sum())) < len(found):
             log.warning(
-                "data set %s: %d of %d examples of the %s split have no label: all are predicted, and the figures are of the "
-                "%d others",
+                "data set %s: %d of %d examples of the %s split have no label: all are predicted, and the figures are "
+                "of the %d others",
                 data.name, missing, len(found), split, len(found) - missing,
             )  # fmt: skip
 
@@ -180,8 +187,8 @@ def _warn_of_unseen(details: dict[str, Any]) -> None:
     for name, split in details["splits"].items():
         if unseen := split.get("unseen_words"):
             log.warning(
-                "data set %s: the model does not see %d of %d words of the %s split: they are beyond %d tokens, or have none; "
-                "they are neither trained on nor measured",
+                "data set %s: the model does not see %d of %d words of the %s split: they are beyond %d tokens, or "
+                "have none; they are neither trained on nor measured",
                 details["name"], unseen, split["words"], name, details["max_length"],
             )  # fmt: skip
 

@@ -80,8 +80,8 @@ def _check_ids(data: LabelledDataConfig, parts: dict[str, list[Part]], identifie
         raise lacks_column(data, part, data.id_column, open_table(part, data).columns)
     if mixed := [split for split, found in identified.items() if len(found) > 1]:
         raise CorpusError(
-            f"data set {data.name!r}: some files of the {mixed[0]} split have the column {data.id_column!r} and others do not; "
-            "leave id_column out, or give files that are alike"
+            f"data set {data.name!r}: some files of the {mixed[0]} split have the column {data.id_column!r} and others "
+            "do not; leave id_column out, or give files that are alike"
         )
 
 
@@ -115,11 +115,11 @@ def require_all_classes(
     row = int(np.flatnonzero(kept)[np.argmax(has_last)])
     place = next(place for number, (place, _) in enumerate(rows_of(data, parts)) if number == row)
     raise CorpusError(
-        f"data set {data.name!r}: column {data.label_column!r} holds {_listed([labels.classes[each] for each in present])} in "
-        f"train; ids from 0 on make that {len(labels.classes)} classes, and {_listed(absent)} "
-        f"{'has' if len(absent) == 1 else 'have'} no example. {last} stands first at {place()}. Correct the labels, or name "
-        "the classes in `classes`: in the order of their ids, or, if these integers are names, the integers themselves; for "
-        f"numbers, {REGRESSION}"
+        f"data set {data.name!r}: column {data.label_column!r} holds "
+        f"{_listed([labels.classes[each] for each in present])} in train; ids from 0 on make that "
+        f"{len(labels.classes)} classes, and {_listed(absent)} {'has' if len(absent) == 1 else 'have'} no example. "
+        f"{last} stands first at {place()}. Correct the labels, or name the classes in `classes`: in the order of "
+        f"their ids, or, if these integers are names, the integers themselves; for numbers, {REGRESSION}"
     )
 
 
@@ -145,10 +145,10 @@ class Example(NamedTuple):
 class LabelledSplit:
     """The good examples of one split.
 
-    `labels` has the shape [examples]: int64 ids, -1 where there is none, or float64 numbers, NaN where there is none. Of
-    several labels an example it has the shape [examples, classes]: int8, 1 for those that apply, -1 where nothing is said. Of a
-    label for each word it is an array of arrays, [examples] of int32 [words], of no word where there is none.
-    `kept` has the shape [rows], `bad` are the rows that were skipped.
+    `labels` has the shape [examples]: int64 ids, -1 where there is none, or float64 numbers, NaN where there is none.
+    Of several labels an example it has the shape [examples, classes]: int8, 1 for those that apply, -1 where nothing is
+    said. Of a label for each word it is an array of arrays, [examples] of int32 [words], of no word where there is
+    none. `kept` has the shape [rows], `bad` are the rows that were skipped.
     """
 
     data: LabelledDataConfig
@@ -184,15 +184,16 @@ class LabelledSet(NamedTuple):
 def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Progress) -> Iterator[LabelledSet]:
     """Check all rows; the set can be read for the length of the block.
 
-    Raises `CorpusError` for a missing column, an empty split, or labels that cannot be classes, and `RecordError` for the
-    first bad row of a split that may not be passed over.
+    Raises `CorpusError` for a missing column, an empty split, or labels that cannot be classes, and `RecordError` for
+    the first bad row of a split that may not be passed over.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         parts = {split: [fetch_part(part, Path(folder)) for part in each] for split, each in source.parts.items()}
         dropped, named = check_columns(data, parts)
         with progress.bar(f"read {data.name}", None, "row") as bar:
             scans = {
-                split: scan_rows(data, split, each, source.cut and split == TRAIN, bar.advance) for split, each in parts.items()
+                split: scan_rows(data, split, each, source.cut and split == TRAIN, bar.advance)
+                for split, each in parts.items()
             }
         for split, scan in scans.items():
             require_examples(data, split, scan, scan.codes != BAD)
@@ -205,7 +206,8 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
         if source.cut:
             splits[TRAIN], splits[VALIDATION] = _cut(data, splits[TRAIN], train.held)
             log.info(
-                "data set %s has no split named validation: %d of %d training examples are held out, by a hash of their text",
+                "data set %s has no split named validation: %d of %d training examples are held out, by a hash of "
+                "their text",
                 data.name, len(splits[VALIDATION]), len(splits[VALIDATION]) + len(splits[TRAIN]),
             )  # fmt: skip
         _warn_of_classes(data, labels, splits)
@@ -232,8 +234,12 @@ def read_split(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan)
     return LabelledSplit(data, scan.parts, good, meant, scan.bad)
 
 
-def read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """What the label of each good row means, and which rows are good. Raises `RecordError` for a label that means nothing."""
+def read_labels(
+    data: LabelledDataConfig, labels: Labels, split: str, scan: Scan
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """What the label of each good row means, and which rows are good. Raises `RecordError` for a label that means
+    nothing.
+    """
     kind = KINDS[data.task]
     missing = kind.missing(labels)
     meanings: list[Any] = [missing] * (len(scan.values) + 1)  # the last one is that of BAD
@@ -274,24 +280,28 @@ def require_examples(data: LabelledDataConfig, split: str, scan: Scan, good: NDA
     """Raise `CorpusError` for a split without a good example."""
     if not good.any():
         raise CorpusError(
-            f"data set {data.name!r}: the {split} split is empty: {len(good)} records, {len(good)} of them bad; check that "
-            f"{', '.join(part.name for part in scan.parts)} is the right data"
+            f"data set {data.name!r}: the {split} split is empty: {len(good)} records, {len(good)} of them bad; check "
+            f"that {', '.join(part.name for part in scan.parts)} is the right data"
         )
 
 
-def _cut(data: LabelledDataConfig, whole: LabelledSplit, held: NDArray[np.bool_]) -> tuple[LabelledSplit, LabelledSplit]:
+def _cut(
+    data: LabelledDataConfig, whole: LabelledSplit, held: NDArray[np.bool_]
+) -> tuple[LabelledSplit, LabelledSplit]:
     """Train and validation out of one split, by the hash of the texts; equal texts stay together."""
 
     def side(split: str, kept: NDArray[np.bool_]) -> LabelledSplit:
         if not kept.any():
             raise CorpusError(
-                f"data set {data.name!r}: no validation data is given, and a hash of the texts leaves the {split} split "
-                f"without an example, out of {len(whole)}; give validation data, or another validation_fraction than "
-                f"{data.validation_fraction}"
+                f"data set {data.name!r}: no validation data is given, and a hash of the texts leaves the {split} "
+                f"split without an example, out of {len(whole)}; give validation data, or another validation_fraction "
+                f"than {data.validation_fraction}"
             )
         return replace(whole, kept=kept, labels=whole.labels[kept[whole.kept]])
 
-    return side(TRAIN, whole.kept & ~held), replace(side(VALIDATION, whole.kept & held), bad=bad_records(data, VALIDATION))
+    return side(TRAIN, whole.kept & ~held), replace(
+        side(VALIDATION, whole.kept & held), bad=bad_records(data, VALIDATION)
+    )
 
 
 def _warn_of_classes(data: LabelledDataConfig, labels: Labels, splits: dict[str, LabelledSplit]) -> None:
@@ -303,11 +313,15 @@ def _warn_of_classes(data: LabelledDataConfig, labels: Labels, splits: dict[str,
             log.warning("data set %s: every %s of the %s split has the class %r", data.name, what, split, name)
     present = classes_present(splits[TRAIN].labels)
     if absent := [name for number, name in enumerate(labels.classes) if number not in present]:
-        log.warning("data set %s: no example of the train split has the class %s", data.name, ", ".join(map(repr, absent)))
+        log.warning(
+            "data set %s: no example of the train split has the class %s", data.name, ", ".join(map(repr, absent))
+        )
 
 
 class RowTexts(NamedTuple):
-    """The numbers of a part and of a row in it, from 0, and the row's texts: one, the two of a pair, or its words in one."""
+    """The numbers of a part and of a row in it, from 0, and the row's texts: one, the two of a pair, or its words in
+    one.
+    """
 
     part: int
     number: int
@@ -317,8 +331,8 @@ class RowTexts(NamedTuple):
 def read_texts(data: LabelledDataConfig, split: str, parts: Sequence[Part]) -> Iterator[RowTexts]:
     """The texts of the good rows of a split's parts.
 
-    Raises `CorpusError` for a missing column and `RecordError` for the first bad row that may not be passed over, as reading
-    the data as a whole does. Only what that says of labels because of other splits is not known here.
+    Raises `CorpusError` for a missing column and `RecordError` for the first bad row that may not be passed over, as
+    reading the data as a whole does. Only what that says of labels because of other splits is not known here.
     """
     for part in parts:
         require_columns(data, split, part, open_table(part, data).columns)

@@ -1,7 +1,7 @@
 """What the labels of a data set mean: ids of classes, or numbers.
 
-Integers are ids already, unless the configured classes are integers themselves: then they are names, like all other texts.
-Numbers that are written with a fraction are no classes, unless `classes` names them.
+Integers are ids already, unless the configured classes are integers themselves: then they are names, like all other
+texts. Numbers that are written with a fraction are no classes, unless `classes` names them.
 
 Several labels an example: which classes apply to it, as the data says by a list, a text, or a column for each class.
 
@@ -40,7 +40,11 @@ class Labels(NamedTuple):
 
 def plain_label(value: object, data: LabelledDataConfig) -> Label | None:
     """A label as it is found in a row, or None if it is missing. Raises `ValueError` if it can be none at all."""
-    if value is None or (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and not value.strip()):
+    if (
+        value is None
+        or (isinstance(value, float) and math.isnan(value))
+        or (isinstance(value, str) and not value.strip())
+    ):
         return None
     if isinstance(value, bool):
         return int(value)
@@ -54,10 +58,13 @@ def plain_label(value: object, data: LabelledDataConfig) -> Label | None:
     raise ValueError(f"column {data.label_column!r} holds {type(value).__name__}, not a label{hint}")
 
 
-def find_labels(data: LabelledDataConfig, values: Iterable[Label | None], named: list[str] | None, examples: int) -> Labels:
+def find_labels(
+    data: LabelledDataConfig, values: Iterable[Label | None], named: list[str] | None, examples: int
+) -> Labels:
     """The meaning of the labels from the distinct ones in train; `named` are the data set's own class names.
 
-    Raises `CorpusError` if they cannot be labels of at least two classes, or name more classes than there are `examples`.
+    Raises `CorpusError` if they cannot be labels of at least two classes, or name more classes than there are
+    `examples`.
     """
     if data.task == "regression":
         return Labels(None, {})
@@ -69,8 +76,8 @@ def find_labels(data: LabelledDataConfig, values: Iterable[Label | None], named:
         largest = max(int(value) for value in found if _is_integer(value))
         if classes is None and largest >= examples:
             raise CorpusError(
-                f"{where} holds integers up to {largest:,} in {examples:,} examples, so they are not ids of classes; choose "
-                "another label_column, name the classes, or set task to regression"
+                f"{where} holds integers up to {largest:,} in {examples:,} examples, so they are not ids of classes; "
+                "choose another label_column, name the classes, or set task to regression"
             )
         classes = classes or [str(number) for number in range(largest + 1)]
         as_names = data.classes is not None and named is None and all(INTEGER.fullmatch(name) for name in classes)
@@ -91,8 +98,8 @@ def refuse_fractions(data: LabelledDataConfig, values: Iterable[Label | None], n
     found = [value for value in every if not _is_fraction(value, data.classes or named)]
     if every and not found:
         raise CorpusError(
-            f"data set {data.name!r}: column {data.label_column!r} holds numbers with a fraction, such as {every[0]!r}, which "
-            f"are no classes: {REGRESSION}, or name them in `classes` if they are names"
+            f"data set {data.name!r}: column {data.label_column!r} holds numbers with a fraction, such as "
+            f"{every[0]!r}, which are no classes: {REGRESSION}, or name them in `classes` if they are names"
         )
     return found
 
@@ -105,8 +112,8 @@ def _name_classes(where: str, found: Sequence[Label]) -> list[str]:
     for name in names:
         if (other := alike.setdefault(name.strip().casefold(), name)) != name:
             raise CorpusError(
-                f"{where} holds {other!r} and {name!r}, which differ by case or blanks alone: correct them, or name all "
-                "classes in `classes`"
+                f"{where} holds {other!r} and {name!r}, which differ by case or blanks alone: correct them, or name "
+                "all classes in `classes`"
             )
     return names
 
@@ -117,8 +124,8 @@ def _refuse_mixed(where: str, found: Sequence[Label]) -> None:
     words = sorted({value for value in found if isinstance(value, str) and not _is_integer(value)})
     if numbers and words:
         raise CorpusError(
-            f"{where} holds integers ({_few(numbers)}) and other texts ({_few(words)}): correct them, or name all classes in "
-            "`classes`"
+            f"{where} holds integers ({_few(numbers)}) and other texts ({_few(words)}): correct them, or name all "
+            "classes in `classes`"
         )
 
 
@@ -184,9 +191,13 @@ def _is_integer(value: Label) -> bool:
 
 
 def _listed(labels: Labels) -> str:
-    """The labels that mean a class, as the data writes them, the first dozen; with the class's name if it is another."""
+    """The labels that mean a class, as the data writes them, the first dozen; with the class's name if it is
+    another.
+    """
     names = labels.classes or []
-    shown = [repr(key) if str(key) == names[number] else f"{key!r} ({names[number]!r})" for key, number in labels.ids.items()]
+    shown = [
+        repr(key) if str(key) == names[number] else f"{key!r} ({names[number]!r})" for key, number in labels.ids.items()
+    ]
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
 
 
@@ -213,8 +224,8 @@ def plain_labels(value: Any, data: LabelledDataConfig) -> LabelList | None:
         raise ValueError(f"column {data.label_column!r} holds {type(value).__name__}, not a list of labels")
     if any(isinstance(each, bool) for each in value):
         raise ValueError(
-            f"column {data.label_column!r} holds a list of true and false, but a list names the labels that apply; if they "
-            "stand for the classes in turn, give each a column of its own (label_columns)"
+            f"column {data.label_column!r} holds a list of true and false, but a list names the labels that apply; if "
+            "they stand for the classes in turn, give each a column of its own (label_columns)"
         )
     found = [plain_label(each, data) for each in value]
     if None in found:
@@ -222,8 +233,8 @@ def plain_labels(value: Any, data: LabelledDataConfig) -> LabelList | None:
     distinct = tuple(dict.fromkeys(each for each in found if each is not None))
     if len(distinct) < len(found) and {str(each) for each in distinct} <= {"0", "1"}:
         raise ValueError(
-            f"column {data.label_column!r} holds {len(found)} labels that are 0 or 1, but a list names each label that applies "
-            "once; if they stand for the classes in turn, give each a column of its own (label_columns)"
+            f"column {data.label_column!r} holds {len(found)} labels that are 0 or 1, but a list names each label that "
+            "applies once; if they stand for the classes in turn, give each a column of its own (label_columns)"
         )
     return distinct
 
@@ -234,7 +245,9 @@ def _divided(text: str, data: LabelledDataConfig) -> list[str]:
     if text.lstrip().startswith("["):
         raise ValueError(f"{where}, a list written as text; write its labels alone, divided by label_separator")
     if data.label_separator is None and data.classes is None and (other := OTHER_SEPARATOR.search(text)):
-        raise ValueError(f"{where}; set label_separator to {other[0]!r} if that divides labels, to ',' if it is a part of one")
+        raise ValueError(
+            f"{where}; set label_separator to {other[0]!r} if that divides labels, to ',' if it is a part of one"
+        )
     return [part.strip() for part in text.split(data.label_separator or ",") if part.strip()]
 
 
@@ -249,7 +262,9 @@ def _of_columns(values: Sequence[Any] | None, columns: Sequence[str]) -> LabelLi
     return tuple(column for column, word in zip(columns, said, strict=True) if word in YES)
 
 
-def find_listed(data: LabelledDataConfig, values: Iterable[LabelList | None], named: list[str] | None, examples: int) -> Labels:
+def find_listed(
+    data: LabelledDataConfig, values: Iterable[LabelList | None], named: list[str] | None, examples: int
+) -> Labels:
     """What `find_labels` says where each of the values that train has is a list of labels."""
     if data.label_columns is not None:
         return Labels(data.label_columns, {name: number for number, name in enumerate(data.label_columns)})
@@ -275,12 +290,12 @@ def read_list(labels: Labels, value: LabelList | None, optional: bool) -> NDArra
 
 
 def find_class_weights(wanted: ClassWeights, classes: Sequence[str], counts: Mapping[str, int] | None) -> list[float]:
-    """The weight of each class, by its id; `counts` are the examples, or words that are seen, that train has of each, or None
-    while that is not known.
+    """The weight of each class, by its id; `counts` are the examples, or words that are seen, that train has of each,
+    or None while that is not known.
 
-    Balanced ones are examples / (classes x examples of the class), as scikit-learn's `compute_class_weight` has it. Of weights
-    by name, a class that is not named counts 1. Raises `ConfigError` for the name of no class, and if a class that is to be
-    balanced has no example.
+    Balanced ones are examples / (classes x examples of the class), as scikit-learn's `compute_class_weight` has it. Of
+    weights by name, a class that is not named counts 1. Raises `ConfigError` for the name of no class, and if a class
+    that is to be balanced has no example.
     """
     if wanted != BALANCED:
         _check_names(wanted, classes)
@@ -289,8 +304,8 @@ def find_class_weights(wanted: ClassWeights, classes: Sequence[str], counts: Map
         return [1.0] * len(classes)
     if absent := [name for name in classes if not counts[name]]:
         raise ConfigError(
-            f"training.class_weights is {BALANCED}, but nothing that is trained on has the class {absent[0]!r}; give the "
-            "weights by the names of the classes"
+            f"training.class_weights is {BALANCED}, but nothing that is trained on has the class {absent[0]!r}; give "
+            "the weights by the names of the classes"
         )
     examples = sum(counts[name] for name in classes)
     return [examples / (len(classes) * counts[name]) for name in classes]

@@ -30,7 +30,8 @@ SAMPLED = 2000
 """Examples of a split that are measured."""
 
 MOST_CHARACTERS = 64
-"""Characters of a text, for each token that the model is given, that are measured: what is longer is cut in any case."""
+"""Characters of a text, for each token that the model is given, that are measured: what is longer is cut in any case.
+"""
 
 BLOCK_EXAMPLES, BLOCK_CHARACTERS = 512, 2**20
 
@@ -62,10 +63,12 @@ HEAD_ROWS = 10_000
 
 
 class Look(NamedTuple):
-    """What a look at data has shown; `classes`, `splits` and `counts` are None where all of it must be read to know them.
+    """What a look at data has shown; `classes`, `splits` and `counts` are None where all of it must be read to know
+    them.
 
-    `splits` are the numbers of examples, `counts` those of each class in train; `told` says what was looked at. `seen` are
-    labels of words, where not all are known. `lengths` are by split, and `balance` counts classes, of what was looked at.
+    `splits` are the numbers of examples, `counts` those of each class in train; `told` says what was looked at. `seen`
+    are labels of words, where not all are known. `lengths` are by split, and `balance` counts classes, of what was
+    looked at.
     """
 
     classes: list[str] | None

@@ -1,7 +1,7 @@
 """Rows of labelled data, from files and from data sets of the `datasets` library, each with its exact place.
 
-Files are read by csv, json and pyarrow themselves: the builders of `datasets` guess types from values (a text that looks
-like a date becomes a timestamp), name no row when one is bad, and cannot pass over it.
+Files are read by csv, json and pyarrow themselves: the builders of `datasets` guess types from values (a text that
+looks like a date becomes a timestamp), name no row when one is bad, and cannot pass over it.
 """
 
 import csv
@@ -35,7 +35,9 @@ csv.field_size_limit(MAX_RECORD)
 
 @dataclass(frozen=True)
 class Part:
-    """A file, or a split of a data set: its name for people, where its rows are, and all files that they may come from."""
+    """A file, or a split of a data set: its name for people, where its rows are, and all files that they may come
+    from.
+    """
 
     name: str
     path: str = ""
@@ -138,8 +140,8 @@ def _open_csv(part: Part, data: LabelledDataConfig) -> Table:
 def _read_header(part: Part, data: LabelledDataConfig, rows: Iterator[list[str]], hint: str) -> tuple[list[str], str]:
     """The names of a file's columns, and what names them: its first line, or the setting `columns`.
 
-    With that setting, a first line is a header only if it names the text columns itself. A file that has as many columns as the
-    setting names besides those of labels is one without labels, as test files are.
+    With that setting, a first line is a header only if it names the text columns itself. A file that has as many
+    columns as the setting names besides those of labels is one without labels, as test files are.
     """
     try:
         first = next(rows, [])
@@ -153,14 +155,18 @@ def _read_header(part: Part, data: LabelledDataConfig, rows: Iterator[list[str]]
         raise CorpusError(told) from error
     if data.columns is not None and not set(data.text_columns) <= set(first):
         named = list(data.columns)
-        if like := [cell for cell, name in zip(first, named, strict=False) if cell.strip().casefold() == name.casefold()]:
+        if like := [
+            cell for cell, name in zip(first, named, strict=False) if cell.strip().casefold() == name.casefold()
+        ]:
             raise CorpusError(
-                f"{part.name}: line 1 looks like a header, as it names {like[0]!r}; leave `columns` out, or name text_columns "
-                "as it does"
+                f"{part.name}: line 1 looks like a header, as it names {like[0]!r}; leave `columns` out, or name "
+                "text_columns as it does"
             )
         labels = data.columns_of_labels
         if len(first) == len(named) - len(labels) and set(labels) <= set(named):
-            return [name for name in named if name not in labels], f"`columns` without the label{'s'[: len(labels) > 1]}"
+            return [
+                name for name in named if name not in labels
+            ], f"`columns` without the label{'s'[: len(labels) > 1]}"
         return named, "`columns`"
     if twice := [column for column in columns_of(data) if first.count(column) > 1]:
         raise CorpusError(f"{part.name}: the first line names the column {twice[0]!r} twice; rename one of them")
@@ -174,14 +180,20 @@ def _open_jsonl(part: Part) -> Table:
             while line := file.readline(MAX_RECORD + 1):
                 number += 1
                 if len(line) > MAX_RECORD:
-                    raise RecordError(f"{part.name}: line {number}: longer than {MAX_RECORD >> 20} MiB; is this JSON Lines?")
+                    raise RecordError(
+                        f"{part.name}: line {number}: longer than {MAX_RECORD >> 20} MiB; is this JSON Lines?"
+                    )
                 if not (line := line.removeprefix(BOM) if number == 1 else line).strip():
                     continue
                 try:
                     record = json.loads(line.decode())
                 except UnicodeDecodeError as error:
                     known = not_text(part.path)
-                    yield number, None, f"the file {known}" if known else f"not valid UTF-8 ({reason_of(error)}); convert it"
+                    yield (
+                        number,
+                        None,
+                        f"the file {known}" if known else f"not valid UTF-8 ({reason_of(error)}); convert it",
+                    )
                 except (ValueError, RecursionError) as error:
                     yield number, None, f"not valid JSON: {error}{csv_hint(part.name)}"
                     continue

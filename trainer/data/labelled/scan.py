@@ -30,10 +30,11 @@ Placed = tuple[Callable[[], str], Row]
 
 
 class Scan(NamedTuple):
-    """What is kept of a split's rows: a few bytes each, and each label once, so that lists for words are about as many as rows.
+    """What is kept of a split's rows: a few bytes each, and each label once, so that lists for words are about as many
+    as rows.
 
-    `codes`: the number of the row's label among the distinct `values`, or BAD; `digests`: of its texts; `held`: whether a
-    hash of them puts it on the validation side; all of shape [rows]. `bad` are the rows that are BAD.
+    `codes`: the number of the row's label among the distinct `values`, or BAD; `digests`: of its texts; `held`: whether
+    a hash of them puts it on the validation side; all of shape [rows]. `bad` are the rows that are BAD.
     """
 
     parts: Sequence[Part]
@@ -52,9 +53,11 @@ def scan_rows(
     advance: Callable[[int], None],
     most: int | None = None,
 ) -> Scan:
-    """Look at all rows of a split, or at `most` of each part; with `cut`, decide which of them are held out for validation.
+    """Look at all rows of a split, or at `most` of each part; with `cut`, decide which of them are held out for
+    validation.
 
-    Raises `RecordError` for the first bad row that may not be passed over; a row whose id names an earlier one too is bad.
+    Raises `RecordError` for the first bad row that may not be passed over; a row whose id names an earlier one too is
+    bad.
     """
     codes, digests, held, ids = array("q"), array("Q"), array("b"), array("Q")
     values: dict[AnyLabel | None, int] = {}
@@ -137,7 +140,9 @@ def _repeats(
     """The errors of rows whose ids earlier ones have; both are read again."""
     for place, row in compress(rows(), repeated):
         name = id_of(data, row)
-        first = next(earlier for earlier, each in rows() if each.problem is None and str(id_of(data, each)) == str(name))
+        first = next(
+            earlier for earlier, each in rows() if each.problem is None and str(id_of(data, each)) == str(name)
+        )
         yield RecordError(f"{place()}: column {data.id_column!r}: {name!r} names {first()} too; ids may not repeat")
 
 
@@ -191,4 +196,6 @@ def _text(column: str, value: Any) -> bytes:
     try:
         return value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"column {column!r} is not valid UTF-8 at character {error.start}; convert it to UTF-8") from error
+        raise ValueError(
+            f"column {column!r} is not valid UTF-8 at character {error.start}; convert it to UTF-8"
+        ) from error

@@ -40,8 +40,8 @@ class LabelledSource(NamedTuple):
 def find_labelled(store: Store, data: SplitsConfig) -> LabelledSource:
     """Find the data. The store remembers the digests of files, so that unchanged ones are not read again.
 
-    A data set of the hub is downloaded by this, once: `datasets` keeps it. Raises `CorpusError` for files or splits that do
-    not exist, and for a hub that cannot be reached.
+    A data set of the hub is downloaded by this, once: `datasets` keeps it. Raises `CorpusError` for files or splits
+    that do not exist, and for a hub that cannot be reached.
     """
     if data.source == "hub":
         return _find_hub(data)
@@ -61,7 +61,9 @@ def fetch_part(part: Part, folder: Path) -> Part:
 
 def _find_files(store: Store, data: SplitsConfig) -> LabelledSource:
     patterns = {split: paths for split, paths in _wanted(data).items() if paths}
-    digests = {piece.path: piece.sha256 for piece in _pieces(store, data, [p for paths in patterns.values() for p in paths])}
+    digests = {
+        piece.path: piece.sha256 for piece in _pieces(store, data, [p for paths in patterns.values() for p in paths])
+    }
     found = {split: [source.path for source in find_sources(_corpus(data, paths))] for split, paths in patterns.items()}
 
     def identity(path: str) -> list[Any]:
@@ -85,8 +87,9 @@ def _find_hub(data: SplitsConfig) -> LabelledSource:
         loaded = datasets.load_dataset(str(data.path), data.subset)
     except Exception as error:  # network, hub, script and format errors alike
         raise CorpusError(
-            f"data set {name!r} cannot be loaded from the Hugging Face hub: {hub_reason(error)}; check the name and the "
-            "network, or take files (source: csv, jsonl, parquet) or a folder that save_to_disk wrote (source: disk)"
+            f"data set {name!r} cannot be loaded from the Hugging Face hub: {hub_reason(error)}; check the name and "
+            "the network, or take files (source: csv, jsonl, parquet) or a folder that save_to_disk wrote (source: "
+            "disk)"
         ) from error
     splits = _choose(name, loaded, data)
     prints = {split: [loaded[chosen]._fingerprint for chosen in names] for split, names in splits.items()}
@@ -98,7 +101,9 @@ def _find_folder(store: Store, data: SplitsConfig) -> LabelledSource:
 
     path = str(data.path).rstrip("/")
     # What `datasets` itself keeps there for later is no part of the data.
-    pieces = [piece for piece in _pieces(store, data, [f"{path}/**"]) if not piece.key.rsplit("/", 1)[-1].startswith("cache-")]
+    pieces = [
+        piece for piece in _pieces(store, data, [f"{path}/**"]) if not piece.key.rsplit("/", 1)[-1].startswith("cache-")
+    ]
     try:
         loaded = datasets.load_from_disk(path)
     except Exception as error:  # each kind of wrong or damaged folder has its own
@@ -106,7 +111,9 @@ def _find_folder(store: Store, data: SplitsConfig) -> LabelledSource:
     sets = {TRAIN: loaded} if isinstance(loaded, datasets.Dataset) else loaded
     splits = _choose(path, sets, data)
     files = tuple(RawFile(piece.path, piece.path, piece.sha256) for piece in pieces)
-    return LabelledSource(_loaded_parts(path, sets, splits, files), [[[piece.key, piece.sha256] for piece in pieces], splits])
+    return LabelledSource(
+        _loaded_parts(path, sets, splits, files), [[[piece.key, piece.sha256] for piece in pieces], splits]
+    )
 
 
 def _choose(name: str, loaded: Any, data: SplitsConfig) -> dict[str, list[str]]:
@@ -121,9 +128,12 @@ def _choose(name: str, loaded: Any, data: SplitsConfig) -> dict[str, list[str]]:
     return chosen
 
 
-def _loaded_parts(name: str, loaded: Any, splits: dict[str, list[str]], files: tuple[RawFile, ...]) -> dict[str, list[Part]]:
+def _loaded_parts(
+    name: str, loaded: Any, splits: dict[str, list[str]], files: tuple[RawFile, ...]
+) -> dict[str, list[Part]]:
     return {
-        split: [Part(f"{name}: {each}", loaded=loaded[each], files=files) for each in names] for split, names in splits.items()
+        split: [Part(f"{name}: {each}", loaded=loaded[each], files=files) for each in names]
+        for split, names in splits.items()
     }
 
 

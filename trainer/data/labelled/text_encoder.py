@@ -7,7 +7,8 @@ Byte-level tokenizers know a word by the space before it: without one, words wou
 Texts and pairs of texts to token ids, by a pretrained model's own tokenizer.
 
 Whole texts are encoded without special tokens, cut, and then framed as the tokenizer frames them. The ids are those of
-`tokenizer(a, b, truncation="longest_first")`, which takes time and memory that grow with the product of the two lengths.
+`tokenizer(a, b, truncation="longest_first")`, which takes time and memory that grow with the product of the two
+lengths.
 """
 
 import json
@@ -33,7 +34,9 @@ from trainer.store.manifest import digest_file, fingerprint
 
 
 class Frame(NamedTuple):
-    """The special tokens before, between and after one text or the two of a pair; their types, and those of the texts."""
+    """The special tokens before, between and after one text or the two of a pair; their types, and those of the
+    texts.
+    """
 
     tokens: tuple[NDArray[np.int32], ...]
     types: tuple[NDArray[np.int8], ...]
@@ -52,7 +55,9 @@ class Frame(NamedTuple):
 
 def find_frame(backend: Tokenizer, members: int) -> Frame:
     """The frame of one text, or of a pair (`members` 2), found by encoding a text of few tokens."""
-    text = next((each for each in ("a", *backend.get_vocab(True)) if backend.encode(each, add_special_tokens=False).ids), "a")
+    text = next(
+        (each for each in ("a", *backend.get_vocab(True)) if backend.encode(each, add_special_tokens=False).ids), "a"
+    )
     probe = backend.encode(text, text if members == 2 else None)
     ids, types = np.array(probe.ids, dtype=np.int32), np.array(probe.type_ids, dtype=np.int8)
     spans, kinds, end = [], [], 0
@@ -105,8 +110,9 @@ PREPEND = [
 def space_words(tokenizer: Any) -> bool:
     """Have a tokenizer put a space before each word of an example; returns whether only its tokenizer.json can say so.
 
-    Those of the kind of GPT-2's have a setting for it. Where text is split before its bytes are looked up, as by Llama 3, Qwen2
-    and SmolLM, that setting would put a space before each part of a word ("isn", " 't"), so a normalizer puts it before all.
+    Those of the kind of GPT-2's have a setting for it. Where text is split before its bytes are looked up, as by Llama
+    3, Qwen2 and SmolLM, that setting would put a space before each part of a word ("isn", " 't"), so a normalizer puts
+    it before all.
     """
     backend: Tokenizer = tokenizer.backend_tokenizer
     split = backend.pre_tokenizer
@@ -135,10 +141,12 @@ UNSET_LENGTH = 10**20
 """From here on, a tokenizer's `model_max_length` means that nobody set it."""
 
 POSITIONS_AFTER_PADDING = frozenset(
-    ("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet", "roberta",
+    ("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
+    "roberta",
      "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod")
 )  # fmt: skip
-"""Families that number positions from the padding id + 1 on, so that their tables hold as many more than can be used."""
+"""Families that number positions from the padding id + 1 on, so that their tables hold as many more than can be used.
+"""
 
 
 class Encoding(NamedTuple):
@@ -158,9 +166,10 @@ class TextEncoder:
     """A tokenizer made ready for a data set.
 
     `max_length` counts special tokens; `pad_is_end` says that it had no padding token, and pads with its end token;
-    `divider` is a token that it did not put between the texts of a pair by itself; `has_types` says whether the model knows
-    token types; `digest` names the files that `save` writes. `by_words`: an example is one text in words, each of which is
-    tokenized by itself; `spaced`: with a space before it, of which only tokenizer.json says so. `model_type` is the model's.
+    `divider` is a token that it did not put between the texts of a pair by itself; `has_types` says whether the model
+    knows token types; `digest` names the files that `save` writes. `by_words`: an example is one text in words, each of
+    which is tokenized by itself; `spaced`: with a space before it, of which only tokenizer.json says so. `model_type`
+    is the model's.
     """
 
     tokenizer: Any
@@ -177,7 +186,9 @@ class TextEncoder:
 
     @cached_property
     def other_class(self) -> str | None:
-        """The class that `AutoTokenizer` makes of the saved files beside such a model, if it puts no space before words."""
+        """The class that `AutoTokenizer` makes of the saved files beside such a model, if it puts no space before
+        words.
+        """
         return find_other_class(self.tokenizer.backend_tokenizer.to_str(), self.model_type) if self.spaced else None
 
     @property
@@ -204,7 +215,10 @@ class TextEncoder:
             found = backend.encode_batch([list(each) for each in texts], is_pretokenized=True, add_special_tokens=False)
             return [self._framed_words(each, len(words)) for each, words in zip(found, texts, strict=True)]
         members = [
-            [np.array(found.ids, dtype=np.int32) for found in backend.encode_batch_fast(list(each), add_special_tokens=False)]
+            [
+                np.array(found.ids, dtype=np.int32)
+                for found in backend.encode_batch_fast(list(each), add_special_tokens=False)
+            ]
             for each in zip(*texts, strict=True)
         ]
         return [self._framed(ids) for ids in zip(*members, strict=True)]
@@ -245,14 +259,19 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: boo
     frame, divider = _choose_frame(tokenizer, len(data.text_columns), name)
     length = resolve_length(data, tokenizer, config, name)
     if frame.size >= length:
-        raise ConfigError(f"data.max_length is {length}, but the tokenizer of {name!r} adds {frame.size} tokens of its own")
+        raise ConfigError(
+            f"data.max_length is {length}, but the tokenizer of {name!r} adds {frame.size} tokens of its own"
+        )
     # Not every tokenizer that gives types belongs to a model that knows them: GPT-2 would look them up as token ids.
     has_types = "token_type_ids" in tokenizer.model_input_names and (getattr(config, "type_vocab_size", 0) or 0) > 1
     inputs = ["input_ids", "token_type_ids", "attention_mask"] if has_types else ["input_ids", "attention_mask"]
     settings = {
         "model_input_names": inputs, "model_max_length": length, "padding_side": "right", "split_special_tokens": True,
     }  # fmt: skip
-    for key, value in settings.items():  # so that the published tokenizer, loaded anew, gives what the model was trained on
+    for (
+        key,
+        value,
+    ) in settings.items():  # so that the published tokenizer, loaded anew, gives what the model was trained on
         setattr(tokenizer, key, value)
         tokenizer.init_kwargs[key] = value
     vocab_size = max(backend.get_vocab(True).values()) + 1
@@ -260,12 +279,15 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: boo
         _save(tokenizer, spaced or divider is not None, Path(folder))
         digest = fingerprint({path.name: digest_file(path).sha256 for path in Path(folder).iterdir()})
     return TextEncoder(
-        tokenizer, frame, length, vocab_size, pad_is_end, divider, has_types, digest, by_words, spaced, config.model_type
+        tokenizer, frame, length, vocab_size, pad_is_end, divider, has_types, digest, by_words, spaced,
+        config.model_type
     )  # fmt: skip
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a model's folder names the class that takes tokenizer.json as it is, as `TextEncoder.save` may have written."""
+    """Whether a model's folder names the class that takes tokenizer.json as it is, as `TextEncoder.save` may have
+    written.
+    """
     path = Path(name, TOKENIZER_CONFIG)
     return path.is_file() and read_object(path).get("tokenizer_class") == PLAIN_CLASS
 
@@ -285,7 +307,9 @@ def resolve_length(data: LabelledDataConfig, tokenizer: Any, config: Any, name: 
         return data.max_length
     said = [length for length in (tokenizer.model_max_length, known) if length is not None and length < UNSET_LENGTH]
     if not said:
-        raise ConfigError(f"neither the model {name!r} nor its tokenizer says how long a text may be; set data.max_length")
+        raise ConfigError(
+            f"neither the model {name!r} nor its tokenizer says how long a text may be; set data.max_length"
+        )
     return int(min(said))
 
 
@@ -311,7 +335,9 @@ def choose_padding(tokenizer: Any, name: str) -> bool:
 
 
 def _choose_frame(tokenizer: Any, members: int, name: str) -> tuple[Frame, str | None]:
-    """The tokenizer's frame. Where it puts nothing between the texts of a pair, its separator or end token is put there."""
+    """The tokenizer's frame. Where it puts nothing between the texts of a pair, its separator or end token is put
+    there.
+    """
     backend: Tokenizer = tokenizer.backend_tokenizer
     frame = find_frame(backend, members)
     if members == 1 or frame.divides:
@@ -319,8 +345,8 @@ def _choose_frame(tokenizer: Any, members: int, name: str) -> tuple[Frame, str |
     token = tokenizer.sep_token or tokenizer.eos_token
     if token is None:
         raise TokenizerError(
-            f"the tokenizer of {name!r} puts nothing between the texts of a pair, and has no separator or end token that could "
-            "stand there; name one in its tokenizer_config.json"
+            f"the tokenizer of {name!r} puts nothing between the texts of a pair, and has no separator or end token "
+            "that could stand there; name one in its tokenizer_config.json"
         )
     put_between(backend, str(token))
     return find_frame(backend, members), str(token)

@@ -43,7 +43,9 @@ def require_words(column: str, value: Any) -> None:
 
 
 def plain_tags(value: Any, words: int, data: LabelledDataConfig) -> LabelList | None:
-    """The labels of a row's words in their order, or None if they are missing. Raises `ValueError` if they can be none."""
+    """The labels of a row's words in their order, or None if they are missing. Raises `ValueError` if they can be
+    none.
+    """
     if value is None:
         return None
     column = data.label_column
@@ -51,8 +53,8 @@ def plain_tags(value: Any, words: int, data: LabelledDataConfig) -> LabelList | 
         raise ValueError(f"column {column!r} holds {type(value).__name__}, not a list with a label for each word")
     if len(value) != words:
         raise ValueError(
-            f"column {data.text_columns[0]!r} holds {words} words, but column {column!r} holds {len(value)} labels; each word "
-            "needs one"
+            f"column {data.text_columns[0]!r} holds {words} words, but column {column!r} holds {len(value)} labels; "
+            "each word needs one"
         )
     found = [plain_label(each, data) for each in value]
     if None in found:
@@ -97,7 +99,8 @@ def all_words(labels: NDArray[Any]) -> NDArray[np.int32]:
 def first_tokens(word_ids: Sequence[int], kept: slice, frame: int, words: int) -> NDArray[np.int32]:
     """The place of the first token of each word, UNSEEN where there is none or it is cut off, of shape [words].
 
-    `word_ids` are the numbers of the words that an example's tokens belong to, of which some are `kept`, after `frame` others.
+    `word_ids` are the numbers of the words that an example's tokens belong to, of which some are `kept`, after `frame`
+    others.
     """
     firsts = np.full(words, UNSEEN, dtype=np.int32)
     found, places = np.unique(np.array(word_ids, dtype=np.int64), return_index=True)
@@ -109,8 +112,8 @@ def first_tokens(word_ids: Sequence[int], kept: slice, frame: int, words: int) -
 class Words:
     """The words of the examples of a split, out of a column of `first_tokens`.
 
-    Those that the model sees stand one after another: `first_tokens` are their places, of shape [S], and `seen` says of all
-    words whether they are among them, of shape [W].
+    Those that the model sees stand one after another: `first_tokens` are their places, of shape [S], and `seen` says of
+    all words whether they are among them, of shape [W].
     """
 
     def __init__(self, column: pa.ChunkedArray) -> None:
@@ -162,9 +165,10 @@ AnyLabel = Label | LabelList
 class LabelKind(NamedTuple):
     """What is done with the labels of a task.
 
-    `plain` makes a label out of a row's value, of which the example has so many texts, or words; None if it is missing. `find`
-    tells the classes by the values of train. `read` says what a label means, `missing` what stands where there is none, and
-    `gather` makes an array of such meanings. The first and the third raise `ValueError`, the second `CorpusError`.
+    `plain` makes a label out of a row's value, of which the example has so many texts, or words; None if it is missing.
+    `find` tells the classes by the values of train. `read` says what a label means, `missing` what stands where there
+    is none, and `gather` makes an array of such meanings. The first and the third raise `ValueError`, the second
+    `CorpusError`.
     """
 
     plain: Callable[[Any, int, LabelledDataConfig], AnyLabel | None]

@@ -47,7 +47,9 @@ class SeveralLabels:
         self._either = self._either + (told + true).sum(axis=0)
 
     def compute(self) -> dict[str, float]:
-        """The figure of all that was taken in since the last call: F1 = 2 hits / (predicted + true), 0 where both are none."""
+        """The figure of all that was taken in since the last call: F1 = 2 hits / (predicted + true), 0 where both are
+        none.
+        """
         hits, either = np.atleast_1d(self._hits), np.atleast_1d(self._either)
         figures = {
             "subset_accuracy": self._exact / self._examples,
@@ -69,7 +71,9 @@ Sentences = list[list[str]]
 
 
 def marks_entities(classes: Sequence[str]) -> bool:
-    """Whether labels say of words where entities begin and go on: B-X, I-X, O, also E-X and S-X, as `seqeval` reads them."""
+    """Whether labels say of words where entities begin and go on: B-X, I-X, O, also E-X and S-X, as `seqeval` reads
+    them.
+    """
     return all(TAG.fullmatch(name) for name in classes) and any(name.startswith(("B", "I")) for name in classes)
 
 
@@ -100,7 +104,9 @@ class Tags:
 
 
 def score_entities(told: Sentences, true: Sentences, classes: Sequence[str]) -> list[tuple[str, Any, Any, Any, Any]]:
-    """Precision, recall, F1 and number of the true entities of each type that the classes name; 0 where there are none."""
+    """Precision, recall, F1 and number of the true entities of each type that the classes name; 0 where there are
+    none.
+    """
     from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 
     met = sorted({kind for kind, *_ in [*get_entities(true), *get_entities(told)]})
@@ -130,7 +136,8 @@ METRICS: dict[str, Task] = {
 """The modules beside this one, which need no hub, and what they are for; `glue/TASK` is one with a configuration."""
 
 USUAL: dict[Task, Sequence[str]] = {
-    "classification": ("accuracy", "f1"), "multi-label": SEVERAL, "regression": ("pearsonr", "spearmanr"), "tokens": (SEQEVAL,),
+    "classification": ("accuracy", "f1"), "multi-label": SEVERAL, "regression": ("pearsonr", "spearmanr"),
+    "tokens": (SEQEVAL,),
 }  # fmt: skip
 """What is measured if nothing is said."""
 
@@ -169,14 +176,16 @@ class Metrics:
     def add_batch(self, predictions: NDArray[Any] | Sentences, references: NDArray[Any] | Sentences) -> None:
         """Take in predicted and true class ids, or numbers, of shape [B], or which classes apply, of shape [B, C].
 
-        Of words they are the names of their classes, in lists by example. Raises `ConfigError` if a metric refuses them.
+        Of words they are the names of their classes, in lists by example. Raises `ConfigError` if a metric refuses
+        them.
         """
         if isinstance(predictions, list) or isinstance(references, list):
             if [*map(len, predictions)] != [*map(len, references)]:
                 raise ValueError("the predictions and the references are not of the same words")
         elif predictions.ndim not in (1, 2) or predictions.shape != references.shape:
             raise ValueError(
-                f"predictions of shape {predictions.shape} for references of shape {references.shape}; need [B] or [B, C]"
+                f"predictions of shape {predictions.shape} for references of shape {references.shape}; need [B] or [B, "
+                "C]"
             )
         if not len(predictions):
             return
@@ -221,9 +230,9 @@ def default_of_words(classes: Sequence[str]) -> list[str]:
 def load_metrics(names: Sequence[str], task: Task, classes: int, positive: int = 1) -> Metrics:
     """Load metrics: our own by name, any module of `evaluate` by its file or folder, the hub's as hub:NAME.
 
-    `classes` is the number of classes. Precision, recall and F1 are those of the class `positive` where there are two classes,
-    else the mean over the classes that occur. Raises `ConfigError` for a metric that is unknown, does not fit the task or the
-    number of classes, cannot be loaded, or is given twice.
+    `classes` is the number of classes. Precision, recall and F1 are those of the class `positive` where there are two
+    classes, else the mean over the classes that occur. Raises `ConfigError` for a metric that is unknown, does not fit
+    the task or the number of classes, cannot be loaded, or is given twice.
     """
     measures = [_load(name, task, classes) for name in names]
     if positive == 0:
@@ -246,7 +255,9 @@ def positive_class(wanted: str | int | None, classes: Sequence[str], metrics: Se
         found = f"{len(classes)} classes" if classes else "numbers"
         raise ConfigError(f"{setting}, which goes with two classes, but the data has {found}; leave it out")
     if not any(name.removeprefix(HUB) in OF_ONE_CLASS for name in metrics):
-        raise ConfigError(f"{setting}, but none of {', '.join(metrics)} is of one class; leave it out, or measure f1 too")
+        raise ConfigError(
+            f"{setting}, but none of {', '.join(metrics)} is of one class; leave it out, or measure f1 too"
+        )
     ids = {"0": 0, "1": 1, **{name: number for number, name in enumerate(classes)}}
     if str(wanted) not in ids:
         raise ConfigError(f"{setting}, but the classes are 0 ({classes[0]!r}) and 1 ({classes[1]!r})")
@@ -307,7 +318,9 @@ def _misfit(name: str, task: Task, classes: int) -> str | None:
 
 
 def _find_file(name: str) -> Path:
-    """The file of a module given by path: the file itself, or FOLDER/FOLDER.py. Raises `ConfigError` if there is none."""
+    """The file of a module given by path: the file itself, or FOLDER/FOLDER.py. Raises `ConfigError` if there is
+    none.
+    """
     path = Path(name).expanduser().resolve()
     if path.suffix == ".py" and path.is_file():
         return path
@@ -319,8 +332,8 @@ def _find_file(name: str) -> Path:
         )
     close = difflib.get_close_matches(name.lower(), METRICS, n=1)
     raise ConfigError(
-        f"metric {name!r} is unknown{f'; did you mean {close[0]!r}?' if close else ''}: there are {', '.join(METRICS)}, and "
-        "the path of a module of `evaluate` or hub:NAME for the hub's are taken too"
+        f"metric {name!r} is unknown{f'; did you mean {close[0]!r}?' if close else ''}: there are "
+        f"{', '.join(METRICS)}, and the path of a module of `evaluate` or hub:NAME for the hub's are taken too"
     )
 
 
@@ -328,7 +341,9 @@ def _load_file(path: Path, configuration: str | None) -> Any:
     """The module of a file. Raises `ConfigError` if it cannot be loaded."""
     try:
         return _open(str(path), configuration)
-    except Exception:  # the file's own fault, or that of evaluate's copy of it, cut short by a kill and then kept for ever
+    except (
+        Exception
+    ):  # the file's own fault, or that of evaluate's copy of it, cut short by a kill and then kept for ever
         for module in [module for module in sys.modules if module.startswith(f"evaluate_modules.metrics.{path.stem}.")]:
             del sys.modules[module]
     try:
@@ -341,12 +356,16 @@ def _load_from_hub(name: str) -> Any:
     """The hub's module NAME, NAME/TASK of a benchmark, or OWNER/NAME. Raises `ConfigError` if it cannot be reached."""
     parts = name.split("/")
     if len(parts) == 1 or parts[0] in ("glue", "super_glue"):
-        parts.insert(0, "evaluate-metric")  # whose they are; with the owner `evaluate` does not look in the working directory
+        parts.insert(
+            0, "evaluate-metric"
+        )  # whose they are; with the owner `evaluate` does not look in the working directory
     try:
         return _open("/".join(parts[:2]), parts[2] if len(parts) > 2 else None)
     except Exception as error:  # network, HTTP and the module's own errors alike
         ours = f"; {name!r} without {HUB} needs no hub" if name in METRICS else ""
-        raise ConfigError(f"metric {name!r} cannot be loaded from the hub{ours}: {type(error).__name__}: {error}") from error
+        raise ConfigError(
+            f"metric {name!r} cannot be loaded from the hub{ours}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _open(path: str, configuration: str | None, **options: Any) -> Any:

@@ -88,7 +88,9 @@ def answer_losses(
         if not own and not is_sharded(model):  # of the last round, some ranks have no share
             break
         chosen = own or range(1)  # they must compute all the same where each holds a part of the model
-        read = {name: torch.from_numpy(part) for name, part in read_windows(split, windows, chosen, data.pad_id).items()}
+        read = {
+            name: torch.from_numpy(part) for name, part in read_windows(split, windows, chosen, data.pad_id).items()
+        }
         shape = read["input_ids"].shape
         with runtime.accelerator.autocast():
             each = token_losses_in_pieces(
@@ -110,9 +112,10 @@ def evaluate_answers(
 ) -> ChatEvaluation:
     """Measure a run's final model and have it answer; an evaluation already made is reused. Called by every rank.
 
-    The final model of an `other` run can be measured on this one's data, if it has the same tokenizer. `encoded` is the key of
-    the set that the job prepared: another job may have asked for the run with another test split since, which raises
-    `RunError`. Raises `ArtifactError` if a model is missing or damaged, `TokenizerError` if it does not read this data.
+    The final model of an `other` run can be measured on this one's data, if it has the same tokenizer. `encoded` is the
+    key of the set that the job prepared: another job may have asked for the run with another test split since, which
+    raises `RunError`. Raises `ArtifactError` if a model is missing or damaged, `TokenizerError` if it does not read
+    this data.
     """
     store, training, job = Store(job.store), job.training, as_measured(job, other)
     check_asked(store, run_key, encoded)
@@ -152,8 +155,11 @@ def evaluate_answers(
     return result
 
 
-def answer(model: PreTrainedModel, store: Store, encoded: str, data: ChatSet, job: ChatJob, runtime: Runtime) -> list[Answer]:
-    """Have a model give the last answer of some held-out conversations, the likeliest token each time. Called by every rank.
+def answer(
+    model: PreTrainedModel, store: Store, encoded: str, data: ChatSet, job: ChatJob, runtime: Runtime
+) -> list[Answer]:
+    """Have a model give the last answer of some held-out conversations, the likeliest token each time. Called by every
+    rank.
 
     The first one does it; with a model that is divided among them, all of them do, and what the first one has counts.
     """
@@ -162,7 +168,10 @@ def answer(model: PreTrainedModel, store: Store, encoded: str, data: ChatSet, jo
     tokenizer = load_tokenizer(str(tokenizer_paths(store, encoded)[0].parent))
 
     def give(check: Callable[[], None]) -> list[Answer]:
-        return [_answer(model, tokenizer, held_out, each, job.evaluation.new_tokens, runtime.device, check) for each in chosen]
+        return [
+            _answer(model, tokenizer, held_out, each, job.evaluation.new_tokens, runtime.device, check)
+            for each in chosen
+        ]
 
     if not is_sharded(model):
         return runtime.on_first(lambda: give(check_stop))
@@ -196,7 +205,9 @@ def _answer(
         return str(tokenizer.decode(tokens, skip_special_tokens=True))
 
     return Answer(
-        prompt=text(ids[:start]), continuation=text(output[0, len(asked) :].tolist()), expected=text(ids[start:end].tolist())
+        prompt=text(ids[:start]),
+        continuation=text(output[0, len(asked) :].tolist()),
+        expected=text(ids[start:end].tolist()),
     )
 
 

@@ -45,7 +45,9 @@ def evaluate(job: ChatJob, run_key: str, data: ArtifactRef, progress: Progress) 
     return evaluate_answers(job, run_key, progress, encoded=data.key)
 
 
-def evaluate_alike(job: ChatJob, run_key: str, other: str, evaluation: ChatEvaluation, progress: Progress) -> ChatEvaluation:
+def evaluate_alike(
+    job: ChatJob, run_key: str, other: str, evaluation: ChatEvaluation, progress: Progress
+) -> ChatEvaluation:
     from trainer.kinds.chat.evaluate import evaluate_answers
 
     return evaluate_answers(job, run_key, progress, other, evaluation.encoded)

@@ -100,7 +100,11 @@ def _tiles(facts: RunFacts, plan: ChatPlan) -> list[Tile]:
         Tile("Validation loss", number(loss), before if loss is not None else "not evaluated"),
         *size_tiles(facts),
         Tile("Conversations", count(plan.conversations), windows),
-        Tile("Answers", short(plan.answer_tokens), f"tokens; {count(plan.validation_conversations)} conversations held out"),
+        Tile(
+            "Answers",
+            short(plan.answer_tokens),
+            f"tokens; {count(plan.validation_conversations)} conversations held out",
+        ),
         *speed_tiles(facts),
     ]
 
@@ -135,7 +139,10 @@ def _samples(facts: RunFacts) -> list[Block]:
     samples = (facts.evaluation or {}).get("samples")
     if not samples:
         return [Block("No held-out conversation was answered.")]
-    note = "Held-out conversations up to their last answer, and the answer that the model gives, the likeliest token each time."
+    note = (
+        "Held-out conversations up to their last answer, and the answer that the model gives, the likeliest token each "
+        "time."
+    )
     return [
         Block(note),
         *(
@@ -155,7 +162,9 @@ def _data_note(facts: RunFacts, details: dict[str, Any]) -> str:
     if unmarked := sum(each["unmarked"] for each in details["splits"].values()):
         notes.append(f"{plural(unmarked, 'answer')} that the chat template does not mark as such are not learnt.")
     if across:
-        notes.append(f"{plural(across, 'question')} of validation are in train as well, so the validation figures flatter.")
+        notes.append(
+            f"{plural(across, 'question')} of validation are in train as well, so the validation figures flatter."
+        )
     return " ".join(notes)
 
 
@@ -175,14 +184,20 @@ def _plan(facts: RunFacts, plan: ChatPlan, details: dict[str, Any]) -> Pairs:
     windows = f"{count(plan.windows)} of {count(details['context'])} tokens, {packed}"
     own = [
         ("Fill", f"{percent(plan.fill)} of the windows' room: {count(plan.conversations)} conversations"),
-        ("Tokens an epoch", f"{count(details['splits'][TRAIN]['tokens'])}, of which {count(plan.answer_tokens)} are answers'"),
+        (
+            "Tokens an epoch",
+            f"{count(details['splits'][TRAIN]['tokens'])}, of which {count(plan.answer_tokens)} are answers'",
+        ),
     ]
     return plan_pairs(facts, "window", windows, own)
 
 
 def _model(facts: RunFacts, encoded: str, details: dict[str, Any]) -> Pairs:
     origin = f"{facts.job['model']['pretrained']}, tuned on conversations"
-    return [*model_pairs(facts, origin, details["vocab_size"], encoded), ("Ends its turn with", repr(details["end_of_turn"]))]
+    return [
+        *model_pairs(facts, origin, details["vocab_size"], encoded),
+        ("Ends its turn with", repr(details["end_of_turn"])),
+    ]
 
 
 def _card(facts: RunFacts, plan: ChatPlan) -> Card:
@@ -235,7 +250,9 @@ def _answers(run: ComparedRun, figure: str, split: str) -> Any:
     """What a figure of a split was measured on; of a set that is gone, its name."""
     if run.encoded is None:
         return run.config["data"]["key"]
-    return facts_of(figure, answers_basis(run.encoded.details, run.job["data"], split, run.job["training"]["precision"]))
+    return facts_of(
+        figure, answers_basis(run.encoded.details, run.job["data"], split, run.job["training"]["precision"])
+    )
 
 
 CHAT = ComparedKind(
@@ -243,7 +260,8 @@ CHAT = ComparedKind(
     data="conversations",
     unit=lambda run: UNIT,
     tokenizer=_tokenizer,
-    tokenizer_note="A run on conversations has the tokenizer's file as its model's library saved it: digests differ by that.",
+    tokenizer_note="A run on conversations has the tokenizer's file as its model's library saved it: digests differ by "
+    "that.",
     base=lambda run: fingerprint(run.config["identity"]["model"]),
     compare_data=lambda store, runs: compare_labelled(runs),
     measure=_measure,

@@ -42,7 +42,9 @@ def chat_preflight(job: ChatJob, progress: Progress) -> FinetunePreflight:
     check_stop()
     units = count_units(config, job.model.attention) if training.sharding == "fsdp" else None
     kept = guess_activations(config, training)
-    memory = estimate_memory(training, encoder.context, config, ranks, parameters, kept, library_bytes(), units, trained)
+    memory = estimate_memory(
+        training, encoder.context, config, ranks, parameters, kept, library_bytes(), units, trained
+    )
     run = identify(job, encoded).key if encoded else None
     return conclude(job, start, Size(trained, parameters, memory), known, list(CHAT_FIGURES), run)
 
@@ -55,7 +57,9 @@ def _look(store: Store, job: ChatJob, encoder: ChatEncoder, progress: Progress) 
         counts = count_conversations(job, source, encoder, progress)
         tell(job, counts)
         sizes = {split: each.examples for split, each in counts.items()}
-        return Known(sizes, f"all of it, {plural(sum(sizes.values()), 'conversation')}", None, _lengths(counts, encoder))
+        return Known(
+            sizes, f"all of it, {plural(sum(sizes.values()), 'conversation')}", None, _lengths(counts, encoder)
+        )
     counts = empty_counts(job.data, source)
     with progress.bar(f"look at {job.data.name}", None, "conversation") as bar:
         for split, each in source.parts.items():

@@ -1,4 +1,6 @@
-"""Instruction tuning as the training loop sees it: windows of conversations in their order, and the loss of the answers."""
+"""Instruction tuning as the training loop sees it: windows of conversations in their order, and the loss of the
+answers.
+"""
 
 from pathlib import Path
 from typing import Any

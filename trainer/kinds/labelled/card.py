@@ -45,7 +45,11 @@ print([(words[word], label) for word, label in labels.items()])"""
 
 
 def make_card(
-    facts: RunFacts, plan: FinetunePlan, evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]
+    facts: RunFacts,
+    plan: FinetunePlan,
+    evaluation: FinetuneEvaluation | None,
+    figures: list[str],
+    details: dict[str, Any],
 ) -> Card:
     job, start = facts.job, facts.job["model"]["pretrained"]
     several, by_words = details["task"] == "multi-label", details["task"] == "tokens"

@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointScoring(NamedTuple):
-    """The run that made a checkpoint, its job with the precision, device and batch of the evaluation, and what is scored.
+    """The run that made a checkpoint, its job with the precision, device and batch of the evaluation, and what is
+    scored.
 
     `files` are new ones to measure it on, which the job's data then names; None for the run's own splits.
     """
@@ -38,16 +39,16 @@ class CheckpointScoring(NamedTuple):
 def identify_checkpoint(store: Store, job: EvaluateJob) -> CheckpointScoring | None:
     """The scoring of a fine-tuned run's checkpoint on that run's own data; None for what is no classifier.
 
-    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` for a classifier of no run in this store, and
-    for settings that only a language model has.
+    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` for a classifier of no run in this
+    store, and for settings that only a language model has.
     """
     found = find_model(store, job.checkpoint)
     run = "/".join(found.key.split("/")[:2]) if found.key is not None and found.key.startswith("runs/") else None
     config: Any = read_sealed(store, f"{run}/{CONFIG}") if run else None
     if (run is None or config is None) and _classifies(found):
         raise ConfigError(
-            f"{job.checkpoint} is a classifier of no run in this store, so that it is not known on which labelled data to "
-            "measure it; name a fine-tuned run's checkpoint, or let it predict new texts with `predict`"
+            f"{job.checkpoint} is a classifier of no run in this store, so that it is not known on which labelled data "
+            "to measure it; name a fine-tuned run's checkpoint, or let it predict new texts with `predict`"
         )
     if run is None or config is None or run_kind(config) is not FINE_TUNING:
         if job.labelled is not None:
@@ -56,8 +57,8 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> CheckpointScoring | N
     for setting in ("shards", "context"):
         if getattr(job, setting) is not None:
             raise ConfigError(
-                f"{setting} goes with language models, but {job.checkpoint} is a classifier, which is measured on the labelled "
-                f"splits of its own run; leave {setting} out"
+                f"{setting} goes with language models, but {job.checkpoint} is a classifier, which is measured on the "
+                f"labelled splits of its own run; leave {setting} out"
             )
     values = {**config["job"], "store": job.store}
     divided = {"sharding": job.sharding, "cpu_offload": job.cpu_offload, "sum_each_micro_batch": False}
@@ -70,20 +71,29 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> CheckpointScoring | N
         return CheckpointScoring(run, own, identify_scoring(store, own, run))
     encoded: str = config["data"]["key"]
     name = scoring_fingerprint(own, found, encoded)
-    return CheckpointScoring(run, own, Scoring(found, encoded, name, f"evaluations/{Path(job.checkpoint).name}-{name}.json"))
+    return CheckpointScoring(
+        run, own, Scoring(found, encoded, name, f"evaluations/{Path(job.checkpoint).name}-{name}.json")
+    )
 
 
-def _on_files(store: Store, job: EvaluateJob, own: FinetuneJob, run: str, found: Checkpoint, encoded: str) -> CheckpointScoring:
-    """The scoring of a checkpoint on new files, which are read as those of its run; of another format by their names."""
+def _on_files(
+    store: Store, job: EvaluateJob, own: FinetuneJob, run: str, found: Checkpoint, encoded: str
+) -> CheckpointScoring:
+    """The scoring of a checkpoint on new files, which are read as those of its run; of another format by their
+    names.
+    """
     assert job.labelled is not None
     classes = own.data.label_columns or classes_in(read_object(Path(found.folder, "config.json")), own.data.task)
-    values = own.data.model_dump(exclude={"train", "validation", "test", "path", "subset", "classes"}, exclude_unset=True)
+    values = own.data.model_dump(
+        exclude={"train", "validation", "test", "path", "subset", "classes"}, exclude_unset=True
+    )
     source = format_by_name(job.labelled[0]) or own.data.source
     if source != own.data.source:
         values = {name: value for name, value in values.items() if name not in ("delimiter", "quoting", "columns")}
     if source in ("hub", "disk"):
         raise ConfigError(
-            f"labelled: the format of {job.labelled[0]!r} is not known; give files whose names end in .{', .'.join(FORMATS)}"
+            f"labelled: the format of {job.labelled[0]!r} is not known; give files whose names end in "
+            f".{', .'.join(FORMATS)}"
         )
     named = {} if own.data.label_columns else {"classes": classes}
     data = validate_job(LabelledDataConfig, {**values, "source": source, "train": job.labelled, **named}, "labelled")
@@ -107,7 +117,9 @@ def tell_unused(job: EvaluateJob) -> None:
     given = job.evaluation.model_dump()
     usual = EvaluationConfig().model_dump()
     if unused := [name for name, value in given.items() if name != "batch" and value != usual.get(name)]:
-        log.info("%s is a classifier: evaluation.%s has no meaning for it", job.checkpoint, ", evaluation.".join(unused))
+        log.info(
+            "%s is a classifier: evaluation.%s has no meaning for it", job.checkpoint, ", evaluation.".join(unused)
+        )
 
 
 def _classifies(found: Checkpoint) -> bool:

@@ -25,7 +25,15 @@ from trainer.data.labelled.blocks import encode_files
 from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, EncodedWords, open_encoded
 from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION
 from trainer.data.labelled.text_encoder import load_text_encoder
-from trainer.evaluation.cache import FORMAT, PREDICTED, Scoring, find_scoring, identify_scoring, predictions_key, tell_replaced
+from trainer.evaluation.cache import (
+    FORMAT,
+    PREDICTED,
+    Scoring,
+    find_scoring,
+    identify_scoring,
+    predictions_key,
+    tell_replaced,
+)
 from trainer.evaluation.clean import clean_of_splits
 from trainer.evaluation.metrics.measures import marks_entities, metric_identity, score_entities
 from trainer.evaluation.of_runs import check_asked
@@ -100,9 +108,9 @@ def evaluate_run(
     """Score a run's final model and write its predictions; an evaluation already made is reused. Called by every rank.
 
     The final model of an `other` run can be scored on this one's data, if it has the same tokenizer and classes; its
-    predictions are not written. `encoded` is the key of the set that the job prepared: another job may have asked for the run
-    with another test split since, which raises `RunError`. Raises `ArtifactError` if a model is missing or damaged,
-    `TokenizerError` and `ConfigError` if it does not read this data.
+    predictions are not written. `encoded` is the key of the set that the job prepared: another job may have asked for
+    the run with another test split since, which raises `RunError`. Raises `ArtifactError` if a model is missing or
+    damaged, `TokenizerError` and `ConfigError` if it does not read this data.
     """
     store = Store(job.store)
     check_asked(store, run_key, encoded)
@@ -110,10 +118,13 @@ def evaluate_run(
     return _score(store, job, wanted, run_key, f"{other}/{FINAL}" if other else None, progress)
 
 
-def score_checkpoint(store: Store, job: EvaluateJob, scoring: CheckpointScoring, progress: Progress) -> FinetuneEvaluation:
+def score_checkpoint(
+    store: Store, job: EvaluateJob, scoring: CheckpointScoring, progress: Progress
+) -> FinetuneEvaluation:
     """Score any checkpoint of a run on the run's own data. Called by every rank.
 
-    Predictions are written only of the final model, measured as its job says. Raises `ArtifactError` if the data is gone.
+    Predictions are written only of the final model, measured as its job says. Raises `ArtifactError` if the data is
+    gone.
     """
     tell_unused(job)
     if scoring.files is not None:
@@ -236,7 +247,9 @@ def _check_reads(found: Checkpoint, data: EncodedSet) -> None:
     known = config.id2label
     classes = data.details["classes"] or ["value"]
     if known != dict(enumerate(classes)):
-        raise ConfigError(f"{found.key} tells {', '.join(map(str, known.values()))} apart, the data has {', '.join(classes)}")
+        raise ConfigError(
+            f"{found.key} tells {', '.join(map(str, known.values()))} apart, the data has {', '.join(classes)}"
+        )
 
 
 def _measured_of(positive: dict[str, str], scores: dict[str, dict[str, float]]) -> dict[str, str]:
@@ -257,7 +270,8 @@ def _write_predictions(
 ) -> dict[str, str]:
     """Write the predictions of a run's final model; those of a split that it has no more go. Returns their SHA-256.
 
-    Raises `RunError` if the run was asked for with another test split in the meantime: these are not its predictions any more.
+    Raises `RunError` if the run was asked for with another test split in the meantime: these are not its predictions
+    any more.
     """
     check_asked(store, run, encoded)
     for split in set(PREDICTED) - predicted.keys():

@@ -15,10 +15,15 @@ def identify(job: FinetuneJob, data: ArtifactRef) -> Run:
 
 
 def _selection(job: FinetuneJob) -> dict[str, Any]:
-    """What decides which checkpoint is best: the figure, and the metrics that may give it; a file of one by its content."""
+    """What decides which checkpoint is best: the figure, and the metrics that may give it; a file of one by its
+    content.
+    """
     settings = job.evaluation
     figure = settings.best_by
-    selection: dict[str, Any] = {"best_by": figure, "greater_is_better": greater_is_better(figure, settings.greater_is_better)}
+    selection: dict[str, Any] = {
+        "best_by": figure,
+        "greater_is_better": greater_is_better(figure, settings.greater_is_better),
+    }
     if figure == "loss":
         return selection
     metrics = settings.metrics

@@ -37,7 +37,9 @@ MOST_TOLD = 12
 
 
 class Predictions(NamedTuple):
-    """What a model says of some examples: their places in the split, and the logits, float32 [B, C], or of words [S, C]."""
+    """What a model says of some examples: their places in the split, and the logits, float32 [B, C], or of words [S,
+    C].
+    """
 
     examples: NDArray[np.int64]
     logits: NDArray[np.float32]
@@ -142,7 +144,9 @@ def metric_names(job: FinetuneJob, classes: list[str] | None) -> list[str]:
 
 
 def check_best_by(job: FinetuneJob, classes: list[str] | None) -> None:
-    """Measure two made-up examples. Raises `ConfigError` if the figure that decides is not among those that come out."""
+    """Measure two made-up examples. Raises `ConfigError` if the figure that decides is not among those that come
+    out.
+    """
     metrics = open_metrics(job, classes)
     made_up: Any = np.array([0, 1] if classes else [0.0, 1.0])
     if job.data.task == "multi-label":
@@ -173,7 +177,9 @@ def glue_task(job: FinetuneJob) -> str | None:
 
 
 def decide(logits: NDArray[np.float32], data: EncodedSet) -> NDArray[np.int64] | NDArray[np.float32]:
-    """The likeliest class of each example, or its number; [B, C] -> [B]. Of several labels, those that apply, [B, C]."""
+    """The likeliest class of each example, or its number; [B, C] -> [B]. Of several labels, those that apply, [B,
+    C].
+    """
     if data.details["task"] == "multi-label":
         return applying(logits)
     return logits.argmax(axis=1) if data.details["classes"] else logits[:, 0]
@@ -216,7 +222,9 @@ def prediction_lines(
 
 
 def _losses(logits: NDArray[np.float32], labels: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
-    """-log p(label) of each example, its mean over the classes where several may apply, or its squared error, in float64."""
+    """-log p(label) of each example, its mean over the classes where several may apply, or its squared error, in
+    float64.
+    """
     if labels.dtype.kind == "f":
         errors: NDArray[np.float64] = np.square(logits[:, 0].astype(np.float64) - labels)
         return errors
@@ -228,7 +236,9 @@ def _losses(logits: NDArray[np.float32], labels: NDArray[np.int64] | NDArray[np.
     return surprises
 
 
-def split_lines(split: EncodedSplit, logits: NDArray[np.float32], classes: list[str] | None, several: bool) -> Iterator[str]:
+def split_lines(
+    split: EncodedSplit, logits: NDArray[np.float32], classes: list[str] | None, several: bool
+) -> Iterator[str]:
     """The lines of a split's predictions, of its words if each has a label."""
     if not isinstance(split, EncodedWords):
         return prediction_lines(split.ids, logits, classes, several)

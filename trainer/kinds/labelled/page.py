@@ -44,7 +44,9 @@ MOST_CLASSES = 24
 
 
 def split_table(evaluation: FinetuneEvaluation, figures: Sequence[str], unit: str, examples: dict[str, str]) -> Table:
-    """The finished model's figures by split, each with how many `examples` they are of; an unlabelled split has none."""
+    """The finished model's figures by split, each with how many `examples` they are of; an unlabelled split has
+    none.
+    """
     rows = []
     for split, measured in examples.items():
         scores = evaluation.scores.get(split, {})
@@ -63,7 +65,9 @@ def change_table(compared: Comparison, figures: Mapping[str, str]) -> Table:
 
 
 def confusion_table(found: Classification, things: str) -> Table:
-    """Labels by rows, predictions by columns; of many classes only the most frequent mistakes, which are so many `things`."""
+    """Labels by rows, predictions by columns; of many classes only the most frequent mistakes, which are so many
+    `things`.
+    """
     names = [each.name for each in found.classes]
     if len(names) > MOST_CLASSES:
         return _mistake_table(found, names, things)
@@ -90,7 +94,8 @@ def _mistake_table(found: Classification, names: list[str], things: str) -> Tabl
 def class_table(found: Classification, of: str = "Class") -> Table:
     """How well each class is told, or whatever the figures are `of`."""
     rows = [
-        [each.name, number(each.precision), number(each.recall), number(each.f1), count(each.support)] for each in found.classes
+        [each.name, number(each.precision), number(each.recall), number(each.f1), count(each.support)]
+        for each in found.classes
     ]
     return Table([of, "Precision", "Recall", "F1", "Support"], rows)
 
@@ -99,7 +104,8 @@ RECORD_FIELDS = {"kind", "step", "examples"}
 """What an evaluation's record holds besides its figures."""
 
 LOSS_UNITS = {
-    "classification": "nats an example", "multi-label": "nats a class", "regression": "squared error", "tokens": "nats a word",
+    "classification": "nats an example", "multi-label": "nats a class", "regression": "squared error",
+    "tokens": "nats a word",
 }  # fmt: skip
 """The unit of the loss, by task."""
 
@@ -141,7 +147,9 @@ def _read_evaluation(facts: RunFacts) -> FinetuneEvaluation | None:
 
 
 def _figures(facts: RunFacts, evaluation: FinetuneEvaluation | None) -> list[str]:
-    """The names of the validation figures: the one that decides which checkpoint is best, then the loss, then the others."""
+    """The names of the validation figures: the one that decides which checkpoint is best, then the loss, then the
+    others.
+    """
     records = facts.of_kind("evaluation")
     found = [name for name in records[-1] if name not in RECORD_FIELDS] if records else []
     scores = evaluation.scores["validation"] if evaluation else {}
@@ -152,7 +160,9 @@ def _figures(facts: RunFacts, evaluation: FinetuneEvaluation | None) -> list[str
 def _label_recorded(
     facts: RunFacts, evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]
 ) -> dict[str, str]:
-    """The figures in the run's records, with their names for people: those of one class are of the one that training named."""
+    """The figures in the run's records, with their names for people: those of one class are of the one that training
+    named.
+    """
     classes = details["classes"] or []
     wanted = facts.job["evaluation"].get("positive_class")
     trained = classes[positive_class(wanted, classes, list(OF_ONE_CLASS))] if len(classes) == 2 else ""
@@ -184,7 +194,11 @@ def _describe_evaluation(evaluation: FinetuneEvaluation | None, figures: list[st
 
 
 def _tiles(
-    facts: RunFacts, plan: FinetunePlan, evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]
+    facts: RunFacts,
+    plan: FinetunePlan,
+    evaluation: FinetuneEvaluation | None,
+    figures: list[str],
+    details: dict[str, Any],
 ) -> list[Tile]:
     compared = find_comparison(facts)
     scores = evaluation.scores["validation"] if evaluation else {}
@@ -222,12 +236,16 @@ def _results(
     if compared := find_comparison(facts):
         steps = f"steps {count(compared.before['step'])} and {count(compared.after['step'])}"
         examples_seen = plural(compared.after["examples"], "validation example")
-        blocks.append(Block(f"Before and after training ({steps}), on {examples_seen}.", change_table(compared, labels)))
+        blocks.append(
+            Block(f"Before and after training ({steps}), on {examples_seen}.", change_table(compared, labels))
+        )
     return blocks
 
 
 def _classes(evaluation: FinetuneEvaluation | None, details: dict[str, Any]) -> list[Section]:
-    """Which class was taken for which, and how well each is told, or each type of entity: a section a labelled split."""
+    """Which class was taken for which, and how well each is told, or each type of entity: a section a labelled
+    split.
+    """
     sections, by_words = [], details["task"] == "tokens"
     things = "Words" if by_words else "Examples"
     for split, found in (evaluation.classification if evaluation else {}).items():
@@ -289,7 +307,9 @@ def _tokenizer(run: ComparedRun) -> dict[str, str]:
 
 
 def _measure(run: ComparedRun, evaluation: dict[str, Any]) -> Measured:
-    """Figures by split, whose examples are the same if their content is, whatever the tokenizer and wherever it lies."""
+    """Figures by split, whose examples are the same if their content is, whatever the tokenizer and wherever it
+    lies.
+    """
     return {
         f"{figure}, {split}": (value, [_examples(run, split), evaluation.get("positive", {}).get(figure)])
         for split, scores in in_order(evaluation["scores"]).items()
@@ -314,7 +334,8 @@ FINE_TUNING = ComparedKind(
     data="labelled sets",
     unit=lambda run: LOSS_UNITS[run.job["data"]["task"]],
     tokenizer=_tokenizer,
-    tokenizer_note="A fine-tuning run's tokenizer is the file that its model's library saved: digests differ by that, too.",
+    tokenizer_note="A fine-tuning run's tokenizer is the file that its model's library saved: digests differ by that, "
+    "too.",
     base=lambda run: fingerprint(run.config["identity"]["model"]),
     compare_data=lambda store, runs: compare_labelled(runs),
     measure=_measure,

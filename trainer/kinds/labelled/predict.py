@@ -1,7 +1,8 @@
 """New texts to predictions of a finished model, in a stream.
 
-Reads, encodes and predicts a block of texts at a time, so that memory does not grow with their number; of a block, texts of
-about the same length go through the model together. The texts are encoded as in training, by the tokenizer beside the model.
+Reads, encodes and predicts a block of texts at a time, so that memory does not grow with their number; of a block,
+texts of about the same length go through the model together. The texts are encoded as in training, by the tokenizer
+beside the model.
 """
 
 from collections import Counter
@@ -49,8 +50,8 @@ BLOCK_TEXTS, BLOCK_CHARACTERS = 4096, 2**22
 def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
     """Publish a model's predictions of new texts, or find them published and intact. Called by every rank.
 
-    Raises `CorpusError` and `RecordError` for bad texts, before the model is used; `ArtifactError` if the model is missing,
-    damaged, or gives no finite number; `ConfigError` if it is no finished classifier.
+    Raises `CorpusError` and `RecordError` for bad texts, before the model is used; `ArtifactError` if the model is
+    missing, damaged, or gives no finite number; `ConfigError` if it is no finished classifier.
     """
     check_devices(job.precision, job.processes, job.device, where="")
     store = Store(job.store)
@@ -65,17 +66,23 @@ def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
     model = load_finished(wanted.model.folder, encoder.pad_id, wanted.model.beside)
     if encoder.vocab_size > (embeddings := model.config.get_text_config().vocab_size):
         raise TokenizerError(
-            f"the tokenizer of {job.model!r} gives ids up to {encoder.vocab_size - 1}, but it has {embeddings} embeddings"
+            f"the tokenizer of {job.model!r} gives ids up to {encoder.vocab_size - 1}, but it has {embeddings} "
+            "embeddings"
         )
     cast(nn.Module, model).to(runtime.device)
     with open_texts(wanted.data, wanted.source.parts[TRAIN], progress) as texts, ExitStack() as stack:
-        folder = stack.enter_context(store.staging(key=predictions_step(store, job, wanted).key)) if runtime.rank == 0 else None
+        folder = (
+            stack.enter_context(store.staging(key=predictions_step(store, job, wanted).key))
+            if runtime.rank == 0
+            else None
+        )
         told = _predict(job, texts, encoder, model, runtime, progress, folder and folder / FILE)
         return runtime.on_first(lambda: _publish(store, job, wanted, encoder, texts, folder, told))
 
 
 def _predict(
-    job: PredictJob, texts: NewTexts, encoder: TextEncoder, model: PreTrainedModel, runtime: Runtime, progress: Progress,
+    job: PredictJob, texts: NewTexts, encoder: TextEncoder, model: PreTrainedModel, runtime: Runtime,
+    progress: Progress,
     path: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Predict the texts, and on the first rank write the predictions in their order; returns what was counted."""
@@ -116,7 +123,9 @@ def _logits(model: PreTrainedModel, split: EncodedSplit, batch: int, runtime: Ru
 
 
 class _Figures:
-    """How many texts, or words, fell to each class, or the mean, the least and the greatest number; taken in block by block."""
+    """How many texts, or words, fell to each class, or the mean, the least and the greatest number; taken in block by
+    block.
+    """
 
     def __init__(self, classes: list[str] | None, several: bool) -> None:
         self._classes, self._several = classes, several

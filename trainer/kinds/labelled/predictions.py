@@ -53,15 +53,15 @@ class Wanted(NamedTuple):
 def identify_predictions(store: Store, job: PredictJob) -> Wanted:
     """The predictions that a job makes, made already or not.
 
-    Raises `ArtifactError` if the model is missing or damaged, `CorpusError` for files that do not exist, `ConfigError` if it
-    is not known which columns the model reads, or the model is none that predicts.
+    Raises `ArtifactError` if the model is missing or damaged, `CorpusError` for files that do not exist, `ConfigError`
+    if it is not known which columns the model reads, or the model is none that predicts.
     """
     found = find_model(store, job.model, hub=True)
     by_words = classifies_words(read_object(Path(found.folder, "config.json")).get("architectures"))
     if by_words and job.data.source == "csv":
         raise ConfigError(
-            f"{job.model} labels words, of which it reads lists, but data.source is csv, which holds none: give files of jsonl "
-            "or parquet with a list of words in each row"
+            f"{job.model} labels words, of which it reads lists, but data.source is csv, which holds none: give files "
+            "of jsonl or parquet with a list of words in each row"
         )
     data = as_labelled(job, _text_columns(store, job, found), by_words)
     source = find_labelled(store, data)
@@ -91,7 +91,9 @@ def find_predictions(step: Step) -> PredictedTexts | None:
 def summarise(key: str, manifest: Manifest, reused: bool = False) -> PredictedTexts:
     """What the manifest of predictions says, as tasks hand it on."""
     told = {field: manifest.details[field] for field in ("texts", "bad_records", "truncated", "predicted")}
-    told |= {field: manifest.details[field] for field in ("words", "unseen_words", "skipped") if field in manifest.details}
+    told |= {
+        field: manifest.details[field] for field in ("words", "unseen_words", "skipped") if field in manifest.details
+    }
     model = manifest.details["model"]["name"]
     return PredictedTexts(
         key=key, fingerprint=manifest.fingerprint, size=manifest.size(), model=model, reused=reused, **told
@@ -113,7 +115,9 @@ def _text_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[str]
     trained = _trained_columns(store, job, found)
     given = job.data.text_columns
     if given is None and trained is None:
-        raise ConfigError(f"{job.model} is not of a run in this store: say in data.text_columns which columns hold the texts")
+        raise ConfigError(
+            f"{job.model} is not of a run in this store: say in data.text_columns which columns hold the texts"
+        )
     if given is not None and trained is not None and len(given) != len(trained):
         kinds = ["single texts", "pairs of texts"]
         raise ConfigError(
@@ -132,7 +136,9 @@ def _trained_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[s
         return None
     columns: list[str] | None = run["job"]["data"].get("text_columns")
     if columns is None:
-        raise ConfigError(f"{job.model} is a language model, which predicts no classes; fine-tune it on labelled data first")
+        raise ConfigError(
+            f"{job.model} is a language model, which predicts no classes; fine-tune it on labelled data first"
+        )
     return columns
 
 
@@ -145,7 +151,9 @@ class NewTexts(NamedTuple):
     bad: BadRecords
 
     def examples(self) -> Iterator[Example]:
-        """The good texts in the order of files and rows, read anew. An id is the id column's value, else the row's number."""
+        """The good texts in the order of files and rows, read anew. An id is the id column's value, else the row's
+        number.
+        """
         for number, (_, found) in enumerate(_checked(self.data, rows_of(self.data, self.parts))):
             if isinstance(found, Example):
                 yield found if self.data.id_column is not None and found.id else found._replace(id=str(number))
@@ -157,8 +165,8 @@ def open_texts(
 ) -> Iterator[NewTexts]:
     """Check all rows, or so many of each file; the texts can be read for the length of the block.
 
-    Raises `CorpusError` for a missing column or files without a text, and `RecordError` for the first bad row that may not be
-    passed over.
+    Raises `CorpusError` for a missing column or files without a text, and `RecordError` for the first bad row that may
+    not be passed over.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         fetched = [fetch_part(part, Path(folder)) for part in parts]

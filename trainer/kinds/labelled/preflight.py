@@ -40,7 +40,9 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     check_best_by(job if known.splits else _without_class(job), classes)
     plan = make_finetune_plan(job.training, known.splits, ranks) if known.splits else None
     run = identify(job, encoded).key if encoded else None
-    return conclude(job, start, Size(trained, parameters, memory), known._replace(plan=plan), metric_names(job, classes), run)
+    return conclude(
+        job, start, Size(trained, parameters, memory), known._replace(plan=plan), metric_names(job, classes), run
+    )
 
 
 def _longest(details: dict[str, Any]) -> int:
@@ -48,7 +50,9 @@ def _longest(details: dict[str, Any]) -> int:
     return int(details["splits"][TRAIN]["longest"] if "splits" in details else details["max_length"])
 
 
-def _estimate(job: FinetuneJob, config: PretrainedConfig, ranks: int, trained: int, parameters: int, length: int) -> Memory:
+def _estimate(
+    job: FinetuneJob, config: PretrainedConfig, ranks: int, trained: int, parameters: int, length: int
+) -> Memory:
     training = job.training
     sharded = training.sharding == "fsdp"
     units = count_units(config, job.model.attention, kind_of(job.data.task)) if sharded else None
@@ -77,7 +81,13 @@ def _look(
     look = look_at_labelled(store, job.data, encoder, progress)
     _check_class_weights(job, look.classes, look.counts)
     classes = look.classes or look.seen or ["0", "1"] if job.data.task != "regression" else None
-    details = {"task": job.data.task, "classes": classes, "pad_id": 0, "vocab_size": 0, "max_length": encoder.max_length}
+    details = {
+        "task": job.data.task,
+        "classes": classes,
+        "pad_id": 0,
+        "vocab_size": 0,
+        "max_length": encoder.max_length,
+    }
     return details, Known(look.splits, look.told, None, look.lengths, look.balance)
 
 

@@ -34,7 +34,9 @@ class LabelLoss(nn.Module):
 
     class_weights: torch.Tensor | None
 
-    def __init__(self, model: PreTrainedModel, class_weights: torch.Tensor | None = None, smoothing: float = 0.0) -> None:
+    def __init__(
+        self, model: PreTrainedModel, class_weights: torch.Tensor | None = None, smoothing: float = 0.0
+    ) -> None:
         super().__init__()
         self.model, self._smoothing = model, smoothing
         self.register_buffer("class_weights", class_weights, persistent=False)
@@ -56,8 +58,8 @@ def example_losses(
 ) -> torch.Tensor:
     """-log p(label) of each example in nats, or its squared error where labels are numbers. Shape [B], float32.
 
-    Where several labels may apply (shape [B, C]), the mean over the classes of -log p(applies, or not). Where each word has one
-    (labels of shape [B, T], logits [B, T, C]), the sum over the words.
+    Where several labels may apply (shape [B, C]), the mean over the classes of -log p(applies, or not). Where each word
+    has one (labels of shape [B, T], logits [B, T, C]), the sum over the words.
 
     With weights of classes and smoothing as in torch: (1 - s) w_y (-log p_y) + s / C sum_c w_c (-log p_c).
     """
@@ -106,7 +108,9 @@ class Finetuning(TuningWorkload):
         return Batch(micro_batches, self._weigh(examples), int(self._train.lengths[examples].sum()))
 
     def _weigh(self, examples: NDArray[np.int64]) -> float:
-        """What a batch's losses are divided by: its examples, or words, or, as in torch, the weights of their classes."""
+        """What a batch's losses are divided by: its examples, or words, or, as in torch, the weights of their
+        classes.
+        """
         rows = self._train.rows(examples)
         if self._class_weights is None:
             return len(rows)
@@ -118,12 +122,18 @@ class Finetuning(TuningWorkload):
 
 
 def weights_of(job: FinetuneJob, details: dict[str, Any]) -> list[float] | None:
-    """The weight of each class by its id, None if all count alike. Raises `ConfigError` as `find_class_weights` does."""
+    """The weight of each class by its id, None if all count alike. Raises `ConfigError` as `find_class_weights`
+    does.
+    """
     wanted = job.training.class_weights
-    return find_class_weights(wanted, details["classes"], details["splits"]["train"]["class_counts"]) if wanted else None
+    return (
+        find_class_weights(wanted, details["classes"], details["splits"]["train"]["class_counts"]) if wanted else None
+    )
 
 
 def read_inputs(split: EncodedSplit, examples: NDArray[np.int64]) -> dict[str, torch.Tensor]:
-    """What the objective takes of some examples: padded inputs of shape [B, T], and labels of shape [B], or [B, T] of words."""
+    """What the objective takes of some examples: padded inputs of shape [B, T], and labels of shape [B], or [B, T] of
+    words.
+    """
     inputs = {name: torch.from_numpy(values) for name, values in split.read(examples).items()}
     return {**inputs, "labels": torch.from_numpy(split.batch_labels(examples, inputs["input_ids"].shape[1]))}

@@ -83,8 +83,8 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
 
     Called by every rank.
 
-    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` if it is not known what to evaluate on,
-    `TokenizerError` if the shards were made with another tokenizer.
+    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` if it is not known what to evaluate
+    on, `TokenizerError` if the shards were made with another tokenizer.
     """
     store = Store(job.store)
     wanted = identify_evaluation(store, job)
@@ -109,7 +109,9 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
             )
         held_out = [open_held_out(store, s, context, job.evaluation.max_windows, document_mask) for s in sets]
         if not any(corpus.windows for corpus in held_out):
-            raise ConfigError(f"{', '.join(shards)} hold no held-out text; prepare them with data.validation_fraction above 0")
+            raise ConfigError(
+                f"{', '.join(shards)} hold no held-out text; prepare them with data.validation_fraction above 0"
+            )
         with progress.bar("evaluate", sum(len(corpus.windows) for corpus in held_out), "window") as bar:
             batch = job.evaluation.batch
             if masking is None:
@@ -135,9 +137,13 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
 def _check_masked(job: EvaluateJob) -> None:
     """Raise `ConfigError` for what a masked model is not asked for."""
     if job.evaluation.prompts:
-        raise ConfigError(f"{job.checkpoint} is a masked language model, which continues no text; leave evaluation.prompts out")
+        raise ConfigError(
+            f"{job.checkpoint} is a masked language model, which continues no text; leave evaluation.prompts out"
+        )
     if job.sharding == "fsdp":
-        raise ConfigError(f"{job.checkpoint} is a masked language model, which is not divided yet; set sharding to none")
+        raise ConfigError(
+            f"{job.checkpoint} is a masked language model, which is not divided yet; set sharding to none"
+        )
 
 
 def _tokenizer(store: Store, found: Checkpoint, sets: list[ShardSet]) -> Tokenizer:

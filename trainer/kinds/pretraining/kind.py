@@ -55,7 +55,9 @@ def harness(job: PipelineJob, run_key: str) -> EvaluateJob | None:
     return measurement(job, run_key) if job.evaluation.harness else None
 
 
-def evaluate_alike(job: PipelineJob, run_key: str, other: str, evaluation: Evaluation, progress: Progress) -> Evaluation:
+def evaluate_alike(
+    job: PipelineJob, run_key: str, other: str, evaluation: Evaluation, progress: Progress
+) -> Evaluation:
     from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 
     return evaluate_checkpoint(measurement_alike(measurement(job, run_key), other, evaluation), progress)

@@ -1,17 +1,17 @@
 """Token-weighted loss on held-out text: the same whatever the batch size and the number of ranks.
 
-Every held-out token is predicted exactly once, from up to `context - 1` tokens before it in its shard; where documents are told
-apart, all but the first of a document, from those before it in its document.
+Every held-out token is predicted exactly once, from up to `context - 1` tokens before it in its shard; where documents
+are told apart, all but the first of a document, from those before it in its document.
 
-Bits per byte is what models with different tokenizers can be compared by: the summed loss of all predicted tokens, in bits,
-divided by the UTF-8 bytes of the text that they stand for (BPB of Gao et al. 2020, "The Pile", section 3.1: L_T / L_B times the
-mean loss / ln 2). The ends of documents are predicted too: their loss counts, as it is part of what telling the text takes, and
-they stand for no byte.
+Bits per byte is what models with different tokenizers can be compared by: the summed loss of all predicted tokens, in
+bits, divided by the UTF-8 bytes of the text that they stand for (BPB of Gao et al. 2020, "The Pile", section 3.1: L_T /
+L_B times the mean loss / ln 2). The ends of documents are predicted too: their loss counts, as it is part of what
+telling the text takes, and they stand for no byte.
 
 The loss of hidden tokens of held-out text, and the share of them that is told, under masks that never change.
 
-How a held-out window is masked follows from its corpus and its place alone. So figures of two models of the same tokenizer and
-masking are of the same tokens, whatever the batch size, the seed of training and the number of ranks.
+How a held-out window is masked follows from its corpus and its place alone. So figures of two models of the same
+tokenizer and masking are of the same tokens, whatever the batch size, the seed of training and the number of ranks.
 """
 
 import math
@@ -166,7 +166,9 @@ def _hidden_sums(
     model: PreTrainedModel, corpus: HeldOut, context: int, batch: int, runtime: Runtime, tokens: MaskTokens,
     options: MaskingConfig, advance: Callable[[int], None],
 ) -> torch.Tensor:  # fmt: skip
-    """Each window's loss in nats, and how many of its hidden tokens are told, and are there; of shape [windows, 3], float64."""
+    """Each window's loss in nats, and how many of its hidden tokens are told, and are there; of shape [windows, 3],
+    float64.
+    """
     sums, used = torch.zeros(len(corpus.windows), 3, dtype=torch.float64), corpus.windows.used
     for round_ in range(0, len(corpus.windows), runtime.ranks * batch):
         runtime.check_stop()
@@ -175,7 +177,10 @@ def _hidden_sums(
         if not own:  # of the last round, some ranks have no share
             break
         corpus.shards.use(sorted({shard for shard, _ in own}), used)
-        ids, labels = np.zeros((len(own), context), dtype=np.int64), np.full((len(own), context), IGNORED, dtype=np.int64)
+        ids, labels = (
+            np.zeros((len(own), context), dtype=np.int64),
+            np.full((len(own), context), IGNORED, dtype=np.int64),
+        )
         read = np.zeros((len(own), context), dtype=np.int64)
         for row, (shard, start) in enumerate(own):
             window = corpus.shards.read(shard, start, start + context).astype(np.int64)

@@ -190,7 +190,15 @@ def _results_table(scores: dict[str, Any], plan: StepPlan) -> Table:
 def _comparison_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
     def row(name: str, first: float | None, last: float, bits: list[float | None]) -> list[str]:
         change = None if first is None else last - first
-        return [name, number(first), number(last), _signed(change), perplexity(first), perplexity(last), *map(number, bits)]
+        return [
+            name,
+            number(first),
+            number(last),
+            _signed(change),
+            perplexity(first),
+            perplexity(last),
+            *map(number, bits),
+        ]
 
     by_corpus = [each.get("corpora_bits_per_byte", {}) for each in (before, after)]
     rows = [
@@ -199,7 +207,9 @@ def _comparison_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
     ]
     columns = ["Corpus", "Loss before", "Loss after", "Change", "Perplexity before", "Perplexity after"]
     bits = [each.get(BITS_PER_BYTE) for each in (before, after)]
-    return Table([*columns, "Bits a byte before", "Bits a byte after"], rows, row("All", before["loss"], after["loss"], bits))
+    return Table(
+        [*columns, "Bits a byte before", "Bits a byte after"], rows, row("All", before["loss"], after["loss"], bits)
+    )
 
 
 def _samples(facts: RunFacts) -> Block:
@@ -213,8 +223,8 @@ def _samples(facts: RunFacts) -> Block:
 def _data_note(facts: RunFacts) -> str:
     fraction = facts.job["data"]["validation_fraction"]
     return (
-        f"Corpora are mixed with p ~ tokens ^ {facts.job['training']['alpha']:g}; a share of {fraction:g} of the documents is "
-        "held out by a hash of their content, so that exact copies of a document are on one side."
+        f"Corpora are mixed with p ~ tokens ^ {facts.job['training']['alpha']:g}; a share of {fraction:g} of the "
+        "documents is held out by a hash of their content, so that exact copies of a document are on one side."
     )
 
 
@@ -230,10 +240,13 @@ def _data_table(facts: RunFacts, plan: StepPlan) -> Table:
         ]  # fmt: skip
         sums = [total + value for total, value in zip(sums, counts, strict=True)]
         cells = [count(value) for value in counts]
-        rows.append([corpus.name, *cells[:4], f"{number(100 * corpus.probability, 1)} %", number(corpus.passes), *cells[4:]])
+        rows.append(
+            [corpus.name, *cells[:4], f"{number(100 * corpus.probability, 1)} %", number(corpus.passes), *cells[4:]]
+        )
     cells = [count(value) for value in sums]
     columns = [
-        "Corpus", "Documents", "Tokens", "Held-out documents", "Held-out tokens", "Share of the mixture", "Passes", "Windows",
+        "Corpus", "Documents", "Tokens", "Held-out documents", "Held-out tokens", "Share of the mixture", "Passes",
+        "Windows",
         "Shards", "Bad records", "Unused tokens",
     ]  # fmt: skip
     return Table(columns, rows, ["All", *cells[:4], "100.0 %", "", *cells[4:]])
@@ -244,7 +257,11 @@ def _plan(facts: RunFacts, plan: StepPlan) -> Pairs:
     how = f"one every {plural(training['stride'] or training['context'], 'token')}"
     if plan.fill is not None:
         how = f"packed with whole documents, {percent(plan.fill)} full"
-    apart = "; attention within documents" if masks_documents(training.get("packing"), training.get("document_mask")) else ""
+    apart = (
+        "; attention within documents"
+        if masks_documents(training.get("packing"), training.get("document_mask"))
+        else ""
+    )
     windows = f"{count(plan.windows)} of {count(training['context'])} tokens, {how}{apart}"
     tokens = [
         ("Tokens a step", count(plan.tokens_per_step)),
@@ -302,7 +319,11 @@ def _tokenizer(run: ComparedRun) -> dict[str, str]:
     manifest, name = run.sources[key], {"name": key.split("/")[1]}
     if manifest is None:
         return name
-    return {**name, "vocabulary": count(manifest.details["vocab_size"]), "digest": manifest.digests()[TOKENIZER_FILE][:DIGITS]}
+    return {
+        **name,
+        "vocabulary": count(manifest.details["vocab_size"]),
+        "digest": manifest.digests()[TOKENIZER_FILE][:DIGITS],
+    }
 
 
 def _base(run: ComparedRun) -> str:

@@ -54,7 +54,8 @@ NOTHING = dict.fromkeys(("documents", "validation_documents", "tokens", "validat
 """What is counted of a corpus without shards."""
 
 TRIED_AT_ONCE = 150_000_000
-"""Parameters of a model that is built and tried here, in a second or two; a larger one is tried before its first step."""
+"""Parameters of a model that is built and tried here, in a second or two; a larger one is tried before its first step.
+"""
 
 
 def preflight(job: PipelineJob, progress: Progress) -> Preflight:
@@ -92,14 +93,20 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         del objective
         return_freed_memory()
     units = count_units(config, job.model.attention) if training.sharding == "fsdp" else None
-    memory = estimate_memory(training, training.context, config, ranks, parameters, kept, library_bytes(), units, trained)
+    memory = estimate_memory(
+        training, training.context, config, ranks, parameters, kept, library_bytes(), units, trained
+    )
     require_memory(job, trained, parameters, ranks, memory)
     check_stop()
     manifests = shard_manifests(store, data) if data else []
     plan = plan_run(store, data, training, ranks) if data else None
     previews = [_preview(corpus, sources[corpus.name], manifests) for corpus in job.data.corpora]
     windows = plan.windows if plan else _guess_windows(previews, training)
-    steps = plan.total_steps if plan else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)
+    steps = (
+        plan.total_steps
+        if plan
+        else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)
+    )
     epochs = steps // (plan.steps_per_epoch if plan else max(1, -(-windows // training.global_batch)))
     curation = _preview_curation(store, job)
     needs = {
@@ -128,7 +135,9 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
 
 
 def _mask_id(job: PipelineJob, tokenizer: TokenizerInfo) -> int | None:
-    """The id of the mask token, if tokens are to be hidden; that of a tokenizer that is still to be trained is the second."""
+    """The id of the mask token, if tokens are to be hidden; that of a tokenizer that is still to be trained is the
+    second.
+    """
     masks = job.training.masks
     if masks is None:
         return None

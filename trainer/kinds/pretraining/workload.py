@@ -105,8 +105,9 @@ class Pretraining:
             check_same_vocabulary(job.model.pretrained, tokenizer)
         if other := find_other_class(tokenizer.json, config.model_type):
             log.warning(
-                "beside a %r model `AutoTokenizer.from_pretrained` makes %s of the data's tokenizer, which does not give the "
-                "ids that the model is trained on: load it with `%s.from_pretrained`, or choose another model_type",
+                "beside a %r model `AutoTokenizer.from_pretrained` makes %s of the data's tokenizer, which does not "
+                "give the ids that the model is trained on: load it with `%s.from_pretrained`, or choose another "
+                "model_type",
                 config.model_type, other, PLAIN_CLASS,
             )  # fmt: skip
         return config
@@ -139,7 +140,9 @@ class Pretraining:
 
 
 class MaskedPretraining(Pretraining):
-    """The `Workload` of a `PipelineJob` whose objective is masked: data, plan and order are those of any pretraining."""
+    """The `Workload` of a `PipelineJob` whose objective is masked: data, plan and order are those of any
+    pretraining.
+    """
 
     @property
     def _masking(self) -> MaskingConfig:

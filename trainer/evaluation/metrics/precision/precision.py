@@ -15,8 +15,8 @@ class Precision(evaluate.Metric):  # type: ignore[misc]
         return evaluate.MetricInfo(
             description="The share of the examples predicted as a class that are of it, from 0 to 1.",
             citation="",
-            inputs_description="average: binary (of class pos_label), micro, macro, weighted, or None: a figure a class. "
-            "labels: the classes to take in. zero_division: the figure where it is undefined.",
+            inputs_description="average: binary (of class pos_label), micro, macro, weighted, or None: a figure a "
+            "class. labels: the classes to take in. zero_division: the figure where it is undefined.",
             features=datasets.Features({"predictions": ids, "references": ids}),
         )
 

@@ -23,12 +23,15 @@ class Spearmanr(evaluate.Metric):  # type: ignore[misc]
     def _info(self) -> evaluate.MetricInfo:
         number = datasets.Value("float64")
         return evaluate.MetricInfo(
-            description="The correlation of the ranks of predicted and true numbers, from -1 to 1; NaN where it is undefined.",
+            description="The correlation of the ranks of predicted and true numbers, from -1 to 1; NaN where it is "
+            "undefined.",
             citation="",
             inputs_description="return_pvalue: give spearmanr_pvalue too.",
             features=datasets.Features({"predictions": number, "references": number}),
         )
 
-    def _compute(self, *, predictions: list[float], references: list[float], return_pvalue: bool = False) -> dict[str, float]:
+    def _compute(
+        self, *, predictions: list[float], references: list[float], return_pvalue: bool = False
+    ) -> dict[str, float]:
         figure, pvalue = correlate(predictions, references)
         return {"spearmanr": figure, "spearmanr_pvalue": pvalue} if return_pvalue else {"spearmanr": figure}
