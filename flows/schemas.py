@@ -1,7 +1,4 @@
-"""Which configuration each command reads. Loads the schemas, and nothing more.
-
-JSON Schemas of the configurations, for editors: a YAML file names one in its first line, relative to itself.
-"""
+"""Which configuration each command reads, and JSON Schemas of these for editors. Loads nothing else."""
 
 import importlib
 import json

@@ -1,9 +1,4 @@
-"""Tasks that turn raw corpora into a tokenizer and token shards.
-
-The task that decides which documents stay.
-
-The task that encodes a labelled data set, or conversations.
-"""
+"""Tasks that curate raw text, and turn corpora, labelled data and conversations into tokens."""
 
 from typing import Any
 

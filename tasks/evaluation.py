@@ -1,9 +1,4 @@
-"""The tasks that measure a checkpoint, and a fine-tuned run.
-
-The task in which lm-eval measures a model.
-
-The task that predicts new texts.
-"""
+"""The tasks that measure models, or let lm-eval measure them, and the one that predicts new texts."""
 
 from typing import Any
 

@@ -1,11 +1,4 @@
-"""Numbers as people read them. What is missing or not finite is a dash.
-
-What a command prints.
-
-What somebody may have meant by a name that nothing has.
-
-Values as JSON, for programs that read what a command prints.
-"""
+"""How numbers, names and values are told to people, and to programs as JSON. What is missing is a dash."""
 
 import difflib
 import json

@@ -1,11 +1,4 @@
-"""Small facts about processes: dying with the parent, and how many cores and threads there are to use.
-
-A command's work on one rank of several, or alone: its exit status, and its error with the rank that it is of.
-
-Versions of the packages that decide what comes out of a run.
-
-Loading libraries without the garbage collector, which would walk what they make again and again: a quarter of the time.
-"""
+"""This process: its parent, its cores and threads, its rank and exit status, and the versions that it runs."""
 
 import atexit
 import ctypes

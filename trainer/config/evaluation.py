@@ -1,7 +1,4 @@
-"""The schema of what lm-eval, the community's harness, measures of a model.
-
-The schema of how a language model is measured.
-"""
+"""The schemas of how a language model is measured, and of what lm-eval measures of it."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Self

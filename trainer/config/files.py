@@ -1,10 +1,4 @@
-"""YAML and JSON that people write, in which a key may stand once only: libraries keep the last and drop the rest
-silently.
-
-`key=value` words: a path of keys, and what is to stand there, read as YAML where it is not text.
-
-Jobs from YAML files and `key=value` words, and the explanation of every field.
-"""
+"""Jobs from YAML files and `key=value` words, in which a key stands once, and the explanation of every field."""
 
 import json
 import re

@@ -1,9 +1,4 @@
-"""What jobs share that tune a pretrained model: data in splits, the usual optimisation, and what such a job has.
-
-The schema of labelled data: texts, and what is told of each.
-
-The schema of fine-tuning: a labelled data set and a model that classifies, or predicts a number.
-"""
+"""The schemas of fine-tuning: labelled data, what all tuning of a pretrained model shares, and the job."""
 
 from typing import Annotated, Any, Literal, Self
 

@@ -1,7 +1,4 @@
-"""The schema of adapters: small matrices that are trained beside a pretrained model's frozen ones.
-
-The schemas of the models that jobs start from.
-"""
+"""The schemas of the models that jobs start from, and of adapters beside them."""
 
 from typing import Annotated, Any, Literal, Self
 

@@ -1,8 +1,4 @@
-"""What was probably meant by a key that no schema has, or by a number with a unit.
-
-What is wrong with a job's values, told as whoever wrote them sees it: the place, what was expected there, what was
-found.
-"""
+"""What is wrong with a job's values, told as whoever wrote them sees it, and what was probably meant."""
 
 import difflib
 import re

@@ -1,7 +1,4 @@
-"""What all schemas share: that they are frozen, what names look like, and fields that several of them have.
-
-What may stand in a field, as its type says.
-"""
+"""What all schemas share: they are frozen; what names look like, and what may stand in a field."""
 
 from collections.abc import Iterable, Iterator
 from types import NoneType, UnionType

@@ -1,13 +1,4 @@
-"""The schema of masking: which tokens a masked language model is to tell, and what stands in their place.
-
-The schemas of optimizers that have settings of their own.
-
-The schema of what all training has: how long, in what steps and how carefully.
-
-The schema of pretraining: windows of text, and what is predicted in them.
-
-The schema of trackers: tools that show the figures of many runs, beside what headrace itself records.
-"""
+"""The schemas of training: how long and how carefully, optimizers, windows, masking, and trackers."""
 
 from typing import Annotated, Literal, Self
 

@@ -1,7 +1,4 @@
-"""Decisions as they are published: which documents stay, why not the others, and a table of both.
-
-The step that decides: measures what has not been measured, applies rules, finds duplicates, and publishes.
-"""
+"""The step that decides which documents stay: measures, applies rules, finds duplicates, and publishes."""
 
 import json
 import logging

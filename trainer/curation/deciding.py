@@ -1,7 +1,4 @@
-"""Scores that the data has in columns beside the text: a column that no document has is an error, not a low score.
-
-Decisions in the making: what is measured of documents, put to the tests, and compared with other documents.
-"""
+"""Decisions in the making: what is measured of documents, put to the tests, and compared with other documents."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, pairwise

@@ -1,7 +1,4 @@
-"""The questions of lm-eval's tasks as evaluation sets: the files that are asked, and which of their fields hold text.
-
-Evaluation sets that must not be trained on: which files they are of, and their texts, as documents are compared with
-them.
+"""Evaluation sets that must not be trained on: which files they are of, lm-eval's tasks too, and their texts.
 
 Those of a job are read as that job reads them: what it passes over is not looked for, and what it refuses is refused
 here.

@@ -1,14 +1,10 @@
-"""Keys: what documents have in common that are duplicates of each other.
-
-Keys of many documents put in order, so that equal ones can be looked for in slices that fit into memory.
+"""Duplicates: the documents that share a key, looked for in slices that fit into memory.
 
     measures/pairs/NAME/looked-at.npz                     what the pass looks through; NAME tells all that it depends on
     measures/pairs/NAME/keys/FIRST-END.rows               of some units, rows of a key and its document, by slices
     measures/pairs/NAME/keys/FIRST-END.npz                where the rows of each slice begin, and their digests
 
 Each unit's file is read once, however many slices there are, and of the rows each slice reads its own stretch.
-
-Duplicates: the documents that share a key, in groups, and the pairs that are duplicates of each other.
 
 The groups of each slice of keys are kept in the store, so that a pass that is broken off continues from them.
 """

@@ -1,8 +1,6 @@
-"""The files that a user's function comes from: when one of them changes, its verdicts are computed anew.
+"""Functions of the user's, as their files are that their verdicts are named after.
 
 Which they are is read from import statements, and nothing is run for it, so that every process finds the same.
-
-Functions of the user's, as their files are that their verdicts are named after.
 
 A process may load one long after the files were looked at, as a worker does, or have loaded it long before.
 """

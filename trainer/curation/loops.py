@@ -1,12 +1,10 @@
-"""Loops over characters and words, compiled to machine code when first called, and kept for later processes.
+"""Loops over the characters of many texts, compiled to machine code when first called, and kept for later processes.
 
     HEADRACE_CACHE/compiled/0123456789abcdef/   what was compiled of these sources by this compiler for this processor
 
 Since a folder's name tells all that the code was made from, machines of several kinds may share one, and code never
 outlives its sources. A folder that is lost or cannot be written costs seconds in every process that calls the loops,
 and nothing else.
-
-Loops over the characters of many texts, for the words, lines and n-grams in them. Loading this loads a compiler.
 """
 
 import hashlib

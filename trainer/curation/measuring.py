@@ -1,12 +1,7 @@
-"""Files of arrays in the store, of what can be found out again: NumPy's .npz, with a checksum of the rest at its end.
+"""Units of work: some pieces of a corpus, and what the measures find in their documents, kept in the store.
 
-The checksum stands where zip files have their comment, so that NumPy reads them as any other. It is of the file's key
-too: a file in another one's place is not taken for that.
-
-Which document something is wrong with: `PATH#N`, the Nth of a file, counted from 1, as `headrace curation show` takes
-it.
-
-Units of work: some pieces of a corpus, and what the measures find in their documents, kept in the store.
+Arrays are NumPy's .npz files, with a checksum of the rest where zip files have their comment, so that NumPy reads them
+as any other. It is of the file's key too: a file in another one's place is not taken for that.
 
     measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    a unit's: by measure, arrays with a row a
                      document, and pieces      the digest of each piece; counts, its documents
@@ -14,8 +9,6 @@ Units of work: some pieces of a corpus, and what the measures find in their docu
 
 The names tell all that the content depends on. What such files hold of pieces that have not changed is taken over from
 an older file of the unit, so that a changed file is measured alone.
-
-The numbers of documents: counted over all corpora, in the order of the configuration, of their files and in these.
 
 They do not depend on how the work was divided, and who of several duplicates stays is decided by them alone.
 """

@@ -1,14 +1,10 @@
-"""What documents have in common with evaluation sets.
-
-Which example of an evaluation set each hash is of that is looked for, and how many examples each of its files has.
+"""What documents have in common with evaluation sets, told with the example that it is of.
 
 by words   int64, for each hash, in their order, the first example that has it: its file's number << 32 | its record's
 sha256     of each file; a file is one of these for each of its fields that holds text
 field      that field
 texts      how many there are in it
 too_short  how many of these have fewer than `least_words` words, and are not looked for
-
-What a document shares with evaluation sets, told with the example that it shares it with.
 """
 
 from collections.abc import Iterable, Mapping

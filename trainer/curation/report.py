@@ -1,7 +1,4 @@
-"""Two texts side by side, where they differ: word by word from the first difference on, and long words piece by piece.
-
-Decisions on the command line: the table of reasons, examples of one, and what was decided of one document.
-"""
+"""Decisions on the command line: the table of reasons, examples of one, and what was decided of one document."""
 
 import re
 import textwrap

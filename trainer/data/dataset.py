@@ -1,19 +1,11 @@
-"""Windows in which documents are told apart: attention stays within each, as positions begin anew with it.
+"""Windows in the data order as inputs of a model: masks, documents told apart, and batches read ahead by a thread.
 
 Families of `transformers` mask by such positions where they are given no mask. The first token of a document is not
 predicted, as nothing stands before it that it could be predicted from: so losses are those of the documents by
 themselves.
 
-The windows of packed documents as inputs of a model.
-
-Masks of windows: a pure function of a key, such as the seed and the number of a sample, and of the window's tokens.
-
 So they are the same on any number of ranks and after any interruption; another pass over a window masks others of its
 tokens.
-
-Batches in the data order, read ahead by a thread.
-
-What training reads: windows over the shards of every corpus, in their order, and the held-out windows.
 """
 
 import math

@@ -1,8 +1,6 @@
-"""Documents as curation lets them through: transformed first, then without those that were decided against.
+"""What curation decided, as an artifact, and documents as it lets them through.
 
 What is decided of a piece is a bit for each of its documents, in the order in which they are read.
-
-What curation decided, as an artifact: for each document of each piece, whether it stays, and if not, why.
 
     CORPUS.npz       counts      int64, the documents of each piece, in the order of pieces.json
                      reasons     uint8, one a document: 0 if it stays, else a number of the manifest's list of reasons

@@ -1,7 +1,4 @@
-"""Encoding engines: plain text in, token ids out, special tokens never recognised in the text.
-
-Which engine encodes a corpus: `gigatoken` only where it gives the same ids as `tokenizers` on sampled documents.
-"""
+"""Encoders: plain text in, token ids out; `gigatoken` only where it gives the same ids as `tokenizers`."""
 
 import hashlib
 import json

@@ -1,11 +1,7 @@
-"""Permutations of any range that are computed, not stored, and the keys that choose among them.
-
-The order of one corpus's windows: each once a pass, and in another order in the next.
+"""The data order as arithmetic: sample number k is a pure function of (seed, k).
 
 With a locality of G, the shards are permuted, and the windows of G of them at a time: what is read at one time then
 lies in few shards, so that a corpus larger than the disk can be trained on.
-
-The data order as arithmetic: sample number k is a pure function of (seed, k).
 
 Nothing is shuffled or remembered, so any sample can be had at any time at the same cost, and a resumed run sees what an
 uninterrupted one would have seen.
@@ -13,8 +9,6 @@ uninterrupted one would have seen.
 The corpus of sample k is drawn in proportion to the weights by systematic (stratified) rather than independent draws:
 the first n samples hold n * p_i of corpus i, to within a few. Only so is the number of earlier draws from a corpus
 known without counting them, which each-window-once-a-pass needs. The draws are shuffled inside blocks.
-
-The order of labelled examples: each once an epoch, in batches of about the same length.
 
 Global batch `number` is a pure function of the seed, the examples' lengths and the batch size. An epoch's examples are
 permuted; stretches of `GROUP` batches are sorted by length and cut into batches, which are taken in a permuted order.

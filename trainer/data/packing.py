@@ -1,11 +1,9 @@
-"""Short samples in windows of one size: best-fit decreasing, the same for the same lengths.
+"""Short samples and whole documents in windows of one size: best-fit decreasing, the same for the same lengths.
 
 The longest sample comes first, and each goes into the window that it fills best; of windows that it fills alike, into
 the one that has been so full for the shortest time. Of equally long samples the first comes first. Windows are numbered
 in the order in which they were begun. Best-fit decreasing needs at most 11/9 of the fewest windows, and one more
 (Johnson, 1973).
-
-Whole documents, packed into windows shard by shard (Ding et al. 2024, "Fewer Truncations Improve Language Modeling").
 
 A document that is longer than a window is cut into pieces of its length, each of which is then a document of its own.
 The windows of a shard follow from its index alone: so they are made when they are needed, and stay where other shards

@@ -1,7 +1,4 @@
-"""Raw files: opening them, packed or not, here or on a server, and what is said of one that cannot be read.
-
-How many bytes of raw files there are once they are unpacked: about, for estimates before they are read.
-"""
+"""Raw files: opening them, packed or not, here or on a server; their size, and what is said of bad ones."""
 
 import csv
 import io

@@ -1,9 +1,4 @@
-"""What a worker process does: it builds shards, and publishes each. All that it imports delays its beginning.
-
-Finding shards that need not be built: in an interrupted set's own folder, or in an older set of the same corpus.
-
-Worker processes, which end with their parent.
-"""
+"""Building shards in worker processes, and finding those that need not be built."""
 
 import os
 import re

@@ -1,12 +1,7 @@
-"""Windows over token shards: `context` tokens long, one every `stride` tokens, the tail of each shard kept.
+"""The files of shards: windows over their tokens, where documents begin, fetching them, and damage that was found.
 
 The same windows as the reference loops cut: the last window of a shard is its last `context` tokens, and overlaps the
 one before. A shard shorter than one window gives none.
-
-Sets of shards in which damage was found while they were read: the next preparation reads all of such a set, and mends
-it.
-
-The token files of one corpus, fetched as training comes to them, and let go behind it.
 
 Where the documents of a shard begin: its .idx file, as `trainer.data.shards` describes it.
 """

@@ -1,9 +1,4 @@
-"""The raw files of a corpus: finding them, and knowing which of them changed since the last look.
-
-A look at the beginning of a corpus's files before long work: whether they hold text, read as the corpus says.
-
-The names of what records have beside their text.
-"""
+"""The raw files of a corpus: finding them, looking at their beginnings, and knowing which of them changed."""
 
 import json
 import logging

@@ -1,6 +1,4 @@
-"""Who carries units of work over raw text, and what is common to waiting for them.
-
-A corpus to its published shard set, doing only the work that is not already in the store.
+"""A corpus to its published shard set, doing only the work that is not already in the store.
 
 Pieces are dealt to shards by a hash of their names, so a changed or added file touches one shard only. Finished shards
 of an interrupted or an older set are found by their fingerprint and checked against their checksums before they are

@@ -1,7 +1,4 @@
-"""What the work sees of whoever carries its units: processes of this machine, or tasks of a cluster.
-
-Which processes of a Ray cluster belong together: the workers of one stage, whose group ends when the stage's process
-does.
+"""What the work sees of whoever carries its units, and which workers of a Ray cluster belong together.
 
 What a worker holds in the store, a lease, bears its group's name. Another worker of the same cluster is told by Ray at
 once that a group is gone, where a machine that is not part of it waits for a sign of life.

@@ -1,7 +1,4 @@
-"""Joining a Ray cluster, of which this machine is a node, for the length of a block.
-
-What a Ray cluster has room for: the cores and GPUs of its nodes, whoever uses them now.
-"""
+"""Joining a Ray cluster, of which this machine is a node, and what the cluster has room for."""
 
 import os
 import socket

@@ -1,12 +1,4 @@
-"""A run's own evaluation, and the encoded set that it is of: a fine-tuned run's test split may be another one than
-before.
-
-What was measured already: the identity of an evaluation, and finding one made of the same; free of heavy imports.
-
-What was measured already of a model that answers; free of heavy imports.
-
-How the final model of a job, or another one like it, is measured.
-"""
+"""What was measured already: the identity of an evaluation, and finding one made of the same; free of heavy imports."""
 
 import logging
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""What defines a task of lm-eval, and what its examples are: so figures of one name can be compared, or not.
-
-What lm-eval measured already: the identity of a measurement, and finding one made of the same; free of heavy imports.
-"""
+"""What lm-eval measured already: what defines a task, and finding figures made of the same; free of heavy imports."""
 
 import hashlib
 import logging

@@ -1,7 +1,4 @@
-"""Loading tasks as lm-eval does: before training, so that what is wrong with them is told then, and before measuring.
-
-What lm-eval warns of, such as requests that were cut; what else it prints is kept back.
-"""
+"""Loading tasks as lm-eval does, and what it warns of."""
 
 import logging
 from collections.abc import Callable, Iterator

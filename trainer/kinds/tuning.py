@@ -1,9 +1,4 @@
-"""What the flow `finetune` does with the jobs of a kind.
-
-The pretrained model behind a run as a model card tells of it: its name on the hub, and what its own card says.
-
-What decides the outcome of a run that tunes a pretrained model on an encoded set.
-"""
+"""What decides the outcome of a run that tunes a pretrained model on an encoded set, and what is told of that model."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,4 @@
-"""Models: any causal language model that `transformers` knows, new or pretrained.
-
-Masked language models: any that `transformers` knows, and the loss of the tokens that are hidden.
-"""
+"""Causal and masked language models: any that `transformers` knows, new or pretrained."""
 
 from pathlib import Path
 from typing import Any, NamedTuple

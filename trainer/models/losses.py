@@ -1,9 +1,7 @@
-"""The language-model loss: its plain form, and the same without ever holding all logits.
+"""The language-model loss without ever holding all logits, and attention without masks.
 
 In training, the output projection and the cross-entropy are taken together, some tokens at a time, and the gradients
 are computed on the way. So memory traffic falls, and no [tokens, vocabulary] tensor is kept for the backward pass.
-
-Attention without masks, for a model of which each row is one whole window of text.
 
 While a model is compiled with torch before 2.14, transformers makes a mask even where SDPA's `is_causal` says the same
 (`_ignore_causal_mask_sdpa` and `find_packed_sequence_indices` in its masking_utils.py). With a mask the attention

@@ -1,9 +1,7 @@
-"""Which keys of a model's configuration count: those that its family knows, under today's names or older ones.
+"""Configurations of new models: what the job says, over the family's defaults, with the tokenizer's vocabulary.
 
 A configuration as models are published with also holds keys that nothing reads any more, and numbers of the tokens of a
 tokenizer that may be another one than the data's.
-
-Configurations of new models: what the job says, over the family's defaults, with the tokenizer's vocabulary.
 """
 
 import difflib

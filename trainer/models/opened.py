@@ -1,7 +1,4 @@
-"""Tensors in safetensors files, opened to read stretches of their rows; a tensor's rows may lie in several parts
-(parts.py).
-
-The tensors of a model from files that hold them in another form: under other names, or each expert by itself.
+"""Tensors in safetensors files, opened to read stretches of their rows, and converted where files hold another form.
 
 transformers says for each family how its files become its tensors (conversion_mapping.py), and converts a whole model
 while it loads it. Here it is done for one tensor at a time, when that is read.

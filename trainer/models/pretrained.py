@@ -1,11 +1,4 @@
-"""Names of the Hugging Face hub: what can be one, and why the hub gives nothing for it.
-
-Models to start from or to measure, by name: a run of the store, a folder in it, or any folder of a pretrained model.
-
-Which head a model has, by how `transformers` ends the name of its architecture; free of heavy imports.
-
-What is looked at in a pretrained model before a library loads it: nothing of it is run, and nothing is unpickled.
-"""
+"""Models to start from or to measure, by name: a run of the store, a folder in it, any folder, or the hub's."""
 
 import json
 import posixpath

@@ -1,7 +1,4 @@
-"""What a safetensors file says of its tensors, read from its header alone.
-
-The parts that the ranks of a sharded run wrote of a model and of its optimizer: their names, and whether they are
-whole.
+"""What a safetensors file says of its tensors, and the parts of a model that the ranks of a sharded run wrote.
 
     model-part-00000-of-00002-0123456789abcdef.safetensors    rank 0's rows of each weight, and what is not divided
     model-part-00001-of-00002-fedcba9876543210.safetensors    rank 1's

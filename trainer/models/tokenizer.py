@@ -1,14 +1,8 @@
-"""Published tokenizers, as encoding and training read them.
-
-How many bytes of text a token stands for: what the loss a token is divided by, to be compared between tokenizers.
+"""Published tokenizers: how they are read, the bytes that a token stands for, and their mask token.
 
 Of a byte-level tokenizer the lengths are exact: those of a text's tokens add up to the text's own. Of others they are
 estimates, because such tokenizers drop, join or rewrite characters; what all held-out text really has is recorded
 beside what its tokens stand for, so that estimates can be scaled.
-
-Whether a piece of text goes on with the word before it, told from its first bytes, which may be a part of a character.
-
-What masking must know of a tokenizer: its mask token, which tokens are special, and which continue a word.
 """
 
 import hashlib

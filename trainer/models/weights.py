@@ -1,11 +1,9 @@
-"""The folder of an adapter: its weights and settings as `peft` names them, and which model they are beside.
+"""The weights of a pretrained folder, and of an adapter, looked at before a library loads them.
 
 adapter_model.safetensors    the trained matrices, and a classifier's head
 adapter_config.json          rank, alpha and targets; and the base model's name
 base_model.json              the base model's name, where it was found, its place, and the digests of its files
 config.json                  the configuration of the base model with the adapter's head
-
-The weights of a pretrained folder, looked at by the headers of its safetensors files, which are not read whole.
 """
 
 import json

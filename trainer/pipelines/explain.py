@@ -1,6 +1,4 @@
-"""A pipeline that is only looked at: which of its steps are there, and why the others are not.
-
-What would become of each stage of a job if it were started now, and why. Nothing is made, and the store is only read.
+"""What would become of each stage of a job if it were started now, and why. Nothing is made; the store is only read.
 
 Every fingerprint comes from the function that the stage itself takes it from. Raw files that changed since they were
 last digested are read.

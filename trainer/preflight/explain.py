@@ -1,10 +1,4 @@
-"""A stage as it is foreseen.
-
-Whether what a step makes is there, and else what differs from the most similar artifact that there is.
-
-What a store holds of runs of the same name, where a job would begin another: the most similar, and those left
-unfinished.
-"""
+"""Whether what a step makes is there, and else what differs from the most similar artifact or run that there is."""
 
 import logging
 import re

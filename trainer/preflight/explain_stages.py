@@ -1,9 +1,4 @@
-"""What would become of a job's training run and its report, and why.
-
-What would become of lm-eval's figures of a finished run, and why.
-
-What would become of the evaluation of a finished run, and why.
-"""
+"""What would become of a job's training run, its evaluation, lm-eval's figures and its report, and why."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,6 +1,4 @@
-"""What a training job takes of a machine's memory.
-
-Whether disks have room for what a job will write: those of a local store, or this machine's for a remote one.
+"""What a training job takes: devices, batches and a schedule that fit, memory, and room on disks.
 
 What training needs whatever its kind: devices, batches and a schedule that fit, and bytes for what is kept.
 """

@@ -1,9 +1,4 @@
-"""What lm-eval measured of a model, as the store holds it and as stages hand it on; free of heavy imports.
-
-The raw files behind an artifact, as it names them: of shards by their pieces, of a labelled set by its splits.
-
-What figures were measured on, and whether two of them can be compared; free of heavy imports.
-"""
+"""What figures were measured on, whether two of them can be compared, and what lm-eval measured."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

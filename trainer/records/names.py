@@ -1,7 +1,4 @@
-"""Keys of a store behind the names and paths that people give.
-
-Runs by the names that people give: whole, as the name of the job that made the run, or by its beginning.
-"""
+"""Keys of a store behind the names and paths that people give."""
 
 import posixpath
 import re

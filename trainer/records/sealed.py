@@ -1,4 +1,4 @@
-"""Sealed files: what is read back of a store and listed in no manifest carries a checksum of its own.
+"""Sealed files: what is read back of a store and listed in no manifest carries a checksum of its own. And pointers.
 
     a JSON object       has it under the key `checksum`
     metrics.jsonl       has one at the end of each line, after the line's number, so that lost lines can be told
@@ -6,8 +6,6 @@
 What is summed is the content and the place, that is the key in the store: what was copied there from another run is
 told from the run's own. A file without a checksum counts as damaged, else nobody would notice that the checksum is what
 was lost.
-
-Pointers: small files in a run's folder that name one of its checkpoints.
 """
 
 import hashlib

@@ -1,7 +1,4 @@
-"""What differs between the data of compared runs: corpora with their source files, or labelled sets with their splits.
-
-What differs between what was decided about the text of compared runs; the options stand among the settings that differ.
-"""
+"""What differs between the data of compared runs, and between what was decided about it."""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,8 +1,6 @@
 """What the store says of runs that are compared: of any kind, and not all of them finished.
 
 Nothing here needs the libraries that train.
-
-What is compared of lm-eval's figures: those of a task with the same definition and data, asked in the same way.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,13 +1,4 @@
-"""The results of compared runs, with the best one marked where all were measured alike.
-
-Runs that differ in nothing but the seed, taken together: the mean of their figures, and how far they spread around it.
-
-What differs between the tokenizers and the models of compared runs.
-
-Runs side by side: what differs between them, how they went, and what came of them, in sections that text and page show.
-
-A comparison as text for a terminal.
-"""
+"""Runs side by side: what differs between them, how they went, and what came of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev

@@ -1,7 +1,4 @@
-"""Tables and pairs as rows of text, and how markdown writes them.
-
-What is told of a run, in parts that are the same for every kind: the page, the model card and the gist show these.
-"""
+"""What is told of a run of any kind, in parts that the page, the model card and the gist show."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple

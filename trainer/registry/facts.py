@@ -1,11 +1,9 @@
-"""What in a store is made from what, as records say.
+"""What the store says about a finished run: read once, and all that the report, the model card and the lineage tell.
 
 runs/X/config.json            `inputs`: its tokenizer, shards or encoded set, and the runs that it began with
 runs/X/eval.json              what the model was measured on
 shards/X/manifest.json …      `inputs`: its tokenizer, and the decisions about its text
 evaluations/X.json            what a checkpoint was measured on, which stays while the run does that it is of
-
-What the store says about a finished run: read once, and all that the report, the model card and the lineage tell.
 
 Nothing here needs the libraries that train, so that a report is made in about a second.
 """

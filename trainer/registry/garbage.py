@@ -1,8 +1,4 @@
-"""What stays in a store by itself, whatever reaches it: runs, champions, pins, the young, and what the next work needs.
-
-Removing artifacts and runs from a store in which others may begin to use them at the same time.
-
-What curation measured and no decisions need any more. All of it can be found out again, which only takes time.
+"""What nothing in a store reaches any more, found and removed.
 
     measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    the newest file of each unit stays as long as
                                                                        decisions that were made from such measures do
@@ -12,8 +8,6 @@ What curation measured and no decisions need any more. All of it can be found ou
 
 Whatever is young stays: a curation may be at work on it. One that finds gone what it was about to take over says so,
 and makes it when it is started again.
-
-What nothing in a store reaches any more, found and removed.
 
 Runs, champions with their history, and pins stay, with everything that they were made from, and so does for some days
 what a preparation has found to be made already, and a run that waits for a person's approval. Tokenizers, shard sets

@@ -1,7 +1,4 @@
-"""What killed processes left behind in a store, found and removed.
-
-How the commands of upkeep tell what they found in a store.
-"""
+"""What killed processes left behind in a store, found and removed."""
 
 import re
 from collections.abc import Iterator, Sequence

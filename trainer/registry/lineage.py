@@ -1,9 +1,7 @@
-"""The whole way to a model, from raw files to its promotion: its record of lineage and what the store says besides.
+"""The whole way to a model, from raw files to its promotion, and whether all of it is still there and the same.
 
 The record is lineage.json if there is a report, else it is made from what the store holds now. A model that the run
 started from, or a run that it is a fork of, is traced in the same way if it is a run of this store.
-
-Whether what a lineage names is still there, and the same.
 """
 
 import hashlib

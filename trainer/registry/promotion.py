@@ -1,9 +1,7 @@
-"""What a run's model is for: its kind and its task, and the classes that it tells apart.
+"""Champions: which run's model is the one in use under a name, decided by a gate, with its history.
 
 Who names a champion gets the model that is it now, so that one champion takes the place of another of the same use
 only.
-
-Champions: which run's model is the one in use under a name, decided by a gate, with its history.
 
     models/NAME/champion    the moves, oldest first: a promotion puts a run on top, a rollback takes the top one away
 

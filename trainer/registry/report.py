@@ -1,10 +1,7 @@
-"""The model card: a README.md beside the model's files, in the form that model hubs show.
-
-What TensorBoard shows of a finished run: the final model's figures and samples, beside the hyperparameters.
+"""The report: what a run did, on one page that opens anywhere; a model card beside the model; and where it all comes
+from.
 
 runs/X/tensorboard/outcome.tfevents     written with the report, the same bytes for the same run
-
-The report: what a run did, on one page that opens anywhere; a model card beside the model; and where it all comes from.
 
 runs/X/report.html       one file, nothing to fetch
 runs/X/final/README.md   the model card, listed in the model's manifest

@@ -1,10 +1,5 @@
-"""What a report says of curated text: what stayed of each corpus, what went and why, and what was kept out.
-
-What a report says of a labelled data set: its splits, its classes, and what became of its columns.
-
-The front matter of a model card, in the form that the Hugging Face hub reads.
-
-What a report and a model card say of lm-eval's figures.
+"""Parts of a report that several kinds have: curated text, labelled splits, lm-eval's figures, and the card's front
+matter.
 """
 
 import math

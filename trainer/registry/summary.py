@@ -1,9 +1,4 @@
-"""What is told of an adapter: its settings, how much it trains, and how it is loaded.
-
-The few figures that say how a run of any kind went: how far, how fast, at what size.
-
-What is told of every run in the same way: its step plan, speed, checkpoints, model and machine.
-"""
+"""What is told of every run in the same way: how far, how fast, at what size, its plan, checkpoints and machine."""
 
 import math
 import re

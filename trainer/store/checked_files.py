@@ -1,14 +1,8 @@
-"""Checksums of a file's blocks, so that a part of it can be compared without reading the rest.
+"""Files compared with their digests: as a whole, once a machine, or block by block when they are first read.
 
     shard-00000.sums       for each 32 KiB of shard-00000.bin, the first 8 bytes of their SHA-256
 
 To compare a block takes 20 µs, once a process; what it says is 1/4096 of the file.
-
-A file whose blocks are compared with their checksums when this process first reads from them.
-
-Digests of what is read, however much: between two blocks a stop is heeded.
-
-Files compared with their digests; what was compared on this machine and has not changed since is not read again.
 
     HEADRACE_CACHE/verified/     one small file for each path: a digest of all that was known of it when it was compared
 

@@ -2,8 +2,6 @@
 
 A name is one plain component. A key is such names with forward slashes between them: the way to a file from the store's
 root.
-
-The names of everything in a run's folder.
 """
 
 import os

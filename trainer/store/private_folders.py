@@ -1,11 +1,9 @@
-"""Private folders of processes, and how those of processes that live no longer are told from the others.
+"""Private folders of processes, told from those of processes that live no longer, and the files that they have open.
 
     HOST_KERNEL_0123456789ab         what the process writes
     HOST_KERNEL_0123456789ab.lock    held by the process until it ends, however it ends
 
 A process's number would tell less: containers have numbers of their own, which repeat.
-
-The files that a process has open to read parts of them: a bounded set, whatever number it reads from.
 
 Bytes are read, not mapped: a kernel also bounds how many files a process maps, a file that was cut short would end it
 by a signal, and of a mapped file what is compared and what is used later need not be the same bytes.

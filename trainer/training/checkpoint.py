@@ -1,8 +1,6 @@
-"""What a checkpoint may hold of optimizer, schedule and scaler: looked at before any of it is loaded.
+"""Checkpoints: what they may hold, which of a run's is whole, and what is set aside.
 
 A checksum says that a file is the one that was written, not that what was written can be.
-
-Checkpoints: what they hold, which of a run's is whole, and what is set aside; found without the libraries that train.
 
     checkpoints/step-00000100/   model files as `save_pretrained` writes them, tokenizer, optimizer, state.json
     checkpoint-last              names the newest committed one; moves only after the commit
@@ -11,8 +9,6 @@ Checkpoints: what they hold, which of a run's is whole, and what is set aside; f
                                  names the one kept for an epoch
 
 The generator state of dropout is not in it: it follows from seed, attempt and rank. Nothing in it is unpickled.
-
-When gradients are not finite: skip the step, then go back to the last commit past that stretch of data, then give up.
 """
 
 import json

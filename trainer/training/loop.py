@@ -1,7 +1,4 @@
-"""Speed figures: tokens a second, step time, wait for data, and the share of the machine's arithmetic that is used.
-
-The training loop.
-"""
+"""The training loop, and its speed figures."""
 
 import logging
 import time

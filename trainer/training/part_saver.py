@@ -1,12 +1,9 @@
-"""The background writer of checkpoints of a sharded model: every rank writes its part, rank 0 commits them with one
-manifest.
+"""Checkpoints of a sharded model: every rank writes its part, rank 0 commits them with one manifest.
 
 Each rank has such a writer, with a process group of its own, on which they agree beside the training: the parts are put
 in place, and only then is the manifest written, which lists them. Parts and state are named by what they hold. So where
 a step is saved anew, or parts of a broken-off save lie there, nothing is written over: the older commit is whole until
 the manifest is another, and what that does not list goes after it.
-
-A model from the parts of its ranks, as a folder that `from_pretrained` loads: one file at a time, never all in memory.
 """
 
 import json

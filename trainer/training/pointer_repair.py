@@ -1,9 +1,7 @@
-"""What a run's folder says of its checkpoints and its plan, found again where it was lost or damaged.
+"""What a run's folder says of its checkpoints, its plan and its job, found again where it was lost or damaged.
 
 A pointer only repeats what the training state (which checkpoint is best), the plan (which one ends an epoch) and the
 manifests of checkpoints say. So a checkpoint whose pointer is gone is not one that nobody needs.
-
-A run's config.json that was damaged, written anew by the command that the run is of.
 
 That command gives all that it holds, and the run's final model and checkpoints say that they are of it. Of a fork it
 alone tells which weights that began with: there a copy must be put back.

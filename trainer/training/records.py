@@ -1,9 +1,4 @@
-"""The records of a run, as its metrics.jsonl holds them, a line each. Readable without the libraries that wrote them.
-
-Log records of a process: its own, without those of libraries that tell of every connection.
-
-How far a job has come, as its store shows it: what a run that died is measured by before it is started again.
-"""
+"""The records and logs of a run, readable without the libraries that wrote them."""
 
 import logging
 import sys

@@ -1,7 +1,4 @@
-"""Going back to a commit while training goes on, and starting a new run from another run's weights.
-
-Training a run, from its data or from its newest checkpoint to its published final model.
-"""
+"""Training a run, from its data or from its newest checkpoint to its published final model."""
 
 import logging
 from contextlib import ExitStack, closing, suppress

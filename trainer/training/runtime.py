@@ -1,10 +1,6 @@
-"""Devices, ranks and precision, from `accelerate`; the checks that this machine has what was asked for.
-
-How many threads a process computes with on a CPU.
+"""Devices, ranks, precision and threads, from `accelerate`; the checks that this machine has what was asked for.
 
 Sums are divided among them, so another number gives other last bits: a run keeps the one that it began with.
-
-What a run ran on: versions and the machine.
 """
 
 import logging

@@ -1,12 +1,8 @@
-"""Copies of tensors in host memory that is kept from one snapshot to the next.
+"""Snapshots of the training state, and the background writer that commits them as checkpoints.
 
 Filling memory that is new takes several times as long (the system hands it out page by page), and a GPU copies fastest
 to memory that is page-locked. PyTorch's own page-locked memory comes in powers of two, up to twice what is asked for;
 here it is taken from the system as a whole, and locked as it is.
-
-Snapshots of the training state at a step boundary, for the background writer.
-
-The background writer of checkpoints: their commit, what points to them, and which are kept.
 """
 
 import json

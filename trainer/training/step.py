@@ -1,7 +1,4 @@
-"""Muon (Jordan et al. 2024) for the matrices of a model's blocks, and AdamW for all else, as one optimizer.
-
-One optimizer step, in mathematical order: forward, scale, backward, unscale, clip, step, update, zero.
-"""
+"""One optimizer step, in mathematical order: forward, scale, backward, unscale, clip, step, update, zero. And Muon."""
 
 import inspect
 from collections.abc import Callable

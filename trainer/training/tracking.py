@@ -1,10 +1,6 @@
-"""TensorBoard's messages for what is no curve: hyperparameters, texts and single figures. Nothing here needs torch.
-
-What a run shows in TensorBoard while it trains: the curves of its records, and its hyperparameters.
+"""Trackers that are shown what a run records: TensorBoard, and Trackio, Weights & Biases and MLflow.
 
 A second record, for which training does not end: what cannot be written is warned of.
-
-Trackers that are shown what a run records: Trackio, Weights & Biases, MLflow, by accelerate's classes for them.
 
 Each keeps what it is told on this machine, unless its own environment variables say otherwise. A run that continues
 goes on under the same name there. For a tracker that fails training does not end: it is warned of, and told nothing

@@ -1,4 +1,4 @@
-"""Encoded conversations, as training reads them.
+"""Encoded conversations, as training reads them, and the windows that they are read in.
 
 train.arrow  validation.arrow  test.arrow     Arrow IPC files, uncompressed, mapped into memory
     id              string: the record's number in the files of its split
@@ -6,8 +6,6 @@ train.arrow  validation.arrow  test.arrow     Arrow IPC files, uncompressed, map
     answered        list<int8>: 1 where a token is the assistant's
     answer_tokens   int32: how many of those are predicted
 tokenizer.json, tokenizer_config.json, chat_template.jinja …    as `AutoTokenizer.from_pretrained` reads them
-
-The windows that a split's conversations are read in.
 """
 
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ says.
 The ids are those of `tokenizer.apply_chat_template`, but for text that spells a special token, which stays text, and
 for an answer whose beginning would share a token with what stands before it: that is read as it is when a model is
 asked.
-
-Conversations encoded, counted, and held out by a hash of their question.
 """
 
 import hashlib

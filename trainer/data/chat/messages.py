@@ -1,7 +1,4 @@
-"""A record's conversation: who speaks when, checked so that each message can be written by a chat template.
-
-Records of conversations read from files and data sets, each checked, with its exact place in what is wrong.
-"""
+"""Records of conversations: who speaks when, checked so that a chat template can write it, with each record's place."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

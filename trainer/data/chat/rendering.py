@@ -1,11 +1,9 @@
-"""Where the beginnings of a conversation end in what a template writes of the whole, from one look at the whole.
+"""What a chat template writes of a conversation, and which part of that the assistant says; free of heavy imports.
 
 What a template has written before it first looks at a message, or whether there is one, it writes of every conversation
 that begins in the same way. If it looks at none before its loop comes to it, and what it writes after the last one
 depends on nothing that it met before, that is the same after every beginning too. So the text of each beginning is
 known, without writing each by itself, which takes time that grows with the square of their number.
-
-What a chat template writes of a conversation, and which part of that the assistant says; free of heavy imports.
 
 The environment is that of `transformers.utils.chat_template_utils`, but for what would make the same conversation
 another text another time. Most templates do not mark the assistant's part by `{% generation %}`. It is found by writing

@@ -1,7 +1,4 @@
-"""Blocks of labelled examples to the rows of an encoded set.
-
-Labelled files by themselves, encoded for a finished classifier to be measured on, without its training data.
-"""
+"""Blocks of labelled examples to the rows of an encoded set, and whole files for a finished classifier."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator

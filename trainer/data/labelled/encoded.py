@@ -1,7 +1,4 @@
-"""The examples of an encoded split, by their places: what a model takes of them, their labels, and where predictions
-stand.
-
-Encoded labelled data, as training reads it.
+"""Encoded labelled data, as training reads it.
 
 train.arrow  validation.arrow  test.arrow     Arrow IPC files, uncompressed, mapped into memory
     id              string

@@ -1,10 +1,6 @@
-"""What is checked of labelled data as a whole: that each split has its columns, and each class its examples.
-
-Labelled data: read and checked as a whole, so that nothing bad is found when long work has begun.
+"""Labelled data: read and checked as a whole, so that nothing bad is found when long work has begun.
 
 One look at the rows of each split keeps a few bytes a row; the texts are read again when they are needed, in blocks.
-
-The texts of a split of labelled data by themselves: those of its good rows, whatever their labels mean.
 """
 
 import logging

@@ -1,11 +1,7 @@
-"""What the labels of a data set mean: ids of classes, or numbers.
+"""What the labels of a data set mean: ids of classes, several of them, or numbers; and what a class counts in the loss.
 
 Integers are ids already, unless the configured classes are integers themselves: then they are names, like all other
 texts. Numbers that are written with a fraction are no classes, unless `classes` names them.
-
-Several labels an example: which classes apply to it, as the data says by a list, a text, or a column for each class.
-
-What each class counts in the loss of training.
 """
 
 import difflib

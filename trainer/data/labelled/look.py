@@ -1,7 +1,4 @@
-"""How long examples are in tokens, and how many are cut, before anything is encoded: by a sample, evenly spread.
-
-A look at labelled data before long work: at all of it where that takes seconds, else at the beginning of every file.
-"""
+"""A look at labelled data before long work: at all of it if that takes seconds, else at how files begin."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

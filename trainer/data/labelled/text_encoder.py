@@ -1,10 +1,6 @@
-"""What a tokenizer puts around texts, and how texts are cut so that they fit with it.
-
-A space before each word of which one is part, as in running text, where the tokenizer does not put it there by itself.
+"""Texts and pairs of texts to token ids, by a pretrained model's own tokenizer.
 
 Byte-level tokenizers know a word by the space before it: without one, words would be read as if written together.
-
-Texts and pairs of texts to token ids, by a pretrained model's own tokenizer.
 
 Whole texts are encoded without special tokens, cut, and then framed as the tokenizer frames them. The ids are those of
 `tokenizer(a, b, truncation="longest_first")`, which takes time and memory that grow with the product of the two

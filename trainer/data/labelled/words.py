@@ -1,7 +1,4 @@
-"""A label for each word of an example: as the data has them, and as a model sees them, at the first token of each word.
-
-How labels are read, by task: as a row holds them, what they mean, and as arrays.
-"""
+"""A label for each word of an example, and how labels are read and kept, by task."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence

@@ -1,9 +1,4 @@
-"""Figures where several labels may apply to an example, as scikit-learn has them of an indicator matrix.
-
-Figures of labels of words: of the entities that they mark, as `seqeval` has them, and of the words alone.
-
-Metrics of classification and regression: modules of Hugging Face's `evaluate`, ours, a file's, or the hub's.
-"""
+"""Metrics of labelled data: modules of Hugging Face's `evaluate`, ours, a file's, or the hub's."""
 
 import difflib
 import numbers

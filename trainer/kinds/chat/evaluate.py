@@ -1,6 +1,4 @@
-"""The loss of held-out answers: of each token that the assistant says, from what stands before it in its conversation.
-
-Measuring a model that answers: the loss of held-out answers, and its own answers to some held-out questions.
+"""Measuring a model that answers: the loss of held-out answers, and its own answers to some held-out questions.
 
 runs/X/eval.json     figures by split, and the answers
 """

@@ -1,7 +1,4 @@
-"""What a report says of instruction tuning: conversations, the loss of their answers, and answers of the model's own.
-
-What is compared of runs on conversations: their sets, the model that they start from, and figures of held-out answers.
-"""
+"""What a report and a comparison say of instruction tuning: conversations, the loss of answers, and answers."""
 
 from typing import Any
 

@@ -1,6 +1,4 @@
-"""How well each class is told, and which is taken for which; of labels of words, how well the entities are found.
-
-Measuring a fine-tuned model: figures on the labelled splits, and predictions of all that were not trained on.
+"""Measuring a fine-tuned model: figures on the labelled splits, and predictions of all that were not trained on.
 
 runs/X/eval.json                          figures, confusion matrix, figures by class
 runs/X/predictions/validation.jsonl       id, prediction and probabilities of each example, or of each of its words

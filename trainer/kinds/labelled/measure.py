@@ -1,7 +1,4 @@
-"""Predictions of a fine-tuned model, and its figures: every example once, whatever the batch size and number of ranks.
-
-The lines of predictions of a split: of its examples, or of their words if each has a label.
-"""
+"""Predictions of a fine-tuned model, and its figures: every example once, whatever the batch and the ranks."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence

@@ -1,9 +1,4 @@
-"""The tables of a fine-tuned model: figures by split, before and after, mistakes, and figures by class.
-
-What a report says of fine-tuning: labelled examples by split, and the metrics of the job.
-
-What is compared of fine-tuning runs: labelled sets, the model that they start from, and figures by split.
-"""
+"""What a report and a comparison say of fine-tuning: labelled examples by split, and the metrics of the job."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

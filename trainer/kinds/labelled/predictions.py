@@ -1,9 +1,7 @@
-"""What was predicted already: the identity of predictions, and finding those made of the same; free of heavy imports.
+"""New texts for a finished model, and what was predicted of them already; free of heavy imports.
 
 predictions/NAME-FINGERPRINT/predictions.jsonl     id, prediction and probabilities of each text
 predictions/NAME-FINGERPRINT/manifest.json         the model, the files of texts, and what was counted
-
-New texts for a finished model, read in a stream: looked at as a whole first, so that nothing bad is found later.
 """
 
 import logging

@@ -8,8 +8,6 @@ bits, divided by the UTF-8 bytes of the text that they stand for (BPB of Gao et 
 L_B times the mean loss / ln 2). The ends of documents are predicted too: their loss counts, as it is part of what
 telling the text takes, and they stand for no byte.
 
-The loss of hidden tokens of held-out text, and the share of them that is told, under masks that never change.
-
 How a held-out window is masked follows from its corpus and its place alone. So figures of two models of the same
 tokenizer and masking are of the same tokens, whatever the batch size, the seed of training and the number of ranks.
 """

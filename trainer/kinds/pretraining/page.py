@@ -1,7 +1,4 @@
-"""What a report says of pretraining: text by corpus, loss in nats a token.
-
-What is compared of pretraining runs: corpora, their tokenizer, and figures of held-out text.
-"""
+"""What a report and a comparison say of pretraining: text by corpus, loss in nats a token."""
 
 from collections.abc import Mapping
 from typing import Any

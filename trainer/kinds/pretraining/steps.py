@@ -1,7 +1,4 @@
-"""Raw text to everything that training reads: curated, where the job says so, and tokenized.
-
-What decides the outcome of a pretraining run.
-"""
+"""Raw text to everything that training reads, and what decides the outcome of a pretraining run."""
 
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,4 @@
-"""Pretraining as the training loop sees it: windows over mixed corpora, and the loss of the next token.
-
-Pretraining of masked language models as the training loop sees it: the same windows, and the loss of hidden tokens.
-"""
+"""Pretraining as the training loop sees it: windows over mixed corpora, and the loss of next or of hidden tokens."""
 
 import logging
 from collections.abc import Sequence
