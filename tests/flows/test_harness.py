@@ -11,7 +11,7 @@ from tests.flows.conftest import flow_run_of, pipeline_job
 from tests.flows.looking import artifacts, task_runs
 from tests.processes import cores
 from tests.trainer.chats import chat_job, chat_model, write_chats
-from tests.trainer.harness.making import write_task
+from tests.trainer.evaluation.harness_tasks import write_task
 from trainer.records.evaluations import ChatEvaluation
 from trainer.records.results import Outcome
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
-from tests.trainer.harness.making import TASK, write_questions, write_yaml
+from tests.trainer.evaluation.harness_tasks import TASK, write_questions, write_yaml
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.jobs import PrepareJob
 from trainer.data.decisions import read_decisions

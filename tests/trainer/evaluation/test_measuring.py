@@ -9,7 +9,7 @@ import pytest
 from tests.processes import cores
 from tests.support import cpu_runtime, digests, held_out_losses, records, small_job
 from tests.trainer.conftest import Finished
-from tests.trainer.corpus.test_changed_raw import rot
+from tests.trainer.data.test_changed_raw import rot
 from tests.trainer.made import prepare
 from trainer.common.errors import ArtifactError, ConfigError, PipelineError, TokenizerError
 from trainer.common.progress import silent

@@ -15,7 +15,7 @@ import pytest
 from tests.processes import start_warm
 from tests.s3 import S3Server
 from tests.support import small_job, small_values, write_config
-from tests.trainer.corpus.test_changed_raw import rot
+from tests.trainer.data.test_changed_raw import rot
 from tests.trainer.made import prepare
 from tests.trainer.shard_files import whole
 from trainer.common.errors import ArtifactError, StorageError

@@ -15,8 +15,8 @@ import torch
 from torch.nn import functional as F
 
 from tests.support import SMALL_MODEL, cpu_runtime, curve, final_bytes, records
+from tests.trainer.data.test_packing import best_fit
 from tests.trainer.made import prepare
-from tests.trainer.order.test_packing import best_fit
 from tests.trainer.short_texts import read_documents, short_job, write_short_texts
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.common.progress import silent

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.harness.making import QUESTIONS, asking, write_questions, write_task, write_yaml
+from tests.trainer.evaluation.harness_tasks import QUESTIONS, asking, write_questions, write_task, write_yaml
 from trainer.common.errors import ConfigError
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.task_files import leaves, local_tasks

@@ -11,7 +11,7 @@ from transformers import GPT2Config
 
 from tests.depth import once
 from tests.support import small_job
-from tests.trainer.harness.making import asking, write_task, write_yaml
+from tests.trainer.evaluation.harness_tasks import asking, write_task, write_yaml
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.evaluation import HarnessConfig

@@ -203,7 +203,7 @@ def test_a_name_of_the_hub_is_named_by_its_files(tmp_path: Path) -> None:
     (given := tmp_path / "given").mkdir()
     plain(given)
     look = (
-        "from tests.trainer.corpus.test_taken_tokenizer import data_of, plain, take_tokenizer; "
+        "from tests.trainer.data.test_taken_tokenizer import data_of, plain, take_tokenizer; "
         "from pathlib import Path; import sys;"
         "from trainer.data.tokenizer_training import tokenizer_recipe; from trainer.store.manifest import fingerprint;"
         "print(fingerprint(tokenizer_recipe(data_of(sys.argv[1]))), take_tokenizer(sys.argv[1], None, "

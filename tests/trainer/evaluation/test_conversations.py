@@ -17,7 +17,7 @@ from tests.processes import cores, start_warm
 from tests.support import only_run, write_config
 from tests.trainer.chats import LLAMA2, chat_job, chat_model, chat_tokenizer, chat_values, write_chats
 from tests.trainer.conftest import Finished
-from tests.trainer.harness.making import write_task
+from tests.trainer.evaluation.harness_tasks import write_task
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.chat import ChatJob

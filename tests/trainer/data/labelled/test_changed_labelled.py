@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from tests.support import digests
-from tests.trainer.corpus.test_changed_raw import rot
+from tests.trainer.data.test_changed_raw import rot
 from tests.trainer.labelled_data import (
     Record,
     as_csv,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from tests.trainer.chat.templates import LINEAR, OTHERS
+from tests.trainer.data.chat.templates import LINEAR, OTHERS
 from trainer.common.errors import Preempted
 from trainer.common.stopping import heeding_stops
 from trainer.data.chat.messages import Message

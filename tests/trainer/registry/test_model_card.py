@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from tests.trainer.conftest import OFTEN, Finished
 from tests.trainer.labelled_pairs import finetune_job
-from tests.trainer.report.test_finetuning_report import card, finetune, front_matter, hub, page, store
+from tests.trainer.registry.test_finetuning_report import card, finetune, front_matter, hub, page, store
 from tests.trainer.report_runs import RUN
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent

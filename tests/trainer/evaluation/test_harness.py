@@ -13,7 +13,7 @@ from tests.processes import cores
 from tests.trainer.adapted_runs import adapt, write_base
 from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import curated_run, run_through
-from tests.trainer.harness.making import QUESTIONS, write_questions, write_task
+from tests.trainer.evaluation.harness_tasks import QUESTIONS, write_questions, write_task
 from trainer.common import stopping
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
