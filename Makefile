@@ -40,28 +40,28 @@ down: $(STAMP)
 corpora: data/raw/planted/evaluation.txt
 
 data/raw/planted/evaluation.txt: | $(STAMP)  # written last
-	@$(BIN)/python -m trainer.sample_corpora data/raw
+	@$(BIN)/python -m samples.corpora data/raw
 
 finetune: $(STAMP) pairs
 	$(BIN)/python -m flows.data_to_model configs/functions.yaml
 	$(BIN)/python -m flows.finetune configs/finetune.yaml
 
 pairs: $(STAMP)
-	@$(BIN)/python -m trainer.sample_pairs data/pairs
+	@$(BIN)/python -m samples.pairs data/pairs
 
 # lm-eval measures a small model on a task that is made here.
 harness: $(STAMP)-harness pairs tasks
 	$(BIN)/python -m flows.data_to_model configs/harness.yaml
 
 tasks: $(STAMP) pairs
-	@$(BIN)/python -m trainer.sample_tasks data/tasks
+	@$(BIN)/python -m samples.tasks data/tasks
 
 chat: $(STAMP) chats
 	$(BIN)/python -m flows.data_to_model configs/chat-base.yaml
 	$(BIN)/python -m flows.finetune configs/chat.yaml
 
 chats: $(STAMP)
-	@$(BIN)/python -m trainer.sample_chats data/chats
+	@$(BIN)/python -m samples.chats data/chats
 
 test: $(DEV)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import run_timed, say, spread
+from samples.corpora import all_docstrings, standard_modules
+from samples.planted import FRENCH, GERMAN, as_lines
 from trainer.common.progress import silent
 from trainer.config.files import load_job, override
 from trainer.config.jobs import PipelineJob
@@ -23,8 +25,6 @@ from trainer.data.shards import is_held_out
 from trainer.kinds.pretraining.steps import prepare
 from trainer.records.named_steps import here
 from trainer.records.sealed import require_sealed
-from trainer.sample_corpora import all_docstrings, standard_modules
-from trainer.sample_planted import FRENCH, GERMAN, as_lines
 from trainer.store.storage import Store
 
 SEEDS = (1, 2, 3)

@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from samples.corpora import main as write_corpora
 from trainer.config.jobs import PipelineJob
-from trainer.sample_corpora import main as write_corpora
 from trainer.store.storage import Store
 from trainer.training.records import read_records
 

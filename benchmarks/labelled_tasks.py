@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from samples.corpora import all_docstrings, standard_modules
 from trainer.data.order import stable_key
-from trainer.sample_corpora import all_docstrings, standard_modules
 
 SENTENCE = re.compile(r"[A-Z][\w,;' -]{24,72}\.")
 SPLITS = {"train": 1600, "validation": 400}

@@ -30,7 +30,7 @@ import psutil
 
 from deployments import postgres
 from deployments.registration import register
-from trainer import sample_corpora
+from samples import corpora
 
 HOST, PORT = os.environ.get("LISTEN", "127.0.0.1"), os.environ.get("PORT", "4200")
 PASSWORD = os.environ.get("PREFECT_SERVER_API_AUTH_STRING", "")
@@ -104,11 +104,11 @@ def down() -> int:
 def _write_samples() -> None:
     """Write the sample corpora where their folder is not there at all: whatever is in it may be somebody's own."""
     if not SAMPLES.exists() and not SAMPLES.is_symlink():
-        sample_corpora.main([str(SAMPLES)])
+        corpora.main([str(SAMPLES)])
     elif not (SAMPLES / "planted" / "evaluation.txt").exists():  # it is written last
         print(
             f"{SAMPLES} is there, without the sample corpora, and is left as it is; the deployments' own jobs read "
-            f"them: `python -m trainer.sample_corpora {SAMPLES}` writes them, over files of the same names"
+            f"them: `python -m samples.corpora {SAMPLES}` writes them, over files of the same names"
         )
 
 

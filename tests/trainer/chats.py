@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from samples.chats import chats_of
+from samples.pairs import documented_functions
 from tests.tiny_models import tiny_config
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.config.chat import ChatJob
 from trainer.config.files import validate_job
 from trainer.models.taken_tokenizer import END_OF_TEXT
-from trainer.sample_chats import chats_of
-from trainer.sample_pairs import documented_functions
 
 START, END = "<|im_start|>", "<|im_end|>"
 

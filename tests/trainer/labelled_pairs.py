@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from samples.pairs import documented_functions, pairs_of
 from trainer.config.files import validate_job
 from trainer.config.labelled import FinetuneJob
-from trainer.sample_pairs import documented_functions, pairs_of
 
 FUNCTIONS = 160
 

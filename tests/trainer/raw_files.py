@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from samples.corpora import all_docstrings
 from trainer.common.errors import RecordError
 from trainer.config.corpora import CorpusConfig
 from trainer.data.pieces import Piece
 from trainer.data.readers import read_documents
 from trainer.data.sources import find_pieces
-from trainer.sample_corpora import all_docstrings
 from trainer.store.storage import Store
 
 WHOLE = 2**20

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from samples.corpora import main as write_sample_corpora
 from tests.processes import highest, start_warm
 from tests.s3 import S3Server
 from tests.support import SMALL_MODEL, final_bytes, small_values, write_config
@@ -20,7 +21,6 @@ from trainer.data.dataset import open_dataset, read_batch
 from trainer.data.shards import KIND, open_shards
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import shard_manifests
-from trainer.sample_corpora import main as write_sample_corpora
 from trainer.store.blob_cache import BEYOND, NAME
 from trainer.store.manifest import read_manifest
 from trainer.store.names import FINAL

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from samples.pairs import main as write_pairs
 from tests.processes import start_module
-from trainer.sample_pairs import main as write_pairs
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
 

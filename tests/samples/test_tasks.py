@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from samples.tasks import main
 from trainer.config.evaluation import HarnessConfig
 from trainer.evaluation.harness_cache import identify
-from trainer.sample_tasks import main
 
 
 @pytest.mark.deep

@@ -1,7 +1,7 @@
 """Questions and answers that every Python installation carries: what a function takes, and how its documentation
 begins.
 
-    python -m trainer.sample_chats data/chats
+    python -m samples.chats data/chats
 
 train.jsonl, validation.jsonl and test.jsonl hold conversations: {"prompt", "completion"}, or {"messages"} where one
 question follows another. All functions of a module are in the same file. functions.jsonl holds those of train.jsonl as
@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from samples.corpora import write
+from samples.pairs import Function, documented_functions
 from trainer.data.order import stable_key
-from trainer.sample_corpora import write
-from trainer.sample_pairs import Function, documented_functions
 
 SPLITS = ("train",) * 8 + ("validation", "test")
 
@@ -29,7 +29,7 @@ MOST_CHARACTERS = 160
 def main(arguments: list[str]) -> int:
     """Write the conversations below a folder; files that are already there and the same are left alone."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        print("usage: python -m trainer.sample_chats FOLDER", file=sys.stderr)
+        print("usage: python -m samples.chats FOLDER", file=sys.stderr)
         return 2
     files: dict[str, list[str]] = {name: [] for name in ("functions", "train", "validation", "test")}
     for function in documented_functions():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.sample_pairs import main
+from samples.pairs import main
 
 
 @pytest.fixture(scope="module")

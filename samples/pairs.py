@@ -1,6 +1,6 @@
 """Labelled pairs that every Python installation carries: does this line of documentation belong to this function?
 
-    python -m trainer.sample_pairs data/pairs
+    python -m samples.pairs data/pairs
 
 train.jsonl, validation.jsonl and test.jsonl hold {"id", "summary", "code", "label"}: each function with the first line
 of its documentation, and with that of another function. test.jsonl has no labels. functions.jsonl holds the functions
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from samples.corpora import standard_modules, write
 from trainer.data.order import stable_key
-from trainer.sample_corpora import standard_modules, write
 
 MAX_LINES = 12
 """Of a function: enough to tell what it is about."""
@@ -39,7 +39,7 @@ class Function(NamedTuple):
 def main(arguments: list[str]) -> int:
     """Write the pairs below a folder; files that are already there and the same are left alone."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        print("usage: python -m trainer.sample_pairs FOLDER", file=sys.stderr)
+        print("usage: python -m samples.pairs FOLDER", file=sys.stderr)
         return 2
     functions = list(documented_functions())
     files: dict[str, list[str]] = {name: [] for name in ("functions", "train", "validation", "test")}

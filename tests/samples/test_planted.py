@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from samples.corpora import main
 from tests.support import ROOT
 from tests.trainer.curating import Here, decide
 from trainer.config.files import load_job
 from trainer.config.jobs import PipelineJob
 from trainer.data.decisions import open_decisions, read_decisions
-from trainer.sample_corpora import main
 from trainer.store.storage import Store
 
 pytestmark = pytest.mark.deep

@@ -2,9 +2,9 @@
 
 import itertools
 
+from samples.chats import chats_of, parameters_of, signature_of, split_of
+from samples.pairs import Function, documented_functions
 from trainer.data.chat.messages import read_conversation
-from trainer.sample_chats import chats_of, parameters_of, signature_of, split_of
-from trainer.sample_pairs import Function, documented_functions
 
 
 def function(code: str, name: str = "a/b.py:3:f") -> Function:

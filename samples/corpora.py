@@ -1,11 +1,11 @@
 """Three small corpora of real text that every Python installation carries, written as ordinary raw files.
 
-    python -m trainer.sample_corpora data/raw
+    python -m samples.corpora data/raw
 
 code/        source files of the standard library
 docstrings/  one JSON object for each docstring of the standard library's other files, which are not in code/
 topics/      the help texts of pydoc, one file, with a separator line between them
-planted/     docstrings again, with copies and other documents that curation is to find: see trainer/sample_planted.py
+planted/     docstrings again, with copies and other documents that curation is to find: see samples/planted.py
 """
 
 import ast
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from trainer.sample_planted import as_lines, plant
+from samples.planted import as_lines, plant
 
 SEPARATOR = "%%"
 SKIPPED_FOLDERS = {"site-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__", "turtledemo", "encodings"}
@@ -25,7 +25,7 @@ SKIPPED_FOLDERS = {"site-packages", "test", "tests", "idlelib", "lib2to3", "__py
 def main(arguments: list[str]) -> int:
     """Write the corpora below a folder; files that are already there and the same are left alone."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        print("usage: python -m trainer.sample_corpora FOLDER", file=sys.stderr)
+        print("usage: python -m samples.corpora FOLDER", file=sys.stderr)
         return 2
     folder = Path(arguments[0])
     modules = dict(standard_modules())

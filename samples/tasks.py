@@ -1,11 +1,11 @@
 """A task of lm-eval that every Python installation carries: which of four lines comes next in this function?
 
-    python -m trainer.sample_tasks data/tasks
+    python -m samples.tasks data/tasks
 
 next_line.yaml tells lm-eval the task; questions.jsonl holds {"id", "beginning", "choices", "answer"}: the first line of
 a function's documentation with the first half of the function, and four lines, one of which is its next. solved.jsonl
 holds others, which can stand before a question. Neither has functions of functions.jsonl, as `python -m
-trainer.sample_pairs` writes it.
+samples.pairs` writes it.
 """
 
 import json
@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
+from samples.corpora import write
+from samples.pairs import Function, documented_functions
 from trainer.data.order import stable_key
-from trainer.sample_corpora import write
-from trainer.sample_pairs import Function, documented_functions
 
 CHOICES = 4
 MOST = 400
@@ -31,7 +31,7 @@ MIN_LINE = 12
 def main(arguments: list[str]) -> int:
     """Write the task below a folder; files that are already there and the same are left alone."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        print("usage: python -m trainer.sample_tasks FOLDER", file=sys.stderr)
+        print("usage: python -m samples.tasks FOLDER", file=sys.stderr)
         return 2
     functions = list(documented_functions())
     for name, split in (("questions", "test"), ("solved", "validation")):

@@ -1,0 +1,1 @@
+"""Sample data for the examples in configs/, made from Python's own sources: `python -m samples.corpora FOLDER`."""
