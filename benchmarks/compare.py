@@ -86,10 +86,10 @@ def main() -> None:
         starts, lists = [], []
         before = os.times()
         for _ in range(ROUNDS):
-            lists.append(run_timed(["-m", "trainer.compare", store.url, "--list"]))
+            lists.append(run_timed(["-m", "flows.command", "list", store.url]))
         after = os.times()
         for _ in range(ROUNDS):
-            starts.append(run_timed(["-c", "import trainer.compare"]))
+            starts.append(run_timed(["-c", "import trainer.pipelines.compare"]))
         say(f"seconds / {BOUND_SECONDS:g} s", spread([seconds / BOUND_SECONDS for seconds in lists]), "at most 1")
         say(
             "seconds, of which Python's start and imports",

@@ -32,8 +32,8 @@ def explain(config: Config, words: Words = None, as_json: Json = False) -> None:
     """What a job would reuse, continue or do again, and why."""
     from flows.credentials import take_credentials
     from flows.work import status_of
-    from trainer.explain import tell
     from trainer.kinds.table import load_training_job
+    from trainer.pipelines.explain import tell
 
     def work() -> None:
         job = load_training_job(config, words or [])
@@ -46,7 +46,7 @@ def explain(config: Config, words: Words = None, as_json: Json = False) -> None:
 @commands.command("list")
 def list_(store: StoreUrl, as_json: Json = False) -> None:
     """The runs of a store, a line each, newest first."""
-    from trainer.compare import tell
+    from trainer.pipelines.compare import tell
 
     _look(store, lambda: tell(store, [], as_json=as_json))
 
@@ -59,7 +59,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Runs side by side: settings, data, curves, results."""
-    from trainer.compare import MOST, tell
+    from trainer.pipelines.compare import MOST, tell
 
     if not 2 <= len(runs) <= MOST:
         raise typer.BadParameter(f"name 2 to {MOST} runs; `headrace list {store}` shows which there are")
@@ -79,7 +79,7 @@ def lineage(
     as_json: Json = False,
 ) -> None:
     """Everything behind a model, from raw files to its promotion."""
-    from trainer.lineage import tell
+    from trainer.registry.tell_lineage import tell
 
     _look(store, lambda: tell(store, model, every_file=files, checked=check, as_json=as_json))
 
@@ -131,7 +131,7 @@ def gc(
     as_json: Json = False,
 ) -> None:
     """What no run, champion or pin reaches: list it, or --remove it."""
-    from trainer.garbage import tell_garbage
+    from trainer.registry.tell_store import tell_garbage
 
     _look(store, lambda: tell_garbage(store, older_than, runs_older_than, remove, as_json))
 
@@ -144,7 +144,7 @@ def pin(
     as_json: Json = False,
 ) -> None:
     """Keep a run or an artifact from gc; without KEY, list the pins."""
-    from trainer.garbage import change_pin
+    from trainer.registry.tell_store import change_pin
 
     if remove and key is None:
         raise typer.BadParameter("--remove needs a KEY: the pin to take away")
@@ -159,9 +159,9 @@ def leftovers(
     as_json: Json = False,
 ) -> None:
     """What killed processes left behind: list it, or --remove it."""
-    from trainer.leftovers import tell
+    from trainer.registry.tell_store import tell_leftovers
 
-    _look(store, lambda: tell(store, older_than, remove, as_json))
+    _look(store, lambda: tell_leftovers(store, older_than, remove, as_json))
 
 
 def _look(store: str, tell: Callable[[], int]) -> NoReturn:

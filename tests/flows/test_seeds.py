@@ -14,7 +14,7 @@ from tests.support import write_config
 from tests.trainer.labelled_pairs import finetune_job, finetune_values, write_pairs
 from trainer.common.errors import ConfigError
 from trainer.common.formats import score
-from trainer.compare import compare_for_programs
+from trainer.pipelines.compare import compare_for_programs
 from trainer.records.basis import HarnessFigure, HarnessResult, HarnessScores
 from trainer.records.evaluations import ChatEvaluation
 from trainer.records.results import Outcome

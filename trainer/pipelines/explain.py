@@ -2,10 +2,13 @@
 
 Every fingerprint comes from the function that the stage itself takes it from. Raw files that changed since they were
 last digested are read.
+
+What `headrace explain` prints.
 """
 
 from typing import Any
 
+from trainer.common.formats import show, show_json
 from trainer.common.progress import silent
 from trainer.kinds.table import kind_of
 from trainer.preflight.explain import Foreseen, status
@@ -79,3 +82,19 @@ def foresee(job: TrainingJob) -> list[Foreseen]:
             measured.append(foresee_harness(store, asked))
     measured.insert(0, evaluation)
     return [*stages, run, *measured, foresee_report(store, stages, run, measured)]
+
+
+def describe(stage: Foreseen) -> str:
+    """A stage in a line, and a line for each reason."""
+    made = f", made {stage.created.replace('T', ' ').replace('+00:00', ' UTC')}" if stage.created else ""
+    first = f"{stage.verdict:<11}{stage.stage:<23} {stage.key or ''}{made}".rstrip()
+    return "\n".join([first, *(f"{'':<11}{line}" for line in (*stage.reasons, stage.work) if line)])
+
+
+def tell(job: TrainingJob, as_json: bool = False) -> None:
+    """Print what becomes of every stage of a job."""
+    stages = foresee(job)
+    if as_json:
+        show_json(stages)
+    else:
+        show("\n".join([*map(describe, stages), ""]))

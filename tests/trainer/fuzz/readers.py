@@ -8,7 +8,6 @@ from tests.trainer.fuzz.world import CHAMPION, FINISHED, RIVAL, STOPPED, TUNED, 
 from tests.trainer.made import encode, prepare
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
-from trainer.compare import compare
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, GarbageJob
 from trainer.curation.showing import Decided
@@ -18,6 +17,7 @@ from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import train
+from trainer.pipelines.compare import compare
 from trainer.pipelines.explain import foresee
 from trainer.pipelines.reporting import make_account, make_report
 from trainer.registry.curves import draw_curves

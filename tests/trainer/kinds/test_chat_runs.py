@@ -16,13 +16,13 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.depth import once
+from tests.headrace import headrace
 from tests.processes import cores, start_warm
 from tests.support import cpu_runtime, only_run, write_config
 from tests.trainer.chats import CHATML, END, MARKED, START, chat_job, chat_model, chat_values, write_chats, written
 from tests.trainer.conftest import Finished
 from tests.trainer.made import encode_conversations
 from tests.trainer.small_tokenizers import byte_level_bpe, word_piece
-from trainer import compare, lineage
 from trainer.common.errors import ConfigError, CorpusError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
@@ -128,10 +128,10 @@ def test_it_is_compared_listed_traced_and_promoted(
 ) -> None:
     store = Path(shutil.copytree(tuned.store, tmp_path / "store"))
     name = tuned.run.removeprefix("runs/")
-    assert compare.main([str(store), "--list"]) == 0
-    assert compare.main([str(store), name, name]) == 0
+    assert headrace("list", str(store)) == 0
+    assert headrace("compare", str(store), name, name) == 0
     assert "perplexity, validation" in capsys.readouterr().out
-    assert lineage.main([str(store), name]) == 0
+    assert headrace("lineage", str(store), name) == 0
     assert "encoded set" in capsys.readouterr().out
     measured = find_measured(Store(str(store)), tuned.run)
     assert isinstance(measured, ChatEvaluation) and measured.measured_on is not None

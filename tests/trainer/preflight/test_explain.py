@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.headrace import headrace
 from tests.processes import cores
 from tests.s3 import S3Server
 from tests.support import cpu_runtime, digests, small_job, small_values, write_config, write_corpora
@@ -21,7 +22,6 @@ from trainer.config.jobs import PipelineJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data.tokenization import PreparedData
 from trainer.evaluation.cache import measurement
-from trainer.explain import main
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.pipelines.any_kind import train
 from trainer.pipelines.explain import LookedAt, Looking, foresee
@@ -319,11 +319,11 @@ def test_the_command_says_it_in_lines_and_as_json(
     place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = write_config(tmp_path / "job.yaml", small_values(*place))
-    assert main([str(config), "training.learning_rate=0.01"]) == 0
+    assert headrace("explain", str(config), "training.learning_rate=0.01") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("reused     the tokenizer           tokenizers/bpe-") and lines[0].endswith(" UTC")
     assert "           training.learning_rate: 0.001 -> 0.01" in lines
-    assert main([str(config), "--json"]) == 0
+    assert headrace("explain", str(config), "--json") == 0
     assert {stage["verdict"] for stage in json.loads(capsys.readouterr().out)} == {"reused"}
-    assert main([str(config), "data.corpora.0.paths=[nowhere/*]"]) == 2
+    assert headrace("explain", str(config), "data.corpora.0.paths=[nowhere/*]") == 2
     assert "no file matches 'nowhere/*'" in capsys.readouterr().err

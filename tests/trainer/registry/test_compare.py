@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.headrace import headrace
 from tests.support import SMALL_MODEL, cpu_runtime, seal_copy, small_job, write_corpora
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode, prepare
 from tests.trainer.report_runs import HOSTILE, Page
 from trainer.common.progress import silent
-from trainer.compare import compare, main
 from trainer.config.jobs import PipelineJob
 from trainer.data.tokenization import PreparedData
 from trainer.evaluation.cache import measurement
@@ -24,6 +24,7 @@ from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.kinds.table import identify_run
 from trainer.pipelines.any_kind import train
+from trainer.pipelines.compare import compare
 from trainer.records.lease import Lease
 from trainer.registry.compare_data import find_changes
 from trainer.registry.listing import find_runs, list_runs
@@ -255,24 +256,23 @@ class Balanced(HTMLParser):
 def test_an_unknown_run_is_refused_with_the_closest_names(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([store.url, "base", "retunde"]) == 2
+    assert headrace("compare", store.url, "base", "retunde") == 2
     said = capsys.readouterr().err
     assert f"there is no run 'retunde' in {store.path('runs')}; did you mean 'retuned' or 'tuned'?" in said
     assert f"(`headrace list {store.url}` shows all)" in said
-    assert main([str(tmp_path), "a", "b"]) == 2
+    assert headrace("compare", str(tmp_path), "a", "b") == 2
     assert "holds no run at all" in capsys.readouterr().err
-    assert main([f"{store.url}/nothing", "a", "b"]) == 2
+    assert headrace("compare", f"{store.url}/nothing", "a", "b") == 2
     assert "there is no store at" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="2"):
-        main([store.url, "base"])
+    assert headrace("compare", store.url, "base") == 2
 
 
 def test_runs_are_named_by_their_beginning_or_by_the_job_that_made_them(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([store.url, "base", "retuned"]) == 0
+    assert headrace("compare", store.url, "base", "retuned") == 0
     whole = capsys.readouterr().out
-    assert main([store.url, "bas", "runs/ret"]) == 0
+    assert headrace("compare", store.url, "bas", "runs/ret") == 0
     assert capsys.readouterr().out == whole
 
 
@@ -309,7 +309,7 @@ def test_the_list_of_a_remote_store_is_the_same(store: Store, remote_store: Stor
 
 
 def test_the_list_imports_no_heavy_library_and_minds_no_closed_pipe(store: Store) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "trainer.compare", store.url, "--list"]
+    command = [sys.executable, "-X", "importtime", "-m", "flows.command", "list", store.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         said = process.stderr.read().decode()

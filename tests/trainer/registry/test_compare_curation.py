@@ -9,8 +9,8 @@ import pytest
 from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import curated_run, run_through
 from trainer.common.formats import size
-from trainer.compare import compare
 from trainer.data.decisions import decisions_behind, read_decisions
+from trainer.pipelines.compare import compare
 from trainer.records.sealed import require_sealed
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store

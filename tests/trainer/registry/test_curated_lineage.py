@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.headrace import headrace
 from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import KEPT_OUT
 from trainer.curation.telling import describe_decisions
 from trainer.data.decisions import read_decisions
-from trainer.lineage import main
 from trainer.registry.lineage import check, trace
 from trainer.store.manifest import MANIFEST, write_manifest
 from trainer.store.storage import Store
@@ -45,7 +45,7 @@ def test_the_command_tells_what_stayed_and_what_was_kept_out(
     store: Store, curated: Finished, capsys: pytest.CaptureFixture[str]
 ) -> None:
     details = read_decisions(store, decisions_of(store)).details
-    assert main([store.url, curated.run]) == 0
+    assert headrace("lineage", store.url, curated.run) == 0
     said = capsys.readouterr().out
     assert f"  decisions       {decisions_of(store)}, made " in said
     assert describe_decisions(details) in said
@@ -63,9 +63,9 @@ def test_decisions_that_changed_or_are_gone_are_named(
     assert {finding.state for finding in check(store, trace(store, curated.run))} == {"same"}
     manifest = read_decisions(store, key)
     write_manifest(store, key, manifest.model_copy(update={"created": "2031-01-01T00:00:00+00:00"}))
-    assert main([store.url, curated.run, "--check"]) == 1
+    assert headrace("lineage", store.url, curated.run, "--check") == 1
     note = "made again at 2031-01-01T00:00:00+00:00, from the same"
     assert f"  changed         {key}/{MANIFEST}: {note}\n" in capsys.readouterr().out
     store.delete(key)
-    assert main([store.url, curated.run, "--check"]) == 1
+    assert headrace("lineage", store.url, curated.run, "--check") == 1
     assert f"  gone            {key}/{MANIFEST}\n" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.headrace import headrace
 from tests.support import final_bytes, only_run, small_job
 from tests.trainer.preparing import job_of, run, write_old
 from tests.trainer.stocked_store import (
@@ -34,7 +35,6 @@ from trainer.config.jobs import EvaluateJob
 from trainer.data.shards import KIND
 from trainer.data.tokenization import STARTED
 from trainer.evaluation.cache import measurement
-from trainer.garbage import main
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.pipelines.any_kind import train
 from trainer.records.lease import Lease
@@ -372,20 +372,20 @@ def test_a_run_whose_removal_was_interrupted_can_be_continued_or_removed(
 def test_the_command_shows_removes_and_pins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(str(tmp_path))
     add_encoded(store, "pairs")
-    assert main([store.url]) == 0
+    assert headrace("gc", store.url) == 0
     assert capsys.readouterr().out == "0 folders that nothing reaches, 0.0 MB\n"
     age(tmp_path, f"encoded/pairs-{OLD}", 8)
-    assert main([store.url]) == 0
+    assert headrace("gc", store.url) == 0
     assert "1 folder that nothing reaches, 0.0 MB; --remove removes them" in (said := capsys.readouterr().out)
     assert said.startswith("encoded") and f"encoded/pairs-{OLD}\n" in said
-    assert main([store.url, "--pin", f"encoded/pairs-{OLD}"]) == 0
-    assert main([store.url, "--remove"]) == 0
+    assert headrace("pin", store.url, f"encoded/pairs-{OLD}") == 0
+    assert headrace("gc", store.url, "--remove") == 0
     assert f"MB: removed\npinned: encoded/pairs-{OLD}\n" in capsys.readouterr().out
-    assert main([store.url, "--unpin", f"encoded/pairs-{OLD}"]) == 0
-    assert main([store.url, "--remove"]) == 0
+    assert headrace("pin", store.url, f"encoded/pairs-{OLD}", "--remove") == 0
+    assert headrace("gc", store.url, "--remove") == 0
     assert "1 folder that nothing reaches, 0.0 MB: removed" in capsys.readouterr().out
     assert not (tmp_path / "encoded" / f"pairs-{OLD}").exists()
-    assert main([store.url, "--older-than", "-1"]) == 2
+    assert headrace("gc", store.url, "--older-than", "-1") == 2
     assert "older_than_days" in capsys.readouterr().err
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from tests.headrace import headrace
 from tests.s3 import S3Server
 from tests.support import small_job
 from tests.trainer.made import prepare
-from trainer import garbage
 from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.data import tokenization as preparation
-from trainer.leftovers import main
 from trainer.records.lease import Lease
+from trainer.registry import tell_store
 from trainer.registry.leftovers import find_leftovers, remove_leftover
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
@@ -94,10 +94,10 @@ def test_half_an_upload_is_found_and_given_up(s3: S3Server, capsys: pytest.Captu
     for key in (f"{prefix}/shards/code-1/shard-00000.bin", f"{prefix}-other/x"):
         upload = fs.call_s3("create_multipart_upload", Bucket=bucket, Key=key)["UploadId"]
         fs.call_s3("upload_part", Bucket=bucket, Key=key, UploadId=upload, PartNumber=1, Body=b"x" * 5_000_000)
-    assert main([url, "--older-than", "-1"]) == 0
+    assert headrace("leftovers", url, "--older-than", "-1") == 0
     assert "half an upload           5.0 MB" in capsys.readouterr().out
     assert len(Store(url).unfinished_uploads()) == 1
-    assert main([url, "--older-than", "-1", "--remove"]) == 0
+    assert headrace("leftovers", url, "--older-than", "-1", "--remove") == 0
     assert "1 leftover, 5.0 MB: removed" in capsys.readouterr().out
     assert Store(url).unfinished_uploads() == []
     assert len(Store(f"{url}-other").unfinished_uploads()) == 1
@@ -107,19 +107,19 @@ def test_the_command_removes_only_when_it_is_told_to(tmp_path: Path, capsys: pyt
     half = tmp_path / "shards" / "code-1" / "shard-00000.bin"
     half.parent.mkdir(parents=True)
     half.write_bytes(b"half")
-    assert main([str(tmp_path)]) == 0
+    assert headrace("leftovers", str(tmp_path)) == 0
     assert capsys.readouterr().out == "0 leftovers, 0.0 MB\n"
     os.utime(half, (0, time.time() - 2 * 86400))
-    assert main([str(tmp_path)]) == 0
+    assert headrace("leftovers", str(tmp_path)) == 0
     assert half.exists() and "1 leftover, 0.0 MB; --remove removes them" in capsys.readouterr().out
-    assert main([str(tmp_path), "--remove"]) == 0
+    assert headrace("leftovers", str(tmp_path), "--remove") == 0
     assert not half.parent.exists() and "uncommitted" in capsys.readouterr().out
-    assert main(["s3://no-such-bucket-anywhere"]) == 2
+    assert headrace("leftovers", "s3://no-such-bucket-anywhere") == 2
 
 
 @pytest.mark.parametrize("hours", ["nan", "inf", "-inf", "1e9"])
 def test_an_age_that_is_none_is_refused(hours: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path), f"--older-than={hours}"]) == 2
+    assert headrace("leftovers", str(tmp_path), f"--older-than={hours}") == 2
     assert "--older-than: expected a number of hours, at most 876000, found" in capsys.readouterr().err
 
 
@@ -133,9 +133,9 @@ def test_what_was_removed_before_an_error_is_told(
             raise StorageError("the store is away", passes=True)
         delete(store, key)
 
-    monkeypatch.setattr("trainer.leftovers.Store", lambda url: littered)
+    monkeypatch.setattr("trainer.registry.tell_store.Store", lambda url: littered)
     monkeypatch.setattr(Store, "delete", fail_at_the_last)
-    assert main([littered.url, "--older-than", "-1", "--remove", "--json"]) == 75
+    assert headrace("leftovers", littered.url, "--older-than", "-1", "--remove", "--json") == 75
     printed = capsys.readouterr()
     told = json.loads(printed.out)
     assert told["removed"] and [each["key"] for each in told["found"]] == UNCOMMITTED[:-1]
@@ -146,10 +146,10 @@ def test_gc_tells_the_first_error_where_the_store_is_away_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def go_away(*_: object) -> None:
-        monkeypatch.setattr(garbage, "pinned", go_away)
+        monkeypatch.setattr(tell_store, "pinned", go_away)
         raise StorageError("the store is away", passes=True)
 
-    monkeypatch.setattr(garbage, "collect", lambda job: (go_away() for _ in range(1)))
-    assert garbage.main([str(tmp_path), "--json"]) == 75
+    monkeypatch.setattr(tell_store, "collect", lambda job: (go_away() for _ in range(1)))
+    assert headrace("gc", str(tmp_path), "--json") == 75
     printed = capsys.readouterr()
     assert json.loads(printed.out)["found"] == [] and "the store is away" in printed.err

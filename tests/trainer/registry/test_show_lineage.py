@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.headrace import headrace
 from tests.s3 import S3Server
 from tests.support import seal_copy
 from tests.trainer.conftest import Finished
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.config.corpora import CorpusConfig
 from trainer.data.sources import find_pieces
-from trainer.lineage import main
 from trainer.models.pretrained import find_model
 from trainer.records.basis import by_file, describe_file
 from trainer.records.sealed import read_sealed, write_sealed
@@ -116,7 +116,7 @@ def test_artifacts_steps_versions_and_moves_are_told(store: Store, finished: Fin
 
 
 def test_a_reader_that_stops_early_is_no_error(store: Store, finished: Finished) -> None:
-    command = [sys.executable, "-m", "trainer.lineage", store.url, finished.run, "--files"]
+    command = [sys.executable, "-m", "flows.command", "lineage", store.url, finished.run, "--files"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         said = process.stderr.read().decode()
@@ -155,7 +155,7 @@ def test_a_run_that_holds_another_model_than_the_champion_is_refused_under_that_
     if not reported:
         store.delete(f"{finished.run}/lineage.json")
     for model in ("models/small", "models/small/champion", "small"):
-        assert main([store.url, model, "--check"]) == 2
+        assert headrace("lineage", store.url, model, "--check") == 2
         said = capsys.readouterr()
         assert (
             not said.out
@@ -163,7 +163,7 @@ def test_a_run_that_holds_another_model_than_the_champion_is_refused_under_that_
         )
         with pytest.raises(ArtifactError, match="holds another model"):
             find_model(store, "models/small/champion")
-    assert main([store.url, finished.run, "--check"]) == 0
+    assert headrace("lineage", store.url, finished.run, "--check") == 0
 
 
 def test_what_is_as_it_was_passes_the_check(store: Store, finished: Finished) -> None:
@@ -180,12 +180,12 @@ def test_raw_files_that_changed_or_are_gone_are_named(
     changed, longer, gone = sorted((moved / "code").iterdir())[:3]
     gone.unlink()
     assert states(store, finished.run) == {"gone": {str(gone)}}
-    assert main([store.url, "tiny", "--check"]) == 0, "raw files need not be kept"
+    assert headrace("lineage", store.url, "tiny", "--check") == 0, "raw files need not be kept"
     changed.write_bytes(changed.read_bytes().swapcase())
     longer.write_bytes(longer.read_bytes() + b"x")
     assert states(store, finished.run) == {"gone": {str(gone)}, "changed": {str(changed), str(longer)}}
     capsys.readouterr()
-    assert main([store.url, "tiny", "--check"]) == 1
+    assert headrace("lineage", store.url, "tiny", "--check") == 1
     said = capsys.readouterr().out
     total = sum(path.is_file() for path in moved.rglob("*")) + 1
     assert f"  raw files       {total - 3} same, 2 changed, 1 gone, 0 not here\n" in said
@@ -203,7 +203,7 @@ def test_artifacts_that_changed_or_are_gone_are_named(store: Store, finished: Fi
     assert {name: found[name].state for name in found} == {
         f"{code}/{MANIFEST}": "changed", f"{docs}/{MANIFEST}": "gone", f"{docs}/sources.json": "gone",
     }  # fmt: skip
-    assert main([store.url, finished.run, "--check"]) == 1
+    assert headrace("lineage", store.url, finished.run, "--check") == 1
 
 
 def test_a_run_without_a_report_is_told_from_what_the_store_holds(store: Store, finished: Finished) -> None:
@@ -243,7 +243,7 @@ def test_the_command_tells_it_in_lines_and_as_json(
     finished: Finished, raw: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(*options: str) -> str:
-        assert main([str(finished.store), finished.run, *options]) == 0
+        assert headrace("lineage", str(finished.store), finished.run, *options) == 0
         return capsys.readouterr().out
 
     files = [path for path in (raw / "code").iterdir()]
@@ -259,7 +259,7 @@ def test_the_command_tells_it_in_lines_and_as_json(
         assert part in short
     record: dict[str, Any] = json.loads(said("--json", "--check"))
     assert record["run"] == finished.run and {each["state"] for each in record["check"]} == {"same"}
-    assert main([str(finished.store), "nothing"]) == 2
+    assert headrace("lineage", str(finished.store), "nothing") == 2
     assert "knows no model 'nothing'" in capsys.readouterr().err
 
 
@@ -273,5 +273,8 @@ def test_the_command_says_the_same_of_a_run_in_a_bucket(
         if "/checkpoints/" not in file.key:
             remote.write_bytes(file.key, store.read_bytes(file.key))
     for options in (["--files"], ["--json"], ["--files", "--check"], ["--json", "--check"]):
-        said = [(main([place.url, "models/small", *options]), capsys.readouterr().out) for place in (store, remote)]
+        said = [
+            (headrace("lineage", place.url, "models/small", *options), capsys.readouterr().out)
+            for place in (store, remote)
+        ]
         assert said[0] == said[1] and said[0][0] == 0 and finished.run in said[0][1]

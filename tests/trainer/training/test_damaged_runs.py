@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.headrace import headrace
 from tests.support import cpu_runtime, records, small_job
 from tests.trainer.conftest import LONG, Finished
 from trainer.common.errors import ArtifactError, PipelineError, RunError
 from trainer.common.progress import silent
-from trainer.compare import main as compare
 from trainer.data.tokenization import PreparedData
 from trainer.evaluation.cache import measurement
-from trainer.explain import main as explain
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.pipelines.any_kind import train
 from trainer.pipelines.reporting import make_report
@@ -143,7 +142,7 @@ def test_a_damaged_configuration_is_written_anew_by_its_runs_own_command(
     damage(path)
     spoilt = path.read_bytes()
     (tmp_path / "job.yaml").write_text(json.dumps(job.model_dump(mode="json")))
-    assert explain([str(tmp_path / "job.yaml")]) == 0
+    assert headrace("explain", str(tmp_path / "job.yaml")) == 0
     assert re.search(r"continued +training[\s\S]+written anew: .*config\.json is damaged", capsys.readouterr().out)
     assert path.read_bytes() == spoilt
     cpu_runtime()
@@ -261,7 +260,7 @@ def test_the_list_of_runs_says_which_one_cannot_be_told_of_and_shows_the_others(
     promote(store, "lm", finished.run, {}, "why")
     store.write_bytes("models/broken/champion", store.read_bytes("models/lm/champion"))
     flip_in(store, f"{OTHER}/{name}", store.read_bytes(f"{finished.run}/{name}"))
-    assert compare([store.url, "--list"]) == 0
+    assert headrace("list", store.url) == 0
     said = capsys.readouterr().out
     assert re.search(r"\n *other +unreadable", said)
     assert re.search(rf"\n *{finished.run.removeprefix('runs/')} +pretraining +finished.* lm *\n", said)

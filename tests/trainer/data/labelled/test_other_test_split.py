@@ -24,12 +24,12 @@ from tests.trainer.stocked_store import found as garbage_of
 from tests.trainer.stocked_store import keys
 from trainer.common.errors import ArtifactError, Preempted, RunError
 from trainer.common.progress import silent
-from trainer.compare import compare
 from trainer.config.labelled import FinetuneJob
 from trainer.data.labelled.encoded import encoded_details
 from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.table import identify_run
 from trainer.pipelines.any_kind import train
+from trainer.pipelines.compare import compare
 from trainer.pipelines.explain import foresee
 from trainer.pipelines.reporting import make_report
 from trainer.preflight.explain import NONE_YET, Foreseen

@@ -1,14 +1,5 @@
-"""Runs side by side, and a list of the runs of a store:
+"""What `headrace list` and `headrace compare` print. Nothing in the store is changed."""
 
-    python -m trainer.compare STORE RUN RUN [RUN ...] [--html FILE] [--json]
-    python -m trainer.compare STORE --list [--json]
-
-What differs in configuration, data, tokenizer, model and environment, the curves, and the results with the best one
-marked. Runs may be of either kind, and need not be finished. Nothing in the store is changed.
-"""
-
-import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,26 +12,9 @@ from trainer.store.storage import Store
 if TYPE_CHECKING:
     from trainer.registry.comparison import Comparison
 
+
 MOST = 26
 """Runs have letters, so that columns stay narrow and a chart's legend readable."""
-
-
-def main(arguments: list[str]) -> int:
-    """Print what the command line asks for; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m trainer.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("store", help="a folder or a URL")
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="names of runs: the others are compared with the first")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the comparison as a page, too")
-    parser.add_argument("--list", action="store_true", help="a line for each run of the store, newest first")
-    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
-    parsed = parser.parse_args(arguments)
-    if parsed.list and (parsed.runs or parsed.html):
-        parser.error("--list takes no runs and no --html")
-    if not parsed.list and not 2 <= len(parsed.runs) <= MOST:
-        parser.error(f"name 2 to {MOST} runs, or give --list to see which there are")
-    return tell(parsed.store, [] if parsed.list else parsed.runs, parsed.html, parsed.json)
 
 
 def tell(url: str, names: list[str], page: Path | None = None, as_json: bool = False) -> int:
@@ -102,7 +76,3 @@ def _write(page: Path, comparison: "Comparison") -> None:
         raise StorageError(
             f"cannot write {page}: {error.strerror}; name a file in a folder that can be written"
         ) from error
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,15 +1,5 @@
-"""Everything behind a model, from raw files to its promotion:
+"""What `headrace lineage` prints of a model, from raw files to its promotion."""
 
-    python -m trainer.lineage STORE MODEL [--files] [--check] [--json]
-
-MODEL is a run (runs/NAME or NAME, its final folder too), a name with a champion (models/NAME or NAME), or a job that
-made one run. --files lists every raw file with its digest; otherwise they are counted and the first few named. --check
-reads the raw files and the manifests again and says what is not as it was: the exit status is then 1 if a raw file has
-changed, or if an artifact has changed or is gone. --json prints the whole record.
-"""
-
-import argparse
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,20 +48,6 @@ def describe(traced: dict[str, Any], every_file: bool) -> Iterator[str]:
     yield _line("final model", f"{model['key']}, fingerprint {model['fingerprint']}, made {model['created']}")
     yield from (_line("", f"sha256 {file['sha256']}  {file['name']}") for file in model["files"])
     yield from _describe_outcome(traced)
-
-
-def main(arguments: list[str]) -> int:
-    """Print what the command line asks for; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m trainer.lineage", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("store", help="a folder or a URL")
-    parser.add_argument("model", help="a run, its final folder, or a name that has a champion")
-    parser.add_argument("--files", action="store_true", help="list every raw file")
-    parser.add_argument("--check", action="store_true", help="compare with what is there now")
-    parser.add_argument("--json", action="store_true", help="print the whole record")
-    parsed = parser.parse_args(arguments)
-    return tell(parsed.store, parsed.model, every_file=parsed.files, checked=parsed.check, as_json=parsed.json)
 
 
 def tell(url: str, model: str, *, every_file: bool, checked: bool, as_json: bool) -> int:
@@ -173,7 +149,3 @@ def _describe_outcome(traced: dict[str, Any]) -> Iterator[str]:
 
 def _line(title: str, text: str) -> str:
     return f"  {title:<15} {text}"
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
