@@ -87,7 +87,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Of the slow ones, those that must share a process come first, so that another process can do the others meanwhile.
     """
-    folders = ("trainer", "docs", "tasks", "deployments", "flows", "machines", "cluster", "peers")
+    folders = ("samples", "trainer", "docs", "tasks", "deployments", "flows", "machines", "cluster", "peers")
 
     def turn(item: pytest.Item) -> tuple[bool, bool, int]:
         slow, grouped = (item.get_closest_marker(name) is not None for name in ("slow", "xdist_group"))
