@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.curation.deciding import Deciding
+from trainer.curation.deciding import CurationRun
 from trainer.curation.exact import KEYS, Signature, start_pass
 from trainer.curation.measuring import Numbered, Numbering, Unit, write_arrays
 from trainer.curation.near import parts_of, write_ngrams
@@ -84,7 +84,7 @@ def spread_out(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def write_made_up_ngrams(decided: Deciding) -> None:
+def write_made_up_ngrams(decided: CurationRun) -> None:
     """Make up the n-grams of documents that share a key: the same for all that share it."""
     assert decided.options.near is not None
     units, alive = decided.numbering.units, decided.reasons == 0
@@ -104,7 +104,7 @@ def write_made_up_ngrams(decided: Deciding) -> None:
 def decide(job: PrepareJob, documents: int) -> int:
     """Drop the near duplicates; returns how many those are."""
     with Workers(WORKERS) as workers:
-        decided = Deciding(Store(job.store), job, Plan("", "", [], [], []), workers, silent())
+        decided = CurationRun(Store(job.store), job, Plan("", "", [], [], []), workers, silent())
         decided.numbering = numbered(job, documents)
         decided.reasons = np.zeros(decided.numbering.total, np.uint8)
         write_made_up_ngrams(decided)

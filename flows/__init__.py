@@ -7,7 +7,7 @@ it out.
 import os
 import sys
 
-from trainer.common.stopping import heed_stops
+from trainer.common.stopping import install_signal_handlers
 
 LATEST = 3.0
 """Seconds from a stop request, or from the end of the stage that is stopped, to the end of a flow's process."""
@@ -34,4 +34,4 @@ RUNNING = tuple(READS)
 os.environ.setdefault("DO_NOT_TRACK", "1")  # Prefect reads it when it is loaded: it sends no figures of use
 
 if sys.argv[0] == "-m":  # as long as `python -m flows.X` is looked for: before Prefect is loaded, which takes seconds
-    heed_stops(LATEST)
+    install_signal_handlers(LATEST)

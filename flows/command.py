@@ -8,14 +8,14 @@ import sys
 from typing import NoReturn
 
 from flows import LATEST, RUNNING
-from trainer.common.stopping import heed_stops
+from trainer.common.stopping import install_signal_handlers
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Do what a command line asks for, and exit: with 0, 2 on bad input, 75 if it is to be run again."""
     words = sys.argv[1:] if arguments is None else arguments
     if words and words[0] in RUNNING:
-        heed_stops(LATEST)  # before libraries are loaded, which takes seconds
+        install_signal_handlers(LATEST)  # before libraries are loaded, which takes seconds
     from flows.commands import app
 
     sys.exit(app(words, prog_name="headrace"))

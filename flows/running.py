@@ -12,7 +12,7 @@ import httpx
 from prefect import Flow
 from prefect.settings import PREFECT_API_URL
 
-from tasks.patience import OutOfPatience
+from tasks.patience import RetriesExhausted
 from trainer.common.errors import Preempted
 
 
@@ -32,7 +32,7 @@ def telling_outages() -> Iterator[None]:
     """
     try:
         yield
-    except OutOfPatience as error:
+    except RetriesExhausted as error:
         raise Preempted(f"\n{error}") from error
     except httpx.TransportError as error:
         raise Preempted(

@@ -19,7 +19,7 @@ from prefect.states import Scheduled
 from pydantic import TypeAdapter
 
 from tasks.credentials import use_credentials
-from tasks.patience import OutOfPatience, patient
+from tasks.patience import RetriesExhausted, patient
 from trainer.common.errors import RunError
 from trainer.common.outages import AT_THE_START
 from trainer.config.chat import TunedJob
@@ -115,7 +115,7 @@ def _looked(flow_run: UUID, deaths: int) -> bool | Exception:
     """What a look came to, or its error; a run whose store is away is looked at again later."""
     try:
         return look(flow_run, deaths, return_state=True).result(raise_on_failure=False)
-    except OutOfPatience as error:
+    except RetriesExhausted as error:
         with get_client(sync_client=True) as client:
             for run in _crashed(client, flow_run):
                 _look_again(client, run, deaths, "its store is away")

@@ -21,7 +21,7 @@ from tasks.stage_processes import load_early
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
 from trainer.common.outages import exit_status
 from trainer.common.process import loading
-from trainer.common.stopping import check_stop, heed_stops, leave, stoppable
+from trainer.common.stopping import check_stop, install_signal_handlers, leave, stoppable
 from trainer.config.chat import ChatJob
 from trainer.config.files import Job, read_values, validate_job
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
@@ -53,7 +53,7 @@ def carry_out(
 
     With `seeds`, as `0,1,2`, once with each. 0, 2 on bad input, 75 if it is to be run again.
     """
-    heed_stops(LATEST)
+    install_signal_handlers(LATEST)
 
     def work() -> None:
         job = load(schema, path, words)

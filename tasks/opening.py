@@ -33,7 +33,8 @@ def open_flow(job: Job, words: Overrides) -> Job:
     """Have errors and stops told plainly, take the store's credentials, reach the store; returns the job with words
     applied.
 
-    Raises `ConfigError` as `override` and `use_credentials` do, and `OutOfPatience` if the store is away for a minute.
+    Raises `ConfigError` as `override` and `use_credentials` do, and `RetriesExhausted` if the store is away for a
+    minute.
     """
     for name in RUN_LOGGERS:
         logging.getLogger(name).addFilter(tell_plainly)  # the same function again changes nothing

@@ -7,31 +7,33 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from tasks.showing import TaskLogger
-from trainer.common.outages import passes, patiently
+from trainer.common.outages import passes, retry_transient
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class OutOfPatience(BaseException):
+class RetriesExhausted(BaseException):
     """What should pass by itself did not in time. To Prefect it is a crash, as any exception that is no `Exception`."""
 
 
 def patient(most: float | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Have a task's work done again as long as it ends by what passes: for so many seconds at most, if they are given.
 
-    Then, or when this process is asked to stop, raises `OutOfPatience`.
+    Then, or when this process is asked to stop, raises `RetriesExhausted`.
     """
 
     def decorate(work: Callable[P, T]) -> Callable[P, T]:
         @wraps(work)
         def done(*arguments: P.args, **named: P.kwargs) -> T:
             try:
-                return patiently(lambda: work(*arguments, **named), lambda said: TaskLogger().warning("%s", said), most)
+                return retry_transient(
+                    lambda: work(*arguments, **named), lambda said: TaskLogger().warning("%s", said), most
+                )
             except Exception as error:
                 if not passes(error):
                     raise
-                raise OutOfPatience(f"{error} (what is finished is kept: running it again continues)") from error
+                raise RetriesExhausted(f"{error} (what is finished is kept: running it again continues)") from error
 
         return done
 

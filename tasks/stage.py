@@ -11,7 +11,7 @@ from tasks.stage_processes import start_stage
 from trainer.common import errors
 from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted, RankLost, StorageError
 from trainer.common.progress import Update
-from trainer.common.stopping import KEPT, finishing, on_stop, stop_requested
+from trainer.common.stopping import KEPT, defer_stop, on_stop, stop_requested
 from trainer.config.engines import Engine, LocalEngine
 from trainer.pipelines.child import BY_SIGNAL
 from trainer.store import roots
@@ -50,7 +50,7 @@ def run_stage(
         file.flush()
         with start_stage(name, file, ranks, engine.kind) as child:
             try:
-                with finishing(), on_stop(child.terminate):
+                with defer_stop(), on_stop(child.terminate):
                     assert child.stdout is not None
                     outcome = _follow(child.stdout, show, logger)
                     child.wait()

@@ -8,12 +8,12 @@ configuration whose `data` names a `source` fine-tunes on labelled data; any oth
 import argparse
 import sys
 
-from trainer.common.stopping import heed_stops, leave
+from trainer.common.stopping import install_signal_handlers, leave
 
 
 def main(arguments: list[str]) -> int:
     """Parse the command line, train, and return the exit status."""
-    heed_stops()  # before the libraries are loaded, which takes seconds
+    install_signal_handlers()  # before the libraries are loaded, which takes seconds
     from trainer.common.process import on_rank
     from trainer.config.files import add_config, add_verify, explain
     from trainer.records.kinds import RUN_KINDS

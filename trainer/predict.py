@@ -6,7 +6,7 @@ import sys
 
 from trainer.common.process import on_rank, own_rank
 from trainer.common.progress import for_people, silent
-from trainer.common.stopping import heed_stops, leave
+from trainer.common.stopping import install_signal_handlers, leave
 from trainer.config.files import add_config, explain, load_job
 from trainer.config.predicting import PredictJob
 from trainer.kinds.labelled.predict import predict_texts
@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
     """Predict, also under torchrun, and print what came of it. Returns 0, 2 on bad input, 75 if it is to be run
     again.
     """
-    heed_stops()
+    install_signal_handlers()
     parser = argparse.ArgumentParser(
         prog="python -m trainer.predict",
         description=__doc__,

@@ -10,7 +10,7 @@ from prefect import flow
 
 from flows.work import status_of
 from tasks.opening import open_flow
-from trainer.common.stopping import heed_stops, leave
+from trainer.common.stopping import install_signal_handlers, leave
 from trainer.config.jobs import GarbageJob
 
 
@@ -22,7 +22,7 @@ def stuck(store: str) -> None:
 
 
 if __name__ == "__main__":
-    heed_stops(0.5)
+    install_signal_handlers(0.5)
     from flows.running import run
 
     sys.exit(leave(status_of(lambda: run(stuck, sys.argv[1]))))

@@ -8,7 +8,7 @@ from prefect.client.schemas.objects import StateType
 
 from flows.running import run
 from flows.work import status_of
-from tasks.patience import OutOfPatience, patient
+from tasks.patience import RetriesExhausted, patient
 from tests.flows.serving import serving
 from tests.processes import wait_until
 from tests.s3 import S3Server
@@ -51,7 +51,7 @@ def test_a_task_waits_for_what_passes(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_what_does_not_pass_in_time_is_a_crash_and_75() -> None:
     FOUND.extend([StorageError("the store is away", passes=True)] * 10_000)
-    with pytest.raises(OutOfPatience, match=r"the store is away \(what is finished is kept"):
+    with pytest.raises(RetriesExhausted, match=r"the store is away \(what is finished is kept"):
         meeting("it", return_state=True)
     assert status_of(lambda: run(meeting, "it")) == EXIT_PREEMPTED
 

@@ -23,7 +23,7 @@ from tests.depth import once
 from tests.processes import alive, children, command_line, cores, wait_until
 from tests.tasks.running import run
 from trainer.common.errors import ConfigError, Preempted
-from trainer.common.stopping import heeding_stops, stop_requested
+from trainer.common.stopping import signal_handlers, stop_requested
 from trainer.pipelines.stages import MODULES
 
 REFUSED = {"job": 5}
@@ -198,7 +198,7 @@ def test_a_stage_is_waited_for_by_a_process_with_many_open_files() -> None:
 
 
 def test_a_stop_before_a_stage_is_started_is_heeded() -> None:
-    with pytest.raises(Preempted), heeding_stops():
+    with pytest.raises(Preempted), signal_handlers():
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(stop_requested)
         with stage():
@@ -218,7 +218,7 @@ def test_a_stop_does_not_wait_for_the_libraries(monkeypatch: pytest.MonkeyPatch)
         os.kill(os.getpid(), signal.SIGTERM)
 
     stopper = threading.Thread(target=stop)
-    with pytest.raises(Preempted), heeding_stops():
+    with pytest.raises(Preempted), signal_handlers():
         stopper.start()
         with stage("train"):
             pytest.fail("it was started")

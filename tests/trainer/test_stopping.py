@@ -33,7 +33,7 @@ from trainer.training.runtime import Runtime
 COMMAND = """
 import atexit, gc, os, signal, sys, threading, time, weakref
 from trainer.common.process import on_rank
-from trainer.common.stopping import check_stop, finishing, heed_stops, leave, stop_requested
+from trainer.common.stopping import check_stop, defer_stop, install_signal_handlers, leave, stop_requested
 
 def ask(signum=signal.SIGTERM):
     os.kill(os.getpid(), signum)
@@ -114,7 +114,7 @@ def test_what_must_come_to_its_end_does_however_long_it_takes() -> None:
         "work",
         """
 def work():
-    with finishing():
+    with defer_stop():
         ask()
         time.sleep(1.5)
         check_stop()

@@ -131,7 +131,7 @@ def patience() -> float:
     return seconds
 
 
-def patiently(work: Callable[[], T], tell: Callable[[str], object] = log.warning, most: float | None = None) -> T:
+def retry_transient(work: Callable[[], T], tell: Callable[[str], object] = log.warning, most: float | None = None) -> T:
     """Do something again as long as it ends by what passes, after growing pauses; raises what it raises otherwise.
 
     It is given up after `patience()` seconds, or `most` if that is less, and after one more attempt when this process

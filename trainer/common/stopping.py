@@ -3,9 +3,9 @@
 A signal sets a flag, and nothing else: an exception that a handler raised would land anywhere, also in an import that a
 library only tries or in the callback of a weak reference, where it is lost. Between two units of work (files,
 documents, batches) `check_stop` looks at the flag and raises. What must come to its end, like the save of a step, is
-`finishing`.
+`defer_stop`.
 
-A worker of a cluster is asked in another way: whoever started it says so when it is asked (`heeding_requests`).
+A worker of a cluster is asked in another way: whoever started it says so when it is asked (`stopping_when`).
 
 A library may compute for long between two looks. So a signal also wakes a thread, which ends a command `LATEST` seconds
 later as a kill would, unless it has ended by itself or is finishing. Stores survive that, as they do a kill at any
@@ -112,7 +112,7 @@ _unfinished: list[None] = []
 """One entry for each block that is finishing, in any thread."""
 
 
-def heed_stops(latest: float = LATEST) -> None:
+def install_signal_handlers(latest: float = LATEST) -> None:
     """From now on, SIGTERM and SIGINT ask this process to stop. For commands: it stays so until `leave`.
 
     Also one that came before, if this process was started with them `blocked_stops`.
@@ -139,7 +139,7 @@ def blocked_stops() -> Iterator[None]:
 
 
 @contextmanager
-def heeding_stops() -> Iterator[None]:
+def signal_handlers() -> Iterator[None]:
     """The same for the length of a block, in a process that is not a command of this project: it is never ended from
     here.
 
@@ -159,7 +159,7 @@ def heeding_stops() -> Iterator[None]:
 
 
 @contextmanager
-def heeding_requests(is_asked: Callable[[], bool]) -> Iterator[None]:
+def stopping_when(is_asked: Callable[[], bool]) -> Iterator[None]:
     """For the length of a block, this process is asked to stop once `is_asked` says so, which is called every second.
 
     For a process whose main thread, and with it its signals, is somebody else's. It is called to the end, as a sign of
@@ -217,7 +217,7 @@ def wait(seconds: float) -> None:
 
 
 @contextmanager
-def finishing() -> Iterator[None]:
+def defer_stop() -> Iterator[None]:
     """What is done in the block comes to its end: `check_stop` raises nothing, and the process is not ended
     meanwhile.
     """

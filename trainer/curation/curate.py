@@ -14,11 +14,11 @@ from trainer.common.process import usable_cores
 from trainer.common.progress import Progress
 from trainer.config.jobs import PrepareJob
 from trainer.curation.contamination import describe, name_frequent
-from trainer.curation.deciding import Deciding
+from trainer.curation.deciding import CurationRun
 from trainer.curation.exact import Duplicates
 from trainer.curation.overlaps import examples_key, read_examples_of, read_files, read_hashes
 from trainer.curation.plan import EXACT, NEAR, Plan, make_plan
-from trainer.curation.showing import Decided
+from trainer.curation.showing import PieceMask
 from trainer.data.decisions import KIND, PIECES, read_pieces
 from trainer.data.shard_building import Workers
 from trainer.data.sources import PIECE_BYTES, forgetting_changed
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 NO_DUPLICATES = Duplicates(*np.empty((2, 0), np.int64), *np.empty((2, 0), np.float32))
 
 
-def publish_decided(step: Step, decided: Deciding) -> Manifest:
+def publish_decided(step: Step, decided: CurationRun) -> Manifest:
     """Write what is decided. Raises `CorpusError` if nothing stays of a corpus."""
     table = count(decided)
     for corpus, _ in decided.plan.corpora:
@@ -47,7 +47,7 @@ def publish_decided(step: Step, decided: Deciding) -> Manifest:
         return publish(step, folder, _details(decided, table), notes=frozenset({PIECES}))
 
 
-def count(decided: Deciding) -> dict[str, list[dict[str, Any]]]:
+def count(decided: CurationRun) -> dict[str, list[dict[str, Any]]]:
     """By corpus, how many documents and bytes stay, and go for each reason."""
     counts = {corpus.name: np.zeros((2, len(decided.names) + 1), np.int64) for corpus, _ in decided.plan.corpora}
     for each in decided.numbering.units:
@@ -67,7 +67,7 @@ def count(decided: Deciding) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _details(decided: Deciding, table: dict[str, Any]) -> dict[str, Any]:
+def _details(decided: CurationRun, table: dict[str, Any]) -> dict[str, Any]:
     return {
         "curation": decided.options.model_dump(mode="json"),
         "reasons": decided.names,
@@ -89,7 +89,7 @@ def _details(decided: Deciding, table: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _kept_out(decided: Deciding) -> dict[str, Any] | None:
+def _kept_out(decided: CurationRun) -> dict[str, Any] | None:
     if (wanted := decided.options.decontaminate) is None or decided.overlap is None:
         return None
     key = decided.overlap.key
@@ -101,7 +101,7 @@ def _kept_out(decided: Deciding) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def _frequent(decided: Deciding, key: str) -> list[dict[str, Any]]:
+def _frequent(decided: CurationRun, key: str) -> list[dict[str, Any]]:
     hashes = read_hashes(decided.store, key)
     return name_frequent(
         {corpus: np.concatenate(parts) for corpus, parts in decided.shared.items() if parts},
@@ -113,7 +113,7 @@ def _frequent(decided: Deciding, key: str) -> list[dict[str, Any]]:
     )
 
 
-def _of_corpus(decided: Deciding, name: str) -> dict[str, NDArray[Any]]:
+def _of_corpus(decided: CurationRun, name: str) -> dict[str, NDArray[Any]]:
     own = _documents(decided, name)
     found = [np.concatenate(arrays) for arrays in zip(NO_DUPLICATES, *decided.duplicates, strict=True)]
     order = np.argsort(found[0])
@@ -142,7 +142,7 @@ def _require_some(corpus: str, table: list[dict[str, Any]]) -> None:
     )
 
 
-def _documents(decided: Deciding, corpus: str) -> slice:
+def _documents(decided: CurationRun, corpus: str) -> slice:
     first = decided.numbering.firsts[corpus]
     return slice(first, first + int(decided.numbering.counts[corpus].sum()))
 
@@ -158,12 +158,12 @@ def curate(store: Store, job: PrepareJob, progress: Progress) -> Step:
     def build(step: Step) -> Manifest:
         workers = Workers(job.data.workers or usable_cores())
         with forgetting_changed(store), workers, carrier_of(job, workers) as carrier:
-            decided = Deciding(store, job, plan, carrier, progress)
+            decided = CurationRun(store, job, plan, carrier, progress)
             decided.measure()
             decided.filter()
             decided.drop_duplicates()
             manifest = publish_decided(step, decided)
-            for told in Decided(store, step.key).warnings():
+            for told in PieceMask(store, step.key).warnings():
                 log.warning("%s", told)
             return manifest
 

@@ -39,7 +39,7 @@ from trainer.curation.text_measures import Score, Size
 from trainer.data.pieces import Piece, is_cut_within_documents
 from trainer.data.sources import column_names
 from trainer.data.tokenization import carried
-from trainer.engines.executors import Carrier
+from trainer.engines.executors import Executor
 from trainer.store.storage import Store
 
 
@@ -70,10 +70,10 @@ def _no_number(corpus: CorpusConfig, pieces: Sequence[Piece], column: str) -> Co
     )
 
 
-class Deciding:
+class CurationRun:
     """Decisions in the making: a number for each document, 0 as long as it stays, else that of its reason, from 1."""
 
-    def __init__(self, store: Store, job: PrepareJob, plan: Plan, carrier: Carrier, progress: Progress) -> None:
+    def __init__(self, store: Store, job: PrepareJob, plan: Plan, carrier: Executor, progress: Progress) -> None:
         assert job.data.curation is not None
         self.store, self.job, self.plan, self.carrier, self.progress = store, job, plan, carrier, progress
         self.options = job.data.curation

@@ -36,7 +36,7 @@ from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import TransformConfig
 from trainer.curation.measures import Batch, DocumentError, Measure, Rows
 from trainer.data.decisions import read_curated, transform_options
-from trainer.data.pieces import Piece, dealt
+from trainer.data.pieces import Piece, assigned
 from trainer.data.readers import Document, ignore, read_documents
 from trainer.data.shards import batches, text_bytes
 from trainer.data.sources import named_reading, reading_options
@@ -212,7 +212,7 @@ def divide(
     folder = f"measures/{corpus.name}-{fingerprint([FORMAT, reading_options(corpus), transform_options(transform)])}"
     return [
         Unit(corpus, transform, tuple(columns), folder, number, count, tuple(hand))
-        for number, hand in enumerate(dealt(pieces, count))
+        for number, hand in enumerate(assigned(pieces, count))
         if hand
     ]
 

@@ -76,7 +76,7 @@ MASKS = {"email": mask_email, "ip": mask_ip}
 
 
 @dataclass(frozen=True)
-class Decided:
+class PieceMask:
     """What was decided of a piece: which of its documents stay, in packed bits, of how many.
 
     `goes_on` is whether the first part of the file's next piece stays, which a document that is cut between them needs
@@ -88,7 +88,7 @@ class Decided:
     goes_on: bool
 
     @classmethod
-    def of(cls, kept: NDArray[np.bool_], goes_on: bool) -> "Decided | None":
+    def of(cls, kept: NDArray[np.bool_], goes_on: bool) -> "PieceMask | None":
         """None where all stay, and so does what follows: the piece is read as it is."""
         if goes_on and kept.all():
             return None
@@ -103,7 +103,7 @@ def read_curated(
     corpus: CorpusConfig,
     on_bad: OnBad,
     transform: TransformConfig | None,
-    decided: Decided | None = None,
+    decided: PieceMask | None = None,
     columns: Columns = (),
 ) -> Iterator[Document]:
     """The documents of a piece that stay.
@@ -126,7 +126,7 @@ def transformed(transform: TransformConfig, document: Document) -> Document:
     return document._replace(text=text.encode())
 
 
-def _kept(documents: Iterator[Document], piece: Piece, decided: Decided) -> Iterator[Document]:
+def _kept(documents: Iterator[Document], piece: Piece, decided: PieceMask) -> Iterator[Document]:
     bits = decided.bits()
     number = -1
     for number, document in enumerate(documents):
@@ -178,7 +178,7 @@ class CorpusDecisions(NamedTuple):
         """The place among the pieces of the one that holds a document, counted from 0."""
         return int(np.searchsorted(self.starts, number, side="right")) - 1
 
-    def of_pieces(self, pieces: Sequence[Piece], corpus: CorpusConfig) -> dict[Piece, Decided]:
+    def of_pieces(self, pieces: Sequence[Piece], corpus: CorpusConfig) -> dict[Piece, PieceMask]:
         """What was decided of each piece, of those of which not all stay. Raises `ArtifactError` if they are other
         pieces.
         """
@@ -192,7 +192,7 @@ class CorpusDecisions(NamedTuple):
         for number, piece in enumerate(pieces):
             own = kept[starts[number] : starts[number + 1]]
             goes_on = not piece.last and is_cut_within_documents(corpus) and self.counts[number + 1] > 0
-            if (decided := Decided.of(own, not goes_on or bool(kept[starts[number + 1]]))) is not None:
+            if (decided := PieceMask.of(own, not goes_on or bool(kept[starts[number + 1]]))) is not None:
                 found[piece] = decided
         return found
 
@@ -203,9 +203,9 @@ class Reader:
 
     corpus: CorpusConfig
     transform: TransformConfig | None
-    decided: Mapping[Piece, Decided]
+    decided: Mapping[Piece, PieceMask]
 
-    def of_piece(self, piece: Piece) -> Decided | None:
+    def of_piece(self, piece: Piece) -> PieceMask | None:
         """What was decided of a piece; None if all of it stays."""
         return self.decided.get(piece)
 

@@ -69,7 +69,7 @@ def pieces_of(source: SourceFile, stretches: Sequence[Stretch]) -> list[Piece]:
     ]
 
 
-def dealt(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
+def assigned(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
     """Pieces in so many hands, each by a hash of its name: a changed or an added one changes one hand only."""
     hands: list[list[Piece]] = [[] for _ in range(count)]
     for piece in pieces:

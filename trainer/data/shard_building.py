@@ -19,7 +19,7 @@ from trainer.common.process import QuickEnd, die_with_parent, return_large_buffe
 from trainer.common.stopping import SIGNALS, StopRequested, blocked_stops
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import TransformConfig
-from trainer.data.decisions import Decided, read_curated
+from trainer.data.decisions import PieceMask, read_curated
 from trainer.data.encoders import ENGINES, Encode
 from trainer.data.pieces import Piece
 from trainer.data.readers import Document, OnBad
@@ -62,7 +62,7 @@ class ShardWork:
     number: int
     fingerprint: str
     pieces: tuple[Piece, ...]
-    decided: tuple[Decided | None, ...] = ()
+    decided: tuple[PieceMask | None, ...] = ()
 
     @property
     def raw_bytes(self) -> int:
@@ -199,7 +199,7 @@ EARLY_BYTES = 16 * 2**20
 
 
 class Workers:
-    """A `Carrier`: at most so many processes, each started when there is work for it. They end with the block."""
+    """A `Executor`: at most so many processes, each started when there is work for it. They end with the block."""
 
     most = None
     _done: Any

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import ArtifactError, StorageError
-from trainer.common.outages import patiently
+from trainer.common.outages import retry_transient
 from trainer.store.checked_files import CheckedFile, DamagedBlock
 from trainer.store.manifest import FileRecord, fetch_made, locate_made, read_made
 from trainer.store.storage import Store
@@ -127,7 +127,7 @@ class ShardFiles:
             return np.empty(0, self._dtype)
         begin, end = start * self._dtype.itemsize, stop * self._dtype.itemsize
         try:
-            data = patiently(lambda: self._read(number, begin, end))
+            data = retry_transient(lambda: self._read(number, begin, end))
         except OSError:
             with self._store.reading(f"{self._key}/{self._files[number].name}"):
                 raise
@@ -213,7 +213,7 @@ def read_index(store: Store, key: str, file: FileRecord) -> NDArray[np.int64]:
     told.
     """
     try:
-        raw = patiently(lambda: read_made(store, key, file))
+        raw = retry_transient(lambda: read_made(store, key, file))
     except ArtifactError as error:
         suspect(store, key, str(error))
         raise

@@ -27,7 +27,7 @@ from trainer.config.engines import RayEngine
 from trainer.config.jobs import PrepareJob
 from trainer.data.decisions import Reader, open_reader, read_curated, transform_options
 from trainer.data.encoders import settle_engine
-from trainer.data.pieces import Piece, dealt
+from trainer.data.pieces import Piece, assigned
 from trainer.data.raw_files import is_compressed
 from trainer.data.readers import ignore
 from trainer.data.shard_building import Recipe, ShardWork, Workers, build, find_finished, finished_shards, load_encoder
@@ -35,7 +35,7 @@ from trainer.data.shard_files import clear, is_suspect
 from trainer.data.shards import FORMAT, KIND, ShardRecord, record_file, token_dtype
 from trainer.data.sources import PIECE_BYTES, files_of, find_pieces, forgetting_changed, look_at_text, reading_options
 from trainer.data.tokenizer_training import spread
-from trainer.engines.executors import Carrier
+from trainer.engines.executors import Executor
 from trainer.models.tokenizer import TokenizerInfo, add_digests, keeps_text, load_tokenizer
 from trainer.records.basis import by_file
 from trainer.records.sealed import read_listed
@@ -61,7 +61,7 @@ LOOK_SECONDS = 0.5
 
 
 @contextmanager
-def carrier_of(job: PrepareJob, workers: Workers, load: Callable[[], object] | None = None) -> Iterator[Carrier]:
+def carrier_of(job: PrepareJob, workers: Workers, load: Callable[[], object] | None = None) -> Iterator[Executor]:
     """Who does a job's work: processes of this machine, or tasks of its cluster, which `load` what they need
     beforehand.
     """
@@ -74,7 +74,7 @@ def carrier_of(job: PrepareJob, workers: Workers, load: Callable[[], object] | N
         yield workers
 
 
-def carried(carrier: Carrier, bar: Bar, work: Callable[..., Any], calls: Iterable[Sequence[Any]]) -> Iterator[Any]:
+def carried(carrier: Executor, bar: Bar, work: Callable[..., Any], calls: Iterable[Sequence[Any]]) -> Iterator[Any]:
     """What some work gives for each call, as it is finished. The first error, or a stop, is raised."""
     waiting, before = iter(calls), carrier.done
     pending = {carrier.submit(work, *arguments) for arguments in islice(waiting, carrier.most)}
@@ -234,7 +234,7 @@ def deal(pieces: Sequence[Piece], reader: Reader, data: DataConfig, tokenizer: T
     count = shard_count(data.shards, sum(piece.size for piece in pieces))
     common = [FORMAT, reading_options(reader.corpus), tokenizer.sha256, tokenizer.eos_id, data.validation_fraction]
     work = []
-    for number, hand in enumerate(dealt(pieces, count)):
+    for number, hand in enumerate(assigned(pieces, count)):
         decided = tuple(map(reader.of_piece, hand))
         made_of: list[Any] = [*common, [[p.key, p.index, p.last, p.sha256] for p in hand]]
         if any(decided) or reader.transform is not None:

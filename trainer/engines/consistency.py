@@ -32,7 +32,7 @@ class Likeness(NamedTuple):
 
 
 @contextmanager
-def nodes_alike(cluster: Cluster, store: Store) -> Iterator[Likeness]:
+def consistent_nodes(cluster: Cluster, store: Store) -> Iterator[Likeness]:
     """Raise unless every node is like this one, for the length of a block in which others may join, to be compared too.
 
     `DeviceError` names nodes of other versions, `StorageError` those that do not see the store.
@@ -47,7 +47,7 @@ def nodes_alike(cluster: Cluster, store: Store) -> Iterator[Likeness]:
 
 
 @cache
-def require_alike(likeness: Likeness) -> None:
+def require_consistent(likeness: Likeness) -> None:
     """The same, of the node that this is called on; once a process."""
     seen = Store(likeness.url).exists(likeness.probe)
     problem = None if seen else f"cannot see {likeness.probe}"

@@ -12,7 +12,7 @@ Advance = Callable[[int], None]
 """Called by a unit of work with what it has done since the last call, such as raw bytes. It may break the unit off."""
 
 
-class Carrier(Protocol):
+class Executor(Protocol):
     """Carries units of work, several at a time, for the length of a block. What is not finished at its end is broken
     off.
     """

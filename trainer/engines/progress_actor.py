@@ -12,7 +12,7 @@ TELL_SECONDS = 0.5
 """Between two reports of how far a unit is."""
 
 
-class Desk:
+class ProgressActor:
     """The actor."""
 
     def __init__(self) -> None:

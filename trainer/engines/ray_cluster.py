@@ -15,7 +15,7 @@ from trainer.common.formats import plural
 from trainer.common.stopping import StopRequested, stop_requested
 from trainer.config.engines import CLIENT, RayEngine
 from trainer.engines.executors import NAMESPACE, group_name
-from trainer.engines.progress_actor import Desk
+from trainer.engines.progress_actor import ProgressActor
 
 T = TypeVar("T")
 
@@ -191,7 +191,7 @@ def _with_desk(ray: Any, engine: RayEngine) -> Cluster:
     first = next((node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"]), "")
     group = group_name(first, uuid.uuid4().hex)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    desk = ray.remote(num_cpus=0)(Desk).options(name=group, scheduling_strategy=here).remote()
+    desk = ray.remote(num_cpus=0)(ProgressActor).options(name=group, scheduling_strategy=here).remote()
     environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
     head = Head(ray.get_runtime_context().gcs_address)
     return Cluster(engine, ray, head, desk, group, Surroundings(os.getcwd(), environment))

@@ -14,7 +14,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO
 
 from trainer.common.errors import EXIT_CRASHED, DeviceError, brief
-from trainer.common.stopping import StopRequested, heeding_requests, on_stop, stop_requested
+from trainer.common.stopping import StopRequested, on_stop, stop_requested, stopping_when
 from trainer.config.engines import RayEngine
 from trainer.engines.executors import enter_group
 from trainer.engines.progress_actor import Saying
@@ -185,7 +185,7 @@ def as_rank(work: Callable[[], int], surroundings: Surroundings, desk: Any, grou
     with (
         redirect_stdout(said),
         redirect_stderr(said),
-        heeding_requests(lambda: bool(ray.get(desk.is_stopping.remote()))),
+        stopping_when(lambda: bool(ray.get(desk.is_stopping.remote()))),
     ):
         status = work()
     if status == EXIT_CRASHED:

@@ -14,7 +14,7 @@ from trainer.common.errors import DeviceError
 from trainer.common.process import return_large_buffers
 from trainer.common.stopping import check_stop
 from trainer.config.engines import RayEngine
-from trainer.engines.consistency import Likeness, nodes_alike, require_alike
+from trainer.engines.consistency import Likeness, consistent_nodes, require_consistent
 from trainer.engines.executors import Advance
 from trainer.engines.progress_actor import Count
 from trainer.engines.ray_cluster import WAITING_SECONDS, Cluster, Surroundings, joined, require_cores, waiting_for_room
@@ -36,7 +36,7 @@ BREAKING_OFF = 10.0
 
 
 class RayTasks:
-    """A `Carrier`. Ray starts as many tasks at a time as the cluster has cores, or `most`."""
+    """A `Executor`. Ray starts as many tasks at a time as the cluster has cores, or `most`."""
 
     def __init__(self, cluster: Cluster, likeness: Likeness, most: int | None) -> None:
         self._cluster, self._likeness, self.most = cluster, likeness, most
@@ -125,9 +125,9 @@ def ray_tasks(
     off.
 
     Processes are started at once, as many as the cluster has cores, or `most`, and `load` what tasks will need.
-    Raises as `joined` and `nodes_alike` do, and `DeviceError` if no node has a core for tasks.
+    Raises as `joined` and `consistent_nodes` do, and `DeviceError` if no node has a core for tasks.
     """
-    with joined(engine) as cluster, nodes_alike(cluster, store) as likeness:
+    with joined(engine) as cluster, consistent_nodes(cluster, store) as likeness:
         require_cores(cluster)
         tasks = RayTasks(cluster, likeness, most)
         try:
@@ -166,7 +166,7 @@ def _carry(
     unit: int,
 ) -> Any:
     surroundings.enter()
-    require_alike(likeness)  # this node may have joined since the others were looked at
+    require_consistent(likeness)  # this node may have joined since the others were looked at
     return_large_buffers()
     count = Count(desk, unit)
     result = work(*arguments, count.advance)

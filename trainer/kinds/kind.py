@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
 from trainer.kinds.tuning import Tuning
-from trainer.preflight.explain import Foreseen
+from trainer.preflight.explain import StepStatus
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.kinds import RunKind
 from trainer.records.named_steps import Do
@@ -19,7 +19,7 @@ from trainer.training.identity import Run, TrainingData
 
 if TYPE_CHECKING:  # what draws pictures is loaded where a report or a comparison is made
     from trainer.registry.compared_runs import ComparedKind
-    from trainer.registry.content import Account
+    from trainer.registry.content import ReportContent
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Kind:
     """The figures of a run's final model. Called by every rank."""
     evaluate_alike: Callable[[Any, str, str, Any, Progress], RunEvaluation]
     """The figures of another run's model, measured as the first one's evaluation was."""
-    foresee_evaluation: Callable[[Store, Any, Any, str], Foreseen]
+    explain_evaluation: Callable[[Store, Any, Any, str], StepStatus]
     """Whether a finished run was measured in the same way."""
-    make_account: Callable[[RunFacts, Any], "Account"]
+    report_content: Callable[[RunFacts, Any], "ReportContent"]
     """What the report and the model card tell of a finished run and its plan."""
     compared: Callable[[], "ComparedKind"]
     """What is compared of its runs."""

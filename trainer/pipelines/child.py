@@ -20,7 +20,15 @@ from typing import Any
 
 from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted, RankLost
 from trainer.common.process import loading
-from trainer.common.stopping import blocked_stops, check_stop, finishing, heed_stops, leave, stop_requested, stoppable
+from trainer.common.stopping import (
+    blocked_stops,
+    check_stop,
+    defer_stop,
+    install_signal_handlers,
+    leave,
+    stop_requested,
+    stoppable,
+)
 
 SAVING_TIMEOUT = "3600"
 """Seconds that torchrun gives the ranks to save when it is told to stop; when one has failed, it gives the others
@@ -39,7 +47,7 @@ TELL_SECONDS = 0.2
 def main(parent: int | None = None) -> int:
     """Run the requested stage; returns the exit status. `parent` is the process that has started this one, if it is
     another than the one that waits."""
-    heed_stops()  # before the libraries are loaded, which takes seconds
+    install_signal_handlers()  # before the libraries are loaded, which takes seconds
     from trainer.common.process import die_with_parent, name_process
     from trainer.store import roots
     from trainer.training.records import AsEvents, start_logging
@@ -78,7 +86,7 @@ def on_cluster(request: dict[str, Any]) -> int:
             carry_ranks(RayEngine(**request["engine"]), request["device"], request["ranks"], rank, sys.stdout)
         )
 
-    with finishing():  # as the ranks are, which are asked to stop from here
+    with defer_stop():  # as the ranks are, which are asked to stop from here
         status = telling(work, 0)
     return status or (_status_of(statuses) if any(statuses) else 0)
 
@@ -95,7 +103,7 @@ def launch(ranks: int) -> int:
         "OMP_NUM_THREADS", "1"
     )  # as torchrun does, with a warning; the ranks set their threads themselves
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_TIMEOUT)
-    with ThreadPoolExecutor(1, "torchrun") as pool, finishing():
+    with ThreadPoolExecutor(1, "torchrun") as pool, defer_stop():
         work = pool.submit(_torchrun, ranks)
         _ask_to_stop_with(work)
         try:

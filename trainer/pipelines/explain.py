@@ -11,7 +11,7 @@ from typing import Any
 from trainer.common.formats import show, show_json
 from trainer.common.progress import silent
 from trainer.kinds.table import kind_of
-from trainer.preflight.explain import Foreseen, status
+from trainer.preflight.explain import StepStatus, status
 from trainer.records.named_steps import STEPS, open_step, title_of
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -27,15 +27,15 @@ class Looking:
     """
 
     def __init__(self, store: Store) -> None:
-        self.stages: list[Foreseen] = []
+        self.stages: list[StepStatus] = []
         self._store = store
-        self._missing: dict[str, Foreseen] = {}
+        self._missing: dict[str, StepStatus] = {}
 
     def __call__(self, name: str, job: Any, **made: Any) -> ArtifactRef:
         title = title_of(name, job, **made)
         for each in (made[needed] for needed in STEPS[name].needs):
             if each is not None and (missing := self._missing.get(each.key)):
-                self.stages.append(Foreseen(title, "depends", reasons=(missing.later,)))
+                self.stages.append(StepStatus(title, "depends", reasons=(missing.later,)))
                 ref = ArtifactRef(key=f"{UNKNOWN}/{len(self.stages)}", fingerprint="", size=0)
                 self._missing[ref.key] = missing
                 return ref
@@ -56,35 +56,35 @@ class Looking:
         return all(stage.key is not None for stage in self.stages)
 
 
-class LookedAt(Store):
+class ReadOnlyStore(Store):
     """A store that is only looked at: what would be remembered in it is dropped."""
 
     def write_bytes(self, key: str, data: bytes | memoryview) -> None:
         """Nothing is written."""
 
 
-def foresee(job: TrainingJob) -> list[Foreseen]:
+def explain_job(job: TrainingJob) -> list[StepStatus]:
     """Every stage of a job of any kind, in order. Raises the `PipelineError` of bad or missing input."""
-    from trainer.preflight.explain_stages import foresee_harness, foresee_report, foresee_run
+    from trainer.preflight.explain_stages import explain_harness, explain_report, explain_run
 
-    kind, store = kind_of(job), LookedAt(job.store)
+    kind, store = kind_of(job), ReadOnlyStore(job.store)
     looking = Looking(store)
     data, stages = kind.prepare(job, looking), looking.stages
-    run = foresee_run(store, job, data if looking.is_known else None, stages, kind.identify)
-    measured: list[Foreseen] = []
+    run = explain_run(store, job, data if looking.is_known else None, stages, kind.identify)
+    measured: list[StepStatus] = []
     if not job.holds_out:
-        evaluation = Foreseen("evaluation", "left out", reasons=("nothing is held out",))
+        evaluation = StepStatus("evaluation", "left out", reasons=("nothing is held out",))
     elif run.verdict != "reused" or run.key is None:
-        evaluation = Foreseen("evaluation", "depends", reasons=(run.later,))
+        evaluation = StepStatus("evaluation", "depends", reasons=(run.later,))
     else:
-        evaluation = kind.foresee_evaluation(store, job, data, run.key)
+        evaluation = kind.explain_evaluation(store, job, data, run.key)
         if (asked := kind.harness(job, run.key)) is not None:
-            measured.append(foresee_harness(store, asked))
+            measured.append(explain_harness(store, asked))
     measured.insert(0, evaluation)
-    return [*stages, run, *measured, foresee_report(store, stages, run, measured)]
+    return [*stages, run, *measured, explain_report(store, stages, run, measured)]
 
 
-def describe(stage: Foreseen) -> str:
+def describe(stage: StepStatus) -> str:
     """A stage in a line, and a line for each reason."""
     made = f", made {stage.created.replace('T', ' ').replace('+00:00', ' UTC')}" if stage.created else ""
     first = f"{stage.verdict:<11}{stage.stage:<23} {stage.key or ''}{made}".rstrip()
@@ -93,7 +93,7 @@ def describe(stage: Foreseen) -> str:
 
 def tell(job: TrainingJob, as_json: bool = False) -> None:
     """Print what becomes of every stage of a job."""
-    stages = foresee(job)
+    stages = explain_job(job)
     if as_json:
         show_json(stages)
     else:

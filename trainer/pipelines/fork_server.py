@@ -27,7 +27,7 @@ from contextlib import ExitStack, suppress
 from typing import NamedTuple, NoReturn
 
 from trainer.common.process import QuickEnd
-from trainer.common.stopping import SIGNALS, heed_stops
+from trainer.common.stopping import SIGNALS, install_signal_handlers
 from trainer.pipelines.child import main as run_stage
 
 MESSAGE_BYTES = 256
@@ -145,7 +145,7 @@ def _leave_to_server(selector: selectors.BaseSelector) -> None:
 def _run(server: int, end: QuickEnd) -> NoReturn:
     """In a fork: go on as `python -m trainer.pipelines.child` does."""
     gc.enable()
-    heed_stops()
+    install_signal_handlers()
     end(run_stage(server))
 
 

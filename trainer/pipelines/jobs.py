@@ -55,11 +55,11 @@ def train(config: str | TrainingJob, *overrides: str) -> str:
 
 
 def _train(job: TrainingJob) -> str:
-    from trainer.training.consistency import require_alike
+    from trainer.training.consistency import require_consistent
     from trainer.training.runtime import leave_group, require_shared, start_runtime
 
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
-    require_alike(job, runtime)
+    require_consistent(job, runtime)
     require_shared(Store(job.store), runtime)
     run = run_pipeline(job, InRanks(runtime)).run
     leave_group()

@@ -2,7 +2,7 @@
 
 from trainer.kinds.table import kind_of_run
 from trainer.registry import report
-from trainer.registry.content import Account
+from trainer.registry.content import ReportContent
 from trainer.registry.facts import RunFacts
 from trainer.registry.report import Report
 from trainer.store.storage import Store
@@ -10,9 +10,9 @@ from trainer.store.storage import Store
 
 def make_report(store: Store, run_key: str) -> Report:
     """Write a finished run's report, or find it: `trainer.registry.report.make_report` for a run of any kind."""
-    return report.make_report(store, run_key, make_account)
+    return report.make_report(store, run_key, report_content)
 
 
-def make_account(facts: RunFacts) -> Account:
+def report_content(facts: RunFacts) -> ReportContent:
     """What is to be told of a run."""
-    return kind_of_run(facts.config).make_account(facts, facts.plan)
+    return kind_of_run(facts.config).report_content(facts, facts.plan)

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 Verdict = Literal["reused", "made", "continued", "depends", "refused", "left out"]
 
 
-class Foreseen(NamedTuple):
+class StepStatus(NamedTuple):
     """A stage, what becomes of it and why; `work` says how much there is to do, `created` when what is reused was
     made.
     """
@@ -75,21 +75,21 @@ def look(store: Store, key: str, kind: str, content: bool = True) -> tuple[Manif
     return manifest, []
 
 
-def status(step: Step, title: str) -> tuple[Foreseen, Manifest | None]:
+def status(step: Step, title: str) -> tuple[StepStatus, Manifest | None]:
     """Whether the artifact of a step is there and can be used again, with its manifest, or would be made, and why."""
     manifest, problems = look(step.store, step.key, step.kind, content=step.reads_all)
     if manifest is not None:
         try:
             step.accept(manifest)
         except PipelineError as error:
-            return Foreseen(title, "refused", step.key, (str(error),)), None
-        return Foreseen(
+            return StepStatus(title, "refused", step.key, (str(error),)), None
+        return StepStatus(
             title, "reused", step.key, tuple(step.explains.remarks(manifest)), created=manifest.created
         ), manifest
     parts = step.explains.parts()
     if not problems and parts.begun:
         problems = ["it was begun and not finished"]
-    return Foreseen(title, "made", step.key, tuple(problems or why(step)), parts.work), None
+    return StepStatus(title, "made", step.key, tuple(problems or why(step)), parts.work), None
 
 
 def why(step: Step) -> list[str]:

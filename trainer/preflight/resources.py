@@ -290,10 +290,10 @@ def _plan_ranks(job: TrainingJob) -> tuple[int, int]:
     """
     training = job.training
     if isinstance(job.engine, RayEngine):
-        from trainer.engines.consistency import nodes_alike
+        from trainer.engines.consistency import consistent_nodes
         from trainer.engines.ray_cluster import joined, plan_ranks
 
-        with joined(job.engine) as cluster, nodes_alike(cluster, Store(job.store)):
+        with joined(job.engine) as cluster, consistent_nodes(cluster, Store(job.store)):
             return plan_ranks(cluster, training.processes, training.device, training.precision)
     check_devices(training.precision, training.processes, training.device)
     ranks = int(os.environ.get("WORLD_SIZE", "0")) or planned_ranks(training.processes, training.device)

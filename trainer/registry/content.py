@@ -48,7 +48,7 @@ class Card(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Account:
+class ReportContent:
     """All that a report says of a run, but for what is told of every run in the same way.
 
     `results` and `data` stand in the model card too, `samples` only on the page. The first table of `results` and that

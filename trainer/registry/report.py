@@ -27,7 +27,7 @@ from trainer.common.errors import ArtifactError
 from trainer.records.basis import HarnessResult
 from trainer.records.fields import tell_changes
 from trainer.records.sealed import read_sealed, write_sealed
-from trainer.registry.content import Account, Block, Section, first_table
+from trainer.registry.content import Block, ReportContent, Section, first_table
 from trainer.registry.curves import draw_curves, with_planned_rates
 from trainer.registry.facts import RunFacts, read_facts
 from trainer.registry.lineage_record import describe_files, make_lineage
@@ -41,7 +41,7 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 
-def make_card(facts: RunFacts, account: Account) -> str:
+def make_card(facts: RunFacts, account: ReportContent) -> str:
     """The card as markdown with YAML front matter; the same text for the same run."""
     sections = [
         ("Use", [f"```python\n{account.card.use}\n```"]),
@@ -62,7 +62,7 @@ def make_card(facts: RunFacts, account: Account) -> str:
     return "\n\n".join(text) + "\n"
 
 
-def _what_it_is(facts: RunFacts, account: Account) -> str:
+def _what_it_is(facts: RunFacts, account: ReportContent) -> str:
     return (
         f"{markdown_text(account.card.summary)} with headrace {facts.final.headrace}. Its run has the fingerprint "
         f"`{facts.config['fingerprint']}`; `lineage.json` beside the run's report names every artifact behind it."
@@ -145,14 +145,14 @@ class Report(BaseModel):
     reused: bool = False
 
 
-def make_report(store: Store, run_key: str, make_account: Callable[[RunFacts], Account]) -> Report:
+def make_report(store: Store, run_key: str, report_content: Callable[[RunFacts], ReportContent]) -> Report:
     """Write a finished run's report, model card and lineage, or find them as they would be written.
 
-    `run_key` is the run's folder in the store: runs/NAME; `make_account` says what is to be told of it. Raises
+    `run_key` is the run's folder in the store: runs/NAME; `report_content` says what is to be told of it. Raises
     `RunError` if there is no finished run, `ArtifactError` if the data that it names is gone or its model is damaged.
     """
     facts = read_facts(store, run_key)
-    account = make_account(facts)
+    account = report_content(facts)
     name, places = _identify(facts)
     card_key = places[CARD]
     found = _intact_report(store, facts, name, places)
@@ -216,7 +216,7 @@ def publish_card(store: Store, facts: RunFacts, card: bytes) -> None:
     write_manifest(store, folder, facts.final.model_copy(update={"files": files}))
 
 
-def render_page(facts: RunFacts, account: Account) -> str:
+def render_page(facts: RunFacts, account: ReportContent) -> str:
     """The report as one HTML page; the same text for the same run."""
     curves = draw_curves(account.curves, with_planned_rates(facts.records), facts.steps)
     return open_template(PAGE).render(
@@ -244,7 +244,7 @@ def open_template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def make_markdown(facts: RunFacts, account: Account, path: str) -> str:
+def make_markdown(facts: RunFacts, account: ReportContent, path: str) -> str:
     """The report's gist for an orchestrator's page: verdict, key figures, scores and data."""
     tiles = Table(["Figure", "Value", ""], [[tile.label, tile.figure, tile.note] for tile in account.tiles], words=3)
     scores, data = first_table(account.results), first_table([account.data])

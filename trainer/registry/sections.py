@@ -14,7 +14,7 @@ from trainer.data.decisions import decisions_behind
 from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION
 from trainer.data.shards import KIND as SHARDS
 from trainer.records.basis import HarnessResult, HarnessScores
-from trainer.registry.content import Account, Block, Section
+from trainer.registry.content import Block, ReportContent, Section
 from trainer.registry.facts import RunFacts
 from trainer.registry.tables import Pairs, Table
 
@@ -172,7 +172,7 @@ METRICS = {
 """What the hub calls figures that have another name here."""
 
 
-def describe_metadata(facts: RunFacts, account: Account) -> tuple[dict[str, Any], list[str]]:
+def describe_metadata(facts: RunFacts, account: ReportContent) -> tuple[dict[str, Any], list[str]]:
     """The front matter, and why something that the hub shows is left out of it."""
     base = facts.config.get("base") or {}
     said = facts.job.get("card") or {}

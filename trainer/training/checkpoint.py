@@ -68,7 +68,7 @@ class Settings(BaseModel):
     computed: Computed | None = None
 
 
-def find_misfit(store: Store, key: str, manifest: Manifest, settings: Settings) -> str | None:
+def find_optimizer_mismatch(store: Store, key: str, manifest: Manifest, settings: Settings) -> str | None:
     """Why the moments in a checkpoint's optimizer cannot be those of its model, or None. Raises `ArtifactError` if
     damaged.
     """
@@ -246,7 +246,7 @@ def _find_impossible(store: Store, key: str, manifest: Manifest, total_steps: in
     place = f"{store.path(key)}/{name}"
     try:
         saved = Saved.model_validate(read_listed(store, f"{key}/{name}", manifest.digests().get(name)))
-        misfit = find_misfit(store, key, manifest, saved.settings)
+        misfit = find_optimizer_mismatch(store, key, manifest, saved.settings)
     except ValidationError as error:
         return f"{place} is damaged: {in_one_line(error)}"
     except (ArtifactError, ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ from trainer.training.identity import TrainingJob
 from trainer.training.runtime import Runtime
 
 
-def require_alike(job: TrainingJob, runtime: Runtime) -> None:
+def require_consistent(job: TrainingJob, runtime: Runtime) -> None:
     """Raise `ConfigError` unless every rank has the same job and the same versions. Called by every rank.
 
     That the store is the same is seen by what is in it (`require_shared`), whatever each machine calls it.

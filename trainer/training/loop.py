@@ -14,7 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from trainer.common.errors import Preempted
 from trainer.common.progress import Bar
-from trainer.common.stopping import StopRequested, finishing, stop_requested
+from trainer.common.stopping import StopRequested, defer_stop, stop_requested
 from trainer.config.training import OptimizationConfig
 from trainer.data.dataset import Batch
 from trainer.records.plans import Plan
@@ -219,7 +219,7 @@ def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) ->
             saved = state.step
         if not outcome.skipped:
             if state.step == first:
-                unsaved.enter_context(finishing())
+                unsaved.enter_context(defer_stop())
             try:
                 saved = state.step if end_step(session, outcome) else saved
             except StopRequested:  # the evaluation was broken off

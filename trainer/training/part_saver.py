@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from trainer.common.stopping import finishing
+from trainer.common.stopping import defer_stop
 from trainer.models import tensor_files as parts
 from trainer.models.opened import Tensors, write_part
 from trainer.models.tensor_files import part_name
@@ -63,7 +63,7 @@ class PartSaver(Saver):
 
     def _write_patiently(self, snapshot: Snapshot) -> Commit:
         started = time.monotonic()
-        with finishing():
+        with defer_stop():
             self._on_first(self._check)
             # Of the ranks only the first is heard below an error, and it does not know what another one waits for.
             level = logging.WARNING if self._runtime.rank == 0 else logging.ERROR

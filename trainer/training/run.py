@@ -9,9 +9,9 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ArtifactError, RunError
-from trainer.common.outages import patiently
+from trainer.common.outages import retry_transient
 from trainer.common.progress import Progress
-from trainer.common.stopping import heeding_stops
+from trainer.common.stopping import signal_handlers
 from trainer.data.dataset import batches_from
 from trainer.models.adapters import count_trained, is_adapted, merge, save_model
 from trainer.models.pretrained import find_model
@@ -139,7 +139,7 @@ def train(
         runtime.on_first(lambda: _tidy(job, kind, store, run, prepared, runtime.ranks))
         runtime.on_first(lambda: note_untrained(store, run, job, prepared))
         return finished
-    workload = patiently(lambda: kind.open(job, store, prepared, runtime.ranks))
+    workload = retry_transient(lambda: kind.open(job, store, prepared, runtime.ranks))
     if expected is not None and (differences := tell_changes(expected.fixed(), workload.plan.fixed())):
         raise RunError(f"the trainer's step plan is not the one it was given: {'; '.join(differences)}")
     with ExitStack() as stack:
@@ -187,7 +187,9 @@ def _train(
     checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key, run.fingerprint, plan.total_steps))
     runtime.on_first(lambda: _tell_published_again(store, run, checkpoint))
     folder = (
-        patiently(lambda: fetch_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND)) if checkpoint else None
+        retry_transient(lambda: fetch_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND))
+        if checkpoint
+        else None
     )
     if folder and (computed := read_computed(folder)):
         keep_threads(computed, runtime)
@@ -214,7 +216,7 @@ def _train(
     # A sharded model's optimizer has its state where the weights are, which need not be the device.
     prepared = accelerator.prepare_optimizer(optimizer, device_placement=False if is_sharded(model) else None)
     with ExitStack() as stack:
-        stack.enter_context(heeding_stops())
+        stack.enter_context(signal_handlers())
         runlog: RunLog | None = None
         saver: Saver | None = None
         if runtime.rank == 0:

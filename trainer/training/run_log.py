@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
 from trainer.common.errors import StorageError
-from trainer.common.outages import patiently
+from trainer.common.outages import retry_transient
 from trainer.records.sealed import seal_line
 from trainer.store.names import LOGS, METRICS, TENSORBOARD
 from trainer.store.storage import Store
@@ -55,7 +55,7 @@ class RunLog:
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one record, whole."""
         line = seal_line(self._key, self._written + 1, {"kind": kind, "step": step, **values})
-        patiently(lambda: self._append(line))
+        retry_transient(lambda: self._append(line))
         self._written += 1
         self._board.show(kind, step, values)
         if self._trackers is not None:
@@ -136,7 +136,7 @@ class RunLog:
         self._file.close()
         self._board.__exit__(kind, error, trace)
         if error is None:
-            patiently(self._send)
+            retry_transient(self._send)
         else:
             self._try_to_send()
 

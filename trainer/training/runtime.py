@@ -21,7 +21,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, DeviceError, FirstRankFailed, RankLost, StorageError
-from trainer.common.outages import AT_THE_START, exit_status, patiently
+from trainer.common.outages import AT_THE_START, exit_status, retry_transient
 from trainer.common.process import THREADS, cores_per_rank, threads_asked_for, usable_cores, versions
 from trainer.common.stopping import StopRequested, stop_requested
 from trainer.data.order import stable_key
@@ -68,12 +68,12 @@ class Runtime:
         stopped, the other ranks end too, with `FirstRankFailed` or `StopRequested`.
         """
         if self.ranks == 1:
-            return patiently(work, most=most)
+            return retry_transient(work, most=most)
         told: list[Any] = [None, None, 0]
         failure: BaseException | None = None
         if self.rank == 0:
             try:
-                told[0] = patiently(work, most=most)
+                told[0] = retry_transient(work, most=most)
             except StopRequested as stop:
                 failure, told[1] = stop, ""
             except Exception as error:
@@ -96,7 +96,7 @@ class Runtime:
         told: tuple[Any, str | None, int, bool] = (None, None, 0, True)
         failure: Exception | None = None
         try:
-            told = (patiently(work, tell), None, 0, True)
+            told = (retry_transient(work, tell), None, 0, True)
         except Exception as error:
             failure = error
             where = f"rank {self.rank} of {self.ranks} ({socket.gethostname()})"
@@ -295,7 +295,7 @@ def require_shared(store: Store, runtime: Runtime) -> None:
 
 def _sees(store: Store, key: str) -> bool:
     try:
-        return patiently(lambda: store.exists(key), most=AT_THE_START)
+        return retry_transient(lambda: store.exists(key), most=AT_THE_START)
     except StorageError as error:
         log.error("%s", error)
         return False

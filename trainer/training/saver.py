@@ -27,8 +27,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ArtifactError, StorageError
-from trainer.common.outages import passes, patiently
-from trainer.common.stopping import finishing
+from trainer.common.outages import passes, retry_transient
+from trainer.common.stopping import defer_stop
 from trainer.models.adapters import save_model, trained_tensors
 from trainer.models.opened import Stretch
 from trainer.models.outline import own_tensors
@@ -266,10 +266,10 @@ class Saver:
     def _write_patiently(self, snapshot: Snapshot) -> Commit:
         started = time.monotonic()
         step = snapshot.state.step
-        with finishing():
+        with defer_stop():
             tell = partial(log.warning, "step %d is not saved yet: %s", step)
-            patiently(lambda: self._commit(snapshot), tell)
-            patiently(self._mark, tell)
+            retry_transient(lambda: self._commit(snapshot), tell)
+            retry_transient(self._mark, tell)
         return Commit(step, time.monotonic() - started)
 
     def _commit(self, snapshot: Snapshot) -> None:

@@ -20,8 +20,8 @@ from tests.processes import free_port
 from tests.s3 import S3Server, fresh_clients
 from trainer.common import outages
 from trainer.common.errors import ConfigError, CorpusError, Preempted, StorageError
-from trainer.common.outages import exit_status, passes, patiently
-from trainer.common.stopping import check_stop, heeding_stops
+from trainer.common.outages import exit_status, passes, retry_transient
+from trainer.common.stopping import check_stop, signal_handlers
 from trainer.config.corpora import CorpusConfig
 from trainer.data.sources import find_sources
 from trainer.store.storage import Store
@@ -47,7 +47,7 @@ def test_what_passes_is_tried_again_after_growing_pauses(monkeypatch: pytest.Mon
     paused: list[float] = []
     monkeypatch.setattr(outages, "wait", paused.append)
     said: list[str] = []
-    assert patiently(failing(9, StorageError("away", passes=True)), said.append) == "done"
+    assert retry_transient(failing(9, StorageError("away", passes=True)), said.append) == "done"
     assert paused == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert said[0] == "away (tried again in 1.0 s, for 6 h 00 min at most)"
 
@@ -64,14 +64,14 @@ def test_what_passes_is_tried_again_after_growing_pauses(monkeypatch: pytest.Mon
 )
 def test_what_does_not_pass_is_raised_at_once(error: Exception) -> None:
     with pytest.raises(type(error)):
-        patiently(failing(1, error))
+        retry_transient(failing(1, error))
 
 
 def test_it_is_given_up_when_patience_ends(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(outages.PATIENCE, "0.5")
     begun = time.monotonic()
     with pytest.raises(StorageError) as failure:
-        patiently(failing(10**9, StorageError("away", passes=True)))
+        retry_transient(failing(10**9, StorageError("away", passes=True)))
     assert 0.5 <= time.monotonic() - begun < 5
     assert exit_status(failure.value) == 75
 
@@ -87,7 +87,7 @@ def test_each_outage_has_the_whole_patience(quick: None, monkeypatch: pytest.Mon
             raise StorageError("away", passes=True)
         return "done"
 
-    assert patiently(work) == "done"
+    assert retry_transient(work) == "done"
 
 
 def test_what_was_waited_for_within_is_not_waited_for_again(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_what_was_waited_for_within_is_not_waited_for_again(quick: None, monkeyp
     monkeypatch.setattr(outages, "ANOTHER", 0.2)
     begun = time.monotonic()
     with pytest.raises(StorageError):
-        patiently(lambda: patiently(failing(10**9, StorageError("away", passes=True))))
+        retry_transient(lambda: retry_transient(failing(10**9, StorageError("away", passes=True))))
     assert time.monotonic() - begun < 5
 
 
@@ -103,16 +103,16 @@ def test_what_was_waited_for_within_is_not_waited_for_again(quick: None, monkeyp
 def test_a_patience_that_is_no_time_is_refused(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(outages.PATIENCE, said)
     with pytest.raises(ConfigError, match=f"HEADRACE_PATIENCE is '{said}'; it must be a number of seconds"):
-        patiently(lambda: None)
+        retry_transient(lambda: None)
 
 
 @pytest.mark.parametrize("times", [1, 10**9])
 def test_who_waits_and_is_asked_to_stop_tries_once_more(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outages, "FIRST_PAUSE", 30.0)
     begun, done = time.monotonic(), []
-    with pytest.raises(Preempted if times == 1 else StorageError), heeding_stops():
+    with pytest.raises(Preempted if times == 1 else StorageError), signal_handlers():
         threading.Timer(0.5, os.kill, [os.getpid(), 15]).start()
-        done.append(patiently(failing(times, StorageError("away", passes=True))))
+        done.append(retry_transient(failing(times, StorageError("away", passes=True))))
         check_stop()
     assert done == ["done"] * (times == 1)
     assert time.monotonic() - begun < 5
@@ -130,7 +130,7 @@ def test_attempts_that_fail_after_long_work_are_not_repeated_for_ever(monkeypatc
         raise StorageError("full", passes=True)
 
     with pytest.raises(StorageError) as failure:
-        patiently(work)
+        retry_transient(work)
     assert attempts == outages.LONG_ATTEMPTS and failure.value.waited_for
 
 

@@ -14,7 +14,7 @@ from trainer.common.errors import EXIT_PREEMPTED
 WORK = """
 import sys
 from trainer.common.process import on_rank
-from trainer.common.stopping import check_stop, heed_stops, leave, wait
+from trainer.common.stopping import check_stop, install_signal_handlers, leave, wait
 
 def work():
     from trainer.data.shard_building import tell_parent

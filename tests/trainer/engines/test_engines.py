@@ -12,7 +12,7 @@ import pytest
 from tests.support import only_run, small_job, small_values
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
-from trainer.common.stopping import StopRequested, check_stop, heeding_requests, stop_requested, wait
+from trainer.common.stopping import StopRequested, check_stop, stop_requested, stopping_when, wait
 from trainer.config.engines import LocalEngine, RayEngine
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
@@ -103,7 +103,7 @@ def test_an_address_without_a_port_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_worker_stops_when_it_is_told_to() -> None:
     asked: list[float] = []
-    with heeding_requests(lambda: bool(asked)):
+    with stopping_when(lambda: bool(asked)):
         check_stop()
         asked.append(time.monotonic())
         wait(30.0)
@@ -115,7 +115,7 @@ def test_a_worker_stops_when_it_is_told_to() -> None:
 
 
 def test_a_worker_that_is_told_to_stop_before_it_begins_does_not_begin() -> None:
-    with heeding_requests(lambda: True), pytest.raises(StopRequested):
+    with stopping_when(lambda: True), pytest.raises(StopRequested):
         check_stop()
 
 

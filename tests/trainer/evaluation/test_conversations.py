@@ -26,7 +26,7 @@ from trainer.evaluation.cache import harness_measurement
 from trainer.evaluation.harness import measure_harness
 from trainer.kinds.chat.page import CHAT
 from trainer.kinds.chat.preflight import chat_preflight
-from trainer.pipelines.explain import foresee
+from trainer.pipelines.explain import explain_job
 from trainer.pipelines.reporting import make_report
 from trainer.registry.compared_runs import read_runs
 from trainer.registry.promotion import find_measured
@@ -85,12 +85,12 @@ def test_its_figures_stand_beside_those_of_the_answers(tuned: Finished) -> None:
 def test_directly_after_it_is_found_done_and_other_settings_are_measured_anew(
     tuned: Finished, chats: Path, model: Path, asked: HarnessConfig
 ) -> None:
-    stages = foresee(job_of(tuned, chats, model, asked))
+    stages = explain_job(job_of(tuned, chats, model, asked))
     assert [(stage.stage, stage.verdict) for stage in stages[-3:]] == [
         ("evaluation", "reused"), ("harness", "reused"), ("report", "reused"),
     ]  # fmt: skip
     plain = asked.model_copy(update={"chat_template": False})
-    assert [stage.verdict for stage in foresee(job_of(tuned, chats, model, plain))[-3:-1]] == ["reused", "made"]
+    assert [stage.verdict for stage in explain_job(job_of(tuned, chats, model, plain))[-3:-1]] == ["reused", "made"]
 
 
 def test_figures_are_compared_where_questions_are_asked_alike(

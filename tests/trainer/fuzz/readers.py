@@ -10,7 +10,7 @@ from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, GarbageJob
-from trainer.curation.showing import Decided
+from trainer.curation.showing import PieceMask
 from trainer.data.tokenization import STARTED, PreparedData
 from trainer.evaluation.cache import measurement
 from trainer.kinds.labelled.evaluate import evaluate_run
@@ -18,8 +18,8 @@ from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import train
 from trainer.pipelines.compare import compare
-from trainer.pipelines.explain import foresee
-from trainer.pipelines.reporting import make_account, make_report
+from trainer.pipelines.explain import explain_job
+from trainer.pipelines.reporting import make_report, report_content
 from trainer.registry.curves import draw_curves
 from trainer.registry.facts import read_facts
 from trainer.registry.garbage import collect
@@ -65,7 +65,7 @@ def gate(world: World) -> Any:
 
 def explain(world: World) -> Any:
     jobs = (world.pretraining(FINISHED), world.pretraining(STOPPED, learning_rate=LEARNING_RATE), world.tuning())
-    stages = [stage for job in jobs for stage in foresee(job)]
+    stages = [stage for job in jobs for stage in explain_job(job)]
     return [f"{stage.stage} {stage.verdict} {stage.key}: {'; '.join(stage.reasons)}" for stage in stages]
 
 
@@ -99,7 +99,7 @@ def decide_anew(world: World) -> Any:
 
 
 def show_decisions(world: World) -> Any:
-    decided = Decided(world.open, None)
+    decided = PieceMask(world.open, None)
     return decided.manifest.details["table"], [list(decided.examples(reason, None, 2)) for reason in decided.reasons]
 
 
@@ -196,7 +196,7 @@ def draw(world: World) -> Any:
     found = []
     for run in (FINISHED, TUNED):
         facts = read_facts(world.open, run)
-        account = make_account(facts)
+        account = report_content(facts)
         found.append(
             (account.verdict, account.tiles, draw_curves(account.curves[:1], facts.records, facts.steps).keys())
         )

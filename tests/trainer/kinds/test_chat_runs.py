@@ -33,7 +33,7 @@ from trainer.kinds.chat.workload import Chat
 from trainer.kinds.table import KINDS, kind_of, load_training_job
 from trainer.models.losses import WITH_MASKS, WITHOUT_MASKS
 from trainer.pipelines.any_kind import evaluate_any, train
-from trainer.pipelines.explain import foresee
+from trainer.pipelines.explain import explain_job
 from trainer.records.basis import ExamplesBasis, answers_basis, why_incomparable
 from trainer.records.evaluations import ChatEvaluation
 from trainer.records.kinds import CHAT, run_kind
@@ -115,11 +115,11 @@ def test_directly_after_a_run_everything_is_reused_and_another_test_file_has_it_
 ) -> None:
     job = chat_job(chats, tuned.store, model, training__epochs=1)
     assert run_kind(read_sealed(Store(job.store), f"{tuned.run}/config.json") or {}) is CHAT
-    assert [stage.verdict for stage in foresee(job)] == ["reused"] * 4
+    assert [stage.verdict for stage in explain_job(job)] == ["reused"] * 4
     other = written(tmp_path / "other.jsonl", records_of(chats, "test")[:3])
-    stages = foresee(chat_job(chats, tuned.store, model, training__epochs=1, data__test=[other]))
+    stages = explain_job(chat_job(chats, tuned.store, model, training__epochs=1, data__test=[other]))
     assert [stage.verdict for stage in stages] == ["made", "reused", "made", "depends"]
-    longer = foresee(chat_job(chats, tuned.store, model, training__epochs=2))
+    longer = explain_job(chat_job(chats, tuned.store, model, training__epochs=2))
     assert [stage.verdict for stage in longer] == ["reused", "made", "depends", "depends"]
 
 

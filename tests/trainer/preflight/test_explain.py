@@ -24,9 +24,9 @@ from trainer.data.tokenization import PreparedData
 from trainer.evaluation.cache import measurement
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.pipelines.any_kind import train
-from trainer.pipelines.explain import LookedAt, Looking, foresee
+from trainer.pipelines.explain import Looking, ReadOnlyStore, explain_job
 from trainer.pipelines.reporting import make_report
-from trainer.preflight.explain import Foreseen
+from trainer.preflight.explain import StepStatus
 from trainer.records.lease import Lease
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.names import FINAL
@@ -54,17 +54,17 @@ def run_stages(job: PipelineJob) -> dict[str, bool]:
     return dict(zip(STAGES, [each.reused for each in (tokenizer, *shards, run, evaluation, report)], strict=True))
 
 
-def look(job: PipelineJob) -> dict[str, Foreseen]:
+def look(job: PipelineJob) -> dict[str, StepStatus]:
     """What is foreseen, by stage, after making sure that the store is as it was."""
     folder = Path(job.store)
     before = stamps(folder), digests(folder)
-    found = {stage.stage: stage for stage in foresee(job)}
+    found = {stage.stage: stage for stage in explain_job(job)}
     assert (stamps(folder), digests(folder)) == before
     assert list(found) == STAGES
     return found
 
 
-def reasons(found: dict[str, Foreseen]) -> dict[str, tuple[str, ...]]:
+def reasons(found: dict[str, StepStatus]) -> dict[str, tuple[str, ...]]:
     return {name: stage.reasons for name, stage in found.items() if stage.verdict == "made"}
 
 
@@ -247,8 +247,8 @@ def test_a_missing_report_is_made_again(place: Place) -> None:
     assert not run_stages(small_job(*place))["report"]
 
 
-def look_at_encoded(job: FinetuneJob) -> Foreseen:
-    looking = Looking(LookedAt(job.store))
+def look_at_encoded(job: FinetuneJob) -> StepStatus:
+    looking = Looking(ReadOnlyStore(job.store))
     looking("encode", job)
     (found,) = looking.stages
     return found
@@ -276,8 +276,8 @@ def test_a_fine_tuned_model_is_measured_anew_with_another_metric(
     pairs: Path, pretrained: Path, tuned: Finished
 ) -> None:
     job = finetune_job(pairs, tuned.store, pretrained, **OFTEN)
-    assert [stage.verdict for stage in foresee(job)] == ["reused"] * 4
-    *_, run, evaluation, report = foresee(
+    assert [stage.verdict for stage in explain_job(job)] == ["reused"] * 4
+    *_, run, evaluation, report = explain_job(
         finetune_job(pairs, tuned.store, pretrained, **OFTEN, evaluation__metrics=["f1"])
     )
     assert run.verdict == "reused"
@@ -292,13 +292,15 @@ def test_a_metric_of_old_that_is_not_there_any_more_is_a_reason_to_measure_anew(
     config = read_sealed(store, f"{tuned.run}/config.json")
     config["job"]["evaluation"]["metrics"] = ["f1", gone]
     write_sealed(store, f"{tuned.run}/config.json", config)
-    *_, run, evaluation, _ = foresee(finetune_job(pairs, store.url, pretrained, **OFTEN, evaluation__metrics=["f1"]))
+    *_, run, evaluation, _ = explain_job(
+        finetune_job(pairs, store.url, pretrained, **OFTEN, evaluation__metrics=["f1"])
+    )
     assert (run.verdict, evaluation.verdict) == ("reused", "made")
     assert evaluation.reasons == (
         f"{tuned.run}/eval.json may have been made with a metric that is not there any more: {gone}",
     )
     with pytest.raises(ConfigError, match="is unknown"):
-        foresee(finetune_job(pairs, store.url, pretrained, **OFTEN, evaluation__metrics=[gone]))
+        explain_job(finetune_job(pairs, store.url, pretrained, **OFTEN, evaluation__metrics=[gone]))
 
 
 @pytest.mark.deep
@@ -307,10 +309,10 @@ def test_a_store_in_a_bucket_is_looked_at_in_the_same_way(raw: Path, s3: S3Serve
     prepare(job.preparation(), silent())
     store = Store(job.store)
     before = sorted(store.walk())
-    found = {stage.stage: stage for stage in foresee(job)}
+    found = {stage.stage: stage for stage in explain_job(job)}
     assert [found[name].verdict for name in STAGES] == ["reused", "reused", "reused", "made", "depends", "depends"]
     assert found["training"].reasons == ("there is none yet",)
-    changed = {stage.stage: stage for stage in foresee(small_job(raw, job.store, data__shards__num_shards=3))}
+    changed = {stage.stage: stage for stage in explain_job(small_job(raw, job.store, data__shards__num_shards=3))}
     assert changed["shards of docs"].reasons == ("data.shards.num_shards: 2 -> 3",)
     assert sorted(store.walk()) == before
 

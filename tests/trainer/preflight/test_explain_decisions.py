@@ -14,8 +14,8 @@ from tests.trainer.preparing import stamps, write_old
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.pipelines.explain import LookedAt, Looking
-from trainer.preflight.explain import Foreseen
+from trainer.pipelines.explain import Looking, ReadOnlyStore
+from trainer.preflight.explain import StepStatus
 
 TEXTS = [" ".join(prose(number, 300)) for number in range(12)]
 FUNCTION = "def is_long(text):\n    return len(text) > 3\n"
@@ -50,14 +50,14 @@ def job_of(folder: Path, least_bytes: int = 50, **changes: Any) -> PrepareJob:
     return curated_job(folder / "store", {"one": f"{folder}/raw/*.jsonl"}, curation, **changes)
 
 
-def look_at(name: str, job: PrepareJob, **made: Any) -> Foreseen:
-    looking = Looking(LookedAt(job.store))
+def look_at(name: str, job: PrepareJob, **made: Any) -> StepStatus:
+    looking = Looking(ReadOnlyStore(job.store))
     looking(name, job, **made)
     (found,) = looking.stages
     return found
 
 
-def look(job: PrepareJob) -> Foreseen:
+def look(job: PrepareJob) -> StepStatus:
     """What is foreseen, after making sure that the store is as it was."""
     store = Path(job.store)
     before = stamps(store), digests(store)

@@ -18,7 +18,7 @@ from tests.support import ROOT, final_bytes, small_values, steps_recorded, write
 from tests.trainer.conftest import LONG, Finished
 from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ArtifactError, Preempted, RunError, StorageError
-from trainer.common.stopping import heeding_stops
+from trainer.common.stopping import signal_handlers
 from trainer.records import lease as leases
 from trainer.records.lease import Lease, is_being_removed, is_held
 from trainer.records.sealed import read_sealed, write_sealed
@@ -135,7 +135,7 @@ def test_a_holder_on_another_machine_that_shows_life_is_not_waited_for(atomic_st
 def test_who_waits_for_a_lease_can_be_asked_to_stop(atomic_store: Store) -> None:
     show_life_elsewhere(atomic_store)
     stop = threading.Timer(1, os.kill, [os.getpid(), signal.SIGTERM])
-    with pytest.raises(Preempted), heeding_stops():
+    with pytest.raises(Preempted), signal_handlers():
         stop.start()
         with Lease(atomic_store, RUN):
             pass

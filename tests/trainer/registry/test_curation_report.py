@@ -6,7 +6,7 @@ from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import KEPT_OUT
 from trainer.common.formats import size
 from trainer.data.decisions import read_decisions
-from trainer.pipelines.reporting import make_account
+from trainer.pipelines.reporting import report_content
 from trainer.registry.facts import read_facts
 from trainer.registry.report import make_card
 from trainer.registry.tables import markdown_text
@@ -17,7 +17,7 @@ def test_what_stayed_and_went_is_a_table_by_corpus_and_reason(curated: Finished)
     store = Store(str(curated.store))
     (name,) = store.names("decisions")
     details = read_decisions(store, f"decisions/{name}").details
-    blocks = make_account(read_facts(store, curated.run)).data.blocks
+    blocks = report_content(read_facts(store, curated.run)).data.blocks
     (block,) = [block for block in blocks if block.table and "Reason" in block.table.columns]
     assert block.table is not None
     told = {(row[0], row[1]): (row[2], row[4]) for row in block.table.rows}
@@ -39,9 +39,9 @@ def test_page_and_card_state_what_the_text_is_clean_of(curated: Finished) -> Non
     card = Path(curated.store, curated.run, "final", "README.md").read_text(encoding="utf-8")
     assert stated in page and "length: bytes too low" in page
     assert markdown_text(stated) in card and "length: bytes too low" in card
-    assert card == make_card(facts, make_account(facts))
+    assert card == make_card(facts, report_content(facts))
 
 
 def test_of_a_run_on_all_text_nothing_is_told(finished: Finished) -> None:
     facts = read_facts(Store(str(finished.store)), finished.run)
-    assert facts.clean_of is None and len(make_account(facts).data.blocks) == 1
+    assert facts.clean_of is None and len(report_content(facts).data.blocks) == 1

@@ -18,7 +18,7 @@ from tests.support import curve, final_bytes, only_run, small_values, write_conf
 from tests.trainer.conftest import LONG, Finished
 from tests.trainer.store.test_store_refusals import small_disk
 from trainer.common.errors import StorageError
-from trainer.common.outages import PATIENCE, patiently
+from trainer.common.outages import PATIENCE, retry_transient
 from trainer.records.lease import Lease
 from trainer.store.private_folders import STAGING
 from trainer.store.storage import Store
@@ -157,7 +157,9 @@ def test_what_is_written_while_the_store_is_away_is_written_when_it_is_back(
     store.write_bytes("runs/x/config.json", b"{}")
     told: list[str] = []
     with moved(tmp_path / "store"):
-        writing = threading.Thread(target=lambda: patiently(lambda: store.write_bytes("runs/x/new", b"1"), told.append))
+        writing = threading.Thread(
+            target=lambda: retry_transient(lambda: store.write_bytes("runs/x/new", b"1"), told.append)
+        )
         writing.start()
         while not told:
             time.sleep(0.01)

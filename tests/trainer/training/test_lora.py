@@ -24,8 +24,8 @@ from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.kinds.table import identify_run, kind_of
 from trainer.models.pretrained import find_model
 from trainer.pipelines.reporting import make_report
-from trainer.preflight.explain import Foreseen
-from trainer.preflight.explain_stages import foresee_run
+from trainer.preflight.explain import StepStatus
+from trainer.preflight.explain_stages import explain_run
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest
 from trainer.store.names import CHECKPOINT_KIND
@@ -218,8 +218,8 @@ def test_the_other_form_is_published_without_training_again(
     store = Store(str(stocked))
     asked = lora_job(raw, stocked, base, {**LORA, "publish": "adapter"}, **changes)
 
-    def foreseen() -> Foreseen:
-        return foresee_run(store, asked, data, (), identify_run)
+    def foreseen() -> StepStatus:
+        return explain_run(store, asked, data, (), identify_run)
 
     assert (foreseen().verdict, foreseen().key) == ("continued", run)
     assert foreseen().reasons == ("continues from step 5 of 5", "model.lora.publish: merged -> adapter")

@@ -37,7 +37,7 @@ from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import load_tokenizer
 from trainer.pipelines.any_kind import train
-from trainer.pipelines.reporting import make_account
+from trainer.pipelines.reporting import report_content
 from trainer.registry.curves import with_planned_rates
 from trainer.registry.facts import read_facts
 from trainer.registry.report import render_page
@@ -133,7 +133,9 @@ def test_a_warm_up_between_two_records_is_in_the_report(raw: Path, stocked: Path
     rates = [(r["step"], r["learning_rate"]) for r in with_planned_rates(facts.records) if "learning_rate" in r]
     assert rates[:5] == [(step, pytest.approx(1e-3 * step / 4)) for step in range(5)]
     assert rates[-1] == (6, pytest.approx(0.0, abs=1e-12))
-    axes = [line for line in render_page(facts, make_account(facts)).split("<h3>") if line.startswith("Learning rate")]
+    axes = [
+        line for line in render_page(facts, report_content(facts)).split("<h3>") if line.startswith("Learning rate")
+    ]
     assert axes[0].count("<use") >= len(rates), "each point is marked"
 
 

@@ -11,7 +11,7 @@ from trainer.evaluation.of_runs import check_asked
 from trainer.kinds.chat.identity import identify
 from trainer.kinds.kind import Kind
 from trainer.kinds.tuning import Tuning
-from trainer.preflight.explain import Foreseen
+from trainer.preflight.explain import StepStatus
 from trainer.records import kinds
 from trainer.records.evaluations import ChatEvaluation
 from trainer.records.plans import ChatPlan
@@ -23,7 +23,7 @@ from trainer.store.storage import Store
 if TYPE_CHECKING:
     from trainer.kinds.chat.workload import Chat
     from trainer.registry.compared_runs import ComparedKind
-    from trainer.registry.content import Account
+    from trainer.registry.content import ReportContent
 
 
 def preflight(job: ChatJob, progress: Progress) -> FinetunePreflight:
@@ -53,10 +53,10 @@ def evaluate_alike(
     return evaluate_answers(job, run_key, progress, other, evaluation.encoded)
 
 
-def foresee_evaluation(store: Store, job: ChatJob, data: ArtifactRef, run_key: str) -> Foreseen:
-    from trainer.preflight.explain_stages import foresee_answers
+def explain_evaluation(store: Store, job: ChatJob, data: ArtifactRef, run_key: str) -> StepStatus:
+    from trainer.preflight.explain_stages import explain_answers
 
-    return foresee_answers(store, job, data, run_key)
+    return explain_answers(store, job, data, run_key)
 
 
 def harness(job: ChatJob, run_key: str) -> EvaluateJob | None:
@@ -77,7 +77,7 @@ def find(store: Store, job: ChatJob, run: str, other: str | None, encoded: str) 
     return find_answers(store, identify_answers(store, job, run, other, encoded))
 
 
-def make_account(facts: RunFacts, plan: ChatPlan) -> "Account":
+def report_content(facts: RunFacts, plan: ChatPlan) -> "ReportContent":
     from trainer.kinds.chat.page import describe_chat
 
     return describe_chat(facts, plan)
@@ -100,8 +100,8 @@ CHAT = Kind(
     evaluate=evaluate,
     harness=harness,
     evaluate_alike=evaluate_alike,
-    foresee_evaluation=foresee_evaluation,
-    make_account=make_account,
+    explain_evaluation=explain_evaluation,
+    report_content=report_content,
     compared=compared,
     tuning=Tuning("chat-preflight", "evaluate-answers", find),
 )

@@ -10,7 +10,7 @@ from trainer.records.basis import BITS_PER_BYTE, answers_basis, facts_of
 from trainer.records.plans import ChatPlan
 from trainer.registry.compare_data import DIGITS, compare_labelled
 from trainer.registry.compared_runs import ComparedKind, ComparedRun, Measured, measured_by_harness
-from trainer.registry.content import Account, Block, Card, Section, Tile
+from trainer.registry.content import Block, Card, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
 from trainer.registry.sections import describe_harness, in_order, index_entry, index_harness
@@ -44,11 +44,11 @@ output = model.generate(**inputs, max_new_tokens=100)
 print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))"""
 
 
-def describe_chat(facts: RunFacts, plan: ChatPlan) -> Account:
+def describe_chat(facts: RunFacts, plan: ChatPlan) -> ReportContent:
     """The account of a run on conversations."""
     (encoded,) = facts.made_from(ENCODED)
     details = {**encoded.manifest.details, "splits": in_order(encoded.manifest.details["splits"])}
-    return Account(
+    return ReportContent(
         verdict=_verdict(facts),
         evaluated=_describe_evaluation(facts),
         tiles=_tiles(facts, plan),

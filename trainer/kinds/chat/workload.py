@@ -65,8 +65,8 @@ class Chat(TuningWorkload):
         return objective
 
     def read_batch(self, number: int, rank: int) -> Batch:
-        windows, dealt = self.deal(number, rank)
-        micro_batches = [{**self._read(part), "weight": torch.tensor(weight)} for part, weight in dealt]
+        windows, assigned = self.deal(number, rank)
+        micro_batches = [{**self._read(part), "weight": torch.tensor(weight)} for part, weight in assigned]
         return Batch(micro_batches, int(self._targets[windows].sum()), int(self._lengths[windows].sum()))
 
     def _read(self, windows: np.ndarray[Any, Any]) -> dict[str, torch.Tensor]:

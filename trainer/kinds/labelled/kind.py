@@ -10,7 +10,7 @@ from trainer.evaluation.of_runs import check_asked
 from trainer.kinds.kind import Kind
 from trainer.kinds.labelled.identity import identify
 from trainer.kinds.tuning import Tuning
-from trainer.preflight.explain import Foreseen
+from trainer.preflight.explain import StepStatus
 from trainer.records import kinds
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.plans import FinetunePlan
@@ -22,7 +22,7 @@ from trainer.store.storage import Store
 if TYPE_CHECKING:
     from trainer.kinds.labelled.workload import Finetuning
     from trainer.registry.compared_runs import ComparedKind
-    from trainer.registry.content import Account
+    from trainer.registry.content import ReportContent
 
 
 def preflight(job: FinetuneJob, progress: Progress) -> FinetunePreflight:
@@ -52,10 +52,10 @@ def evaluate_alike(
     return evaluate_run(job, run_key, progress, other, evaluation.encoded)
 
 
-def foresee_evaluation(store: Store, job: FinetuneJob, data: ArtifactRef, run_key: str) -> Foreseen:
-    from trainer.preflight.explain_stages import foresee_scoring
+def explain_evaluation(store: Store, job: FinetuneJob, data: ArtifactRef, run_key: str) -> StepStatus:
+    from trainer.preflight.explain_stages import explain_scoring
 
-    return foresee_scoring(store, job, data, run_key)
+    return explain_scoring(store, job, data, run_key)
 
 
 def plan(job: FinetuneJob, data: ArtifactRef, ranks: int) -> tuple[FinetunePlan, str]:
@@ -73,7 +73,7 @@ def find(store: Store, job: FinetuneJob, run: str, other: str | None, encoded: s
     return find_scoring(store, identify_scoring(store, job, run, other, encoded))
 
 
-def make_account(facts: RunFacts, plan: FinetunePlan) -> "Account":
+def report_content(facts: RunFacts, plan: FinetunePlan) -> "ReportContent":
     from trainer.kinds.labelled.page import describe_finetuning
 
     return describe_finetuning(facts, plan)
@@ -95,8 +95,8 @@ FINETUNING = Kind(
     plan=plan,
     evaluate=evaluate,
     evaluate_alike=evaluate_alike,
-    foresee_evaluation=foresee_evaluation,
-    make_account=make_account,
+    explain_evaluation=explain_evaluation,
+    report_content=report_content,
     compared=compared,
     tuning=Tuning("finetune-preflight", "evaluate-run", find),
 )

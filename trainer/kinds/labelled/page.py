@@ -16,7 +16,7 @@ from trainer.records.evaluations import Classification, FinetuneEvaluation, labe
 from trainer.records.plans import FinetunePlan
 from trainer.registry.compare_data import DIGITS, compare_labelled
 from trainer.registry.compared_runs import ComparedKind, ComparedRun, Measured
-from trainer.registry.content import Account, Block, Section, Tile
+from trainer.registry.content import Block, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
 from trainer.registry.sections import describe_data, in_order, tell_measured
@@ -108,7 +108,7 @@ TOLD = 3
 """Figures that have a tile."""
 
 
-def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
+def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> ReportContent:
     """The account of a fine-tuning run."""
     (encoded,) = facts.made_from(ENCODED)
     details = {**encoded.manifest.details, "splits": in_order(encoded.manifest.details["splits"])}
@@ -116,7 +116,7 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
     figures = _figures(facts, evaluation)
     labels = _label_recorded(facts, evaluation, figures, details)
     unit = LOSS_UNITS[details["task"]]
-    return Account(
+    return ReportContent(
         verdict=_verdict(facts, labels, unit),
         evaluated=_describe_evaluation(evaluation, figures, details),
         tiles=_tiles(facts, plan, evaluation, figures, details),

@@ -101,9 +101,9 @@ class Finetuning(TuningWorkload):
         return LabelLoss(model, by_class, self._job.training.label_smoothing)
 
     def read_batch(self, number: int, rank: int) -> Batch:
-        examples, dealt = self.deal(number, rank)
+        examples, assigned = self.deal(number, rank)
         micro_batches = [
-            {**read_inputs(self._train, part), "weights": torch.full([len(part)], weight)} for part, weight in dealt
+            {**read_inputs(self._train, part), "weights": torch.full([len(part)], weight)} for part, weight in assigned
         ]
         return Batch(micro_batches, self._weigh(examples), int(self._train.lengths[examples].sum()))
 

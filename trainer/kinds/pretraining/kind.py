@@ -9,7 +9,7 @@ from trainer.data.tokenization import PreparedData
 from trainer.evaluation.cache import measurement, measurement_alike
 from trainer.kinds.kind import Kind
 from trainer.kinds.pretraining.steps import identify, prepare
-from trainer.preflight.explain import Foreseen
+from trainer.preflight.explain import StepStatus
 from trainer.records import kinds
 from trainer.records.evaluations import Evaluation
 from trainer.records.plans import StepPlan
@@ -20,7 +20,7 @@ from trainer.store.storage import Store
 if TYPE_CHECKING:
     from trainer.kinds.pretraining.workload import Pretraining
     from trainer.registry.compared_runs import ComparedKind
-    from trainer.registry.content import Account
+    from trainer.registry.content import ReportContent
 
 
 def preflight(job: PipelineJob, progress: Progress) -> Preflight:
@@ -63,13 +63,13 @@ def evaluate_alike(
     return evaluate_checkpoint(measurement_alike(measurement(job, run_key), other, evaluation), progress)
 
 
-def foresee_evaluation(store: Store, job: PipelineJob, data: PreparedData, run_key: str) -> Foreseen:
-    from trainer.preflight.explain_stages import foresee_scores
+def explain_evaluation(store: Store, job: PipelineJob, data: PreparedData, run_key: str) -> StepStatus:
+    from trainer.preflight.explain_stages import explain_scores
 
-    return foresee_scores(store, job, run_key)
+    return explain_scores(store, job, run_key)
 
 
-def make_account(facts: RunFacts, plan: StepPlan) -> "Account":
+def report_content(facts: RunFacts, plan: StepPlan) -> "ReportContent":
     from trainer.kinds.pretraining.page import describe_pretraining
 
     return describe_pretraining(facts, plan)
@@ -92,7 +92,7 @@ PRETRAINING = Kind(
     evaluate=evaluate,
     harness=harness,
     evaluate_alike=evaluate_alike,
-    foresee_evaluation=foresee_evaluation,
-    make_account=make_account,
+    explain_evaluation=explain_evaluation,
+    report_content=report_content,
     compared=compared,
 )

@@ -14,7 +14,7 @@ from trainer.records.basis import BITS_PER_BYTE, TextBasis, facts_of
 from trainer.records.plans import StepPlan
 from trainer.registry.compare_data import DIGITS, compare_corpora, compare_curation
 from trainer.registry.compared_runs import ComparedKind, ComparedRun, Measured, measured_by_harness
-from trainer.registry.content import Account, Block, Card, Section, Tile
+from trainer.registry.content import Block, Card, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
 from trainer.registry.sections import describe_curation, describe_harness, index_entry, index_harness
@@ -59,9 +59,9 @@ inputs = tokenizer("Once", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40)[0]))"""
 
 
-def describe_pretraining(facts: RunFacts, plan: StepPlan) -> Account:
+def describe_pretraining(facts: RunFacts, plan: StepPlan) -> ReportContent:
     """The account of a pretraining run."""
-    return Account(
+    return ReportContent(
         verdict=_verdict(facts),
         evaluated=_describe_evaluation(facts),
         tiles=_tiles(facts, plan),

@@ -14,7 +14,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from tests.trainer.data.chat.templates import LINEAR, OTHERS
 from trainer.common.errors import Preempted
-from trainer.common.stopping import heeding_stops
+from trainer.common.stopping import signal_handlers
 from trainer.data.chat.messages import Message
 from trainer.data.chat.renderer import Bounds, Renderer
 from trainer.data.chat.rendering import MARKERS, Refused, Template, Written
@@ -160,7 +160,7 @@ def test_what_a_template_is_asked_to_write_ends_with_the_command(renderers: Call
     """A stop does not wait until the template has come to its bound."""
     renderer = renderers(ENDLESS)
     asking = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
-    with pytest.raises(Preempted), heeding_stops():
+    with pytest.raises(Preempted), signal_handlers():
         asking.start()
         renderer.write(ASKED)
 

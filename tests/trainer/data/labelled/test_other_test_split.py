@@ -30,9 +30,9 @@ from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.table import identify_run
 from trainer.pipelines.any_kind import train
 from trainer.pipelines.compare import compare
-from trainer.pipelines.explain import foresee
+from trainer.pipelines.explain import explain_job
 from trainer.pipelines.reporting import make_report
-from trainer.preflight.explain import NONE_YET, Foreseen
+from trainer.preflight.explain import NONE_YET, StepStatus
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.lease import Lease
 from trainer.records.sealed import read_sealed
@@ -210,7 +210,7 @@ def told(place: Place) -> dict[str, bool]:
         "list": line.final is not None,
         "compare": "A, B: not evaluated" not in compare(place.open, ["pairs", "pairs"]),
         "report": "has not been evaluated" not in make_report(place.open, "runs/pairs").markdown,
-        "explain": foresee(place.job("none"))[2].reasons != (NONE_YET,),
+        "explain": explain_job(place.job("none"))[2].reasons != (NONE_YET,),
     }
 
 
@@ -239,7 +239,7 @@ def test_what_was_measured_counts_again_if_its_test_file_is_asked_for_again(
     place: Place, fresh: dict[str, Place]
 ) -> None:
     train(place.job("none"), silent())
-    assert verdicts(foresee(place.job("first")))[:3] == ["reused"] * 3
+    assert verdicts(explain_job(place.job("first")))[:3] == ["reused"] * 3
     run, evaluation = go(place.job("first"))
     assert run.reused and evaluation.reused
     assert measured(place) == measured(fresh["first"])
@@ -350,22 +350,22 @@ def test_a_file_of_predictions_without_its_split_is_removed(place: Place, fresh:
     assert measured(place) == measured(fresh["none"]) and not stale.exists()
 
 
-def verdicts(stages: list[Foreseen]) -> list[str]:
+def verdicts(stages: list[StepStatus]) -> list[str]:
     return [stage.verdict for stage in stages]
 
 
 def test_what_is_foreseen_happens(place: Place) -> None:
     job = place.job("second")
     before = named(place)
-    encoded, run, evaluation, report = foresee(job)
+    encoded, run, evaluation, report = explain_job(job)
     assert verdicts([encoded, run, evaluation, report]) == ["made", "reused", "made", "depends"]
     assert "second.jsonl" in encoded.reasons[0]
     assert (run.key, evaluation.key) == ("runs/pairs", f"runs/pairs/{EVALUATION}")
     assert evaluation.reasons == (f"another test split: {before} -> {encoded.key}",)
     go(job)
     assert named(place) == encoded.key
-    assert verdicts(foresee(job)) == ["reused"] * 4
-    assert verdicts(foresee(place.job("first"))) == ["reused", "reused", "made", "depends"]
+    assert verdicts(explain_job(job)) == ["reused"] * 4
+    assert verdicts(explain_job(place.job("first"))) == ["reused", "reused", "made", "depends"]
 
 
 def test_the_report_and_the_lineage_tell_of_the_new_file_and_the_old_set_may_go(place: Place) -> None:
