@@ -43,14 +43,14 @@ def go_on():
         check_stop()
         time.sleep(0.01)
 
-heed_stops({latest})
+install_signal_handlers({latest})
 sys.exit(leave(on_rank({work})))
 """
 
 
 def command(work: str, before: str = "", latest: float = 5.0) -> Ended:
     """What comes of a command that does `work`, a function's name, after some lines that define it."""
-    text = COMMAND.format(work=work, latest=latest).replace("\nheed_stops", f"\n{before}\nheed_stops", 1)
+    text = COMMAND.format(work=work, latest=latest).replace("\ninstall_signal_handlers", f"\n{before}\ninstall_signal_handlers", 1)
     ended = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=60)
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 

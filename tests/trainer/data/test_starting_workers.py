@@ -27,7 +27,7 @@ def work():
             wait(0.05)
             check_stop()
 
-heed_stops()
+install_signal_handlers()
 sys.exit(leave(on_rank(work)))
 """
 
