@@ -7,7 +7,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from tasks.showing import TaskLogger
-from trainer.common.outages import passes, retry_transient
+from trainer.common.outages import is_transient, retry_transient
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,7 +31,7 @@ def patient(most: float | None = None) -> Callable[[Callable[P, T]], Callable[P,
                     lambda: work(*arguments, **named), lambda said: TaskLogger().warning("%s", said), most
                 )
             except Exception as error:
-                if not passes(error):
+                if not is_transient(error):
                     raise
                 raise RetriesExhausted(f"{error} (what is finished is kept: running it again continues)") from error
 

@@ -99,11 +99,11 @@ def _result(name: str, status: int, outcome: dict[str, Any]) -> dict[str, Any]:
         value: dict[str, Any] = outcome["value"]
         return value
     message = outcome.get("message", "")
-    known = {name: outcome.get(name, False) for name in ("passes", "waited_for")}
+    known = {name: outcome.get(name, False) for name in ("transient", "waited_for")}
     kind = getattr(errors, outcome.get("kind", ""), None)
     if kind is not None and issubclass(kind, PipelineError) and kind is not RankLost:
         raise kind(message, **known)  # whatever the status: other ranks may have ended otherwise
-    if known["passes"] and kind is None:
+    if known["transient"] and kind is None:
         raise StorageError(f"stage {name}: {outcome['kind']}: {message}", **known)
     if status == EXIT_PREEMPTED or stop_requested():  # a signal may have come before the child could heed it
         raise Preempted(f"{name}: asked to stop; its state is saved, and running it again continues")

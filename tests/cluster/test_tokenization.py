@@ -15,7 +15,7 @@ from tests.processes import alive, stages, wait_until
 from tests.support import small_values
 from tests.trainer.preparing import leftovers
 from trainer.common.errors import DeviceError, RecordError
-from trainer.common.outages import passes
+from trainer.common.outages import is_transient
 from trainer.config.engines import RayEngine
 from trainer.engines import ray_tasks as ray_tasks_module
 from trainer.engines.executors import Advance
@@ -159,6 +159,6 @@ def lose_the_process(advance: Advance) -> None:
 def test_errors_of_a_node_are_what_they_would_be_here(nodes: Nodes, tmp_path: Path) -> None:
     with ray_tasks(RayEngine(**nodes.engine(max_failures=0)), Store(str(tmp_path))) as tasks:
         full, lost = tasks.submit(fill_the_disk).exception(60.0), tasks.submit(lose_the_process).exception(60.0)
-    assert isinstance(full, OSError) and full.errno == errno.ENOSPC and passes(full)
+    assert isinstance(full, OSError) and full.errno == errno.ENOSPC and is_transient(full)
     assert "fill_the_disk" in str(full.__cause__), "where on the cluster it was raised is told too"
-    assert isinstance(lost, DeviceError) and "was lost, and cannot be done again" in str(lost) and passes(lost)
+    assert isinstance(lost, DeviceError) and "was lost, and cannot be done again" in str(lost) and is_transient(lost)

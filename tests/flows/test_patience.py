@@ -44,13 +44,13 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_task_waits_for_what_passes(caplog: pytest.LogCaptureFixture) -> None:
-    FOUND.extend([StorageError("the disk is full", passes=True)] * 3)
+    FOUND.extend([StorageError("the disk is full", transient=True)] * 3)
     assert meeting("it") == "met it"
     assert sum("the disk is full (tried again in" in record.getMessage() for record in caplog.records) == 3
 
 
 def test_what_does_not_pass_in_time_is_a_crash_and_75() -> None:
-    FOUND.extend([StorageError("the store is away", passes=True)] * 10_000)
+    FOUND.extend([StorageError("the store is away", transient=True)] * 10_000)
     with pytest.raises(RetriesExhausted, match=r"the store is away \(what is finished is kept"):
         meeting("it", return_state=True)
     assert status_of(lambda: run(meeting, "it")) == EXIT_PREEMPTED

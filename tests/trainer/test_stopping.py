@@ -50,7 +50,9 @@ sys.exit(leave(on_rank({work})))
 
 def command(work: str, before: str = "", latest: float = 5.0) -> Ended:
     """What comes of a command that does `work`, a function's name, after some lines that define it."""
-    text = COMMAND.format(work=work, latest=latest).replace("\ninstall_signal_handlers", f"\n{before}\ninstall_signal_handlers", 1)
+    text = COMMAND.format(work=work, latest=latest).replace(
+        "\ninstall_signal_handlers", f"\n{before}\ninstall_signal_handlers", 1
+    )
     ended = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True, timeout=60)
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 

@@ -14,7 +14,7 @@
     └── RankLost           another rank has ended with an error, or is lost with its machine or network
         └── FirstRankFailed    it is rank 0, which tells its error itself
 
-Each message says what was found, what was expected, where, and what to do about it. `passes` is true of what ends by
+Each message says what was found, what was expected, where, and what to do about it. `transient` is true of what ends by
 itself, like a store that is away or a disk that is full: trying again later will help. `waited_for`: it has been tried
 for long enough.
 """
@@ -43,9 +43,9 @@ BRIEF = 600
 class PipelineError(Exception):
     """Something that the user can put right, or that passes by itself; shown as its message, without a traceback."""
 
-    def __init__(self, message: str, passes: bool = False, waited_for: bool = False) -> None:
+    def __init__(self, message: str, transient: bool = False, waited_for: bool = False) -> None:
         super().__init__(redacted(message))
-        self.passes, self.waited_for = passes, waited_for
+        self.transient, self.waited_for = transient, waited_for
 
 
 class ConfigError(PipelineError):
@@ -75,8 +75,8 @@ class ChangedFile(CorpusError):
     Remedy: start the command again, which looks at the file anew, once nothing writes to it any more.
     """
 
-    def __init__(self, message: str, path: str = "", passes: bool = False, waited_for: bool = False) -> None:
-        super().__init__(message, passes, waited_for)
+    def __init__(self, message: str, path: str = "", transient: bool = False, waited_for: bool = False) -> None:
+        super().__init__(message, transient, waited_for)
         self.path = path
 
 
@@ -131,7 +131,7 @@ class RankLost(PipelineError):
 
     def __init__(self, message: str, status: int = EXIT_PREEMPTED) -> None:
         """`status` is that of this rank too."""
-        super().__init__(message, passes=status == EXIT_PREEMPTED)
+        super().__init__(message, transient=status == EXIT_PREEMPTED)
         self.status = status
 
 

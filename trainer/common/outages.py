@@ -58,12 +58,12 @@ BROKEN_OFF = ("BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch")
 """Codes of S3 for a body that did not arrive as it was sent."""
 
 
-def passes(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether an error is of what ends by itself: as it says if it is one of ours, else by what it was raised from."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, PipelineError):
-            return seen.passes
+            return seen.transient
         if number_of(seen) in (*FULL, *AWAY) or _is_away(seen):
             return True
         seen = seen.__cause__
@@ -76,7 +76,7 @@ def exit_status(error: Exception) -> int:
     """
     if isinstance(error, RankLost):
         return error.status
-    if passes(error):
+    if is_transient(error):
         return EXIT_PREEMPTED
     return EXIT_BAD_INPUT if isinstance(error, PipelineError) else EXIT_CRASHED
 
@@ -152,7 +152,7 @@ def retry_transient(work: Callable[[], T], tell: Callable[[str], object] = log.w
             left = since + limit - now
             if left <= 0 or long >= LONG_ATTEMPTS:
                 error.waited_for = True  # type: ignore[attr-defined]
-            if waited_for(error) or stop_requested() or not passes(error):
+            if waited_for(error) or stop_requested() or not is_transient(error):
                 raise
             pause = min(pause, left)
             tell(f"{error} (tried again in {duration(pause)}, for {duration(left)} at most)")

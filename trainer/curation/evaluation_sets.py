@@ -237,7 +237,7 @@ def _read_job(found: EvaluationSet, job: OfJob) -> Iterator[tuple[int, int, Docu
         except ChangedFile:
             raise
         except CorpusError as error:
-            raise type(error)(f"data.curation.decontaminate.jobs: {job.path}: {error}", error.passes) from error
+            raise type(error)(f"data.curation.decontaminate.jobs: {job.path}: {error}", error.transient) from error
 
 
 def _read_split(

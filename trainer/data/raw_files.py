@@ -14,7 +14,7 @@ from fsspec.compression import compr
 from fsspec.core import get_compression
 
 from trainer.common.errors import CorpusError, PipelineError, reason_of
-from trainer.common.outages import passes
+from trainer.common.outages import is_transient
 from trainer.config.corpora import CorpusConfig
 from trainer.data.csv_files import csv_dialect
 from trainer.store.checked_files import digest_stream
@@ -109,7 +109,7 @@ def reading(path: str) -> Iterator[None]:
     except PipelineError:
         raise
     except Exception as error:
-        if isinstance(error, OSError | EOFError | zlib.error) or passes(error):
+        if isinstance(error, OSError | EOFError | zlib.error) or is_transient(error):
             raise unreadable(path, error) from error
         raise
 
@@ -117,7 +117,7 @@ def reading(path: str) -> Iterator[None]:
 def unreadable(path: str, error: Exception) -> CorpusError:
     """The error for a raw file that cannot be opened or is damaged."""
     message = f"{path} cannot be read: {reason_of(error)}; check that the file is there, whole, and yours to read"
-    return CorpusError(message, passes(error))
+    return CorpusError(message, is_transient(error))
 
 
 def csv_header(path: str, corpus: CorpusConfig) -> tuple[list[str], int]:

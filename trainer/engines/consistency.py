@@ -129,5 +129,5 @@ def look_everywhere(cluster: Cluster, likeness: Likeness) -> dict[str, dict[str,
             except RayError as error:
                 if any(each["NodeID"] == node["NodeID"] for each in cluster.nodes()):  # else it was lost meanwhile
                     told = f"{node_name(node)} of the cluster does not answer: {brief(error)}; see to it"
-                    raise DeviceError(told, passes=True) from error
+                    raise DeviceError(told, transient=True) from error
     return found

@@ -64,7 +64,7 @@ class Head:
                 raise DeviceError(
                     f"the head of the Ray cluster at {self._address} does not answer any more "
                     f"({error.strerror or error}); start the cluster again: the same command continues",
-                    passes=True,
+                    transient=True,
                 ) from error
         self._asked = time.monotonic()
 
@@ -167,7 +167,7 @@ def _address(engine: RayEngine) -> str:
     except OSError as error:
         raise DeviceError(
             f"no Ray cluster answers at {address} ({error.strerror or error}); start it, or correct engine.address",
-            passes=True,
+            transient=True,
         ) from error
     return address
 

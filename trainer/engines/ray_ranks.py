@@ -72,7 +72,7 @@ def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], in
             if any(statuses) or errors:
                 return statuses or [EXIT_CRASHED]
             raise DeviceError(
-                f"ranks were lost, and started again {engine.max_failures} times: {brief(failure)}", passes=True
+                f"ranks were lost, and started again {engine.max_failures} times: {brief(failure)}", transient=True
             ) from failure
         return statuses
 
@@ -157,7 +157,7 @@ def _news(cluster: Cluster) -> tuple[list[str], float]:
         found: tuple[list[str], float] = cluster.ray.get(cluster.desk.take.remote())
     except RayError as error:
         raise DeviceError(
-            f"the process of the cluster that ranks report to was lost: {brief(error)}", passes=True
+            f"the process of the cluster that ranks report to was lost: {brief(error)}", transient=True
         ) from error
     return found
 

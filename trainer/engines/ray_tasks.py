@@ -154,7 +154,7 @@ def _own_error(error: BaseException) -> Exception:
     if isinstance(cause, Exception):
         cause.__cause__ = error  # which tells where on the cluster it was raised
         return cause
-    return DeviceError(f"what runs on the cluster was lost, and cannot be done again: {error}", passes=True)
+    return DeviceError(f"what runs on the cluster was lost, and cannot be done again: {error}", transient=True)
 
 
 def _carry(

@@ -199,13 +199,13 @@ def telling(work: Callable[[], None], rank: int) -> int:
 
 
 def _tell_error(error: Exception, rank: int) -> None:
-    from trainer.common.outages import passes, waited_for
+    from trainer.common.outages import is_transient, waited_for
     from trainer.common.progress import emit
 
     told = {
         "kind": type(error).__name__,
         "message": str(error),
-        "passes": passes(error),
+        "transient": is_transient(error),
         "waited_for": waited_for(error),
     }
     if not isinstance(error, PipelineError):

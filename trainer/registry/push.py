@@ -123,14 +123,14 @@ def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, 
         status = error.response.status_code
         if status >= 500:
             raise StorageError(
-                f"{api.endpoint} has trouble of its own (status {status}); try again later", passes=True
+                f"{api.endpoint} has trouble of its own (status {status}); try again later", transient=True
             ) from error
         hint = "; log in with a token that may write there: `hf auth login`" if status in (401, 403) else ""
         raise ConfigError(f"{api.endpoint} refuses {repo!r} (status {status}): {brief(error)}{hint}") from error
     except (transport, OfflineModeIsEnabled, OSError, RuntimeError) as error:
         raise StorageError(
             f"{api.endpoint} cannot be reached ({brief(error)}); see to the network, HF_ENDPOINT and HF_HUB_OFFLINE",
-            passes=True,
+            transient=True,
         ) from error
     return str(made.commit_url), old
 

@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from trainer.common.addresses import check_address
 from trainer.common.errors import ConfigError, StorageError, WrongContent, brief, reason_of
-from trainer.common.outages import FULL, number_of, passes
+from trainer.common.outages import FULL, is_transient, number_of
 from trainer.store import roots
 from trainer.store.checked_files import forget_unused
 from trainer.store.local import LocalFiles, linked_folders
@@ -353,7 +353,7 @@ class Store:
                 raise self._full(key, number, needed=needed) from error
             reason = getattr(error, "strerror", None) or error
             hint = self._hint(error) if self.local is None else LOCAL_HINTS.get(number or 0, REACHABLE)
-            raise StorageError(f"cannot {operation} {self.path(key)}: {reason}; {hint}", passes(error)) from error
+            raise StorageError(f"cannot {operation} {self.path(key)}: {reason}; {hint}", is_transient(error)) from error
 
     def _require_not_away(self, key: str, error: Exception | None = None) -> None:
         """Raise `StorageError` if a local store, or the folder right in it that a link leads to, was there, and is not
@@ -364,7 +364,9 @@ class Store:
         folders = self.files.lasting(key)
         if away := roots.find_away(*folders):
             said = f"the store {self.url} is away: {away} was there before, and is not now"
-            raise StorageError(f"{said}; put it back, or mount its disk, and the work goes on", passes=True) from error
+            raise StorageError(
+                f"{said}; put it back, or mount its disk, and the work goes on", transient=True
+            ) from error
         roots.see(*folders)
 
     @contextmanager
@@ -411,7 +413,7 @@ class Store:
         return StorageError(
             f"cannot write {self.path(key)}: {os.strerror(number)}: {lack}; "
             "free some space there, then run it again: finished work is kept",
-            passes=True,
+            transient=True,
         )
 
 

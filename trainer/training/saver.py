@@ -27,7 +27,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ArtifactError, StorageError
-from trainer.common.outages import passes, retry_transient
+from trainer.common.outages import is_transient, retry_transient
 from trainer.common.stopping import defer_stop
 from trainer.models.adapters import save_model, trained_tensors
 from trainer.models.opened import Stretch
@@ -229,7 +229,7 @@ class Saver:
         try:
             commit = self.drain()
         except StorageError as error:
-            if error.passes:
+            if error.transient:
                 raise
             self._failures += 1
             if self._failures >= MAX_FAILED_SAVES:
@@ -367,5 +367,5 @@ def told(place: str) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         raise StorageError(
-            f"cannot write {place}: {error}; check that the store is reachable and whole", passes(error)
+            f"cannot write {place}: {error}; check that the store is reachable and whole", is_transient(error)
         ) from error

@@ -20,7 +20,7 @@ from tests.processes import free_port
 from tests.s3 import S3Server, fresh_clients
 from trainer.common import outages
 from trainer.common.errors import ConfigError, CorpusError, Preempted, StorageError
-from trainer.common.outages import exit_status, passes, retry_transient
+from trainer.common.outages import exit_status, is_transient, retry_transient
 from trainer.common.stopping import check_stop, signal_handlers
 from trainer.config.corpora import CorpusConfig
 from trainer.data.sources import find_sources
@@ -47,7 +47,7 @@ def test_what_passes_is_tried_again_after_growing_pauses(monkeypatch: pytest.Mon
     paused: list[float] = []
     monkeypatch.setattr(outages, "wait", paused.append)
     said: list[str] = []
-    assert retry_transient(failing(9, StorageError("away", passes=True)), said.append) == "done"
+    assert retry_transient(failing(9, StorageError("away", transient=True)), said.append) == "done"
     assert paused == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert said[0] == "away (tried again in 1.0 s, for 6 h 00 min at most)"
 
@@ -71,7 +71,7 @@ def test_it_is_given_up_when_patience_ends(quick: None, monkeypatch: pytest.Monk
     monkeypatch.setenv(outages.PATIENCE, "0.5")
     begun = time.monotonic()
     with pytest.raises(StorageError) as failure:
-        retry_transient(failing(10**9, StorageError("away", passes=True)))
+        retry_transient(failing(10**9, StorageError("away", transient=True)))
     assert 0.5 <= time.monotonic() - begun < 5
     assert exit_status(failure.value) == 75
 
@@ -84,7 +84,7 @@ def test_each_outage_has_the_whole_patience(quick: None, monkeypatch: pytest.Mon
     def work() -> str:
         if (length := next(lengths, None)) is not None:
             time.sleep(length)
-            raise StorageError("away", passes=True)
+            raise StorageError("away", transient=True)
         return "done"
 
     assert retry_transient(work) == "done"
@@ -95,7 +95,7 @@ def test_what_was_waited_for_within_is_not_waited_for_again(quick: None, monkeyp
     monkeypatch.setattr(outages, "ANOTHER", 0.2)
     begun = time.monotonic()
     with pytest.raises(StorageError):
-        retry_transient(lambda: retry_transient(failing(10**9, StorageError("away", passes=True))))
+        retry_transient(lambda: retry_transient(failing(10**9, StorageError("away", transient=True))))
     assert time.monotonic() - begun < 5
 
 
@@ -112,7 +112,7 @@ def test_who_waits_and_is_asked_to_stop_tries_once_more(times: int, monkeypatch:
     begun, done = time.monotonic(), []
     with pytest.raises(Preempted if times == 1 else StorageError), signal_handlers():
         threading.Timer(0.5, os.kill, [os.getpid(), 15]).start()
-        done.append(retry_transient(failing(times, StorageError("away", passes=True))))
+        done.append(retry_transient(failing(times, StorageError("away", transient=True))))
         check_stop()
     assert done == ["done"] * (times == 1)
     assert time.monotonic() - begun < 5
@@ -127,7 +127,7 @@ def test_attempts_that_fail_after_long_work_are_not_repeated_for_ever(monkeypatc
         nonlocal attempts
         attempts += 1
         time.sleep(0.05)
-        raise StorageError("full", passes=True)
+        raise StorageError("full", transient=True)
 
     with pytest.raises(StorageError) as failure:
         retry_transient(work)
@@ -160,23 +160,23 @@ def http(status: int) -> aiohttp.ClientResponseError:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )  # fmt: skip
 def test_what_libraries_say_is_told_apart(error: Exception, passing: bool) -> None:
-    assert passes(error) is passing
+    assert is_transient(error) is passing
 
 
 def test_one_of_our_errors_says_itself_whether_it_passes() -> None:
     try:
         raise StorageError("no such bucket, it seems") from ConnectionResetError()
     except StorageError as error:
-        assert not passes(error)
+        assert not is_transient(error)
 
 
 def test_what_passes_is_told_from_what_it_was_raised_from_and_crosses_processes() -> None:
     try:
         raise RuntimeError("a library's") from OSError(errno.ECONNRESET, "reset")
     except RuntimeError as error:
-        assert passes(error)
-    assert passes(pickle.loads(pickle.dumps(StorageError("away", passes=True))))
-    assert not passes(pickle.loads(pickle.dumps(StorageError("wrong"))))
+        assert is_transient(error)
+    assert is_transient(pickle.loads(pickle.dumps(StorageError("away", transient=True))))
+    assert not is_transient(pickle.loads(pickle.dumps(StorageError("wrong"))))
 
 
 @pytest.fixture
@@ -196,12 +196,12 @@ def test_a_full_disk_passes_and_a_folder_that_may_not_be_written_does_not(small_
     store.write_bytes("runs/a", b"a" * 900_000)
     with pytest.raises(StorageError, match="No space left") as full:
         store.write_bytes("runs/b", b"b" * 900_000)
-    assert full.value.passes
+    assert full.value.transient
     assert [key.name for key in (small_disk / "store/runs").iterdir()] == ["a"]
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError) as wrong:
         Store(str(tmp_path / "file")).write_bytes("runs/a", b"a")
-    assert not wrong.value.passes
+    assert not wrong.value.transient
 
 
 @pytest.mark.deep
@@ -212,15 +212,15 @@ def test_an_s3_server_that_cannot_be_reached_passes_and_one_that_refuses_does_no
     store.write_bytes("runs/a", b"a")
     with pytest.raises(StorageError) as missing:
         Store("s3://no-such-bucket/store").write_bytes("runs/a", b"a")
-    assert not missing.value.passes
+    assert not missing.value.transient
     with monkeypatch.context() as patch, pytest.raises(StorageError) as refused, fresh_clients():
         patch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
         Store(store.url).read_bytes("runs/a")
-    assert not refused.value.passes
+    assert not refused.value.transient
     with monkeypatch.context() as patch, pytest.raises(StorageError) as away, fresh_clients():
         patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
         Store(store.url).read_bytes("runs/a")
-    assert away.value.passes
+    assert away.value.transient
 
 
 @pytest.mark.deep
@@ -229,4 +229,4 @@ def test_raw_files_on_a_server_that_is_away_are_no_bad_input(monkeypatch: pytest
     corpus = CorpusConfig(name="far", paths=["s3://bucket/*.txt"], format="text")
     with pytest.raises(CorpusError, match="cannot be read") as failure, fresh_clients():
         find_sources(corpus)
-    assert failure.value.passes
+    assert failure.value.transient

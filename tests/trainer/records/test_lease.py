@@ -145,7 +145,7 @@ def test_the_error_that_ends_a_block_counts_for_more_than_a_lease_that_cannot_be
     empty_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*arguments: Any) -> None:
-        raise StorageError("the store is away", passes=True)
+        raise StorageError("the store is away", transient=True)
 
     with pytest.raises(RunError, match="the first"), Lease(empty_store, RUN):
         monkeypatch.setattr(Store, "delete", away)

@@ -130,7 +130,7 @@ def test_what_was_removed_before_an_error_is_told(
 
     def fail_at_the_last(store: Store, key: str) -> None:
         if key == UNCOMMITTED[-1]:
-            raise StorageError("the store is away", passes=True)
+            raise StorageError("the store is away", transient=True)
         delete(store, key)
 
     monkeypatch.setattr("trainer.registry.tell_store.Store", lambda url: littered)
@@ -147,7 +147,7 @@ def test_gc_tells_the_first_error_where_the_store_is_away_after_it(
 ) -> None:
     def go_away(*_: object) -> None:
         monkeypatch.setattr(tell_store, "pinned", go_away)
-        raise StorageError("the store is away", passes=True)
+        raise StorageError("the store is away", transient=True)
 
     monkeypatch.setattr(tell_store, "collect", lambda job: (go_away() for _ in range(1)))
     assert headrace("gc", str(tmp_path), "--json") == 75

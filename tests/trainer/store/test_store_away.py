@@ -75,7 +75,7 @@ def test_a_store_that_was_moved_away_is_away_and_not_made_again(tmp_path: Path, 
             pytest.raises(StorageError, match=r"store .* is away: .* was there before") as error,
         ):
             USES[use](each)
-        assert error.value.passes
+        assert error.value.transient
     assert store.read_bytes("runs/x/config.json") == b"{}"
 
 
@@ -87,7 +87,7 @@ def test_a_disk_that_is_not_mounted_any_more_is_away(tmp_path: Path, use: str) -
         store.write_bytes("runs/x/config.json", b"{}")
         with unmounted(disk), pytest.raises(StorageError, match=r"is away") as error:
             USES[use](store)
-        assert error.value.passes
+        assert error.value.transient
         assert store.read_bytes("runs/x/config.json") == b"{}"
 
 
@@ -100,7 +100,7 @@ def test_a_folder_on_another_disk_is_away_where_its_link_leads_nowhere(tmp_path:
     store.write_bytes("runs/x/config.json", b"{}")
     with moved(tmp_path / "other"), pytest.raises(StorageError, match=r"is away: .*runs was there") as error:
         USES[use](store)
-    assert error.value.passes
+    assert error.value.transient
     assert store.read_bytes("runs/x/config.json") == b"{}"
 
 
@@ -116,7 +116,7 @@ def test_a_folder_on_another_disk_is_away_where_its_mount_point_is_empty(tmp_pat
     uses = {**USES, "staging": lambda store: store.staging(key="runs/x").__enter__()}
     with pytest.raises(StorageError, match=r"is away: .*runs/.staging was there") as error:
         uses[use](store)
-    assert error.value.passes and not any((tmp_path / "disk").iterdir())
+    assert error.value.transient and not any((tmp_path / "disk").iterdir())
     (tmp_path / "disk").rmdir()
     (tmp_path / "elsewhere").rename(tmp_path / "disk")
     assert store.read_bytes("runs/x/config.json") == b"{}"

@@ -7,7 +7,7 @@ from trainer.training.runtime import start_runtime
 HOW: dict[str, Exception] = {
     "by a mistake in a program": ZeroDivisionError("nothing"),
     "by bad input": ConfigError("a setting"),
-    "by what passes": StorageError("a server", passes=True, waited_for=True),
+    "by what passes": StorageError("a server", transient=True, waited_for=True),
 }
 
 

@@ -114,7 +114,7 @@ def test_a_save_that_meets_what_does_not_pass_in_time_ends_training_with_that(
     keeper.submit(1)
     with pytest.raises(StorageError, match="No space left on device") as failure:
         keeper.submit(2)
-    assert failure.value.passes
+    assert failure.value.transient
     assert exit_status(failure.value) == 75
     assert kept(empty_store) == []
 

@@ -131,7 +131,7 @@ def test_what_is_committed_is_not_written_again_when_what_comes_after_fails(
     def point_on_second(store: Store, key: str, *rest: Any) -> None:
         written.append(key)
         if written.count(key) == 1:
-            raise StorageError("the pointer is refused", passes=True)
+            raise StorageError("the pointer is refused", transient=True)
         point(store, key, *rest)
 
     def refuse(store: Store, key: str, first: str | None = None) -> None:
@@ -184,7 +184,7 @@ def test_a_run_that_another_process_has_taken_over_is_not_pointed_into(
     def away_once(store: Store, key: str, *rest: Any) -> None:
         if not lost:
             lost.append(True)  # meanwhile another process takes the run
-            raise StorageError("the store is away", passes=True)
+            raise StorageError("the store is away", transient=True)
         point(store, key, *rest)
 
     monkeypatch.setattr(saver, "write_pointer", away_once)
