@@ -6,7 +6,7 @@ import pytest
 
 from tests.cluster.nodes import Nodes
 from trainer.config.engines import RayEngine
-from trainer.engines import executors as groups
+from trainer.engines import executors
 from trainer.engines.executors import enter_group, group_name, is_gone
 from trainer.engines.ray_cluster import Cluster, joined
 
@@ -14,7 +14,7 @@ from trainer.engines.ray_cluster import Cluster, joined
 @pytest.fixture
 def stage(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """A stage that runs, of whose group this process is."""
-    monkeypatch.setattr(groups, "_own", None)
+    monkeypatch.setattr(executors, "_own", None)
     with joined(RayEngine(**nodes.engine())) as cluster:
         enter_group(group_name(cluster.group.partition("/")[0], "a worker"))
         yield cluster

@@ -20,18 +20,18 @@ from trainer.config.curation import (
     Rule,
     ScoreRule,
 )
-from trainer.curation import text_measures as measures
+from trainer.curation import text_measures
 from trainer.curation.measures import Measure
 
 MEASURES: dict[type[Rule], Callable[[Any], Measure]] = {
-    QualityRule: lambda rule: measures.Quality(),
-    RepetitionRule: lambda rule: measures.Repetition(),
-    C4Rule: lambda rule: measures.C4(),
-    LengthRule: lambda rule: measures.Size(),
-    LanguageRule: lambda rule: measures.Language.of(rule.languages),
-    PatternRule: lambda rule: measures.Pattern(rule.pattern),
-    ScoreRule: lambda rule: measures.Score(rule.column),
-    FunctionRule: lambda rule: measures.Function(rule.function),
+    QualityRule: lambda rule: text_measures.Quality(),
+    RepetitionRule: lambda rule: text_measures.Repetition(),
+    C4Rule: lambda rule: text_measures.C4(),
+    LengthRule: lambda rule: text_measures.Size(),
+    LanguageRule: lambda rule: text_measures.Language.of(rule.languages),
+    PatternRule: lambda rule: text_measures.Pattern(rule.pattern),
+    ScoreRule: lambda rule: text_measures.Score(rule.column),
+    FunctionRule: lambda rule: text_measures.Function(rule.function),
 }
 
 
@@ -61,7 +61,7 @@ class Test(NamedTuple):
 
     def tell(self, value: Any) -> str:
         """Why a document of this value goes, in words."""
-        if isinstance(self.measure, measures.Score) and np.isnan(value):
+        if isinstance(self.measure, text_measures.Score) and np.isnan(value):
             return f"it has no column {self.measure.column!r}, or no number in it; documents without one are dropped"
         return f"{self.bound.field} {self.show(value)}, {self.describe()} stays"
 
@@ -109,4 +109,4 @@ def of_corpus(tests: Sequence[Test], corpus: str) -> list[Test]:
 
 def columns_of(tests: Iterable[Test]) -> list[str]:
     """The columns of the data that are read beside the text."""
-    return sorted({test.measure.column for test in tests if isinstance(test.measure, measures.Score)})
+    return sorted({test.measure.column for test in tests if isinstance(test.measure, text_measures.Score)})

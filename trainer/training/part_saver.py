@@ -24,7 +24,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from trainer.common.stopping import defer_stop
-from trainer.models import tensor_files as parts
+from trainer.models import tensor_files
 from trainer.models.opened import Tensors, write_part
 from trainer.models.tensor_files import part_name
 from trainer.models.weights import INDEX, WEIGHTS, weight_files
@@ -86,7 +86,7 @@ class PartSaver(Saver):
         place, rank, ranks = self._place(snapshot), self._runtime.rank, self._runtime.ranks
         records = []
         with told(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
-            for stem, tensors in ((parts.MODEL, snapshot.weights), (parts.OPTIMIZER, snapshot.optimizer)):
+            for stem, tensors in ((tensor_files.MODEL, snapshot.weights), (tensor_files.OPTIMIZER, snapshot.optimizer)):
                 path = folder / stem
                 write_part(path, tensors, {name: rows for name, rows in snapshot.stretches.items() if name in tensors})
                 record = digest_file(path)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
 from trainer.common.errors import ArtifactError, in_one_line
-from trainer.models import tensor_files as parts
+from trainer.models import tensor_files
 from trainer.models.opened import Tensors
 from trainer.models.tensor_files import find_parts
 from trainer.training.checkpoint import OPTIMIZER, STATE, Group, Saved, TrainState, read_state
@@ -63,7 +63,7 @@ def _restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler
 
 def optimizer_files(folder: Path) -> list[Path]:
     """The files that hold a checkpoint's optimizer: one, or the parts of its ranks."""
-    return find_parts(folder, parts.OPTIMIZER) or [folder / OPTIMIZER]
+    return find_parts(folder, tensor_files.OPTIMIZER) or [folder / OPTIMIZER]
 
 
 def _load_rows(moments: Tensors, objective: nn.Module, optimizer: torch.optim.Optimizer) -> None:

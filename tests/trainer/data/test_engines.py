@@ -19,8 +19,7 @@ from tests.trainer.small_tokenizers import (
     unigram,
     word_piece,
 )
-from trainer.data import encoders as engine_choice
-from trainer.data import encoders as engines
+from trainer.data import encoders
 from trainer.data.encoders import (
     ENGINES,
     Encode,
@@ -93,7 +92,7 @@ def test_a_batch_is_as_good_as_one_text_at_a_time(name: str) -> None:
 
 
 def test_the_fast_engine_gives_the_same_ids_after_it_was_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "CACHE_BYTES", 100)
+    monkeypatch.setattr(encoders, "CACHE_BYTES", 100)
     info = info_of(byte_level_bpe())
     encode = gigatoken_engine(info)
     reference = tokenizers_engine(info)
@@ -152,10 +151,10 @@ def test_what_was_compared_is_not_compared_again_unless_something_of_it_changes(
         return settle_engine(empty_store, corpus, "gigatoken", info_of(tokenizer), encoded(TEXTS[:ends]))
 
     other.add_tokens(["<tool>"])
-    monkeypatch.setattr(engine_choice, "choose_engine", choose)
+    monkeypatch.setattr(encoders, "choose_engine", choose)
     assert [settle(), settle(), settle("docs"), settle(), settle(ends=59), settle(tokenizer=other)] == ["gigatoken"] * 6
     assert asked == [60, 60, 59, 60]
-    monkeypatch.setattr(engine_choice, "version", lambda name: "99")
+    monkeypatch.setattr(encoders, "version", lambda name: "99")
     settle(tokenizer=other)
     Path(empty_store.path("cache/engine-code.json")).write_text("{}")
     with caplog.at_level(logging.WARNING):

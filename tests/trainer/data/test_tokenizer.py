@@ -19,7 +19,7 @@ from trainer.common.errors import TokenizerError
 from trainer.common.progress import Progress, silent
 from trainer.config.corpora import DataConfig
 from trainer.config.jobs import PrepareJob
-from trainer.data import tokenizer_training as tokenizer_making
+from trainer.data import tokenizer_training
 from trainer.data.tokenizer_training import preview_tokenizer
 from trainer.models.taken_tokenizer import END_OF_TEXT, TOKENIZER_CONFIG
 from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, tokenizer_files
@@ -80,7 +80,7 @@ def test_a_long_line_is_given_to_the_trainer_in_short_blocks_that_train_the_same
     (text / "a.txt").write_text(line, encoding="utf-8")
     made = []
     for name, longest in (("whole", 2**30), ("short", 499)):
-        monkeypatch.setattr(tokenizer_making, "LONGEST_BLOCK", longest)
+        monkeypatch.setattr(tokenizer_training, "LONGEST_BLOCK", longest)
         store = Store(str(tmp_path / name))
         made.append(files_of(store, make(store, data_of(text, TRAINED))))
     assert len(line.encode()) > 10 * 499 and made[0] == made[1]
@@ -88,9 +88,9 @@ def test_a_long_line_is_given_to_the_trainer_in_short_blocks_that_train_the_same
 
 def test_a_text_without_spaces_is_cut_between_characters() -> None:
     text = "aß日𝄞" * 9000
-    blocks = list(tokenizer_making._short_blocks(text.encode()))
+    blocks = list(tokenizer_training._short_blocks(text.encode()))
     assert "".join(blocks) == text and len(blocks) == 2
-    assert max(len(block.encode()) for block in blocks) <= tokenizer_making.LONGEST_BLOCK
+    assert max(len(block.encode()) for block in blocks) <= tokenizer_training.LONGEST_BLOCK
 
 
 def test_a_trained_tokenizer_has_its_size_its_end_token_and_every_byte(text: Path, empty_store: Store) -> None:

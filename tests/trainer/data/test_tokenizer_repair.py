@@ -16,7 +16,7 @@ from tests.trainer.made import prepare, prepare_tokenizer
 from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.data import tokenizer_training as tokenizer_making
+from trainer.data import tokenizer_training
 from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.steps import find_prepared
 from trainer.models.tokenizer import load_tokenizer
@@ -199,14 +199,14 @@ def test_a_tokenizer_that_was_taken_is_taken_again_from_the_same_file(
 def test_only_the_tokenizer_itself_is_to_be_the_same(stocked: Path, raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands beside it may be written otherwise by another version of a library."""
     before = damage(stocked, "all of it")
-    write = tokenizer_making._save
+    write = tokenizer_training._save
 
     def otherwise(tokenizer: Tokenizer, eos: str, mask: str | None, folder: Path) -> None:
         write(tokenizer, eos, mask, folder)
         settings = json.loads((folder / "tokenizer_config.json").read_text())
         (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "another": 1}))
 
-    monkeypatch.setattr(tokenizer_making, "_save", otherwise)
+    monkeypatch.setattr(tokenizer_training, "_save", otherwise)
     prepared_tokenizer(raw, stocked)
     assert content(tokenizer_of(stocked))["tokenizer.json"] == before["tokenizer.json"]
     assert all(ref.reused for ref in prepare(small_job(raw, stocked).preparation(), silent()).shards)

@@ -17,7 +17,7 @@ from trainer.config.engines import LocalEngine, RayEngine
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
 from trainer.data.tokenization import PreparedData
-from trainer.engines import executors as groups
+from trainer.engines import executors
 from trainer.engines.ray_cluster import joined
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.kinds.table import identify_run
@@ -131,9 +131,9 @@ def elsewhere(store: Store, group: str | None) -> None:
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> str:
     """This process is a worker of a group."""
-    monkeypatch.setattr(groups, "_own", None)
-    name = groups.group_name("cluster", "stage")
-    groups.enter_group(name)
+    monkeypatch.setattr(executors, "_own", None)
+    name = executors.group_name("cluster", "stage")
+    executors.enter_group(name)
     return name
 
 
@@ -153,6 +153,6 @@ def test_the_lease_of_a_lost_rank_is_taken_over_at_once_when_its_group_begins_ag
 
 
 def test_the_lease_of_another_clusters_worker_is_waited_for(empty_store: Store, worker: str) -> None:
-    assert groups.is_gone(worker)
-    assert not groups.is_gone(groups.group_name("another", "stage"))
-    assert not groups.is_gone(None)
+    assert executors.is_gone(worker)
+    assert not executors.is_gone(executors.group_name("another", "stage"))
+    assert not executors.is_gone(None)

@@ -21,7 +21,7 @@ from trainer.kinds.pretraining.measure import evaluate
 from trainer.models.causal import load_model
 from trainer.records.evaluations import Evaluation
 from trainer.records.sealed import require_sealed
-from trainer.store import checked_files as verified
+from trainer.store import checked_files
 from trainer.store.manifest import make_manifest, write_manifest
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
@@ -199,8 +199,8 @@ def test_of_held_out_shards_blocks_are_compared_and_no_file_is_read_whole(
     measured: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    digest = verified.digest_bytes
-    monkeypatch.setattr(verified, "digest_bytes", lambda path: (read.append(Path(path).name), digest(path))[1])
+    digest = checked_files.digest_bytes
+    monkeypatch.setattr(checked_files, "digest_bytes", lambda path: (read.append(Path(path).name), digest(path))[1])
     measure(measured, name(measured))
     assert [each for each in read if "validation" in each or "shard" in each] == []
 

@@ -195,13 +195,13 @@ def test_what_was_predicted_is_reused_until_something_changes_or_is_damaged(
 def test_memory_does_not_hold_more_than_a_block_of_texts(
     classifier: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainer.kinds.labelled import predict as text_predictions
+    from trainer.kinds.labelled import predict
 
     sizes = []
-    encode_block = text_predictions.encode_block
+    encode_block = predict.encode_block
     monkeypatch.setattr("trainer.kinds.labelled.predict.BLOCK_TEXTS", 8)
     monkeypatch.setattr(
-        text_predictions,
+        predict,
         "encode_block",
         lambda block, *others: sizes.append(len(block)) or encode_block(block, *others),
     )

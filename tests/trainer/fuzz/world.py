@@ -23,7 +23,6 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data import shard_building
-from trainer.data import shard_building as shard_workers
 from trainer.evaluation.cache import measurement
 from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
@@ -194,7 +193,7 @@ def in_process() -> Iterator[None]:
         return ThreadPoolExecutor(1)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shard_workers, "ProcessPoolExecutor", threads)
+        patch.setattr(shard_building, "ProcessPoolExecutor", threads)
         patch.setattr(trainer.training.tracking, "EventFileWriter", _EventFileWriter)
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(

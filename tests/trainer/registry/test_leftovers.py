@@ -15,7 +15,7 @@ from tests.support import small_job
 from tests.trainer.made import prepare
 from trainer.common.errors import StorageError
 from trainer.common.progress import silent
-from trainer.data import tokenization as preparation
+from trainer.data import tokenization
 from trainer.records.lease import Lease
 from trainer.registry import tell_store
 from trainer.registry.leftovers import find_leftovers, remove_leftover
@@ -82,7 +82,7 @@ def test_a_set_of_old_shards_that_is_being_made_again_is_young(raw: Path, empty_
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(preparation, "finished_shards", interrupted)
+        patch.setattr(tokenization, "finished_shards", interrupted)
         prepare(job, silent())
     assert "started.json" in empty_store.names(f"shards/{name}")
 

@@ -26,11 +26,7 @@ from trainer.data.shard_files import ShardFiles, is_suspect
 from trainer.data.shards import open_shards
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import PreparedData, shard_manifests
-from trainer.store import checked_files as block_sums
-from trainer.store import checked_files as checked_file
-from trainer.store import checked_files as verified
-from trainer.store import manifest
-from trainer.store import private_folders as open_files
+from trainer.store import checked_files, manifest, private_folders
 from trainer.store.checked_files import BLOCK_BYTES, write_sums
 from trainer.store.manifest import digest_file
 from trainer.store.private_folders import OpenFiles
@@ -44,13 +40,13 @@ TOKENS = 4 * BLOCK_BYTES
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the blocks that are compared, in order."""
     found: list[int] = []
-    sum_of = block_sums.sum_of
+    sum_of = checked_files.sum_of
 
     def spy(block: bytes | memoryview) -> bytes:
         found.append(len(block))
         return sum_of(block)
 
-    monkeypatch.setattr(block_sums, "sum_of", spy)
+    monkeypatch.setattr(checked_files, "sum_of", spy)
     return found
 
 
@@ -69,7 +65,7 @@ def shards_in(folder: Path, count: int, tokens: int = TOKENS) -> tuple[Path, Sha
 
 def keep_open(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     few = OpenFiles(limit)
-    monkeypatch.setattr(checked_file, "open_files", lambda: few)
+    monkeypatch.setattr(checked_files, "open_files", lambda: few)
 
 
 def tokens_of(folder: Path, number: int) -> np.ndarray:
@@ -172,8 +168,8 @@ def test_no_more_files_are_open_than_the_limit_and_released_ones_are_closed(
 
 
 def test_a_limit_of_open_files_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_files.resource, "getrlimit", lambda which: (256, 4096))
-    assert open_files.open_files.__wrapped__()._limit == 64
+    monkeypatch.setattr(private_folders.resource, "getrlimit", lambda which: (256, 4096))
+    assert private_folders.open_files.__wrapped__()._limit == 64
 
 
 def test_a_start_reads_no_shard_that_was_prepared(
@@ -186,7 +182,7 @@ def test_a_start_reads_no_shard_that_was_prepared(
         hashed.append(Path(file.name).name)
         return digest(file, *size)
 
-    for module in (manifest, verified):
+    for module in (manifest, checked_files):
         monkeypatch.setattr(module, "digest_stream", spy)
     job, store = small_job(raw, stocked), Store(str(stocked))
     data = prepare(job.preparation(), silent())

@@ -9,7 +9,7 @@ from tests.depth import once
 from tests.faults import faulty
 from tests.s3 import S3Server
 from trainer.common.errors import StorageError
-from trainer.store import remote as remote_objects
+from trainer.store import remote
 from trainer.store.storage import Store
 
 
@@ -95,11 +95,11 @@ def test_a_server_that_never_answers_well_is_given_up_after_a_while(
     fate: str, s3: S3Server, environment: pytest.MonkeyPatch
 ) -> None:
     options = {"retries": {"mode": "standard", "max_attempts": 2}, "read_timeout": 0.2}
-    environment.setitem(remote_objects.S3_OPTIONS, "config_kwargs", options)
+    environment.setitem(remote.S3_OPTIONS, "config_kwargs", options)
     with faulty(s3.address, share=0, latency=0) as (address, faults):
         environment.setenv("AWS_ENDPOINT_URL", address)
         store = Store(s3.new_store())
         faults.always = fate
         with pytest.raises(StorageError, match=r"cannot read s3://headrace/\w+/a/b: "):
             store.read_bytes("a/b")
-        assert 2 < faults.counts[fate] <= 3 * remote_objects.ROUNDS**2, "it is tried again, and not for ever"
+        assert 2 < faults.counts[fate] <= 3 * remote.ROUNDS**2, "it is tried again, and not for ever"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.s3 import S3Server
 from trainer.common.errors import WrongContent
-from trainer.store import checked_files as verified
+from trainer.store import checked_files
 from trainer.store.checked_files import UNUSED_SECONDS, forget_unused, require_content
 
 CONTENT = b"some text\n" * 100
@@ -28,13 +28,13 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that are read whole, in order."""
     found: list[str] = []
-    digest = verified.digest_bytes
+    digest = checked_files.digest_bytes
 
     def spy(path: str | Path) -> str:
         found.append(Path(path).name)
         return digest(path)
 
-    monkeypatch.setattr(verified, "digest_bytes", spy)
+    monkeypatch.setattr(checked_files, "digest_bytes", spy)
     return found
 
 
@@ -43,7 +43,7 @@ def settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file whose last change is old enough to be told from the next one."""
     path = tmp_path / "file"
     path.write_bytes(CONTENT)
-    monkeypatch.setattr(verified, "RACY_SECONDS", -1.0)
+    monkeypatch.setattr(checked_files, "RACY_SECONDS", -1.0)
     return path
 
 

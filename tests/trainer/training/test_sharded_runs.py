@@ -39,8 +39,7 @@ from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.kinds.pretraining.kind import evaluate as measuring
 from trainer.pipelines.any_kind import train
 from trainer.store.names import EVALUATION, FINAL
-from trainer.training import checkpoint as divergence
-from trainer.training import loop
+from trainer.training import checkpoint, loop
 from trainer.training.runtime import Runtime
 from trainer.training.step import Outcome
 
@@ -80,7 +79,7 @@ def test_ranks_that_are_asked_to_stop_save_their_parts_and_continue_exactly(
 def test_training_goes_back_to_the_parts_of_the_last_commit(
     raw: Path, stocked: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(divergence, "MAX_SKIPS", 2)
+    monkeypatch.setattr(checkpoint, "MAX_SKIPS", 2)
     step, seed, attempts = loop.train_step, loop.seed_everything, [0]
 
     def note_attempt(number: int, attempt: int, rank: int) -> None:
