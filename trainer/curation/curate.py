@@ -18,7 +18,7 @@ from trainer.curation.deciding import CurationRun
 from trainer.curation.exact import Duplicates
 from trainer.curation.overlaps import examples_key, read_examples_of, read_files, read_hashes
 from trainer.curation.plan import EXACT, NEAR, Plan, make_plan
-from trainer.curation.showing import PieceMask
+from trainer.curation.showing import StoredDecisions
 from trainer.data.decisions import KIND, PIECES, read_pieces
 from trainer.data.shard_building import Workers
 from trainer.data.sources import PIECE_BYTES, forgetting_changed
@@ -163,7 +163,7 @@ def curate(store: Store, job: PrepareJob, progress: Progress) -> Step:
             decided.filter()
             decided.drop_duplicates()
             manifest = publish_decided(step, decided)
-            for told in PieceMask(store, step.key).warnings():
+            for told in StoredDecisions(store, step.key).warnings():
                 log.warning("%s", told)
             return manifest
 

@@ -11,7 +11,7 @@ from trainer.common.errors import ConfigError, PipelineError
 from trainer.common.formats import count, plural, show, show_json, size
 from trainer.common.outages import tell_failure
 from trainer.config.corpora import CorpusConfig
-from trainer.curation.showing import BINS, PieceMask, Shown
+from trainer.curation.showing import BINS, Shown, StoredDecisions
 from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.store.storage import Store
 
@@ -86,7 +86,7 @@ def tell(
 ) -> int:
     """Print what was decided; returns the exit status."""
     try:
-        decided = PieceMask(Store(url), key)
+        decided = StoredDecisions(Store(url), key)
         corpora = {each.name for each in decided.named(corpus)}
         if document is not None:
             found = list(decided.document(*_parse(document), corpus))
@@ -117,7 +117,7 @@ def _parse(document: str) -> tuple[str, int]:
     return match[1], int(match[2])
 
 
-def _alike(decided: PieceMask, corpus: CorpusConfig) -> dict[str, Any]:
+def _alike(decided: StoredDecisions, corpus: CorpusConfig) -> dict[str, Any]:
     """What is known of a corpus's duplicates, for programs."""
     bins = zip(pairwise(BINS), decided.similarities(corpus), strict=True)
     return {
@@ -129,7 +129,7 @@ def _alike(decided: PieceMask, corpus: CorpusConfig) -> dict[str, Any]:
     }
 
 
-def _table(decided: PieceMask, corpora: Set[str]) -> Iterator[str]:
+def _table(decided: StoredDecisions, corpora: Set[str]) -> Iterator[str]:
     yield decided.key
     yield describe_decisions(decided.manifest.details)
     for row in decision_rows(decided.manifest.details):

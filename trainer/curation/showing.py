@@ -61,7 +61,7 @@ class Cluster(NamedTuple):
     duplicates: int
 
 
-class PieceMask:
+class StoredDecisions:
     """The decisions of a store by one key. Raises `ArtifactError` if there are none."""
 
     def __init__(self, store: Store, key: str | None) -> None:

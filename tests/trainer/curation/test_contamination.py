@@ -15,7 +15,7 @@ from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.curation import DecontaminateConfig, EvaluationText
 from trainer.config.jobs import PrepareJob
 from trainer.curation.contamination import hashes_of
-from trainer.curation.showing import PieceMask
+from trainer.curation.showing import StoredDecisions
 from trainer.curation.texts import Texts
 from trainer.data.decisions import open_decisions, read_decisions
 from trainer.data.readers import read_documents, refuse
@@ -83,7 +83,7 @@ def test_words_that_begin_in_one_part_of_a_file_and_end_in_the_next_are_looked_f
     job = curated_job(tmp_path / "store", {}, {"exact": None, "decontaminate": kept_out}, **data)
     reasons = reasons_of(job, decide(job).key, "one")
     assert [number for number, reason in enumerate(reasons) if reason == "contaminated"] == [1, 2]
-    told = [shown.why for shown in PieceMask(Store(job.store), None).examples("contaminated", None, 9)]
+    told = [shown.why for shown in StoredDecisions(Store(job.store), None).examples("contaminated", None, 9)]
     shared = " ".join([*parts[1][-7:], *parts[2][:6]])
     assert [" ".join(each.replace("\\n", " ").split()) for each in told] == [
         f"with the {where} part of its file it shares {shared!r} with {tmp_path}/test.txt#1 (text)"

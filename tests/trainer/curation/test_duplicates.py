@@ -24,7 +24,7 @@ from trainer.config.curation import NearConfig
 from trainer.curation.exact import KEYS, Digest, Signature, punctuation
 from trainer.curation.measures import Batch
 from trainer.curation.near import compare
-from trainer.curation.showing import PieceMask
+from trainer.curation.showing import StoredDecisions
 from trainer.curation.texts import Texts, shingles
 from trainer.data.decisions import open_decisions, read_decisions
 from trainer.data.readers import Document
@@ -297,7 +297,7 @@ def test_an_exact_copy_names_the_first_copy_also_where_that_goes_as_a_near_dupli
     exact, near = "exact duplicate", "near duplicate"
     assert reasons_of(job, made.key, "one") == ["kept", near, "kept", exact, exact, exact]
     assert originals_of(job, made.key, "one") == {1: 0, 3: 1, 4: 0, 5: 1}
-    (shown,) = PieceMask(Store(job.store), made.key).document(str(path), 4)
+    (shown,) = StoredDecisions(Store(job.store), made.key).document(str(path), 4)
     assert shown.why == (
         f"it is a copy of {path}#2; that one goes as near duplicate: {path}#1 stays in its place; the similarity of "
         "their n-grams is 0.95, and that one has 97% of its"

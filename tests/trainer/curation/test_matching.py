@@ -14,7 +14,7 @@ from tests.trainer.curation_texts import texts
 from trainer.config.curation import DecontaminateConfig, EvaluationText
 from trainer.curation.contamination import hashes_of
 from trainer.curation.matching import matching, matching_words
-from trainer.curation.showing import PieceMask
+from trainer.curation.showing import StoredDecisions
 from trainer.curation.texts import Texts
 from trainer.store.storage import Store
 
@@ -145,7 +145,7 @@ def test_documents_go_whatever_way_they_are_written_in(
         corpora=[{"name": "one", "paths": [str(tmp_path / "raw" / "*.txt")], "format": "text"}],
     )  # fmt: skip
     made = decide(job)
-    decided = PieceMask(Store(job.store), None)
+    decided = StoredDecisions(Store(job.store), None)
     one = decided.of("one")
     paths, reasons = (
         np.repeat([piece.path for piece in one.pieces], one.counts),

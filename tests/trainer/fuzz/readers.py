@@ -10,7 +10,7 @@ from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, GarbageJob
-from trainer.curation.showing import PieceMask
+from trainer.curation.showing import StoredDecisions
 from trainer.data.tokenization import STARTED, PreparedData
 from trainer.evaluation.cache import measurement
 from trainer.kinds.labelled.evaluate import evaluate_run
@@ -99,7 +99,7 @@ def decide_anew(world: World) -> Any:
 
 
 def show_decisions(world: World) -> Any:
-    decided = PieceMask(world.open, None)
+    decided = StoredDecisions(world.open, None)
     return decided.manifest.details["table"], [list(decided.examples(reason, None, 2)) for reason in decided.reasons]
 
 

@@ -147,20 +147,26 @@ def test_the_final_model_predicts_in_transformers_with_the_class_names_as_its_fi
 
 @pytest.mark.parametrize("batch", [1, 7, 64])
 def test_the_figures_are_scikit_learns_on_the_predictions_whatever_the_batch_size(
-    tuned: Finished, batch: int, runtime: Runtime
+    copied: Finished, batch: int, runtime: Runtime
 ) -> None:
-    job = _job_of(tuned, evaluation={"batch": batch, "metrics": ["accuracy", "f1"]})
-    (tuned.store / tuned.run / "eval.json").unlink()
-    assert not evaluate_run(job, tuned.run, silent()).reused
-    assert evaluate_run(job, tuned.run, silent()).reused
+    job = _job_of(copied, evaluation={"batch": batch, "metrics": ["accuracy", "f1"]})
+    (copied.store / copied.run / "eval.json").unlink()
+    assert not evaluate_run(job, copied.run, silent()).reused
+    assert evaluate_run(job, copied.run, silent()).reused
     assert job.data.validation is not None
-    _assert_figures(tuned.store / tuned.run, Path(job.data.validation[0]))
+    _assert_figures(copied.store / copied.run, Path(job.data.validation[0]))
+
+
+@pytest.fixture
+def copied(tuned: Finished, tmp_path: Path) -> Finished:
+    """A copy of the fine-tuned run, to be written to."""
+    return Finished(Path(shutil.copytree(tuned.store, tmp_path / "store")), tuned.run)
 
 
 def _job_of(run: Finished, **changes: Any) -> FinetuneJob:
     """The job of a run as its folder holds it."""
     settings = json.loads((run.store / run.run / "config.json").read_text())["job"]
-    return FinetuneJob.model_validate({**settings, **changes})
+    return FinetuneJob.model_validate({**settings, "store": str(run.store), **changes})
 
 
 def _assert_figures(run: Path, validation: Path) -> None:
@@ -179,14 +185,14 @@ def _assert_figures(run: Path, validation: Path) -> None:
 
 
 def test_damaged_predictions_are_written_again(
-    tuned: Finished, runtime: Runtime, caplog: pytest.LogCaptureFixture
+    copied: Finished, runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = _job_of(tuned)
-    path = tuned.store / tuned.run / "predictions" / "test.jsonl"
-    evaluate_run(job, tuned.run, silent())
+    job = _job_of(copied)
+    path = copied.store / copied.run / "predictions" / "test.jsonl"
+    evaluate_run(job, copied.run, silent())
     before = path.read_bytes()
     path.write_bytes(before[:-10])
-    assert not evaluate_run(job, tuned.run, silent()).reused
+    assert not evaluate_run(job, copied.run, silent()).reused
     assert "test.jsonl is missing or changed: evaluating again" in caplog.text
     assert path.read_bytes() == before
 

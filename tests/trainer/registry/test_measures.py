@@ -15,7 +15,7 @@ from tests.trainer.report_runs import publish
 from tests.trainer.stocked_store import OLD, add_decisions, add_run, add_shards, found, keys
 from trainer.common.errors import RunError, StorageError
 from trainer.common.progress import silent
-from trainer.curation.showing import PieceMask
+from trainer.curation.showing import StoredDecisions
 from trainer.data.tokenization import STARTED
 from trainer.registry.pins import pin, unpin
 from trainer.store.local import LocalFiles
@@ -132,7 +132,7 @@ def test_decisions_are_made_again_and_shown_after_the_store_was_tidied(tmp_path:
     add_run(store, "a", data.shards[0].key)
     told = keys(found(store, remove=True))
     assert {key.rpartition("/")[0] for key in told} == {"measures/pairs"}
-    (shown,) = PieceMask(store, decisions).examples("contaminated", None, 1)
+    (shown,) = StoredDecisions(store, decisions).examples("contaminated", None, 1)
     assert shown.why.endswith("eval.txt#1 (text)"), "what tells the example was kept with the hashes"
     kept = {key: Path(store.path(key)).stat().st_mtime_ns for key in measures(store)}
     shutil.rmtree(store.path(decisions))

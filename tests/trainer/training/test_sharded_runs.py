@@ -36,7 +36,6 @@ from trainer.data.tokenization import PreparedData
 from trainer.evaluation.cache import measurement
 from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
-from trainer.kinds.pretraining.kind import evaluate as measuring
 from trainer.pipelines.any_kind import train
 from trainer.store.names import EVALUATION, FINAL
 from trainer.training import checkpoint, loop
@@ -117,7 +116,8 @@ def test_a_finished_model_is_measured_by_ranks_that_hold_a_part_of_it_each(
     assert measured.sharding == "fsdp"
     whole = evaluate_checkpoint(measured.model_copy(update={"sharding": "none"}), silent())
     (stocked / "runs/one" / EVALUATION).unlink()
-    monkeypatch.setattr(measuring, "load_model", lambda folder: pytest.fail("it was loaded whole"))
+    loading = "trainer.kinds.pretraining.evaluate.load_model"
+    monkeypatch.setattr(loading, lambda folder: pytest.fail("it was loaded whole"))
     assert evaluate_checkpoint(measured, silent()) == whole
 
 
