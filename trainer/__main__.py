@@ -1,8 +1,8 @@
-"""Train without an orchestrator: `python -m trainer CONFIG.yaml [key=value ...]`, also under torchrun and accelerate
-launch.
+"""Train without an orchestrator: `python -m trainer CONFIG.yaml [key=value ...]`, also under torchrun and accelerate.
 
 Prepares the data if it is not prepared (on rank 0), trains or continues, evaluates, and writes the report. A
-configuration whose `data` names a `source` fine-tunes on labelled data; any other pretrains on corpora.
+configuration whose `data` names a `source` fine-tunes on labelled data, or with `data.task: chat` on conversations; any
+other pretrains on corpora.
 """
 
 import argparse

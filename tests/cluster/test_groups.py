@@ -21,7 +21,7 @@ def stage(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
 
 
 def test_a_stage_that_runs_is_not_gone(stage: Cluster) -> None:
-    stage.ray.get(stage.desk.done.remote())
+    stage.ray.get(stage.actor.done.remote())
     assert not is_gone(stage.group)
 
 

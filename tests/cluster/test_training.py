@@ -193,8 +193,8 @@ def test_a_stage_ends_with_its_ranks_where_what_they_report_to_is_lost(
         tmp_path / "asked", "train", training(raw, own, nodes.engine(), training__max_steps=4000), 2, nodes.engine()
     )
     wait_until(lambda: running.status() is not None or _steps(own) > 20)
-    (desk,) = (each for each in psutil.process_iter(["name"]) if each.info["name"] == "ray::ProgressActor")
-    desk.kill()
+    (actor,) = (each for each in psutil.process_iter(["name"]) if each.info["name"] == "ray::ProgressActor")
+    actor.kill()
     ended = running.wait(60.0)
     assert "DeviceError: the process of the cluster that ranks report to was lost: " in ended.stderr, ended
     wait_until(

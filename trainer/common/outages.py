@@ -1,4 +1,4 @@
-"""What passes by itself, and waiting for it: a store that cannot be reached, a disk that is full.
+"""Transient errors, and trying again: a store that cannot be reached, a disk that is full.
 
     HEADRACE_PATIENCE   seconds to go on trying, from the first failure; by default six hours
 

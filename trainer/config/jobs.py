@@ -1,4 +1,4 @@
-"""The schemas of every job: one frozen model validates the YAML file, the command line and a deployment's form."""
+"""The schemas of jobs on corpora, of evaluation, promotion and garbage; labelled.py and chat.py have the others."""
 
 from typing import Annotated, Literal, Self
 

@@ -1,7 +1,7 @@
 """Evaluation sets that must not be trained on: their n-grams of words, as in GPT-3 (Brown et al. 2020, appendix C).
 
 measures/overlaps/NAME.npz            the hashes to look for, by the words that they are of
-measures/overlaps/NAME-examples.npz   which example each is of, and how many there are; see `examples.py`
+measures/overlaps/NAME-examples.npz   which example each is of, and how many there are; see overlaps.py
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Duplicates: the documents that share a key, looked for in slices that fit into memory.
+"""Keys that duplicates share (`Digest`, `Signature`), and the documents that share one, in slices that fit into memory.
 
     measures/pairs/NAME/looked-at.npz                     what the pass looks through; NAME tells all that it depends on
     measures/pairs/NAME/keys/FIRST-END.rows               of some units, rows of a key and its document, by slices

@@ -1,10 +1,11 @@
 """What the quality and repetition rules of Gopher compare (Rae et al. 2021, appendix A1.1), for each text.
 
-The n-grams are of words as they are written, as they stand between white space. An n-gram is known by the numbers of
-the two (n - 1)-grams that it is made of; one of which a part occurs once occurs once itself, and needs no number.
+Of repetition: the n-grams are of words as they are written, as they stand between white space. An n-gram is known by
+the numbers of the two (n - 1)-grams that it is made of; one of which a part occurs once occurs once itself, and needs
+no number.
 
-Words are what stands between white space. As in the reference that data is filtered with today (datatrove), ratios and
-shares of words are of all words; those without a letter, number or mark are symbols, and are not counted otherwise.
+Of quality: as in the reference that data is filtered with today (datatrove), ratios and shares of words are of all
+words; those without a letter, number or mark are symbols, and are not counted otherwise.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,8 @@ as any other. It is of the file's key too: a file in another one's place is not 
 The names tell all that the content depends on. What such files hold of pieces that have not changed is taken over from
 an older file of the unit, so that a changed file is measured alone.
 
-They do not depend on how the work was divided, and who of several duplicates stays is decided by them alone.
+The numbers that `number` gives documents do not depend on how the work was divided, and who of several duplicates stays
+is decided by them alone.
 """
 
 import hashlib

@@ -1,5 +1,7 @@
 """What documents have in common with evaluation sets, told with the example that it is of.
 
+measures/overlaps/NAME-examples.npz holds:
+
 by words   int64, for each hash, in their order, the first example that has it: its file's number << 32 | its record's
 sha256     of each file; a file is one of these for each of its fields that holds text
 field      that field

@@ -1,11 +1,11 @@
 """Windows in the data order as inputs of a model: masks, documents told apart, and batches read ahead by a thread.
 
-Families of `transformers` mask by such positions where they are given no mask. The first token of a document is not
-predicted, as nothing stands before it that it could be predicted from: so losses are those of the documents by
-themselves.
+Documents in a window are told apart by positions that begin anew in each: families of `transformers` mask by such
+positions where they are given no mask. The first token of a document is not predicted, as nothing stands before it that
+it could be predicted from: so losses are those of the documents by themselves.
 
-So they are the same on any number of ranks and after any interruption; another pass over a window masks others of its
-tokens.
+Which tokens are hidden is a pure function of a key and of the window's tokens: the same on any number of ranks and
+after any interruption. Another pass over a window hides others of its tokens.
 """
 
 import math

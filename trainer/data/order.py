@@ -10,9 +10,10 @@ The corpus of sample k is drawn in proportion to the weights by systematic (stra
 the first n samples hold n * p_i of corpus i, to within a few. Only so is the number of earlier draws from a corpus
 known without counting them, which each-window-once-a-pass needs. The draws are shuffled inside blocks.
 
-Global batch `number` is a pure function of the seed, the examples' lengths and the batch size. An epoch's examples are
-permuted; stretches of `GROUP` batches are sorted by length and cut into batches, which are taken in a permuted order.
-So little padding is needed, no example is read twice or left out, and finding a batch costs the same at any step.
+Of labelled data and conversations (`EpochOrder`), global batch `number` is a pure function of the seed, the examples'
+lengths and the batch size. An epoch's examples are permuted; stretches of `GROUP` batches are sorted by length and cut
+into batches, which are taken in a permuted order. So little padding is needed, no example is read twice or left out,
+and finding a batch costs the same at any step.
 """
 
 import hashlib
@@ -159,7 +160,7 @@ RESOLUTION_BITS = 31
 class DataOrder:
     """The order in which the windows of several corpora are seen.
 
-    `weights` are proportional to the corpora's probabilities, which the step plan has (plan.py: p ~ tokens ** alpha).
+    `weights` are proportional to the corpora's probabilities, which the step plan has (p ~ tokens ** alpha).
     """
 
     def __init__(self, seed: int, corpora: Sequence[CorpusOrder], weights: Sequence[float]) -> None:

@@ -1,9 +1,9 @@
 """The files of shards: windows over their tokens, where documents begin, fetching them, and damage that was found.
 
-The same windows as the reference loops cut: the last window of a shard is its last `context` tokens, and overlaps the
-one before. A shard shorter than one window gives none.
+Windows are cut as the reference loops cut them: the last window of a shard is its last `context` tokens, and overlaps
+the one before. A shard shorter than one window gives none.
 
-Where the documents of a shard begin: its .idx file, as `trainer.data.shards` describes it.
+Where the documents of a shard begin, its .idx file tells, as shards.py describes it.
 """
 
 import logging

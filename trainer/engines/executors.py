@@ -49,12 +49,12 @@ def own_group() -> str | None:
 def is_gone(group: str | None) -> bool:
     """Whether Ray says that what another process of a group held is nobody's any more; False where that cannot be told.
 
-    Ray starts the workers of a group again only after it has ended the earlier ones. A group's desk ends with its
-    stage.
+    Ray starts the workers of a group again only after it has ended the earlier ones. A group's progress actor ends with
+    its stage.
     """
     if group is None or _own is None or _cluster_of(group) != _cluster_of(_own):
         return False
-    return group == _own or not _has_desk(group)
+    return group == _own or not _has_actor(group)
 
 
 def group_name(cluster: str, name: str) -> str:
@@ -66,7 +66,7 @@ def _cluster_of(group: str) -> str:
     return group.partition("/")[0]
 
 
-def _has_desk(group: str) -> bool:
+def _has_actor(group: str) -> bool:
     import ray
 
     try:

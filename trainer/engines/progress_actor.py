@@ -59,10 +59,10 @@ class ProgressActor:
 
 
 class Count:
-    """Tells a desk how far a unit of work is."""
+    """Tells a progress actor how far a unit of work is."""
 
-    def __init__(self, desk: Any, unit: int) -> None:
-        self._desk, self._unit, self._done, self._told = desk, unit, 0, 0.0
+    def __init__(self, actor: Any, unit: int) -> None:
+        self._actor, self._unit, self._done, self._told = actor, unit, 0, 0.0
 
     def advance(self, amount: int) -> None:
         self._done += amount
@@ -72,14 +72,14 @@ class Count:
             self.tell()
 
     def tell(self) -> None:
-        self._desk.reach.remote(self._unit, self._done)
+        self._actor.reach.remote(self._unit, self._done)
 
 
 class Saying(io.TextIOBase):
-    """Sends what is written to a desk, line by line."""
+    """Sends what is written to a progress actor, line by line."""
 
-    def __init__(self, desk: Any) -> None:
-        self._desk, self._begun, self._turn = desk, "", threading.Lock()
+    def __init__(self, actor: Any) -> None:
+        self._actor, self._begun, self._turn = actor, "", threading.Lock()
 
     def writable(self) -> bool:
         return True
@@ -88,5 +88,5 @@ class Saying(io.TextIOBase):
         with self._turn:
             *lines, self._begun = (self._begun + text).split("\n")
             for line in lines:
-                self._desk.say.remote(line)
+                self._actor.say.remote(line)
         return len(text)

@@ -75,7 +75,7 @@ class Cluster(NamedTuple):
     engine: RayEngine
     ray: Any
     head: Head
-    desk: Any
+    actor: Any
     group: str
     surroundings: Surroundings
 
@@ -110,7 +110,7 @@ def joined(engine: RayEngine) -> Iterator[Cluster]:
     except Exception as error:  # Ray has no classes of errors for what hinders joining
         raise _refusal(engine, error) from error
     try:
-        yield _with_desk(ray, engine)
+        yield _with_actor(ray, engine)
     finally:
         ray.shutdown()
 
@@ -185,16 +185,16 @@ def _refusal(engine: RayEngine, error: Exception) -> DeviceError:
     )
 
 
-def _with_desk(ray: Any, engine: RayEngine) -> Cluster:
+def _with_actor(ray: Any, engine: RayEngine) -> Cluster:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     first = next((node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"]), "")
     group = group_name(first, uuid.uuid4().hex)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    desk = ray.remote(num_cpus=0)(ProgressActor).options(name=group, scheduling_strategy=here).remote()
+    actor = ray.remote(num_cpus=0)(ProgressActor).options(name=group, scheduling_strategy=here).remote()
     environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
     head = Head(ray.get_runtime_context().gcs_address)
-    return Cluster(engine, ray, head, desk, group, Surroundings(os.getcwd(), environment))
+    return Cluster(engine, ray, head, actor, group, Surroundings(os.getcwd(), environment))
 
 
 def has_gpus(cluster: Cluster, device: str) -> bool:

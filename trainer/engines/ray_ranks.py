@@ -1,6 +1,7 @@
 """Ranks as workers of Ray Train: where some are lost, all are started again, as many as there is room for.
 
-A rank does what one under torchrun does. What it prints goes to the stage's output; a stop reaches it through the desk.
+A rank does what one under torchrun does. What it prints goes to the stage's output; a stop reaches it through the
+progress actor.
 """
 
 import json
@@ -62,9 +63,9 @@ def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], in
     with tempfile.TemporaryDirectory(prefix="headrace-") as kept, joined(engine) as cluster:
         gpus = has_gpus(cluster, device)
         training = in_thread(lambda: _fit(cluster, gpus, most, work, kept), "ray-train")
-        with on_stop(lambda: cluster.desk.ask_to_stop.remote()):
+        with on_stop(lambda: cluster.actor.ask_to_stop.remote()):
             errors = _pass_on(cluster, training, out)
-        statuses: list[int] = cluster.ray.get(cluster.desk.statuses.remote())
+        statuses: list[int] = cluster.ray.get(cluster.actor.statuses.remote())
         _write(out, errors)
         try:
             training.result()
@@ -86,11 +87,11 @@ def _fit(cluster: Cluster, gpus: bool, most: int, work: Callable[[], int], kept:
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    engine, desk, group = cluster.engine, cluster.desk, cluster.group
+    engine, actor, group = cluster.engine, cluster.actor, cluster.group
     surroundings = cluster.surroundings
 
     def worker() -> int:
-        return as_rank(work, surroundings, desk, group)
+        return as_rank(work, surroundings, actor, group)
 
     fewest = min(engine.min_workers or most, most)
     TorchTrainer(
@@ -148,13 +149,13 @@ def _write(out: TextIO, lines: list[str]) -> None:
 
 
 def _news(cluster: Cluster) -> tuple[list[str], float]:
-    """What the desk has. Raises `DeviceError` if it is lost: then nobody could tell the ranks to stop, or hear of
-    them.
+    """What the progress actor has. Raises `DeviceError` if it is lost: then nobody could tell the ranks to stop, or
+    hear of them.
     """
     from ray.exceptions import RayError
 
     try:
-        found: tuple[list[str], float] = cluster.ray.get(cluster.desk.take.remote())
+        found: tuple[list[str], float] = cluster.ray.get(cluster.actor.take.remote())
     except RayError as error:
         raise DeviceError(
             f"the process of the cluster that ranks report to was lost: {brief(error)}", transient=True
@@ -162,8 +163,8 @@ def _news(cluster: Cluster) -> tuple[list[str], float]:
     return found
 
 
-def as_rank(work: Callable[[], int], surroundings: Surroundings, desk: Any, group: str) -> int:
-    """Do a rank's work in a worker of Ray Train, and tell the desk how it ended. Returns its status.
+def as_rank(work: Callable[[], int], surroundings: Surroundings, actor: Any, group: str) -> int:
+    """Do a rank's work in a worker of Ray Train, and tell the progress actor how it ended. Returns its status.
 
     Raises if Ray must end the other ranks, and start all of them again.
     """
@@ -171,13 +172,13 @@ def as_rank(work: Callable[[], int], surroundings: Surroundings, desk: Any, grou
     from ray.train import get_context
     from ray.train.collective import broadcast_from_rank_zero
 
-    if any(ray.get(desk.statuses.remote())):
+    if any(ray.get(actor.statuses.remote())):
         return 0  # this start follows one that came to an end, which was not one to be repeated
     surroundings.enter()
     enter_group(group)
     rank, ranks = get_context().get_world_rank(), get_context().get_world_size()
     start = str(broadcast_from_rank_zero(time.time_ns()))
-    said = Saying(desk)
+    said = Saying(actor)
     # Ray's, which write to files of its own; the work adds those that a rank has anywhere
     logging.root.handlers.clear()
     if rank == 0:
@@ -185,14 +186,14 @@ def as_rank(work: Callable[[], int], surroundings: Surroundings, desk: Any, grou
     with (
         redirect_stdout(said),
         redirect_stderr(said),
-        stopping_when(lambda: bool(ray.get(desk.is_stopping.remote()))),
+        stopping_when(lambda: bool(ray.get(actor.is_stopping.remote()))),
     ):
         status = work()
     if status == EXIT_CRASHED:
         raise RuntimeError(f"rank {rank} of {ranks} ended by an error of its own, or as another one was lost")
-    ray.get(desk.end.remote(start, rank, status))
+    ray.get(actor.end.remote(start, rank, status))
     latest = time.monotonic() + OTHERS_SECONDS
-    while status and ray.get(desk.ended.remote(start)) < ranks:
+    while status and ray.get(actor.ended.remote(start)) < ranks:
         if time.monotonic() > latest:
             raise RuntimeError(f"rank {rank} of {ranks} ended with status {status}, and others go on")
         time.sleep(TAKE_SECONDS)

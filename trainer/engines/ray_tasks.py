@@ -60,7 +60,7 @@ class RayTasks:
     def _look(self) -> int:
         """How far all units are together. Raises `DeviceError` if the head is lost, and says so if nothing moves."""
         self._cluster.head.check()
-        found: int = self._cluster.ray.get(self._cluster.desk.done.remote())
+        found: int = self._cluster.ray.get(self._cluster.actor.done.remote())
         self._watch((found, self._units - len(self._running)))
         return found
 
@@ -76,7 +76,7 @@ class RayTasks:
     def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         self._units += 1
         cluster = self._cluster
-        ref = self._task.remote(work, arguments, cluster.surroundings, self._likeness, cluster.desk, self._units)
+        ref = self._task.remote(work, arguments, cluster.surroundings, self._likeness, cluster.actor, self._units)
         outcome: Future[Any] = Future()
         self._running[ref] = outcome
 
@@ -162,13 +162,13 @@ def _carry(
     arguments: tuple[Any, ...],
     surroundings: Surroundings,
     likeness: Likeness,
-    desk: Any,
+    actor: Any,
     unit: int,
 ) -> Any:
     surroundings.enter()
     require_consistent(likeness)  # this node may have joined since the others were looked at
     return_large_buffers()
-    count = Count(desk, unit)
+    count = Count(actor, unit)
     result = work(*arguments, count.advance)
     count.tell()
     return result

@@ -1,1 +1,1 @@
-"""Causal language models, classifiers, and their losses."""
+"""Models and tokenizers, new or pretrained: their files, adapters and losses."""

@@ -3,7 +3,7 @@
     model-part-00000-of-00002-0123456789abcdef.safetensors    rank 0's rows of each weight, and what is not divided
     model-part-00001-of-00002-fedcba9876543210.safetensors    rank 1's
 
-A part's header says of each tensor from which row on it holds it, and the shape of the whole (tensor_files.py). So
+A part's header says of each tensor from which row on it holds it, and the shape of the whole. So
 another number of ranks can read them, each the rows that it needs, and no process has to hold a whole model.
 
 The name ends with a digest of the content: a save never writes over what another one has committed, and a part that

@@ -1,5 +1,7 @@
 """The weights of a pretrained folder, and of an adapter, looked at before a library loads them.
 
+An adapter's folder holds:
+
 adapter_model.safetensors    the trained matrices, and a classifier's head
 adapter_config.json          rank, alpha and targets; and the base model's name
 base_model.json              the base model's name, where it was found, its place, and the digests of its files

@@ -1,9 +1,7 @@
-"""What would become of each stage of a job if it were started now, and why. Nothing is made; the store is only read.
+"""What would become of each stage of a job if it were started now, and why. Nothing is made, and nothing written.
 
 Every fingerprint comes from the function that the stage itself takes it from. Raw files that changed since they were
 last digested are read.
-
-What `headrace explain` prints.
 """
 
 from typing import Any

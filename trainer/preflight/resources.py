@@ -1,7 +1,4 @@
-"""What a training job takes: devices, batches and a schedule that fit, memory, and room on disks.
-
-What training needs whatever its kind: devices, batches and a schedule that fit, and bytes for what is kept.
-"""
+"""What a training job takes: devices, batches and a schedule that fit, memory, and room on disks."""
 
 import os
 from collections.abc import Callable, Mapping

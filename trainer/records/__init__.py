@@ -1,1 +1,1 @@
-"""What is read back of a store: sealed, of a known shape, and held by one process at a time."""
+"""What is read back of a store, sealed and of a known shape; leases; and how artifacts are found or made (steps.py)."""

@@ -1,4 +1,6 @@
-"""What else stages find out, as they hand it on; free of heavy imports, so that the pipeline can read it."""
+"""What preflights, predictions, gates and whole jobs tell, as stages hand it on; free of heavy imports, so that the
+pipeline can read it.
+"""
 
 from pydantic import Field
 

@@ -1,11 +1,9 @@
 """The report: what a run did, on one page that opens anywhere; a model card beside the model; and where it all comes
 from.
 
-runs/X/tensorboard/outcome.tfevents     written with the report, the same bytes for the same run
-
 runs/X/report.html       one file, nothing to fetch
 runs/X/final/README.md   the model card, listed in the model's manifest
-runs/X/tensorboard/…     its outcome, for TensorBoard
+runs/X/tensorboard/…     its outcome, for TensorBoard: the same bytes for the same run
 runs/X/lineage.json      written last: it holds the fingerprint of what the report was made from, and its digests
 """
 

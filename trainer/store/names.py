@@ -1,4 +1,4 @@
-"""Names and digests that come from a store's records: what they may be, so that none of them leads out of the store.
+"""Names and digests that come from a store's records: what they may be, so that none leads out of the store.
 
 A name is one plain component. A key is such names with forward slashes between them: the way to a file from the store's
 root.

@@ -1,6 +1,6 @@
 """Whether all ranks of a run do the same: each machine has a copy of the job, and an installation, of its own.
 
-So it may have of a pretrained model, of which each rank reads what it needs.
+It may have another copy of a pretrained model, too, of which each rank reads what it needs.
 """
 
 import os

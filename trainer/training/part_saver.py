@@ -1,9 +1,11 @@
 """Checkpoints of a sharded model: every rank writes its part, rank 0 commits them with one manifest.
 
-Each rank has such a writer, with a process group of its own, on which they agree beside the training: the parts are put
+Each rank has a `PartSaver`, with a process group of its own, on which they agree beside the training: the parts are put
 in place, and only then is the manifest written, which lists them. Parts and state are named by what they hold. So where
 a step is saved anew, or parts of a broken-off save lie there, nothing is written over: the older commit is whole until
 the manifest is another, and what that does not list goes after it.
+
+At the end of a run, the parts become one folder that `from_pretrained` loads, one file at a time.
 """
 
 import json

@@ -3,8 +3,9 @@
 A pointer only repeats what the training state (which checkpoint is best), the plan (which one ends an epoch) and the
 manifests of checkpoints say. So a checkpoint whose pointer is gone is not one that nobody needs.
 
-That command gives all that it holds, and the run's final model and checkpoints say that they are of it. Of a fork it
-alone tells which weights that began with: there a copy must be put back.
+A damaged config.json is written anew by the command that the run is of: that gives all that the file holds, and the
+run's final model and checkpoints say that they are of it. Of a fork the file alone tells which weights it began with:
+there a copy must be put back.
 """
 
 import logging

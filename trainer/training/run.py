@@ -1,4 +1,4 @@
-"""Training a run, from its data or from its newest checkpoint to its published final model."""
+"""Training a run, from its data or from its newest checkpoint to its published final model; going back, and forks."""
 
 import logging
 from contextlib import ExitStack, closing, suppress

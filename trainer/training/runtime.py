@@ -1,6 +1,7 @@
 """Devices, ranks, precision and threads, from `accelerate`; the checks that this machine has what was asked for.
 
-Sums are divided among them, so another number gives other last bits: a run keeps the one that it began with.
+A CPU's sums are divided among threads, so another number of them gives other last bits: a run keeps the one that it
+began with.
 """
 
 import logging
@@ -64,7 +65,7 @@ class Runtime:
     def on_first(self, work: Callable[[], T], most: float | None = None) -> T:
         """Do something on rank 0 only, however long it takes, and give every rank its result.
 
-        What passes by itself is waited for there, `most` seconds if that is given (outages.py). Where it fails or is
+        What passes by itself is waited for there, `most` seconds if that is given. Where it fails or is
         stopped, the other ranks end too, with `FirstRankFailed` or `StopRequested`.
         """
         if self.ranks == 1:

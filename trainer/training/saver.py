@@ -1,8 +1,12 @@
 """Snapshots of the training state, and the background writer that commits them as checkpoints.
 
-Filling memory that is new takes several times as long (the system hands it out page by page), and a GPU copies fastest
-to memory that is page-locked. PyTorch's own page-locked memory comes in powers of two, up to twice what is asked for;
-here it is taken from the system as a whole, and locked as it is.
+A checkpoint is committed in `_commit`: the instant is the rename in store/local.py, or the upload of the manifest in
+store/remote.py. Of a sharded model, part_saver.py does it.
+
+A snapshot is copied to memory that is kept from save to save. To fill new memory takes several times as long (the
+system hands it out page by page), and a GPU copies fastest to memory that is page-locked. PyTorch's own page-locked
+memory comes in powers of two, up to twice what is asked for; here it is taken from the system as a whole, and locked as
+it is.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""One optimizer step, in mathematical order: forward, scale, backward, unscale, clip, step, update, zero. And Muon."""
+"""One optimizer step, in mathematical order: forward, scale, backward, unscale, clip, step, update, zero.
+
+And the optimizers that it takes: Muon (Jordan et al. 2024) for the matrices of a model's blocks beside torch's own.
+"""
 
 import inspect
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Trackers that are shown what a run records: TensorBoard, and Trackio, Weights & Biases and MLflow.
 
-A second record, for which training does not end: what cannot be written is warned of.
-
 Each keeps what it is told on this machine, unless its own environment variables say otherwise. A run that continues
 goes on under the same name there. For a tracker that fails training does not end: it is warned of, and told nothing
 more.

@@ -1,4 +1,4 @@
-"""Pretraining: corpora, mixed, to a causal language model."""
+"""Pretraining: corpora, mixed, to a causal or masked language model."""
 
 from typing import TYPE_CHECKING
 
