@@ -16,7 +16,7 @@ from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.kinds.pretraining.steps import prepare
+from trainer.kinds.pretraining.prepare import prepare
 from trainer.records.named_steps import here
 
 SHAPES = {"5M": (4, 256), "91M": (12, 768), "120M": (16, 768)}

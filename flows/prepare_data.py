@@ -11,7 +11,7 @@ from tasks.pipeline import AsTasks
 from trainer.config.files import Overrides
 from trainer.config.jobs import PrepareJob
 from trainer.data.tokenization import PreparedData
-from trainer.kinds.pretraining.steps import prepare
+from trainer.kinds.pretraining.prepare import prepare
 
 
 @flow(name="prepare-data", flow_run_name="{job.name}", log_prints=True)

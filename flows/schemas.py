@@ -22,7 +22,7 @@ TITLE = "fields of the configuration"
 def schema_of(command: str) -> "dict[str, type[BaseModel]]":
     """What a command reads: schemas, each under a title; for `explain`, those of all kinds of training."""
     if command == "explain":
-        from trainer.records.kinds import RUN_KINDS
+        from trainer.records.run_kinds import RUN_KINDS
 
         return {f"fields for {kind.name}": kind.job for kind in RUN_KINDS}
     found = {TITLE: _load(READS[command])}

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from tasks.credentials import use_credentials
 from tasks.patience import RetriesExhausted, patient
 from trainer.common.errors import RunError
-from trainer.common.outages import AT_THE_START
+from trainer.common.transient import AT_THE_START
 from trainer.config.chat import TunedJob
 from trainer.config.files import override
 from trainer.config.jobs import PipelineJob, PrepareJob

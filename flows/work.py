@@ -19,9 +19,9 @@ from flows.seeds import run_seeds, with_seeds
 from flows.temporary_server import start_loading
 from tasks.stage_processes import load_early
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
-from trainer.common.outages import exit_status
 from trainer.common.process import loading
 from trainer.common.stopping import check_stop, install_signal_handlers, leave, stoppable
+from trainer.common.transient import exit_status
 from trainer.config.chat import ChatJob
 from trainer.config.files import Job, read_values, validate_job
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
@@ -125,6 +125,6 @@ def _require_kind(schema: type[Job], values: dict[str, Any], path: str) -> None:
     if own in kinds and found and own not in [kind.schema for kind in found]:
         meant = found[0]
         raise ConfigError(
-            f"configuration {path} is one for `headrace {reader_of(meant.schema)}`: its data names `{meant.mark}`, "
+            f"configuration {path} is one for `headrace {reader_of(meant.schema)}`: its data names `{meant.data_key}`, "
             f"which `headrace {reader_of(schema)}` does not read"
         )

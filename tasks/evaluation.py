@@ -22,8 +22,8 @@ from trainer.kinds.table import kind_of, tuning_of
 from trainer.kinds.tuning import TunedEvaluation
 from trainer.records.basis import HarnessResult
 from trainer.records.evaluations import RunEvaluation
-from trainer.records.kinds import evaluation_type
 from trainer.records.results import PredictedTexts
+from trainer.records.run_kinds import evaluation_type
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

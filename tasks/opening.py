@@ -13,8 +13,8 @@ from prefect.states import Crashed
 from tasks.credentials import use_credentials
 from tasks.patience import patient
 from trainer.common.errors import PipelineError, Preempted
-from trainer.common.outages import AT_THE_START
 from trainer.common.stopping import KEPT, tell_if_ended
+from trainer.common.transient import AT_THE_START
 from trainer.config.files import Job, Overrides, override
 from trainer.store.private_folders import STAGING
 from trainer.store.storage import Store

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from tasks.showing import TaskLogger
-from trainer.common.outages import is_transient, retry_transient
+from trainer.common.transient import is_transient, retry_transient
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from tasks.patience import patient
 from tasks.showing import TaskLogger, showing
 from tasks.stage import run_stage
 from trainer.common.formats import plural
-from trainer.common.outages import AT_THE_START
+from trainer.common.transient import AT_THE_START
 from trainer.config.chat import TunedJob
 from trainer.config.jobs import PipelineJob
 from trainer.data.labelled.encoded import encoded_details

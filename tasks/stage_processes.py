@@ -14,7 +14,7 @@ from typing import IO
 from tasks.forked_stages import CannotFork, ForkedStage, fitting_server
 from trainer.common.errors import ConfigError
 from trainer.common.stopping import blocked_stops
-from trainer.pipelines.stages import MODULES
+from trainer.pipelines.stage_table import MODULES
 
 log = logging.getLogger(__name__)
 

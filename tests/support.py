@@ -17,7 +17,7 @@ from trainer.records.holds import HOLDS
 from trainer.records.sealed import read_sealed, seal_line, write_sealed
 from trainer.store.names import BEST, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, LINEAGE, METRICS, PLAN
 from trainer.store.storage import Store
-from trainer.training.records import read_records
+from trainer.training.run_records import read_records
 from trainer.training.runtime import Runtime
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> int:
     install_signal_handlers()  # before the libraries are loaded, which takes seconds
     from trainer.common.process import on_rank
     from trainer.config.files import add_config, add_verify, explain
-    from trainer.records.kinds import RUN_KINDS
+    from trainer.records.run_kinds import RUN_KINDS
 
     parser = argparse.ArgumentParser(
         prog="python -m trainer",

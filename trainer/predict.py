@@ -12,7 +12,7 @@ from trainer.config.predicting import PredictJob
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.labelled.predictions import describe
 from trainer.store.storage import Store
-from trainer.training.records import for_terminals, start_logging
+from trainer.training.logs import for_terminals, start_logging
 from trainer.training.runtime import leave_group
 
 

@@ -15,7 +15,7 @@ from tests.processes import alive, stages, wait_until
 from tests.support import small_values
 from tests.trainer.preparing import leftovers
 from trainer.common.errors import DeviceError, RecordError
-from trainer.common.outages import is_transient
+from trainer.common.transient import is_transient
 from trainer.config.engines import RayEngine
 from trainer.engines import ray_tasks as ray_tasks_module
 from trainer.engines.executors import Advance

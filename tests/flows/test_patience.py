@@ -13,7 +13,7 @@ from tests.flows.serving import serving
 from tests.processes import wait_until
 from tests.s3 import S3Server
 from tests.support import small_values
-from trainer.common import outages
+from trainer.common import transient
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, StorageError
 from trainer.store.storage import Store
 
@@ -38,8 +38,8 @@ def meeting(name: str) -> str:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.05)
-    monkeypatch.setenv(outages.PATIENCE, "2")
+    monkeypatch.setattr(transient, "FIRST_PAUSE", 0.05)
+    monkeypatch.setenv(transient.PATIENCE, "2")
     FOUND.clear()
 
 
@@ -72,7 +72,7 @@ def test_a_run_whose_store_stays_away_crashes_and_the_watchdog_has_it_finished_w
     values = small_values(raw, s3.new_store(), training__max_steps=400, training__save_every=5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-        patch.setenv(outages.PATIENCE, "5")
+        patch.setenv(transient.PATIENCE, "5")
         with serving(tmp_path / "serving") as served:
             flow_run = served.run("data-to-model/pretrain", values)
             wait_until(lambda: any("/step-" in file.key for file in Store(values["store"]).walk("runs")), 240)

@@ -10,7 +10,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 import tasks.stage
-import trainer.pipelines.stages
+import trainer.pipelines.stage_table
 from tasks.stage import StageCrashed
 from tests.processes import descendants, stages, wait_until
 from tests.support import digests, records, small_values
@@ -26,11 +26,11 @@ def the_stage() -> int:
 
 
 def test_the_stages_of_the_pipeline_can_be_named() -> None:
-    assert sorted(trainer.pipelines.stages.MODULES) == [
+    assert sorted(trainer.pipelines.stage_table.MODULES) == [
         "chat-preflight", "curate", "encode", "encode-chat", "evaluate", "evaluate-answers", "evaluate-run",
         "finetune-preflight", "harness", "predict", "preflight", "tokenize", "tokenizer", "train",
     ]  # fmt: skip
-    assert all(callable(trainer.pipelines.stages.stage(name)) for name in trainer.pipelines.stages.MODULES)
+    assert all(callable(trainer.pipelines.stage_table.stage(name)) for name in trainer.pipelines.stage_table.MODULES)
 
 
 def test_stages_return_references_to_what_they_made_and_reuse_it(prepared: Prepared) -> None:

@@ -24,7 +24,7 @@ from tests.processes import alive, children, command_line, cores, wait_until
 from tests.tasks.running import run
 from trainer.common.errors import ConfigError, Preempted
 from trainer.common.stopping import signal_handlers, stop_requested
-from trainer.pipelines.stages import MODULES
+from trainer.pipelines.stage_table import MODULES
 
 REFUSED = {"job": 5}
 """Arguments that every stage refuses at once."""

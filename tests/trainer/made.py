@@ -7,13 +7,13 @@ from trainer.config.chat import ChatJob
 from trainer.config.jobs import PrepareJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data.tokenization import PreparedData
-from trainer.kinds.pretraining import steps
+from trainer.kinds.pretraining.prepare import prepare as prepare_data
 from trainer.records.named_steps import here, look_for
 from trainer.store.manifest import ArtifactRef
 
 
 def prepare(job: PrepareJob, progress: Progress) -> PreparedData:
-    return steps.prepare(job, here(progress))
+    return prepare_data(job, here(progress))
 
 
 def curate(job: PrepareJob, progress: Progress) -> ArtifactRef:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, FirstRankFailed, PipelineError, Preempted
-from trainer.common.outages import exit_status
 from trainer.common.stopping import check_stop, stoppable
+from trainer.common.transient import exit_status
 
 THREADS = "OMP_NUM_THREADS"
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")

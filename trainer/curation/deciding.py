@@ -14,7 +14,12 @@ from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import NearConfig
 from trainer.config.jobs import PrepareJob
 from trainer.curation.contamination import find_overlap
-from trainer.curation.exact import (
+from trainer.curation.measures import Measure
+from trainer.curation.measuring import Numbering, PlaceError, Unit, divide, measure, number, with_address
+from trainer.curation.overlaps import NOTHING, BorderWords, Overlap
+from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, measures_of, reasons_of
+from trainer.curation.rules import Test, columns_of, of_corpus
+from trainer.curation.shared_keys import (
     Compared,
     Digest,
     Duplicates,
@@ -30,11 +35,6 @@ from trainer.curation.exact import (
     slices,
     start_pass,
 )
-from trainer.curation.measures import Measure
-from trainer.curation.measuring import Numbering, PlaceError, Unit, divide, measure, number, with_address
-from trainer.curation.overlaps import NOTHING, BorderWords, Overlap
-from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, measures_of, reasons_of
-from trainer.curation.rules import Test, columns_of, of_corpus
 from trainer.curation.text_measures import Score, Size
 from trainer.data.pieces import Piece, is_cut_within_documents
 from trainer.data.sources import column_names

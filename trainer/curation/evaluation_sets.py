@@ -19,8 +19,8 @@ from trainer.config.chat import ChatDataConfig, ChatJob
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import DecontaminateConfig, EvaluationText, TransformConfig
 from trainer.config.files import read_values, validate_job
+from trainer.config.harness_files import FunctionName, LocalTask, data_files, leaves, task_of_file, tasks_below
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
-from trainer.config.task_files import FunctionName, LocalTask, data_files, leaves, task_of_file, tasks_below
 from trainer.data.chat.messages import MESSAGES, read_records
 from trainer.data.decisions import transformed
 from trainer.data.labelled.examples import read_texts
@@ -31,7 +31,7 @@ from trainer.data.pieces import Piece
 from trainer.data.raw_bytes import RawFile
 from trainer.data.readers import Document, read_documents, refuse
 from trainer.data.sources import find_pieces
-from trainer.records.kinds import CHAT, task_of
+from trainer.records.run_kinds import CHAT, task_of
 from trainer.store.storage import Store
 
 FORMATS: dict[str, Literal["jsonl", "csv", "parquet", "lines"]] = {

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from trainer.common.progress import Bar
 from trainer.common.stopping import check_stop
 from trainer.config.curation import NearConfig
-from trainer.curation.exact import Compared, Duplicates, Sharing
 from trainer.curation.loops import compiled
 from trainer.curation.measures import composed
 from trainer.curation.measuring import (
@@ -33,6 +32,7 @@ from trainer.curation.measuring import (
     read_intact,
     write_arrays,
 )
+from trainer.curation.shared_keys import Compared, Duplicates, Sharing
 from trainer.curation.texts import Texts, shingles, starts_of
 from trainer.data.decisions import read_curated
 from trainer.data.readers import Document, ignore

@@ -10,9 +10,9 @@ from trainer.config.corpora import CorpusConfig, DataConfig
 from trainer.config.curation import CurationConfig
 from trainer.curation.contamination import name_evaluation
 from trainer.curation.evaluation_sets import EvaluationSet, find_evaluation
-from trainer.curation.exact import Digest, Signature
 from trainer.curation.measures import Measure, unique
 from trainer.curation.rules import Test, all_tests
+from trainer.curation.shared_keys import Digest, Signature
 from trainer.curation.text_measures import Function, Size
 from trainer.data.decisions import FORMAT, identities, transform_options
 from trainer.data.pieces import Piece

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer.common.errors import ConfigError, PipelineError
 from trainer.common.formats import count, plural, show, show_json, size
-from trainer.common.outages import tell_failure
+from trainer.common.transient import tell_failure
 from trainer.config.corpora import CorpusConfig
 from trainer.curation.showing import BINS, Shown, StoredDecisions
 from trainer.curation.telling import decision_rows, describe_decisions

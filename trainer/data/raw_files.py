@@ -14,7 +14,7 @@ from fsspec.compression import compr
 from fsspec.core import get_compression
 
 from trainer.common.errors import CorpusError, PipelineError, reason_of
-from trainer.common.outages import is_transient
+from trainer.common.transient import is_transient
 from trainer.config.corpora import CorpusConfig
 from trainer.data.csv_files import csv_dialect
 from trainer.store.checked_files import digest_stream

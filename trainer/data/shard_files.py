@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import ArtifactError, StorageError
-from trainer.common.outages import retry_transient
+from trainer.common.transient import retry_transient
 from trainer.store.checked_files import CheckedFile, DamagedBlock
 from trainer.store.manifest import FileRecord, fetch_made, locate_made, read_made
 from trainer.store.storage import Store

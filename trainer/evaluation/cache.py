@@ -20,7 +20,7 @@ from trainer.evaluation.metrics.measures import metric_identity
 from trainer.evaluation.of_runs import encoded_of
 from trainer.models.pretrained import MASKED, Checkpoint, find_model, read_object
 from trainer.records.evaluations import ChatEvaluation, Evaluation, FinetuneEvaluation
-from trainer.records.kinds import CHAT, run_kind
+from trainer.records.run_kinds import CHAT, run_kind
 from trainer.records.sealed import read_sealed, require_sealed
 from trainer.store.manifest import digest_file, fingerprint, read_manifest
 from trainer.store.names import CONFIG, EVALUATION, FINAL

@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM
 from trainer.common.errors import ConfigError, brief
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
+from trainer.config.harness_files import local_tasks
 from trainer.config.jobs import EvaluateJob
-from trainer.config.task_files import local_tasks
 from trainer.data.chat.template import bound_template
-from trainer.evaluation.clean import find_kept_out
+from trainer.evaluation.decontamination import find_kept_out
 from trainer.evaluation.harness_cache import (
     FORMAT,
     HarnessMeasurement,

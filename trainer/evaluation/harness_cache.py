@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.evaluation import HarnessConfig
+from trainer.config.harness_files import LocalTask, data_files, leaves, local_tasks
 from trainer.config.jobs import EvaluateJob
-from trainer.config.task_files import LocalTask, data_files, leaves, local_tasks
 from trainer.curation.evaluation_sets import question_fields
 from trainer.models.pretrained import Checkpoint, find_model
 from trainer.records.basis import HarnessResult, TaskData, TaskIdentity

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
 from trainer.kinds.tuning import Tuning
-from trainer.preflight.explain import StepStatus
+from trainer.preflight.step_status import StepStatus
 from trainer.records.evaluations import RunEvaluation
-from trainer.records.kinds import RunKind
 from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Preflight
+from trainer.records.run_kinds import RunKind
 from trainer.registry.facts import RunFacts
 from trainer.store.storage import Store
 from trainer.training.identity import Run, TrainingData
@@ -28,7 +28,7 @@ class Kind:
 
     recorded: RunKind
     """How its runs are recorded, and the job's schema."""
-    mark: str
+    data_key: str
     """The key of `data` by which a file is seen to be of this kind, before it is validated; also its task, if it has
     one.
     """

@@ -10,7 +10,7 @@ from trainer.kinds.kind import Kind
 from trainer.kinds.labelled.kind import FINETUNING
 from trainer.kinds.pretraining.kind import PRETRAINING
 from trainer.kinds.tuning import Tuning
-from trainer.records.kinds import run_kind, task_of
+from trainer.records.run_kinds import run_kind, task_of
 from trainer.training.identity import Run, TrainingData, TrainingJob
 
 KINDS = (CHAT, FINETUNING, PRETRAINING)
@@ -36,7 +36,9 @@ def marked_kinds(values: Mapping[str, Any]) -> list[Kind]:
     data = values.get("data")
     task = task_of(values)
     return [
-        kind for kind in KINDS if isinstance(data, dict) and kind.mark in data and kind.recorded.task in (None, task)
+        kind
+        for kind in KINDS
+        if isinstance(data, dict) and kind.data_key in data and kind.recorded.task in (None, task)
     ]
 
 

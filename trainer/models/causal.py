@@ -21,14 +21,14 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.models import LoraConfig, ModelConfig
 from trainer.models.adapters import Trained, add_adapter, count_trained, find_heads, merge, restore_adapter
-from trainer.models.blocks import require_blocks
+from trainer.models.layers import require_blocks
 from trainer.models.loading import load_config
 from trainer.models.losses import IGNORED, cross_entropies
-from trainer.models.new import new_config, padding_hint
-from trainer.models.opened import Tensors
+from trainer.models.new_config import new_config, padding_hint
 from trainer.models.pretrained import NO_NAME, check_settings, is_hub_name
 from trainer.models.taken_tokenizer import read_vocabulary
 from trainer.models.tensor_files import MODEL, find_parts
+from trainer.models.tensor_rows import Tensors
 from trainer.models.tokenizer import TOKENIZER_FILE, TokenizerInfo, vocabulary
 from trainer.models.weights import check_weights
 

@@ -18,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from trainer.common.errors import brief
-from trainer.models.blocks import find_blocks
 from trainer.models.causal import made_ready, model_from, take_generation_config
+from trainer.models.layers import find_blocks
 from trainer.models.loading import load_config
-from trainer.models.opened import Converted, Tensors
+from trainer.models.tensor_rows import Converted, Tensors
 from trainer.models.weights import check_weights, is_adapter, weight_files
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from trainer.common.errors import ConfigError, brief
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.models.losses import CausalLMLoss
-from trainer.models.new import padding_hint
+from trainer.models.new_config import padding_hint
 
 LENGTH = 64
 """Tokens that a model is tried with, or the job's context if that is less: enough to pass a few chunks of small models.

@@ -50,7 +50,7 @@ def main(parent: int | None = None) -> int:
     install_signal_handlers()  # before the libraries are loaded, which takes seconds
     from trainer.common.process import die_with_parent, name_process
     from trainer.store import roots
-    from trainer.training.records import AsEvents, start_logging
+    from trainer.training.logs import AsEvents, start_logging
 
     stdin = sys.stdin.fileno()
     request = json.loads(
@@ -151,13 +151,13 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
     status.
     """
     from trainer.common.progress import as_events, emit, silent
-    from trainer.training.records import AsEvents, start_logging
+    from trainer.training.logs import AsEvents, start_logging
 
     rank = int(os.environ.get("RANK", "0"))
     start_logging(logging.INFO if rank == 0 else logging.WARNING, AsEvents(rank if launched else None))
 
     def run() -> None:
-        from trainer.pipelines.stages import stage
+        from trainer.pipelines.stage_table import stage
 
         with loading():
             work = stage(name)
@@ -176,8 +176,8 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
 
 def telling(work: Callable[[], None], rank: int) -> int:
     """Do something for a stage, and tell the error that ends it. Returns the exit status."""
-    from trainer.common.outages import exit_status
     from trainer.common.progress import emit
+    from trainer.common.transient import exit_status
 
     try:
         with stoppable():
@@ -199,8 +199,8 @@ def telling(work: Callable[[], None], rank: int) -> int:
 
 
 def _tell_error(error: Exception, rank: int) -> None:
-    from trainer.common.outages import is_transient, waited_for
     from trainer.common.progress import emit
+    from trainer.common.transient import is_transient, waited_for
 
     told = {
         "kind": type(error).__name__,

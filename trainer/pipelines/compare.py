@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import PipelineError, StorageError
 from trainer.common.formats import show, show_json
-from trainer.common.outages import tell_failure
+from trainer.common.transient import tell_failure
 from trainer.registry.listing import find_runs, list_runs
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:
-    from trainer.registry.comparison import Comparison
+    from trainer.registry.compare_runs import Comparison
 
 
 MOST = 26
@@ -36,7 +36,7 @@ def compare(store: Store, names: list[str], page: Path | None = None) -> str:
 
     Raises `RunError` for a run that does not exist, `StorageError` if the page cannot be written.
     """
-    from trainer.registry.comparison import describe
+    from trainer.registry.compare_runs import describe
 
     comparison = _compared(store, names, page)
     return describe(comparison) + (f"\npage  {page}\n" if page else "")
@@ -58,8 +58,8 @@ def compare_for_programs(store: Store, names: list[str], page: Path | None = Non
 
 def _compared(store: Store, names: list[str], page: Path | None) -> "Comparison":
     from trainer.kinds.table import KINDS
+    from trainer.registry.compare_runs import compare_runs  # not needed for the list, and takes half a second
     from trainer.registry.compared_runs import read_runs
-    from trainer.registry.comparison import compare_runs  # not needed for the list, and takes half a second
 
     comparison = compare_runs(store, read_runs(store, names, [kind.compared() for kind in KINDS]))
     if page is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from trainer.common.formats import show, show_json
 from trainer.common.progress import silent
 from trainer.kinds.table import kind_of
-from trainer.preflight.explain import StepStatus, status
+from trainer.preflight.step_status import StepStatus, status
 from trainer.records.named_steps import STEPS, open_step, title_of
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -63,7 +63,7 @@ class ReadOnlyStore(Store):
 
 def explain_job(job: TrainingJob) -> list[StepStatus]:
     """Every stage of a job of any kind, in order. Raises the `PipelineError` of bad or missing input."""
-    from trainer.preflight.explain_stages import explain_harness, explain_report, explain_run
+    from trainer.preflight.run_status import explain_harness, explain_report, explain_run
 
     kind, store = kind_of(job), ReadOnlyStore(job.store)
     looking = Looking(store)

@@ -11,9 +11,9 @@ import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer.common.errors import ConfigError
-from trainer.common.outages import AT_THE_START
 from trainer.common.process import return_freed_memory
 from trainer.common.progress import Progress, for_people, silent
+from trainer.common.transient import AT_THE_START
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
@@ -28,7 +28,7 @@ from trainer.records.results import FinetunePreflight, Preflight, Remeasured, Ve
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.identity import TrainingData, TrainingJob
-from trainer.training.records import for_terminals, start_logging
+from trainer.training.logs import for_terminals, start_logging
 
 if TYPE_CHECKING:  # what follows loads the libraries that train
     from trainer.registry.report import Report

@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, TypeAdapter, Validati
 
 from trainer.common.errors import in_one_line
 from trainer.records.basis import ExamplesBasis, HarnessResult, TextBasis
-from trainer.records.kinds import evaluation_type, plan_type
+from trainer.records.run_kinds import evaluation_type, plan_type
 from trainer.store.details import CurationDetails, KeptOutDetails, ReasonDetails
 from trainer.store.manifest import FileRecord, Input, fingerprint
 from trainer.store.names import Count, Digest, Figure, Key, RunKey

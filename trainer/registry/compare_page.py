@@ -4,7 +4,7 @@ from markupsafe import Markup
 
 from trainer import __version__
 from trainer.registry.compare_curves import draw_overlays
-from trainer.registry.comparison import Comparison
+from trainer.registry.compare_runs import Comparison
 from trainer.registry.report import open_template
 
 PAGE = "compare.html.j2"

@@ -11,17 +11,18 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.data.decisions import decisions_behind
 from trainer.evaluation.of_runs import read_evaluation
 from trainer.records.basis import HarnessResult, task_of
-from trainer.records.kinds import RunKind, run_kind
 from trainer.records.names import find_run_name, tell_runs_like
+from trainer.records.run_kinds import RunKind, run_kind
 from trainer.records.sealed import read_listed, read_pointer, read_sealed
 from trainer.registry.content import Block
-from trainer.registry.facts import artifact_kind, artifacts_of, count_parameters, require_job
+from trainer.registry.facts import count_parameters, require_job
 from trainer.registry.listing import state_of
+from trainer.registry.references import artifact_kind, artifacts_of
 from trainer.store.manifest import Manifest, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, LAST, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
-from trainer.training.records import read_records
+from trainer.training.run_records import read_records
 
 Measured = dict[str, tuple[float, Any]]
 """Figures by name, each with what it was measured on: figures are compared if that is equal."""

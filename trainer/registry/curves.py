@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from trainer.training.records import SCHEDULE
+from trainer.training.run_records import SCHEDULE
 
 Records = Sequence[dict[str, Any]]
 

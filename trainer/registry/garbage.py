@@ -33,10 +33,10 @@ from trainer.data.tokenization import STARTED
 from trainer.records.holds import forget_ended, held
 from trainer.records.lease import LEASE, Lease, is_held
 from trainer.records.names import FOLDERS, RUN_PREFIX
-from trainer.registry.facts import ARTIFACTS, References
 from trainer.registry.leftovers import describe, sum_up
 from trainer.registry.pins import pinned, require_intact_pins
 from trainer.registry.promotion import moves
+from trainer.registry.references import ARTIFACTS, References
 from trainer.store.manifest import MANIFEST, read_manifest
 from trainer.store.names import BEST, CHECKPOINTS, CONFIG, FINAL, LAST
 from trainer.store.storage import Store

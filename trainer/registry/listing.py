@@ -14,8 +14,8 @@ from typing import NamedTuple
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.formats import count, plural, score
 from trainer.evaluation.of_runs import read_evaluation
-from trainer.records.kinds import run_kind
 from trainer.records.lease import LEASE, is_held
+from trainer.records.run_kinds import run_kind
 from trainer.records.sealed import read_sealed, remedy_of, sealed_number, unseal_line
 from trainer.registry.tables import Table, text_table
 from trainer.store.manifest import read_manifest

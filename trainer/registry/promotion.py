@@ -19,8 +19,8 @@ from trainer.config.runs import PromotionConfig
 from trainer.evaluation.of_runs import read_evaluation
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.holds import holding
-from trainer.records.kinds import evaluation_type, run_kind, task_of
 from trainer.records.results import Remeasured, Verdict
+from trainer.records.run_kinds import evaluation_type, run_kind, task_of
 from trainer.records.sealed import open_sealed, read_listed, read_sealed, remedy_of, sealed_bytes
 from trainer.registry.gate import ALREADY, Basis, Move, comparable_scores, judge, standing_champions
 from trainer.store.names import CHAMPION, CONFIG, FINAL

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError, PipelineError, StorageError, brief
 from trainer.common.formats import plural, show, show_json, size
-from trainer.common.outages import tell_failure
+from trainer.common.transient import tell_failure
 from trainer.models.weights import BASE, Base
 from trainer.registry.lineage import find_run
 from trainer.store.manifest import Manifest, fetch_artifact, require_intact

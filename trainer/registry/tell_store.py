@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from trainer.common.errors import ConfigError, PipelineError
 from trainer.common.formats import show_json
-from trainer.common.outages import tell_failure
+from trainer.common.transient import tell_failure
 from trainer.config.files import validate_job
 from trainer.config.jobs import GarbageJob
 from trainer.registry.garbage import Garbage, collect, tell

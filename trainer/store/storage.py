@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from trainer.common.addresses import check_address
 from trainer.common.errors import ConfigError, StorageError, WrongContent, brief, reason_of
-from trainer.common.outages import FULL, is_transient, number_of
+from trainer.common.transient import FULL, is_transient, number_of
 from trainer.store import roots
 from trainer.store.checked_files import forget_unused
 from trainer.store.local import LocalFiles, linked_folders

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
 from trainer.data.dataset import Batch
-from trainer.models.blocks import find_blocks
+from trainer.models.layers import find_blocks
 from trainer.models.losses import leave_out_masks
 from trainer.training.runtime import Runtime, seed_everything
 from trainer.training.sharding import is_sharded, norms_of

@@ -19,8 +19,8 @@ from trainer.config.training import OptimizationConfig
 from trainer.data.dataset import Batch
 from trainer.records.plans import Plan
 from trainer.training.checkpoint import Criterion, Divergence, TrainState
-from trainer.training.records import ENDED, SCHEDULE
 from trainer.training.run_log import RunLog
+from trainer.training.run_records import ENDED, SCHEDULE
 from trainer.training.runtime import Runtime, describe_threads, seed_everything
 from trainer.training.saver import Commit, Saver, take_snapshot
 from trainer.training.sharding import is_sharded, local_part

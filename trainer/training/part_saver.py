@@ -27,8 +27,8 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from trainer.common.stopping import defer_stop
 from trainer.models import tensor_files
-from trainer.models.opened import Tensors, write_part
 from trainer.models.tensor_files import part_name
+from trainer.models.tensor_rows import Tensors, write_part
 from trainer.models.weights import INDEX, WEIGHTS, weight_files
 from trainer.records.sealed import folder_name
 from trainer.store.manifest import (

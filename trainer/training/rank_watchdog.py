@@ -24,8 +24,8 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, Preempted, RankLost
-from trainer.common.outages import exit_status
 from trainer.common.stopping import end_at_once
+from trainer.common.transient import exit_status
 
 log = logging.getLogger(__name__)
 

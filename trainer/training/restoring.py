@@ -11,8 +11,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimi
 
 from trainer.common.errors import ArtifactError, in_one_line
 from trainer.models import tensor_files
-from trainer.models.opened import Tensors
 from trainer.models.tensor_files import find_parts
+from trainer.models.tensor_rows import Tensors
 from trainer.training.checkpoint import OPTIMIZER, STATE, Group, Saved, TrainState, read_state
 from trainer.training.sharding import divided_as, local_rows, rows_held, sharded_model
 

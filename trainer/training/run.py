@@ -9,9 +9,9 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ArtifactError, RunError
-from trainer.common.outages import retry_transient
 from trainer.common.progress import Progress
 from trainer.common.stopping import signal_handlers
+from trainer.common.transient import retry_transient
 from trainer.data.dataset import batches_from
 from trainer.models.adapters import count_trained, is_adapted, merge, save_model
 from trainer.models.pretrained import find_model
@@ -38,12 +38,12 @@ from trainer.training.identity import (
     finished_run,
     note_untrained,
 )
+from trainer.training.logs import kept_log
 from trainer.training.loop import Measured, Meter, Session, ended_epoch, finish_saving, peak_flops, run_loop
 from trainer.training.parallelize import place_model, reload_rows
 from trainer.training.part_saver import PartSaver, publish_parts
 from trainer.training.pointer_repair import find_best, mend_config, mend_finished, mend_plan
 from trainer.training.rank_watchdog import explaining_lost_ranks
-from trainer.training.records import kept_log
 from trainer.training.restoring import restore
 from trainer.training.run_log import RunLog
 from trainer.training.runtime import (

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
 from trainer.common.errors import StorageError
-from trainer.common.outages import retry_transient
+from trainer.common.transient import retry_transient
 from trainer.records.sealed import seal_line
 from trainer.store.names import LOGS, METRICS, TENSORBOARD
 from trainer.store.storage import Store
-from trainer.training.records import ENDED, intact_lines, open_line
+from trainer.training.run_records import ENDED, intact_lines, open_line
 from trainer.training.tracking import Board, Trackers
 
 log = logging.getLogger(__name__)

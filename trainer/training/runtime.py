@@ -22,9 +22,9 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, DeviceError, FirstRankFailed, RankLost, StorageError
-from trainer.common.outages import AT_THE_START, exit_status, retry_transient
 from trainer.common.process import THREADS, cores_per_rank, threads_asked_for, usable_cores, versions
 from trainer.common.stopping import StopRequested, stop_requested
+from trainer.common.transient import AT_THE_START, exit_status, retry_transient
 from trainer.data.order import stable_key
 from trainer.store.probe import write_probe
 from trainer.store.storage import Store

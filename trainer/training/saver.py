@@ -31,11 +31,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ArtifactError, StorageError
-from trainer.common.outages import is_transient, retry_transient
 from trainer.common.stopping import defer_stop
+from trainer.common.transient import is_transient, retry_transient
 from trainer.models.adapters import save_model, trained_tensors
-from trainer.models.opened import Stretch
 from trainer.models.outline import own_tensors
+from trainer.models.tensor_rows import Stretch
 from trainer.models.weights import Base
 from trainer.records.sealed import folder_name, write_pointer
 from trainer.store.manifest import MANIFEST, publish_folder

@@ -18,9 +18,9 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from transformers import PreTrainedModel
 
-from trainer.models.blocks import require_blocks
-from trainer.models.opened import Stretch, rows_of
+from trainer.models.layers import require_blocks
 from trainer.models.outline import own_tensors
+from trainer.models.tensor_rows import Stretch, rows_of
 from trainer.training.runtime import Runtime
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}

@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from trainer.common.errors import ConfigError, brief
 from trainer.config.training import MuonConfig, OptimizationConfig
 from trainer.data.dataset import Batch
-from trainer.models.blocks import find_blocks
+from trainer.models.layers import find_blocks
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import clip_gradients, unsynchronised
 

@@ -18,10 +18,10 @@ from yarl import URL
 
 from tests.processes import free_port
 from tests.s3 import S3Server, fresh_clients
-from trainer.common import outages
+from trainer.common import transient
 from trainer.common.errors import ConfigError, CorpusError, Preempted, StorageError
-from trainer.common.outages import exit_status, is_transient, retry_transient
 from trainer.common.stopping import check_stop, signal_handlers
+from trainer.common.transient import exit_status, is_transient, retry_transient
 from trainer.config.corpora import CorpusConfig
 from trainer.data.sources import find_sources
 from trainer.store.storage import Store
@@ -29,7 +29,7 @@ from trainer.store.storage import Store
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(transient, "FIRST_PAUSE", 0.01)
 
 
 def failing(times: int, error: Exception) -> Callable[[], str]:
@@ -45,7 +45,7 @@ def failing(times: int, error: Exception) -> Callable[[], str]:
 
 def test_what_passes_is_tried_again_after_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     paused: list[float] = []
-    monkeypatch.setattr(outages, "wait", paused.append)
+    monkeypatch.setattr(transient, "wait", paused.append)
     said: list[str] = []
     assert retry_transient(failing(9, StorageError("away", transient=True)), said.append) == "done"
     assert paused == [1, 2, 4, 8, 16, 32, 60, 60, 60]
@@ -68,7 +68,7 @@ def test_what_does_not_pass_is_raised_at_once(error: Exception) -> None:
 
 
 def test_it_is_given_up_when_patience_ends(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(outages.PATIENCE, "0.5")
+    monkeypatch.setenv(transient.PATIENCE, "0.5")
     begun = time.monotonic()
     with pytest.raises(StorageError) as failure:
         retry_transient(failing(10**9, StorageError("away", transient=True)))
@@ -77,8 +77,8 @@ def test_it_is_given_up_when_patience_ends(quick: None, monkeypatch: pytest.Monk
 
 
 def test_each_outage_has_the_whole_patience(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(outages.PATIENCE, "0.3")
-    monkeypatch.setattr(outages, "ANOTHER", 0.2)
+    monkeypatch.setenv(transient.PATIENCE, "0.3")
+    monkeypatch.setattr(transient, "ANOTHER", 0.2)
     lengths = iter([0.25, 0.01, 0.25, 0.01, 0.25, 0.01])
 
     def work() -> str:
@@ -91,8 +91,8 @@ def test_each_outage_has_the_whole_patience(quick: None, monkeypatch: pytest.Mon
 
 
 def test_what_was_waited_for_within_is_not_waited_for_again(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(outages.PATIENCE, "0.3")
-    monkeypatch.setattr(outages, "ANOTHER", 0.2)
+    monkeypatch.setenv(transient.PATIENCE, "0.3")
+    monkeypatch.setattr(transient, "ANOTHER", 0.2)
     begun = time.monotonic()
     with pytest.raises(StorageError):
         retry_transient(lambda: retry_transient(failing(10**9, StorageError("away", transient=True))))
@@ -101,14 +101,14 @@ def test_what_was_waited_for_within_is_not_waited_for_again(quick: None, monkeyp
 
 @pytest.mark.parametrize("said", ["soon", "-1", "nan"])
 def test_a_patience_that_is_no_time_is_refused(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(outages.PATIENCE, said)
+    monkeypatch.setenv(transient.PATIENCE, said)
     with pytest.raises(ConfigError, match=f"HEADRACE_PATIENCE is '{said}'; it must be a number of seconds"):
         retry_transient(lambda: None)
 
 
 @pytest.mark.parametrize("times", [1, 10**9])
 def test_who_waits_and_is_asked_to_stop_tries_once_more(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outages, "FIRST_PAUSE", 30.0)
+    monkeypatch.setattr(transient, "FIRST_PAUSE", 30.0)
     begun, done = time.monotonic(), []
     with pytest.raises(Preempted if times == 1 else StorageError), signal_handlers():
         threading.Timer(0.5, os.kill, [os.getpid(), 15]).start()
@@ -119,8 +119,8 @@ def test_who_waits_and_is_asked_to_stop_tries_once_more(times: int, monkeypatch:
 
 
 def test_attempts_that_fail_after_long_work_are_not_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(outages, "ANOTHER", 0.02)
+    monkeypatch.setattr(transient, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(transient, "ANOTHER", 0.02)
     attempts = 0
 
     def work() -> None:
@@ -131,7 +131,7 @@ def test_attempts_that_fail_after_long_work_are_not_repeated_for_ever(monkeypatc
 
     with pytest.raises(StorageError) as failure:
         retry_transient(work)
-    assert attempts == outages.LONG_ATTEMPTS and failure.value.waited_for
+    assert attempts == transient.LONG_ATTEMPTS and failure.value.waited_for
 
 
 def answer(status: int, code: str) -> ClientError:

@@ -31,7 +31,7 @@ from trainer.data.pieces import Piece
 from trainer.data.readers import read_documents
 from trainer.data.shards import KIND, open_shards
 from trainer.data.sources import find_pieces
-from trainer.kinds.pretraining.steps import find_prepared
+from trainer.kinds.pretraining.prepare import find_prepared
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
 
@@ -110,7 +110,7 @@ def test_decisions_depend_on_neither_workers_nor_units(
     jobs = [job_of(raw, tmp_path / "one", workers=1), job_of(raw, tmp_path / "three", workers=3)]
     first = decide(jobs[0])
     monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", 2000)
-    monkeypatch.setattr("trainer.curation.exact.SLICE_KEYS", 90)
+    monkeypatch.setattr("trainer.curation.shared_keys.SLICE_KEYS", 90)
     assert decide(jobs[1]).key == first.key
     assert arrays(tmp_path / "one" / first.key) == arrays(tmp_path / "three" / first.key)
     assert len(list((tmp_path / "three" / "measures").rglob("size-*/*.npz"))) > 2

@@ -21,14 +21,14 @@ from tests.trainer.plain_duplicates import sharing, superfluous
 from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.config.curation import NearConfig
-from trainer.curation.exact import KEYS, Digest, Signature, punctuation
 from trainer.curation.measures import Batch
 from trainer.curation.near import compare
+from trainer.curation.shared_keys import KEYS, Digest, Signature, punctuation
 from trainer.curation.showing import StoredDecisions
 from trainer.curation.texts import Texts, shingles
 from trainer.data.decisions import open_decisions, read_decisions
 from trainer.data.readers import Document
-from trainer.kinds.pretraining.steps import find_prepared
+from trainer.kinds.pretraining.prepare import find_prepared
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
 
@@ -186,7 +186,7 @@ def test_what_goes_does_not_depend_on_how_the_work_is_divided(
     monkeypatch.setattr("trainer.curation.near.WORK_AT_ONCE", at_once)
     monkeypatch.setattr("trainer.curation.near.HASHES_AT_ONCE", at_once)
     monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", 200 * at_once)
-    monkeypatch.setattr("trainer.curation.exact.SLICE_KEYS", 90 * at_once)
+    monkeypatch.setattr("trainer.curation.shared_keys.SLICE_KEYS", 90 * at_once)
     draw, texts = random.Random(5), []
     for seed in range(40):
         words = prose(seed, 80)

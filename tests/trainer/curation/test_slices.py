@@ -8,7 +8,7 @@ import pytest
 from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
 from trainer.common.errors import StorageError
 from trainer.config.jobs import PrepareJob
-from trainer.curation.exact import Group, Slice, read_slice
+from trainer.curation.shared_keys import Group, Slice, read_slice
 from trainer.store.storage import Store
 
 
@@ -17,7 +17,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareJob:
     """A job whose keys are looked through in several slices, of several groups of units."""
     monkeypatch.setattr("trainer.curation.curate.Workers", Here)
     monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", 2000)
-    monkeypatch.setattr("trainer.curation.exact.SLICE_KEYS", 90)
+    monkeypatch.setattr("trainer.curation.shared_keys.SLICE_KEYS", 90)
     texts = [" ".join(prose(seed, 60)) for seed in range(20)]
     for number in range(8):
         write_documents(

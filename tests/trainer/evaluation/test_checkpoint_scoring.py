@@ -20,7 +20,7 @@ from trainer.kinds.labelled.checkpoint_scoring import identify_checkpoint
 from trainer.pipelines.any_kind import evaluate_any
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.sealed import read_sealed, write_sealed
-from trainer.registry.facts import References
+from trainer.registry.references import References
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 

@@ -20,7 +20,7 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data.decisions import read_decisions
-from trainer.evaluation.clean import KeptOut, clean_of, find_kept_out
+from trainer.evaluation.decontamination import KeptOut, clean_of, find_kept_out
 from trainer.kinds.chat.evaluate import evaluate_answers
 from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint

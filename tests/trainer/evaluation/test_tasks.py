@@ -8,7 +8,7 @@ import pytest
 from tests.trainer.evaluation.harness_tasks import QUESTIONS, asking, write_questions, write_task, write_yaml
 from trainer.common.errors import ConfigError
 from trainer.config.evaluation import HarnessConfig
-from trainer.config.task_files import leaves, local_tasks
+from trainer.config.harness_files import leaves, local_tasks
 from trainer.evaluation.harness_cache import identify, name_of, questions_of
 from trainer.store.manifest import digest_file
 

@@ -30,7 +30,7 @@ from trainer.registry.listing import find_runs
 from trainer.registry.promotion import find_measured, look, moves
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
-from trainer.training.records import read_records
+from trainer.training.run_records import read_records
 
 Reader = Callable[[World], Any]
 LEARNING_RATE = 2e-2

@@ -36,12 +36,12 @@ from trainer.pipelines.any_kind import evaluate_any, train
 from trainer.pipelines.explain import explain_job
 from trainer.records.basis import ExamplesBasis, answers_basis, why_incomparable
 from trainer.records.evaluations import ChatEvaluation
-from trainer.records.kinds import CHAT, run_kind
+from trainer.records.run_kinds import CHAT, run_kind
 from trainer.records.sealed import read_sealed
 from trainer.registry.promotion import find_measured, promote
 from trainer.store.storage import Store
 from trainer.training.compiling import compile_objective
-from trainer.training.records import read_records
+from trainer.training.run_records import read_records
 
 
 @pytest.fixture(scope="module")

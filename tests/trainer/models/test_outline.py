@@ -13,10 +13,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 
 from tests.support import SMALL_MODEL
 from trainer.common.errors import ConfigError
-from trainer.models.blocks import find_blocks, require_blocks
 from trainer.models.causal import load_model, made_ready, model_from
-from trainer.models.opened import rows_of
+from trainer.models.layers import find_blocks, require_blocks
 from trainer.models.outline import Outline, outline_files, outline_new, own_tensors
+from trainer.models.tensor_rows import rows_of
 
 RANKS = 3
 SMALL: dict[str, Any] = {

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from trainer.common.errors import ArtifactError, ConfigError
-from trainer.models.opened import MOST_OPEN, Stretch, Tensors, rows_of, write_part
 from trainer.models.tensor_files import MODEL, find_parts, part_name, read_file_header
+from trainer.models.tensor_rows import MOST_OPEN, Stretch, Tensors, rows_of, write_part
 from trainer.models.weights import check_weights
 
 DIGEST = "0" * 64

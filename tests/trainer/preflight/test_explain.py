@@ -26,7 +26,7 @@ from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.pipelines.any_kind import train
 from trainer.pipelines.explain import Looking, ReadOnlyStore, explain_job
 from trainer.pipelines.reporting import make_report
-from trainer.preflight.explain import StepStatus
+from trainer.preflight.step_status import StepStatus
 from trainer.records.lease import Lease
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.names import FINAL

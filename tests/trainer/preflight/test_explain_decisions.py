@@ -15,7 +15,7 @@ from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
 from trainer.pipelines.explain import Looking, ReadOnlyStore
-from trainer.preflight.explain import StepStatus
+from trainer.preflight.step_status import StepStatus
 
 TEXTS = [" ".join(prose(number, 300)) for number in range(12)]
 FUNCTION = "def is_long(text):\n    return len(text) > 3\n"

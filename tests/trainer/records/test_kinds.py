@@ -6,8 +6,8 @@ from trainer.config.training import OptimizationConfig
 from trainer.data.step_plan import make_finetune_plan
 from trainer.kinds.table import KINDS, kind_of_run
 from trainer.records.evaluations import Evaluation, FinetuneEvaluation
-from trainer.records.kinds import RUN_KINDS, evaluation_type, plan_type, run_kind
 from trainer.records.plans import CorpusPlan, FinetunePlan, StepPlan
+from trainer.records.run_kinds import RUN_KINDS, evaluation_type, plan_type, run_kind
 from trainer.records.shapes import require_evaluation, require_shape
 
 PLAN = make_finetune_plan(OptimizationConfig(epochs=1, global_batch=2, learning_rate=0.1), {"train": 8}, 1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainer.common.errors import ArtifactError, ConfigError
-from trainer.preflight.explain import status, why
+from trainer.preflight.step_status import status, why
 from trainer.records.holds import held
 from trainer.records.steps import Explains, Step, dependents_of, find, find_published, make, publish
 from trainer.store.manifest import MANIFEST, Input, Manifest, read_manifest, write_manifest

@@ -10,8 +10,8 @@ from tests.trainer.labelled_data import as_csv, as_jsonl, flat_records, job_of, 
 from trainer.kinds.labelled.page import FINE_TUNING
 from trainer.kinds.pretraining.page import PRETRAINING
 from trainer.records.basis import TextBasis
+from trainer.registry.compare_runs import compare_results
 from trainer.registry.compared_runs import ComparedRun
-from trainer.registry.comparison import compare_results
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
 

@@ -11,7 +11,7 @@ from trainer.common.errors import StorageError
 from trainer.store.manifest import fetch_artifact, find_damage, read_manifest
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint
-from trainer.training.records import kept_log
+from trainer.training.logs import kept_log
 from trainer.training.run_log import RunLog
 
 KEY = "runs/a/checkpoints/step-00000001"

@@ -18,7 +18,7 @@ from tests.support import curve, final_bytes, only_run, small_values, write_conf
 from tests.trainer.conftest import LONG, Finished
 from tests.trainer.store.test_store_refusals import small_disk
 from trainer.common.errors import StorageError
-from trainer.common.outages import PATIENCE, retry_transient
+from trainer.common.transient import PATIENCE, retry_transient
 from trainer.records.lease import Lease
 from trainer.store.private_folders import STAGING
 from trainer.store.storage import Store

@@ -20,8 +20,8 @@ from tests.trainer.conftest import LONG, Finished
 from tests.trainer.made import prepare, prepare_tokenizer
 from tests.trainer.test_refusals import PUBLISHED, message_of
 from trainer.common.errors import EXIT_PREEMPTED, StorageError
-from trainer.common.outages import PATIENCE
 from trainer.common.progress import silent
+from trainer.common.transient import PATIENCE
 from trainer.data.tokenization import PreparedData
 from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store

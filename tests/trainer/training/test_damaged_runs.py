@@ -26,7 +26,7 @@ from trainer.registry.promotion import find_measured, promote
 from trainer.store.names import CHECKPOINTS, CONFIG, EVALUATION, FINAL, LINEAGE, METRICS, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import recorded
-from trainer.training.records import read_records
+from trainer.training.run_records import read_records
 from trainer.training.standing import Standing, find_standing, is_alive
 
 OTHER = "runs/other"

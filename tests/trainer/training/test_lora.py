@@ -24,8 +24,8 @@ from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.kinds.table import identify_run, kind_of
 from trainer.models.pretrained import find_model
 from trainer.pipelines.reporting import make_report
-from trainer.preflight.explain import StepStatus
-from trainer.preflight.explain_stages import explain_run
+from trainer.preflight.run_status import explain_run
+from trainer.preflight.step_status import StepStatus
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest
 from trainer.store.names import CHECKPOINT_KIND

@@ -21,10 +21,10 @@ from tests.support import curve, final_bytes, records, small_job
 from tests.trainer.conftest import Finished
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.training.test_retention import Keeper, kept
-from trainer.common import outages
+from trainer.common import transient
 from trainer.common.errors import Preempted, RunError, StorageError
-from trainer.common.outages import exit_status
 from trainer.common.progress import silent
+from trainer.common.transient import exit_status
 from trainer.kinds.labelled.preflight import finetune_preflight
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.pipelines.any_kind import train
@@ -47,7 +47,7 @@ def block(store: Store) -> Path:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(transient, "FIRST_PAUSE", 0.0)
 
 
 def test_a_save_that_is_refused_is_reported_and_does_not_stop_training(
@@ -107,7 +107,7 @@ def test_a_save_that_meets_what_does_not_pass_in_time_ends_training_with_that(
     def stay_full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setenv(outages.PATIENCE, "0.5")
+    monkeypatch.setenv(transient.PATIENCE, "0.5")
     monkeypatch.setattr(saver, "save_file", stay_full)
     keeper = Keeper(empty_store, keep_last=1)
     keeper.submit(1)

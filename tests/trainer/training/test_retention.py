@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.support import SMALL_MODEL
-from trainer.common import outages
+from trainer.common import transient
 from trainer.common.errors import ArtifactError, RunError, StorageError
 from trainer.config.models import ModelConfig
 from trainer.models.causal import build_model, resolve_config
@@ -119,7 +119,7 @@ def test_nothing_stays_in_the_staging_folder(empty_store: Store) -> None:
 def test_what_is_committed_is_not_written_again_when_what_comes_after_fails(
     empty_store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.1)
+    monkeypatch.setattr(transient, "FIRST_PAUSE", 0.1)
     keeper = Keeper(empty_store, keep_last=1)
     keeper.save(1)
     written, publish, point = [], saver.publish_folder, saver.write_pointer
@@ -173,7 +173,7 @@ def test_pointers_that_could_not_be_written_in_their_time_are_written_with_the_n
 def test_a_run_that_another_process_has_taken_over_is_not_pointed_into(
     empty_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.1)
+    monkeypatch.setattr(transient, "FIRST_PAUSE", 0.1)
     keeper, point, lost = Keeper(empty_store, keep_last=1), saver.write_pointer, []
     keeper.save(1)
 

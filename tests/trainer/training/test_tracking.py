@@ -19,10 +19,10 @@ from trainer.common.progress import emit, silent
 from trainer.config.training import Tracker
 from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.kind import preflight
-from trainer.kinds.pretraining.steps import identify
+from trainer.kinds.pretraining.prepare import identify
 from trainer.pipelines.any_kind import train
 from trainer.training import tracking
-from trainer.training.records import AsEvents
+from trainer.training.logs import AsEvents
 from trainer.training.tracking import MAKERS, Trackers
 
 STEPS = 60

@@ -30,7 +30,7 @@ from trainer.evaluation.cache import (
     identify_answers,
     tell_replaced,
 )
-from trainer.evaluation.clean import clean_of_splits
+from trainer.evaluation.decontamination import clean_of_splits
 from trainer.evaluation.of_runs import check_asked
 from trainer.models.answering import load_answering, outline_answering
 from trainer.models.loading import load_tokenizer

@@ -11,8 +11,8 @@ from trainer.evaluation.of_runs import check_asked
 from trainer.kinds.chat.identity import identify
 from trainer.kinds.kind import Kind
 from trainer.kinds.tuning import Tuning
-from trainer.preflight.explain import StepStatus
-from trainer.records import kinds
+from trainer.preflight.step_status import StepStatus
+from trainer.records import run_kinds
 from trainer.records.evaluations import ChatEvaluation
 from trainer.records.plans import ChatPlan
 from trainer.records.results import FinetunePreflight
@@ -54,7 +54,7 @@ def evaluate_alike(
 
 
 def explain_evaluation(store: Store, job: ChatJob, data: ArtifactRef, run_key: str) -> StepStatus:
-    from trainer.preflight.explain_stages import explain_answers
+    from trainer.preflight.run_status import explain_answers
 
     return explain_answers(store, job, data, run_key)
 
@@ -90,8 +90,8 @@ def compared() -> "ComparedKind":
 
 
 CHAT = Kind(
-    recorded=kinds.CHAT,
-    mark="task",
+    recorded=run_kinds.CHAT,
+    data_key="task",
     preflight=preflight,
     prepare=lambda job, do: do("encode-chat", job),
     identify=identify,

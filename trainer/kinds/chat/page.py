@@ -5,7 +5,7 @@ from typing import Any
 from trainer.common.formats import count, number, percent, perplexity, plural, short
 from trainer.data.labelled.encoded import KIND as ENCODED
 from trainer.data.labelled.sources import TRAIN, VALIDATION
-from trainer.records import kinds
+from trainer.records import run_kinds
 from trainer.records.basis import BITS_PER_BYTE, answers_basis, facts_of
 from trainer.records.plans import ChatPlan
 from trainer.registry.compare_data import DIGITS, compare_labelled
@@ -253,7 +253,7 @@ def _answers(run: ComparedRun, figure: str, split: str) -> Any:
 
 
 CHAT = ComparedKind(
-    recorded=kinds.CHAT,
+    recorded=run_kinds.CHAT,
     data="conversations",
     unit=lambda run: UNIT,
     tokenizer=_tokenizer,

@@ -14,7 +14,7 @@ from trainer.data.csv_files import FORMATS, format_by_name
 from trainer.data.labelled.sources import TRAIN, LabelledSource, find_labelled
 from trainer.evaluation.cache import Scoring, identify_scoring, scoring_fingerprint
 from trainer.models.pretrained import Checkpoint, classifies, find_model, read_object
-from trainer.records.kinds import FINE_TUNING, run_kind
+from trainer.records.run_kinds import FINE_TUNING, run_kind
 from trainer.records.sealed import read_sealed
 from trainer.store.manifest import fingerprint
 from trainer.store.names import CONFIG, FINAL

@@ -32,7 +32,7 @@ from trainer.evaluation.cache import (
     predictions_key,
     tell_replaced,
 )
-from trainer.evaluation.clean import clean_of_splits
+from trainer.evaluation.decontamination import clean_of_splits
 from trainer.evaluation.metrics.measures import marks_entities, metric_identity, score_entities
 from trainer.evaluation.of_runs import check_asked
 from trainer.kinds.labelled.checkpoint_scoring import CheckpointScoring, tell_unused

@@ -10,8 +10,8 @@ from trainer.evaluation.of_runs import check_asked
 from trainer.kinds.kind import Kind
 from trainer.kinds.labelled.identity import identify
 from trainer.kinds.tuning import Tuning
-from trainer.preflight.explain import StepStatus
-from trainer.records import kinds
+from trainer.preflight.step_status import StepStatus
+from trainer.records import run_kinds
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.plans import FinetunePlan
 from trainer.records.results import FinetunePreflight
@@ -53,7 +53,7 @@ def evaluate_alike(
 
 
 def explain_evaluation(store: Store, job: FinetuneJob, data: ArtifactRef, run_key: str) -> StepStatus:
-    from trainer.preflight.explain_stages import explain_scoring
+    from trainer.preflight.run_status import explain_scoring
 
     return explain_scoring(store, job, data, run_key)
 
@@ -86,8 +86,8 @@ def compared() -> "ComparedKind":
 
 
 FINETUNING = Kind(
-    recorded=kinds.FINE_TUNING,
-    mark="source",
+    recorded=run_kinds.FINE_TUNING,
+    data_key="source",
     preflight=preflight,
     prepare=lambda job, do: do("encode", job),
     identify=identify,

@@ -10,7 +10,7 @@ from trainer.data.labelled.labels import find_class_weights
 from trainer.data.labelled.sources import TEST
 from trainer.evaluation.metrics.measures import OF_ONE_CLASS, marks_entities, positive_class
 from trainer.kinds.labelled.card import make_card
-from trainer.records import kinds
+from trainer.records import run_kinds
 from trainer.records.basis import split_content
 from trainer.records.evaluations import Classification, FinetuneEvaluation, label_figure
 from trainer.records.plans import FinetunePlan
@@ -325,7 +325,7 @@ def _metrics(runs: Sequence[ComparedRun]) -> list[str]:
 
 
 FINE_TUNING = ComparedKind(
-    recorded=kinds.FINE_TUNING,
+    recorded=run_kinds.FINE_TUNING,
     data="labelled sets",
     unit=lambda run: LOSS_UNITS[run.job["data"]["task"]],
     tokenizer=_tokenizer,

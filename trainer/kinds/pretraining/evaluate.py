@@ -17,7 +17,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.data.held_out import open_held_out
 from trainer.data.shards import ShardSet, open_shards
 from trainer.evaluation.cache import FORMAT, find_evaluation, identify_evaluation
-from trainer.evaluation.clean import clean_of
+from trainer.evaluation.decontamination import clean_of
 from trainer.kinds.pretraining.measure import evaluate, evaluate_masked
 from trainer.models.causal import check_positions, load_masked, load_model
 from trainer.models.outline import outline_files

@@ -8,9 +8,9 @@ from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.data.tokenization import PreparedData
 from trainer.evaluation.cache import measurement, measurement_alike
 from trainer.kinds.kind import Kind
-from trainer.kinds.pretraining.steps import identify, prepare
-from trainer.preflight.explain import StepStatus
-from trainer.records import kinds
+from trainer.kinds.pretraining.prepare import identify, prepare
+from trainer.preflight.step_status import StepStatus
+from trainer.records import run_kinds
 from trainer.records.evaluations import Evaluation
 from trainer.records.plans import StepPlan
 from trainer.records.results import Preflight
@@ -64,7 +64,7 @@ def evaluate_alike(
 
 
 def explain_evaluation(store: Store, job: PipelineJob, data: PreparedData, run_key: str) -> StepStatus:
-    from trainer.preflight.explain_stages import explain_scores
+    from trainer.preflight.run_status import explain_scores
 
     return explain_scores(store, job, run_key)
 
@@ -82,8 +82,8 @@ def compared() -> "ComparedKind":
 
 
 PRETRAINING = Kind(
-    recorded=kinds.PRETRAINING,
-    mark="corpora",
+    recorded=run_kinds.PRETRAINING,
+    data_key="corpora",
     preflight=preflight,
     prepare=lambda job, do: prepare(job.preparation(), do),
     identify=identify,

@@ -9,7 +9,7 @@ from trainer.config.training import masks_documents
 from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.models.tokenizer import TOKENIZER_FILE
-from trainer.records import kinds
+from trainer.records import run_kinds
 from trainer.records.basis import BITS_PER_BYTE, TextBasis, facts_of
 from trainer.records.plans import StepPlan
 from trainer.registry.compare_data import DIGITS, compare_corpora, compare_curation
@@ -352,7 +352,7 @@ def _text(evaluation: dict[str, Any], figure: str, corpus: str | None, score: di
 
 
 PRETRAINING = ComparedKind(
-    recorded=kinds.PRETRAINING,
+    recorded=run_kinds.PRETRAINING,
     data="corpora",
     unit=lambda run: unit_of(run.config["job"]),
     tokenizer=_tokenizer,

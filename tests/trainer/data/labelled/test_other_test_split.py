@@ -32,7 +32,7 @@ from trainer.pipelines.any_kind import train
 from trainer.pipelines.compare import compare
 from trainer.pipelines.explain import explain_job
 from trainer.pipelines.reporting import make_report
-from trainer.preflight.explain import NONE_YET, StepStatus
+from trainer.preflight.step_status import NONE_YET, StepStatus
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.lease import Lease
 from trainer.records.sealed import read_sealed

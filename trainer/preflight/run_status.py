@@ -19,7 +19,7 @@ from trainer.evaluation.cache import (
 from trainer.evaluation.harness_cache import find_harness, identify_harness, name_of
 from trainer.evaluation.metrics.measures import metric_identity
 from trainer.evaluation.of_runs import encoded_of, read_evaluation
-from trainer.preflight.explain import NONE_YET, UNRECORDED, StepStatus, explain_new, intact, look
+from trainer.preflight.step_status import NONE_YET, UNRECORDED, StepStatus, explain_new, intact, look
 from trainer.records.basis import HarnessResult
 from trainer.records.fields import tell_changes
 from trainer.records.lease import is_held

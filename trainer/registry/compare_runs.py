@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from trainer.common.formats import NOTHING, count, plural, score
 from trainer.evaluation.metrics.measures import greater_is_better
 from trainer.records.fields import all_same, find_differences, flatten, show
-from trainer.records.kinds import RUN_KINDS
+from trainer.records.run_kinds import RUN_KINDS
 from trainer.registry.compare_curves import best_of, criterion_of, curve_table, spark_table
 from trainer.registry.compare_data import gone
 from trainer.registry.compared_runs import ComparedRun, Measured

@@ -21,6 +21,7 @@ from trainer.common.stopping import stop_requested, wait
 
 log = logging.getLogger(__name__)
 
+
 T = TypeVar("T")
 
 PATIENCE = "HEADRACE_PATIENCE"

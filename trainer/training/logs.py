@@ -1,0 +1,114 @@
+"""Log records of a process: its own, without those of libraries that tell of every connection."""
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from trainer.common.errors import StorageError
+from trainer.common.progress import emit
+from trainer.store.names import LOGS
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+
+LINES, SECONDS = 200, 60.0
+"""So many lines in so many seconds are passed on to whoever waits for a stage; warnings always are."""
+
+TALKATIVE = ("aiobotocore", "httpx")
+
+
+def start_logging(level: int, handler: logging.Handler) -> None:
+    """Send the records of this process from a level on to a handler."""
+    handler.setLevel(level)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])  # others may want more than this one: `kept_log`
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def for_terminals() -> logging.Handler:
+    """A handler that writes lines with the time to standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"))
+    return handler
+
+
+class AsEvents(logging.Handler):
+    """Sends records as events to standard output: not more than a server can show, with the rank if there are
+    several.
+    """
+
+    def __init__(self, rank: int | None = None) -> None:
+        super().__init__()
+        self._whose = {} if rank is None else {"rank": rank}
+        self._since, self._passed, self._left_out = time.monotonic(), 0, 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING or self._may_pass():
+            self._send(record.levelname, record.name, record.getMessage())
+
+    def close(self) -> None:
+        self._tell_left_out()
+        super().close()
+
+    def _may_pass(self) -> bool:
+        now = time.monotonic()
+        if now - self._since >= SECONDS:
+            self._tell_left_out()
+            self._since, self._passed = now, 0
+        may = self._passed < LINES
+        self._passed += may
+        self._left_out += not may
+        return may
+
+    def _tell_left_out(self) -> None:
+        if self._left_out:
+            self._send(
+                "INFO", __name__, f"{self._left_out} lines are left out here; the run's folder has them, in {LOGS}"
+            )
+        self._left_out = 0
+
+    def _send(self, level: str, logger: str, message: str) -> None:
+        emit(sys.stdout, "log", level=level, logger=logger, message=message, **self._whose)
+
+
+@contextmanager
+def kept_log(store: Store, run: str, rank: int) -> Iterator[None]:
+    """Keep every record of a rank in the run's folder too, after those of the starts before this one.
+
+    A remote store has them when the block ends, and the first rank's whenever the run's other records are sent
+    (run_log.py).
+    """
+    key = f"{run}/{LOGS}/rank-{rank}.log"
+    if store.local is None:
+        store.write_bytes(key, store.read_bytes(key) if store.exists(key) else b"")
+    path = store.fetch(key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = _Kept(path)
+    logging.root.addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(handler)
+        with suppress(OSError):  # `handleError` has said it
+            handler.close()
+        if store.local is None:
+            try:
+                store.put(Path(handler.baseFilename), key)
+            except StorageError as error:
+                log.warning("the run's log could not be sent: %s", error)
+
+
+class _Kept(logging.FileHandler):
+    """Appends records to a file until that fails: training does not end for want of a line."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8")
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        logging.root.removeHandler(self)
+        log.warning("%s can no longer be written: %s", self.baseFilename, sys.exc_info()[1])
