@@ -14,7 +14,7 @@ from trainer.records.run_kinds import run_kind, task_of
 from trainer.training.identity import Run, TrainingData, TrainingJob
 
 KINDS = (CHAT, FINETUNING, PRETRAINING)
-"""A file is of the first kind whose mark it has, and whose task if that has one."""
+"""A file is of the first kind whose key its `data` has, and whose task if that has one."""
 
 
 def kind_of(job: TrainingJob) -> Kind:
@@ -32,7 +32,7 @@ def kind_of_run(config: Mapping[str, Any]) -> Kind:
 
 
 def marked_kinds(values: Mapping[str, Any]) -> list[Kind]:
-    """The kinds whose mark the values of a file have, in their order."""
+    """The kinds whose key the `data` of a file has, in their order."""
     data = values.get("data")
     task = task_of(values)
     return [

@@ -1,4 +1,4 @@
-"""The records of a run, as its metrics.jsonl holds them, a line each; readable without the libraries that wrote them."""
+"""The records of a run, as its metrics.jsonl holds them, a line each; readable without the training libraries."""
 
 import logging
 from collections import Counter
