@@ -48,7 +48,8 @@ class AsTasks:
     def preflight(self, job: Any) -> Preflight | FinetunePreflight:
         return self._keep(preflight(job) if isinstance(job, PipelineJob) else finetune_preflight(job))
 
-    def plan(self, job: Any, data: Any, ranks: int) -> RunPlan:
+    def plan(self, job: Any, data: Any, checked: Preflight | FinetunePreflight) -> RunPlan:
+        ranks = checked.ranks
         return self._keep(
             plan_steps(job, data, ranks) if isinstance(job, PipelineJob) else plan_finetuning(job, data, ranks)
         )
@@ -62,8 +63,9 @@ class AsTasks:
             return self._keep(evaluate(measurement(job, run), plan.ranks, return_state=True, wait_for=after).result())
         return self._keep(evaluate_run(job, data, run, plan.ranks, return_state=True, wait_for=after).result())
 
-    def harness(self, asked: EvaluateJob) -> HarnessResult:
-        return self._keep(measure_harness(asked, own=True, return_state=True, wait_for=self._kept[-1:]).result())
+    def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
+        measured = measure_harness(asked, own=True, return_state=True, wait_for=self._kept[-1:]).result()
+        return evaluation.beside(self._keep(measured))
 
     def report(self, job: Any, run: str) -> Report:
         return self._keep(report(job.store, run, return_state=True, wait_for=self._kept[-1:]).result())

@@ -8,18 +8,28 @@ from typing import Any
 
 from trainer.common.formats import show, show_json
 from trainer.common.progress import silent
+from trainer.config.jobs import EvaluateJob
 from trainer.kinds.table import kind_of
+from trainer.pipelines.pipeline import walk
+from trainer.preflight.run_status import explain_harness, explain_report, explain_run
 from trainer.preflight.step_status import StepStatus, status
 from trainer.records.named_steps import STEPS, open_step, title_of
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
-from trainer.training.identity import TrainingJob
+from trainer.training.identity import TrainingData, TrainingJob
 
 UNKNOWN = "unknown"
 
 
+class ReadOnlyStore(Store):
+    """A store that is only looked at: what would be remembered in it is dropped."""
+
+    def write_bytes(self, key: str, data: bytes | memoryview) -> None:
+        """Nothing is written."""
+
+
 class Looking:
-    """A `Do` that makes nothing, and notes in `stages` what would become of each step.
+    """The `Stages` of a job that is only looked at: it makes nothing, and notes in `stages` what would become of each.
 
     It refers to what is not there as if it were, so that what follows can be named as far as names are known.
     """
@@ -28,8 +38,10 @@ class Looking:
         self.stages: list[StepStatus] = []
         self._store = store
         self._missing: dict[str, StepStatus] = {}
+        self._steps, self._run = list[StepStatus](), StepStatus("training", "depends")
 
-    def __call__(self, name: str, job: Any, **made: Any) -> ArtifactRef:
+    def make(self, name: str, job: Any, **made: Any) -> ArtifactRef:
+        """Look for the artifact of a step."""
         title = title_of(name, job, **made)
         for each in (made[needed] for needed in STEPS[name].needs):
             if each is not None and (missing := self._missing.get(each.key)):
@@ -48,38 +60,50 @@ class Looking:
             self._missing[ref.key] = found
         return ref
 
-    @property
-    def is_known(self) -> bool:
-        """Whether what every step makes has a name already."""
-        return all(stage.key is not None for stage in self.stages)
+    def preflight(self, job: Any) -> Any:
+        """Nothing is looked at before: what is wrong with a job, `--dry-run` tells."""
 
+    def plan(self, job: Any, data: TrainingData, checked: Any) -> Any:
+        """The job itself: whether it holds anything out, which is all that is asked of the plan."""
+        return job
 
-class ReadOnlyStore(Store):
-    """A store that is only looked at: what would be remembered in it is dropped."""
+    def train(self, job: Any, data: TrainingData, plan: Any) -> ArtifactRef:
+        """Look for the run's final model."""
+        self._steps = list(self.stages)
+        is_known = all(step.key is not None for step in self._steps)
+        self._run = explain_run(self._store, job, data if is_known else None, self._steps, kind_of(job).identify)
+        self.stages.append(self._run)
+        return ArtifactRef(key=self._run.key or UNKNOWN, fingerprint="", size=0)
 
-    def write_bytes(self, key: str, data: bytes | memoryview) -> None:
-        """Nothing is written."""
+    def evaluate(self, job: Any, data: TrainingData, plan: Any, run: str) -> Any:
+        """Look for the figures of a finished run; None if that is not finished."""
+        if self._run.verdict != "reused":
+            self.stages.append(StepStatus("evaluation", "depends", reasons=(self._run.later,)))
+            return None
+        self.stages.append(kind_of(job).explain_evaluation(self._store, job, data, run))
+        return self.stages[-1]
+
+    def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
+        """Look for the figures of lm-eval."""
+        self.stages.append(explain_harness(self._store, asked))
+        return evaluation
+
+    def report(self, job: Any, run: str) -> Any:
+        """Look for the report."""
+        if not job.holds_out:
+            self.stages.append(StepStatus("evaluation", "left out", reasons=("nothing is held out",)))
+        measured = self.stages[len(self._steps) + 1 :]
+        self.stages.append(explain_report(self._store, self._steps, self._run, measured))
+
+    def consider(self, job: Any, data: TrainingData, plan: Any, run: str, evaluation: Any) -> None:
+        """Nothing is promoted."""
 
 
 def explain_job(job: TrainingJob) -> list[StepStatus]:
     """Every stage of a job of any kind, in order. Raises the `PipelineError` of bad or missing input."""
-    from trainer.preflight.run_status import explain_harness, explain_report, explain_run
-
-    kind, store = kind_of(job), ReadOnlyStore(job.store)
-    looking = Looking(store)
-    data, stages = kind.prepare(job, looking), looking.stages
-    run = explain_run(store, job, data if looking.is_known else None, stages, kind.identify)
-    measured: list[StepStatus] = []
-    if not job.holds_out:
-        evaluation = StepStatus("evaluation", "left out", reasons=("nothing is held out",))
-    elif run.verdict != "reused" or run.key is None:
-        evaluation = StepStatus("evaluation", "depends", reasons=(run.later,))
-    else:
-        evaluation = kind.explain_evaluation(store, job, data, run.key)
-        if (asked := kind.harness(job, run.key)) is not None:
-            measured.append(explain_harness(store, asked))
-    measured.insert(0, evaluation)
-    return [*stages, run, *measured, explain_report(store, stages, run, measured)]
+    looking = Looking(ReadOnlyStore(job.store))
+    walk(job, looking)
+    return looking.stages
 
 
 def describe(stage: StepStatus) -> str:

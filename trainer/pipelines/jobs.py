@@ -86,7 +86,7 @@ class InRanks:
         self._runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checkpoint_bytes(checked.trained)))
         return checked
 
-    def plan(self, job: Any, data: TrainingData, ranks: int) -> RunPlan:
+    def plan(self, job: Any, data: TrainingData, checked: Any) -> RunPlan:
         planned, _ = self._runtime.on_first(lambda: kind_of(job).plan(job, data, self._runtime.ranks))
         return_freed_memory()
         return planned
@@ -102,10 +102,10 @@ class InRanks:
     def evaluate(self, job: Any, data: TrainingData, plan: RunPlan, run: str) -> RunEvaluation:
         return self._tell(kind_of(job).evaluate(job, run, data, self._progress))
 
-    def harness(self, asked: EvaluateJob) -> HarnessResult:
+    def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
         from trainer.pipelines.any_kind import ask_harness
 
-        return self._tell(ask_harness(asked, True, self._progress))
+        return evaluation.beside(self._tell(ask_harness(asked, True, self._progress)))
 
     def report(self, job: Any, run: str) -> "Report":
         from trainer.pipelines.reporting import make_report

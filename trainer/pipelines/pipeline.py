@@ -1,11 +1,10 @@
-"""What follows what for a job that trains, of any kind. It is written once; who carries it out is `Stages`."""
+"""What follows what for a job that trains, of any kind, written once; who carries it out, or only looks, is `Stages`."""
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trainer.config.jobs import EvaluateJob
 from trainer.kinds.table import kind_of
-from trainer.records.basis import HarnessResult
-from trainer.records.evaluations import BesideHarness, RunEvaluation
+from trainer.records.evaluations import RunEvaluation
 from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Outcome, Preflight, Verdict
@@ -17,7 +16,7 @@ if TYPE_CHECKING:  # what draws pictures is loaded where a report is made
 
 
 class Stages(Protocol):
-    """Carries out what a pipeline asks for: in this process, or as tasks of Prefect."""
+    """Carries out what a pipeline asks for, in this process or as tasks of Prefect; or tells what would become of it."""
 
     @property
     def make(self) -> Do:
@@ -26,7 +25,7 @@ class Stages(Protocol):
     def preflight(self, job: Any) -> Preflight | FinetunePreflight:
         """Look at everything before long work starts."""
 
-    def plan(self, job: Any, data: TrainingData, ranks: int) -> RunPlan:
+    def plan(self, job: Any, data: TrainingData, checked: Preflight | FinetunePreflight) -> RunPlan:
         """Compute the steps from what there is of the data."""
 
     def train(self, job: Any, data: TrainingData, plan: RunPlan) -> ArtifactRef:
@@ -35,8 +34,8 @@ class Stages(Protocol):
     def evaluate(self, job: Any, data: TrainingData, plan: RunPlan, run: str) -> RunEvaluation:
         """Measure the final model of a run."""
 
-    def harness(self, asked: EvaluateJob) -> HarnessResult:
-        """Have lm-eval measure it."""
+    def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
+        """Have lm-eval measure it, too; returns the evaluation with its figures."""
 
     def report(self, job: Any, run: str) -> "Report":
         """Write the page and the model card."""
@@ -47,18 +46,30 @@ class Stages(Protocol):
         """Hold the model against the gate, if the job has one, and make it the champion if it passes."""
 
 
-def run_pipeline(job: TrainingJob, stages: Stages) -> Outcome:
-    """Prepare the data, plan the steps, train, evaluate, report, promote; whatever is done already is found and
-    reused.
-    """
+class Walked(NamedTuple):
+    """What the stages gave: the run, its evaluation if anything is held out, its report, and the gate's verdict."""
+
+    run: str
+    evaluation: RunEvaluation | None
+    report: "Report"
+    promotion: Verdict | None
+
+
+def walk(job: TrainingJob, stages: Stages) -> Walked:
+    """Prepare the data, plan the steps, train, evaluate, report, promote."""
     kind = kind_of(job)
     checked = stages.preflight(job)
     data = kind.prepare(job, stages.make)
-    plan = stages.plan(job, data, checked.ranks)
+    plan = stages.plan(job, data, checked)
     run = stages.train(job, data, plan).key
     evaluation = stages.evaluate(job, data, plan, run) if plan.holds_out else None
-    if isinstance(evaluation, BesideHarness) and (asked := kind.harness(job, run)) is not None:
-        evaluation = evaluation.beside(stages.harness(asked))
+    if evaluation is not None and (asked := kind.harness(job, run)) is not None:
+        evaluation = stages.harness(asked, evaluation)
     report = stages.report(job, run)
-    verdict = stages.consider(job, data, plan, run, evaluation)
-    return Outcome(run=run, evaluation=evaluation, report=report.key, promotion=verdict)
+    return Walked(run, evaluation, report, stages.consider(job, data, plan, run, evaluation))
+
+
+def run_pipeline(job: TrainingJob, stages: Stages) -> Outcome:
+    """Walk through the stages of a job; whatever is done already is found and reused."""
+    walked = walk(job, stages)
+    return Outcome(**{**walked._asdict(), "report": walked.report.key})

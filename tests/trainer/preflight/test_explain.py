@@ -249,7 +249,7 @@ def test_a_missing_report_is_made_again(place: Place) -> None:
 
 def look_at_encoded(job: FinetuneJob) -> StepStatus:
     looking = Looking(ReadOnlyStore(job.store))
-    looking("encode", job)
+    looking.make("encode", job)
     (found,) = looking.stages
     return found
 

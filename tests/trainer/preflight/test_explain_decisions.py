@@ -52,7 +52,7 @@ def job_of(folder: Path, least_bytes: int = 50, **changes: Any) -> PrepareJob:
 
 def look_at(name: str, job: PrepareJob, **made: Any) -> StepStatus:
     looking = Looking(ReadOnlyStore(job.store))
-    looking(name, job, **made)
+    looking.make(name, job, **made)
     (found,) = looking.stages
     return found
 
