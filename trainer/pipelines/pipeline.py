@@ -1,4 +1,4 @@
-"""What follows what for a job that trains, of any kind, written once; who carries it out, or only looks, is `Stages`."""
+"""What follows what for a job that trains, of any kind, written once; `Stages` carries it out, or only looks."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # what draws pictures is loaded where a report is made
 
 
 class Stages(Protocol):
-    """Carries out what a pipeline asks for, in this process or as tasks of Prefect; or tells what would become of it."""
+    """Carries out what a pipeline asks for, in this process or as tasks of Prefect, or only looks."""
 
     @property
     def make(self) -> Do:
