@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
 from trainer.kinds.tuning import Tuning
-from trainer.preflight.step_status import StepStatus
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Preflight
 from trainer.records.run_kinds import RunKind
-from trainer.registry.facts import RunFacts
 from trainer.store.storage import Store
 from trainer.training.identity import Run, TrainingData
 
 if TYPE_CHECKING:  # what draws pictures is loaded where a report or a comparison is made
+    from trainer.preflight.step_status import StepStatus
     from trainer.registry.compared_runs import ComparedKind
     from trainer.registry.content import ReportContent
+    from trainer.registry.facts import RunFacts
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Kind:
     """The figures of a run's final model. Called by every rank."""
     evaluate_alike: Callable[[Any, str, str, Any, Progress], RunEvaluation]
     """The figures of another run's model, measured as the first one's evaluation was."""
-    explain_evaluation: Callable[[Store, Any, Any, str], StepStatus]
+    explain_evaluation: Callable[[Store, Any, Any, str], "StepStatus"]
     """Whether a finished run was measured in the same way."""
-    report_content: Callable[[RunFacts, Any], "ReportContent"]
+    report_content: Callable[["RunFacts", Any], "ReportContent"]
     """What the report and the model card tell of a finished run and its plan."""
     compared: Callable[[], "ComparedKind"]
     """What is compared of its runs."""

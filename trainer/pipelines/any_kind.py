@@ -3,7 +3,6 @@
 from trainer.common.process import loading
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
-from trainer.kinds.labelled.checkpoint_scoring import identify_checkpoint
 from trainer.kinds.table import kind_of
 from trainer.records.basis import HarnessResult
 from trainer.records.evaluations import RunEvaluation
@@ -35,6 +34,8 @@ def evaluate_any(job: EvaluateJob, progress: Progress) -> RunEvaluation:
     """Score a checkpoint of any kind: of a fine-tuned run on its labelled splits, else as `evaluate_checkpoint`
     does.
     """
+    from trainer.kinds.labelled.checkpoint_scoring import identify_checkpoint
+
     store = Store(job.store)
     scoring = identify_checkpoint(store, job)
     if scoring is None:

@@ -7,7 +7,6 @@ from transformers import PretrainedConfig
 from trainer.common.stopping import check_stop
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.runs import PromotionConfig
-from trainer.evaluation.harness_cache import installed_version
 
 
 def try_harness(
@@ -18,6 +17,8 @@ def try_harness(
     """
     if options is None:
         return
+    from trainer.evaluation.harness_cache import installed_version
+
     installed_version()  # else that is told
     from trainer.evaluation.harness_trial import try_tasks
 

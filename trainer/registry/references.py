@@ -28,12 +28,10 @@ from trainer.store.names import (
     PLAN,
 )
 from trainer.store.storage import Store
+from trainer.training.identity import SHARDS_OF, TRAINED_ON
 
 log = logging.getLogger(__name__)
 
-
-TRAINED_ON, SHARDS_OF = ("tokenizer", "encoded set"), "shards of "
-"""Roles of the artifacts that a run is trained on."""
 
 ARTIFACTS = {"encoded": ENCODED, "shards": SHARDS, "tokenizers": TOKENIZER, "decisions": DECISIONS}
 """Folders of artifacts that runs are made from, with the kind of those."""

@@ -26,6 +26,9 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 
+TRAINED_ON, SHARDS_OF = ("tokenizer", "encoded set"), "shards of "
+"""Roles of the artifacts that a run is trained on."""
+
 FORMAT = 6
 
 TrainingJob = PipelineJob | FinetuneJob | ChatJob
@@ -34,9 +37,7 @@ TrainingData = PreparedData | ArtifactRef
 
 OPERATIONAL = {
     "log_every", "evaluate_every", "save_every", "keep_last", "keep_epochs", "processes", "device", "micro_batch",
-    "compile",
-    "gradient_checkpointing", "deterministic", "sharding", "cpu_offload",
-    "sum_each_micro_batch",
+    "compile", "gradient_checkpointing", "deterministic", "sharding", "cpu_offload", "sum_each_micro_batch",
 }  # fmt: skip
 """Training settings that decide how a run is carried out and watched, but not what it computes (to rounding)."""
 

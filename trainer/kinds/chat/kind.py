@@ -11,19 +11,19 @@ from trainer.evaluation.of_runs import check_asked
 from trainer.kinds.chat.identity import identify
 from trainer.kinds.kind import Kind
 from trainer.kinds.tuning import Tuning
-from trainer.preflight.step_status import StepStatus
 from trainer.records import run_kinds
 from trainer.records.evaluations import ChatEvaluation
 from trainer.records.plans import ChatPlan
 from trainer.records.results import FinetunePreflight
-from trainer.registry.facts import RunFacts
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:
     from trainer.kinds.chat.workload import Chat
+    from trainer.preflight.step_status import StepStatus
     from trainer.registry.compared_runs import ComparedKind
     from trainer.registry.content import ReportContent
+    from trainer.registry.facts import RunFacts
 
 
 def preflight(job: ChatJob, progress: Progress) -> FinetunePreflight:
@@ -53,7 +53,7 @@ def evaluate_alike(
     return evaluate_answers(job, run_key, progress, other, evaluation.encoded)
 
 
-def explain_evaluation(store: Store, job: ChatJob, data: ArtifactRef, run_key: str) -> StepStatus:
+def explain_evaluation(store: Store, job: ChatJob, data: ArtifactRef, run_key: str) -> "StepStatus":
     from trainer.preflight.run_status import explain_answers
 
     return explain_answers(store, job, data, run_key)
@@ -77,7 +77,7 @@ def find(store: Store, job: ChatJob, run: str, other: str | None, encoded: str) 
     return find_answers(store, identify_answers(store, job, run, other, encoded))
 
 
-def report_content(facts: RunFacts, plan: ChatPlan) -> "ReportContent":
+def report_content(facts: "RunFacts", plan: ChatPlan) -> "ReportContent":
     from trainer.kinds.chat.page import describe_chat
 
     return describe_chat(facts, plan)

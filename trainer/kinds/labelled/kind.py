@@ -5,24 +5,23 @@ from typing import TYPE_CHECKING
 from trainer.common.process import loading
 from trainer.common.progress import Progress
 from trainer.config.labelled import FinetuneJob
-from trainer.data.labelled.encoding import describe_columns
 from trainer.evaluation.of_runs import check_asked
 from trainer.kinds.kind import Kind
 from trainer.kinds.labelled.identity import identify
 from trainer.kinds.tuning import Tuning
-from trainer.preflight.step_status import StepStatus
 from trainer.records import run_kinds
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.plans import FinetunePlan
 from trainer.records.results import FinetunePreflight
-from trainer.registry.facts import RunFacts
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:
     from trainer.kinds.labelled.workload import Finetuning
+    from trainer.preflight.step_status import StepStatus
     from trainer.registry.compared_runs import ComparedKind
     from trainer.registry.content import ReportContent
+    from trainer.registry.facts import RunFacts
 
 
 def preflight(job: FinetuneJob, progress: Progress) -> FinetunePreflight:
@@ -52,7 +51,7 @@ def evaluate_alike(
     return evaluate_run(job, run_key, progress, other, evaluation.encoded)
 
 
-def explain_evaluation(store: Store, job: FinetuneJob, data: ArtifactRef, run_key: str) -> StepStatus:
+def explain_evaluation(store: Store, job: FinetuneJob, data: ArtifactRef, run_key: str) -> "StepStatus":
     from trainer.preflight.run_status import explain_scoring
 
     return explain_scoring(store, job, data, run_key)
@@ -60,6 +59,7 @@ def explain_evaluation(store: Store, job: FinetuneJob, data: ArtifactRef, run_ke
 
 def plan(job: FinetuneJob, data: ArtifactRef, ranks: int) -> tuple[FinetunePlan, str]:
     from trainer.data.labelled.encoded import encoded_details, split_sizes
+    from trainer.data.labelled.encoding import describe_columns
     from trainer.data.step_plan import make_finetune_plan
 
     details = encoded_details(Store(job.store), data.key)
@@ -73,7 +73,7 @@ def find(store: Store, job: FinetuneJob, run: str, other: str | None, encoded: s
     return find_scoring(store, identify_scoring(store, job, run, other, encoded))
 
 
-def report_content(facts: RunFacts, plan: FinetunePlan) -> "ReportContent":
+def report_content(facts: "RunFacts", plan: FinetunePlan) -> "ReportContent":
     from trainer.kinds.labelled.page import describe_finetuning
 
     return describe_finetuning(facts, plan)

@@ -9,18 +9,18 @@ from trainer.data.tokenization import PreparedData
 from trainer.evaluation.cache import measurement, measurement_alike
 from trainer.kinds.kind import Kind
 from trainer.kinds.pretraining.prepare import identify, prepare
-from trainer.preflight.step_status import StepStatus
 from trainer.records import run_kinds
 from trainer.records.evaluations import Evaluation
 from trainer.records.plans import StepPlan
 from trainer.records.results import Preflight
-from trainer.registry.facts import RunFacts
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:
     from trainer.kinds.pretraining.workload import Pretraining
+    from trainer.preflight.step_status import StepStatus
     from trainer.registry.compared_runs import ComparedKind
     from trainer.registry.content import ReportContent
+    from trainer.registry.facts import RunFacts
 
 
 def preflight(job: PipelineJob, progress: Progress) -> Preflight:
@@ -63,13 +63,13 @@ def evaluate_alike(
     return evaluate_checkpoint(measurement_alike(measurement(job, run_key), other, evaluation), progress)
 
 
-def explain_evaluation(store: Store, job: PipelineJob, data: PreparedData, run_key: str) -> StepStatus:
+def explain_evaluation(store: Store, job: PipelineJob, data: PreparedData, run_key: str) -> "StepStatus":
     from trainer.preflight.run_status import explain_scores
 
     return explain_scores(store, job, run_key)
 
 
-def report_content(facts: RunFacts, plan: StepPlan) -> "ReportContent":
+def report_content(facts: "RunFacts", plan: StepPlan) -> "ReportContent":
     from trainer.kinds.pretraining.page import describe_pretraining
 
     return describe_pretraining(facts, plan)

@@ -10,10 +10,9 @@ from trainer.data.tokenization import PreparedData
 from trainer.kinds.tuning import describe_base
 from trainer.models.pretrained import digest_files
 from trainer.records.named_steps import Do, look_for
-from trainer.registry.references import SHARDS_OF
 from trainer.store.manifest import ArtifactRef, digest_file
 from trainer.store.storage import Store
-from trainer.training.identity import Run, lora_identity, make_run, one_spelling
+from trainer.training.identity import SHARDS_OF, Run, lora_identity, make_run, one_spelling
 
 
 def prepare(job: PrepareJob, do: Do) -> PreparedData:
