@@ -151,10 +151,8 @@ def _running(name: str) -> psutil.Process | None:
 
 def _stop(process: psutil.Process) -> None:
     """End a process and all below it, the lowest first: trainers save before the flows that started them end."""
-    for each in [
-        *reversed(process.children(recursive=True)),
-        process,
-    ]:  # a worker that is told to stop waits for its runs
+    # A worker that is told to stop waits for its runs.
+    for each in [*reversed(process.children(recursive=True)), process]:
         with suppress(psutil.NoSuchProcess):
             each.send_signal(signal.SIGTERM)
     process.wait()

@@ -13,9 +13,8 @@ from pydantic_core import CoreSchema
 
 from trainer.config.schema import options_of
 
-FIRST: Any = Field(
-    default=(), json_schema_extra={"position": -1}
-)  # Prefect numbers the parameters from 0, and sorts by that
+# Prefect numbers the parameters from 0, and sorts by that.
+FIRST: Any = Field(default=(), json_schema_extra={"position": -1})
 """No words, on top of the form."""
 
 EXPECTED = "KEY=VALUE, where KEY is a setting of the job, such as store"

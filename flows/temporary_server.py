@@ -72,9 +72,8 @@ class TemporaryServer:
                 env={**os.environ, **SERVER_SETTINGS},
             )  # fmt: skip
         self._url = f"http://127.0.0.1:{port}/api"
-        atexit.register(
-            self.end
-        )  # before Prefect registers the sending of what it has not sent yet: so it comes after that
+        # Before Prefect registers the sending of what it has not sent yet: so it comes after that.
+        atexit.register(self.end)
 
     def serve(self) -> None:
         """Have this process's Prefect use it, once it answers.

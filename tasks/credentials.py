@@ -22,9 +22,8 @@ def use_credentials(start_server: bool = True) -> None:
     Where no server is set Prefect starts one to ask for its variable, which is left out unless `start_server`. Raises
     `ConfigError` if there is no such block, or it is of another kind.
     """
-    from prefect.blocks.core import (
-        Block,
-    )  # loaded here, so that a command can ask for the variable's name without Prefect
+    # Loaded here, so that a command can ask for the variable's name without Prefect.
+    from prefect.blocks.core import Block
     from prefect.settings import PREFECT_API_URL
     from prefect.variables import Variable
 

@@ -94,9 +94,8 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def now(cls) -> Self:
-        given = {
-            name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")
-        }  # no stage loads Prefect
+        # No stage loads Prefect.
+        given = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
         return cls(given, os.getcwd(), frozenset(os.sched_getaffinity(0)))
 
 

@@ -36,9 +36,8 @@ def test_tasks_find_a_function_in_the_folder_that_the_command_is_started_from(
     (tmp_path / "own").mkdir()
     monkeypatch.chdir(tmp_path / "own")
     Path("words_of_mine.py").write_text("PARTS = 2\n")
-    curation = {
-        "filters": [{"kind": "function", "function": "filters_of_mine:judge"}]
-    }  # by the length, whether it is odd
+    # By the length, whether it is odd.
+    curation = {"filters": [{"kind": "function", "function": "filters_of_mine:judge"}]}
     decided = []
     for negated in ("", "not "):
         Path("filters_of_mine.py").write_text(JUDGE.format(negated))

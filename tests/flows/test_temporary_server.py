@@ -103,9 +103,8 @@ def test_a_command_does_not_wait_for_ever_for_its_server_to_end(monkeypatch: pyt
     monkeypatch.setattr("flows.temporary_server.END_SECONDS", 0.2)
     known = set(descendants(os.getpid()))
     temporary = TemporaryServer()
-    (server,) = {
-        *descendants(os.getpid())
-    } - known  # not by its command line: it has none for a moment while it is executed
+    # Not by its command line: it has none for a moment while it is executed.
+    (server,) = {*descendants(os.getpid())} - known
     os.kill(server, signal.SIGSTOP)
     temporary.end()
     assert not alive(server)

@@ -167,8 +167,7 @@ def _tell(message: str) -> None:
 
 PACKAGES = [
     "headrace", "torch", "transformers", "tokenizers", "gigatoken", "accelerate", "peft", "safetensors", "numpy",
-    "fsspec",
-    "prefect",
+    "fsspec", "prefect",
 ]  # fmt: skip
 
 

@@ -46,9 +46,8 @@ def language(texts: Texts) -> NDArray[np.void]:
     letters = [_letters(text) for text in texts.strings]
     starts = starts_of(np.fromiter(map(len, letters), np.int64, len(letters)))
     scores, found = _score(np.frombuffer(b"".join(letters), np.uint8), starts, model)
-    scores /= np.sqrt(np.maximum(np.diff(starts), 1, dtype=np.float32))[
-        :, None
-    ]  # so that long texts are not all too sure
+    # So that long texts are not all too sure.
+    scores /= np.sqrt(np.maximum(np.diff(starts), 1, dtype=np.float32))[:, None]
     scores = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
     languages, numbers = np.unique(classes, return_inverse=True)  # a language of two scripts has two classes
     probabilities = np.zeros((len(texts), len(languages)), np.float32)

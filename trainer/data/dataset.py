@@ -329,9 +329,8 @@ def read_batch(number: int, plan: StepPlan, order: DataOrder, windows: Sequence[
     targets, tokens = np.sum(
         [windows[corpus].count(places[corpora == corpus]) for corpus in np.unique(corpora)], axis=0
     )
-    return Batch(
-        micro_batches, max(1, int(targets)), int(tokens)
-    )  # a batch of which nothing is predicted has the loss 0
+    # A batch of which nothing is predicted has the loss 0.
+    return Batch(micro_batches, max(1, int(targets)), int(tokens))
 
 
 def _check_cache(

@@ -170,9 +170,8 @@ def hearing() -> Iterator[Callable[[], list[str]]]:
     logger, heard = logging.getLogger("lm_eval"), _Heard()
     before, bar, commit = (logger.level, logger.propagate), asking.tqdm, evaluator.get_git_commit_hash
     asking.tqdm = partial(bar, disable=True)  # progress is shown as that of other stages
-    evaluator.get_git_commit_hash = lambda: (
-        None
-    )  # of the folder that one is in, whatever it is: git complains if it is none
+    # Of the folder that one is in, whatever it is: git complains if it is none.
+    evaluator.get_git_commit_hash = lambda: None
     logger.addHandler(heard)
     logger.setLevel(logging.WARNING)
     logger.propagate = False  # else each stands in the log besides, thousands of them

@@ -256,9 +256,8 @@ def losses_and_gradient(
     log_sum = torch.logsumexp(logits, dim=1, keepdim=True)
     loss = ((log_sum - logits.gather(1, targets_N1)).squeeze(1) * wanted_N).sum()
     grad = logits.sub_(log_sum).exp_()
-    grad.scatter_(
-        1, targets_N1, grad.gather(1, targets_N1) - 1
-    )  # added in place, the order of sums would be free on a GPU
+    # Were it added in place, the order of sums would be free on a GPU.
+    grad.scatter_(1, targets_N1, grad.gather(1, targets_N1) - 1)
     return loss, (grad * wanted_N.unsqueeze(1)).to(logits_NV.dtype)
 
 
@@ -280,9 +279,8 @@ class PiecewiseCrossEntropy(torch.autograd.Function):
             loss, grad = losses_and_gradient(states[rows] @ matrix.T, targets[rows], wanted[rows])
             total = total + loss
             grads.append(grad @ matrix)
-            if (
-                torch.compiler.is_compiling()
-            ):  # by torch 2.11, the backward pass would read what was there before any `+=`
+            # By torch 2.11, the backward pass would read what was there before any `+=`.
+            if torch.compiler.is_compiling():
                 grad_weight = grad_weight + grad.T @ states[rows]
             else:
                 grad_weight += grad.T @ states[rows]

@@ -136,9 +136,8 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
                 raise ArtifactError(
                     f"{store.path(key)} holds another model than the one that became {name}; promote one anew"
                 )
-            require_intact(
-                store, key, manifest, content=store.local is not None
-            )  # else it is compared when it is fetched
+            # Else it is compared when it is fetched.
+            require_intact(store, key, manifest, content=store.local is not None)
             # The model card tells of an evaluation, so it must not make that evaluation another one.
             files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
             folder = fetch_files(store, key, manifest, lambda file: not of_optimizer(file))

@@ -53,9 +53,8 @@ def main(parent: int | None = None) -> int:
     from trainer.training.logs import AsEvents, start_logging
 
     stdin = sys.stdin.fileno()
-    request = json.loads(
-        os.pread(stdin, os.fstat(stdin).st_size, 0)
-    )  # a file, which several ranks read, each from its start
+    # A file, which several ranks read, each from its start.
+    request = json.loads(os.pread(stdin, os.fstat(stdin).st_size, 0))
     roots.remember(request["roots"])
     launched = "RANK" in os.environ
     name_process(f"stage {request['stage']}")
@@ -99,9 +98,8 @@ def launch(ranks: int) -> int:
     """
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    os.environ.setdefault(
-        "OMP_NUM_THREADS", "1"
-    )  # as torchrun does, with a warning; the ranks set their threads themselves
+    # As torchrun does, with a warning; the ranks set their threads themselves.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_TIMEOUT)
     with ThreadPoolExecutor(1, "torchrun") as pool, defer_stop():
         work = pool.submit(_torchrun, ranks)

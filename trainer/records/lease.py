@@ -67,9 +67,8 @@ class Lease:
         except StorageError as failure:
             if error is None:
                 raise
-            log.warning(
-                "the lease stays, and counts until it is old: %s", failure
-            )  # the error that ends the block tells more
+            # The error that ends the block tells more.
+            log.warning("the lease stays, and counts until it is old: %s", failure)
 
     def _give_back(self) -> None:
         raw = self._read()

@@ -23,9 +23,8 @@ def ways_to(store: Store, text: str) -> Iterator[str]:
     if store.local is not None:
         root = store.local.resolve()
         for start in (store.local, Path()):  # a name is looked for in the store first, then here
-            with suppress(
-                OSError, RuntimeError, ValueError
-            ):  # a link to itself, no path at all, or one out of the store
+            # A link to itself, no path at all, or one out of the store.
+            with suppress(OSError, RuntimeError, ValueError):
                 yield (start / text).resolve().relative_to(root).as_posix()
 
 

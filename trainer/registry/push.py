@@ -107,9 +107,8 @@ def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, 
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    transport: Any = HfHubHTTPError.__bases__[
-        0
-    ]  # of the HTTP library that huggingface_hub uses, which differs by its version
+    # Of the HTTP library that huggingface_hub uses, which differs by its version.
+    transport: Any = HfHubHTTPError.__bases__[0]
     api = HfApi(token=token)
     additions = [CommitOperationAdd(record.name, str(folder / record.name)) for record in manifest.files]
     message = f"{run.removeprefix('runs/')}, fingerprint {manifest.fingerprint}"

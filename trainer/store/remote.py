@@ -78,9 +78,8 @@ class RemoteObjects:
             entries = self.fs.ls(self._full(key), detail=False, refresh=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        paths = [
-            str(entry).rstrip("/") for entry in entries
-        ]  # of an emptied folder some servers list the folder itself
+        # Of an emptied folder some servers list the folder itself.
+        paths = [str(entry).rstrip("/") for entry in entries]
         return sorted(path.rsplit("/", 1)[-1] for path in paths if path != self._full(key))
 
     def size(self, key: str) -> int:

@@ -78,9 +78,8 @@ def _gradient_norms(
     objective.train()
     seed_everything(0, 0, runtime.rank)
     try:
-        with runtime.accelerator.no_sync(
-            objective
-        ):  # which a sharded model has not: its gradients are summed over the ranks
+        # Which a sharded model has not: its gradients are summed over the ranks.
+        with runtime.accelerator.no_sync(objective):
             runtime.accelerator.backward(objective(**inputs) / targets)
         gradients = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
         norms = norms_of(gradients.values(), runtime).tolist()

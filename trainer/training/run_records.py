@@ -78,9 +78,8 @@ def intact_lines(store: Store, run: str, content: bytes) -> dict[int, bytes]:
     """
     key = f"{run}/{METRICS}"
     *lines, rest = content.split(b"\n")
-    lines += [
-        last for last in (rest, rest[:-1]) if sealed_number(key, last)
-    ]  # only its end is missing, or another character
+    # Only its end is missing, or another character.
+    lines += [last for last in (rest, rest[:-1]) if sealed_number(key, last)]
     numbers = [sealed_number(key, line) for line in lines]
     if damaged := [str(place) for place, number in enumerate(numbers, start=1) if number is None]:
         log.warning(

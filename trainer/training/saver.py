@@ -261,9 +261,8 @@ class Saver:
         except StorageError as failure:
             if error is None:
                 raise
-            log.warning(
-                "the last checkpoint could not be saved: %s", failure
-            )  # the error that ends training tells more
+            # The error that ends training tells more.
+            log.warning("the last checkpoint could not be saved: %s", failure)
         finally:
             self._pool.shutdown()
 

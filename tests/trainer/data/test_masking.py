@@ -60,9 +60,8 @@ def test_special_tokens_are_left_alone_as_long_as_there_are_others() -> None:
 
 
 def test_whole_words_are_hidden_with_all_their_tokens_but_the_last() -> None:
-    tokens = np.tile(
-        [10, 11, 13, SPECIAL, 15], 200
-    )  # a word of three tokens, and one that begins after a special token
+    # A word of three tokens, and one that begins after a special token.
+    tokens = np.tile([10, 11, 13, SPECIAL, 15], 200)
     labels = mask_window(tokens, 2, TOKENS, MaskingConfig(whole_words=True)).labels.reshape(-1, 5)
     parts = (labels[:, :3] != IGNORED).sum(axis=1)
     assert ((parts == 1) | (parts == 2)).sum() <= 1, "the last may be cut"

@@ -57,9 +57,8 @@ def test_every_checkpoint_has_the_figures_that_were_measured_when_it_was_saved(r
 def test_the_final_model_is_measured_as_its_run_did_and_otherwise_apart(run: Finished, runtime: Runtime) -> None:
     own = measure(run, "pairs")
     assert (own.reused, own.key) == (True, f"{run.run}/eval.json")
-    job = EvaluateJob(
-        store=str(run.store), checkpoint="pairs", precision="bf16"
-    )  # a process keeps the precision it began with
+    # A process keeps the precision it began with.
+    job = EvaluateJob(store=str(run.store), checkpoint="pairs", precision="bf16")
     other = identify_checkpoint(Store(job.store), job)
     assert other is not None and other.wanted.key == f"evaluations/pairs-{other.wanted.fingerprint}.json"
     assert other.wanted.fingerprint != own.fingerprint and other.job.training.precision == "bf16"

@@ -122,9 +122,8 @@ def test_the_text_of_a_base_model_must_be_clean_too(raw: Path, store: Store, cur
     kept, final = curated.store.parent / KEPT_OUT, store.path(f"{curated.run}/final")
     assert paths(store, further(raw, store, final, decontaminated(kept))) == [str(kept)]
     elsewhere = Path(shutil.copytree(final, tmp_path / "elsewhere"))
-    Path(elsewhere, "config.json").write_text(
-        Path(final, "config.json").read_text() + "\n"
-    )  # else it makes the same run
+    # Else it makes the same run.
+    Path(elsewhere, "config.json").write_text(Path(final, "config.json").read_text() + "\n")
     assert paths(store, further(raw, store, str(elsewhere), decontaminated(kept))) is None, "a model of unknown text"
     dirty = run_through(curated_run(raw, Path(store.url), {}, name="dirty"))
     assert paths(store, dirty) is None

@@ -144,9 +144,8 @@ def _pairs(cases: list[Case]) -> Iterator[Case]:
         others = [case for case in cases if _shares(one, case)]
         other = draw.choice(others)
         readers = dict.fromkeys([*one.readers.split(), *other.readers.split()])
-        harms = sorted(
-            (*one.harms, *other.harms), key=lambda harm: harm.damage != "reseal"
-        )  # while the manifest can be read
+        # While the manifest can be read.
+        harms = sorted((*one.harms, *other.harms), key=lambda harm: harm.damage != "reseal")
         yield Case(number, TWO, " ".join(readers), tuple(harms))
 
 

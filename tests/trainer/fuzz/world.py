@@ -196,9 +196,8 @@ def in_process() -> Iterator[None]:
         patch.setattr(shard_building, "ProcessPoolExecutor", threads)
         patch.setattr(trainer.training.tracking, "EventFileWriter", _EventFileWriter)
         patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(
-            trainer.store.checked_files, "RACY_SECONDS", -1.0
-        )  # files that are minutes old are remembered, and these are not
+        # Files that are minutes old are remembered, and these are not.
+        patch.setattr(trainer.store.checked_files, "RACY_SECONDS", -1.0)
         yield
 
 

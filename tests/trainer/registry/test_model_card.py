@@ -79,10 +79,9 @@ def test_the_class_that_f1_is_of_is_named_wherever_it_is_shown(store: Store) -> 
     report = make_report(store, RUN)
     for text in (page(store), card(store), report.markdown):
         assert "f1 of &#39;other&#39; 0.7500" in text or "f1 of 'other' 0.7500" in text
-    assert "Validation f1 of &#39;other&#39;" in page(
-        store
-    )  # the finished model's tile, measured by another class than
-    assert "Validation f1 of &#39;match&#39;" in page(store)  # the curve of training was
+    # The tile is of the finished model, which was measured by another class than the curve of training was.
+    assert "Validation f1 of &#39;other&#39;" in page(store)
+    assert "Validation f1 of &#39;match&#39;" in page(store)
 
 
 def test_license_and_language_are_what_the_job_says_else_what_the_base_models_card_says(

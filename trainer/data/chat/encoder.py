@@ -116,9 +116,8 @@ class ChatEncoder:
         """
         ids, offsets = self._encode(text)
         ends = np.maximum.accumulate(offsets[:, 1])
-        begins = np.minimum(
-            offsets[:, 0], np.concatenate([[0], ends[:-1]])
-        )  # some tokenizers leave spaces out of offsets
+        # Some tokenizers leave spaces out of offsets.
+        begins = np.minimum(offsets[:, 0], np.concatenate([[0], ends[:-1]]))
         cuts = [start for start in starts if ((begins < start) & (offsets[:, 1] > start)).any()]
         if not cuts:
             return ids, offsets

@@ -264,10 +264,8 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: boo
     settings = {
         "model_input_names": inputs, "model_max_length": length, "padding_side": "right", "split_special_tokens": True,
     }  # fmt: skip
-    for (
-        key,
-        value,
-    ) in settings.items():  # so that the published tokenizer, loaded anew, gives what the model was trained on
+    # So that the published tokenizer, loaded anew, gives what the model was trained on.
+    for key, value in settings.items():
         setattr(tokenizer, key, value)
         tokenizer.init_kwargs[key] = value
     vocab_size = max(backend.get_vocab(True).values()) + 1

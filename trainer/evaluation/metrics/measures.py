@@ -351,9 +351,8 @@ def _load_from_hub(name: str) -> Any:
     """The hub's module NAME, NAME/TASK of a benchmark, or OWNER/NAME. Raises `ConfigError` if it cannot be reached."""
     parts = name.split("/")
     if len(parts) == 1 or parts[0] in ("glue", "super_glue"):
-        parts.insert(
-            0, "evaluate-metric"
-        )  # whose they are; with the owner `evaluate` does not look in the working directory
+        # Whose they are; with the owner `evaluate` does not look in the working directory.
+        parts.insert(0, "evaluate-metric")
     try:
         return _open("/".join(parts[:2]), parts[2] if len(parts) > 2 else None)
     except Exception as error:  # network, HTTP and the module's own errors alike
