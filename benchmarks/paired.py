@@ -95,7 +95,7 @@ def run_task(
 
 def run_headrace(task: Task, paths: tuple[str, str], model: str, seed: int, folder: Path, by_length: bool) -> float:
     """A whole run, from the raw files to its evaluation; returns the deciding figure."""
-    from trainer.pipelines.jobs import train as train_job
+    from trainer.jobs import train as train_job
 
     metric, run = METRICS[task.name], f"{task.name}-{seed}-{'length' if by_length else 'random'}"
     values = job_values(task, *paths, model, seed, str(folder / "store"), run)

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     parsed = parser.parse_intermixed_args(arguments)
 
     def work() -> None:
-        from trainer.pipelines.jobs import train
+        from trainer.jobs import train
 
         train(parsed.config, *parsed.overrides, *parsed.verify)
 

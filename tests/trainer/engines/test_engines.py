@@ -19,9 +19,9 @@ from trainer.config.jobs import PipelineJob
 from trainer.data.tokenization import PreparedData
 from trainer.engines import executors
 from trainer.engines.ray_cluster import joined
+from trainer.jobs import train
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.kinds.table import identify_run
-from trainer.pipelines.jobs import train
 from trainer.records.lease import STALE_SECONDS, Lease
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.names import CONFIG

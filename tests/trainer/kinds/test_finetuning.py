@@ -364,7 +364,7 @@ def test_a_notebook_launches_it_on_two_processes(pairs: Path, pretrained: Path, 
     store = tmp_path / "store"
     config = write_config(tmp_path / "job.yaml", finetune_values(pairs, store, pretrained, run="pairs"))
     cell = (
-        "from accelerate import notebook_launcher\nfrom trainer.pipelines.jobs import train\n"
+        "from accelerate import notebook_launcher\nfrom trainer.jobs import train\n"
         f"notebook_launcher(train, ({str(config)!r},), num_processes=2)\n"
     )
     ended = subprocess.run(

@@ -22,10 +22,10 @@ from trainer.config.labelled import FinetuneJob
 from trainer.config.runs import PromotionConfig
 from trainer.data.shards import open_shards
 from trainer.data.tokenization import PreparedData, shard_manifests
+from trainer.jobs import measure_rival
 from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.models.tokenizer import tokenizer_files
-from trainer.pipelines.jobs import measure_rival
 from trainer.records.basis import TextBasis, why_incomparable
 from trainer.records.evaluations import Evaluation
 from trainer.records.results import Verdict

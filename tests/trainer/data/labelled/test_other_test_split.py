@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import trainer.jobs
 import trainer.kinds.labelled.evaluate
 import trainer.pipelines.any_kind
-import trainer.pipelines.jobs
 import trainer.training.loop
 from tests.depth import once
 from tests.processes import start_warm
@@ -338,7 +338,7 @@ def test_a_whole_job_never_reports_the_test_figures_of_another(place: Place, mon
 
     monkeypatch.setattr("trainer.pipelines.any_kind.train", meanwhile)
     with pytest.raises(RunError, match="another test split"):
-        trainer.pipelines.jobs.train(place.job("second"))
+        trainer.jobs.train(place.job("second"))
 
 
 def test_a_file_of_predictions_without_its_split_is_removed(place: Place, fresh: dict[str, Place]) -> None:

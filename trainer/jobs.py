@@ -1,7 +1,7 @@
 """A whole training job in this process: what `python -m trainer` does, and what a notebook launches.
 
 from accelerate import notebook_launcher
-from trainer.pipelines.jobs import train
+from trainer.jobs import train
 
 notebook_launcher(train, ("configs/finetune.yaml",), num_processes=2)
 """
