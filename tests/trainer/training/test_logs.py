@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import trainer.training.run_records
+import trainer.training.logs
 from trainer.store.storage import Store
 from trainer.training.logs import AsEvents, kept_log
 
@@ -55,14 +55,14 @@ def test_a_log_that_cannot_be_written_is_given_up_with_one_warning(
 def test_lines_for_others_are_limited_and_those_left_out_are_counted(
     logger: logging.Logger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(trainer.training.run_records, "LINES", 3)
+    monkeypatch.setattr(trainer.training.logs, "LINES", 3)
     handler = AsEvents(rank=1)
     logger.addHandler(handler)
     logger.propagate = False
     for number in range(5):
         logger.info("line %d", number)
     logger.warning("take care")
-    monkeypatch.setattr(trainer.training.run_records, "SECONDS", 0.0)  # the minute is over
+    monkeypatch.setattr(trainer.training.logs, "SECONDS", 0.0)  # the minute is over
     logger.info("line 5")
     handler.close()
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
