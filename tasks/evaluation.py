@@ -1,6 +1,6 @@
 """The tasks that measure models, or let lm-eval measure them, and the one that predicts new texts."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from prefect import task
 from prefect.artifacts import create_table_artifact
@@ -27,6 +27,8 @@ from trainer.records.run_kinds import evaluation_type
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
+Figures = TypeVar("Figures", bound=RunEvaluation | HarnessResult)
+
 
 @task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 @patient()
@@ -44,11 +46,7 @@ def evaluate(job: EvaluateJob, ranks: int = 1) -> RunEvaluation:
                 "evaluate", {"job": job.model_dump(mode="json")}, show, logger, ranks, job.engine, job.device
             )
         result = evaluation_type(made)(**made)
-    create_table_artifact(result.rows(), key="evaluation", description=f"{job.checkpoint}: {result.describe()}")
-    logger.info("%s", result.describe())
-    if result.reused:
-        return reused(result, f"{result.key} is of this checkpoint and these settings")
-    return result
+    return _told(result, job, "evaluation", "these settings")
 
 
 @task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
@@ -86,11 +84,14 @@ def measure_harness(job: EvaluateJob, own: bool) -> HarnessResult:
         with turn(DEVICES), showing() as show:
             made = run_stage("harness", {"job": job.model_dump(mode="json"), "own": own}, show, logger)
         result = HarnessResult(**made)
-    create_table_artifact(result.rows(), key="harness", description=f"{job.checkpoint}: {result.describe()}")
-    logger.info("%s", result.describe())
-    if result.reused:
-        return reused(result, f"{result.key} is of this checkpoint and these tasks")
-    return result
+    return _told(result, job, "harness", "these tasks")
+
+
+def _told(result: Figures, job: EvaluateJob, table: str, settings: str) -> Figures:
+    """Show the figures of a checkpoint; returns them as the task's result, marked where they were there already."""
+    create_table_artifact(result.rows(), key=table, description=f"{job.checkpoint}: {result.describe()}")
+    TaskLogger().info("%s", result.describe())
+    return reused(result, f"{result.key} is of this checkpoint and {settings}") if result.reused else result
 
 
 @task(name="predict", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
