@@ -70,8 +70,8 @@ class StoredDecisions:
         details = self.manifest.details
         self.reasons: list[str] = [KEPT, *details["reasons"]]
         try:
-            self.options = CurationConfig(**details["curation"])
-            self.corpora = [CorpusConfig(**corpus) for corpus in details["corpora"]]
+            self.options = CurationConfig.model_validate(details["curation"])
+            self.corpora = [CorpusConfig.model_validate(corpus) for corpus in details["corpora"]]
         except ValidationError as error:
             place = f"{store.path(self.key)}/{MANIFEST}"
             raise ArtifactError(

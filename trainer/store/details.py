@@ -194,6 +194,7 @@ class DecisionsDetails(Details):
     """What was decided of raw text: `table` by corpus and reason; `measures` are the folders of what was measured."""
 
     curation: CurationDetails
+    corpora: list[dict[str, Any]]
     reasons: list[str]
     first_documents: dict[str, Count]
     documents: Count
