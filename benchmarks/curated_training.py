@@ -90,7 +90,7 @@ def loss_of(folder: Path, job: PipelineJob, shards: str) -> float:
     store = Store(job.store)
     found = [require_sealed(store, f"evaluations/{name}") for name in store.names("evaluations")]
     (own,) = [each for each in found if each["checkpoint"] == f"runs/{job.run}/final"]
-    loss: float = own["scores"]["total"]["loss"]
+    loss: float = own["total"]["figures"]["loss"]
     return loss
 
 

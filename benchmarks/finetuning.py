@@ -43,7 +43,7 @@ def main(data: str, model: str, seeds: int = 3) -> None:
         for seed in range(seeds):
             mine = run_timed(["-m", "trainer", str(write_job(folder, data, model, seed))])
             run = folder / f"store-{seed}" / "runs" / "mrpc"
-            ours.append(json.loads((run / "eval.json").read_text())["scores"]["validation"])
+            ours.append(json.loads((run / "eval.json").read_text())["groups"]["validation"]["figures"])
             steps = json.loads((run / "plan.json").read_text())["total_steps"]
             out = folder / f"plain-{seed}.json"
             other = run_timed(["-m", "benchmarks.finetuning", "plain", data, model, str(seed), str(out)])

@@ -104,7 +104,7 @@ def run_headrace(task: Task, paths: tuple[str, str], model: str, seed: int, fold
     with contextlib.redirect_stdout(None), contextlib.redirect_stderr(None):
         train_job(validate_job(FinetuneJob, values, run))
     evaluation = json.loads((folder / "store" / "runs" / run / "eval.json").read_text())
-    return float(evaluation["scores"]["validation"][metric])
+    return float(evaluation["groups"]["validation"]["figures"][metric])
 
 
 def compared(differences: np.ndarray) -> str:

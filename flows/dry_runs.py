@@ -56,19 +56,19 @@ def _foretell_preparation(job: PrepareJob) -> Foretold:
 
 def _foretell_evaluation(job: EvaluateJob) -> Foretold:
     """What would be measured: a checkpoint that is looked at, on new labelled files that are read, if it names any."""
-    from trainer.kinds.labelled.checkpoint_scoring import identify_checkpoint
+    from trainer.kinds.labelled.measurement import NewFiles, identify_checkpoint
 
     store = Store(job.store)
     store.require_there()
     lines = [f"would evaluate {job.checkpoint} in {job.store}"]
     record: dict[str, Any] = {"checkpoint": job.checkpoint, "store": job.store}
-    scoring = identify_checkpoint(store, job)
-    if scoring is not None and scoring.files is not None:
+    wanted = identify_checkpoint(store, job)
+    if wanted is not None and isinstance(wanted.settings, NewFiles):
         with loading():
             from trainer.kinds.labelled.evaluate import names_of_files, open_files
-        with open_files(scoring, for_people()) as data:
+        with open_files(wanted.settings, for_people()) as data:
             (figures,) = data.details["splits"].values()
-        labelled, files = figures["labelled"], names_of_files(scoring)
+        labelled, files = figures["labelled"], names_of_files(wanted.settings)
         lines[0] += f", on {plural(labelled, 'labelled example')} of {', '.join(files)}"
         record |= {"files": files, "labelled": labelled}
     return Foretold(lines, record)

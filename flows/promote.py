@@ -10,7 +10,7 @@ from tasks.opening import open_flow
 from trainer.config.files import Overrides
 from trainer.config.jobs import PromoteJob
 from trainer.records.names import find_run_name
-from trainer.registry.gate import Move, figures
+from trainer.registry.gate import Move
 from trainer.registry.promotion import find_measured, promote
 from trainer.store.storage import Store
 
@@ -25,8 +25,8 @@ def promote_model(
     store = Store(job.store)
     run = f"runs/{find_run_name(store, job.run)}"
     found = find_measured(store, run)
-    measured_on = found.measured_on if found else None
-    return promote(store, job.name, run, figures(found), job.reason, measured_on, job.another_use)
+    scores, measured_on = (found.figures(), found.measured_on) if found else ({}, None)
+    return promote(store, job.name, run, scores, job.reason, measured_on, job.another_use)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.common.errors import ConfigError
 from trainer.common.formats import score
 from trainer.config.files import Job, override
-from trainer.records.evaluations import SplitEvaluation
+from trainer.records.evaluations import Result
 from trainer.records.results import Outcome
 from trainer.registry.tables import Table, text_table
 
@@ -54,14 +54,14 @@ def by_split(outcomes: Sequence[Outcome]) -> "dict[str, dict[str, Spread]]":
     """The spread of each figure of each split that all of the runs were measured on, and of lm-eval's tasks."""
     from trainer.registry.compare_runs import spreads_of  # what reads runs takes a moment to load
 
-    scores = [measured_of(outcome).all_figures() for outcome in outcomes]
+    scores = [measured_of(outcome).by_group() for outcome in outcomes]
     splits = [split for split in scores[0] if all(split in each for each in scores)]
     return {split: spreads_of([each[split] for each in scores]) for split in splits}
 
 
-def measured_of(outcome: Outcome) -> SplitEvaluation:
+def measured_of(outcome: Outcome) -> Result:
     """The figures by split: what is tuned always holds something out."""
-    assert isinstance(outcome.evaluation, SplitEvaluation)
+    assert outcome.evaluation is not None
     return outcome.evaluation
 
 

@@ -8,7 +8,7 @@ from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob
 from trainer.config.predicting import PredictJob
 from trainer.data.tokenization import PreparedData
 from trainer.kinds.labelled.predictions import describe
-from trainer.records.evaluations import ChatEvaluation, FinetuneEvaluation, RunEvaluation, Sample
+from trainer.records.evaluations import Result, Sample
 from trainer.records.results import Outcome, PredictedTexts
 from trainer.registry.garbage import Garbage, tell
 from trainer.registry.gate import Move
@@ -45,7 +45,7 @@ def show_losses(store: Store, run: str) -> None:
         )
 
 
-def show_evaluation(job: EvaluateJob, result: RunEvaluation) -> None:
+def show_evaluation(job: EvaluateJob, result: Result) -> None:
     """Print scores, and a language model's samples."""
     print("\n".join(result.lines()))
     show_samples(result.samples)
@@ -88,17 +88,17 @@ def _close(store: Store, outcome: Outcome) -> None:
 def show_finetuned(job: TunedJob, outcome: Outcome) -> None:
     """Print the figures before and after, and where everything is."""
     evaluation = outcome.evaluation
-    assert isinstance(evaluation, FinetuneEvaluation | ChatEvaluation)  # what is tuned is measured by split
+    assert evaluation is not None  # what is tuned always holds something out
     store = Store(job.store)
     print()
     before = next(record for record in read_records(store, outcome.run) if record["kind"] == "evaluation")
-    for name, value in evaluation.scores["validation"].items():
+    for name, value in evaluation.judged.figures.items():
         start = f"{before[name]:.4f} -> " if name in before else ""
         print(f"validation {evaluation.label(name)} {start}{value:.4f}")
     print("\n".join(evaluation.lines()))
     show_samples(evaluation.samples)
     print(f"evaluation {store.path(evaluation.key)}")
-    for key in getattr(evaluation, "predictions", ()):
+    for key in evaluation.predictions:
         print(f"predicted  {store.path(key)}")
     _close(store, outcome)
 

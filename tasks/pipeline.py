@@ -4,21 +4,20 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tasks.data import curate, encode, prepare_tokenizer, tokenize_corpus
-from tasks.evaluation import evaluate, evaluate_run, measure_harness
+from tasks.evaluation import evaluate_run, measure_harness
 from tasks.planning import finetune_preflight, plan_finetuning, plan_steps, preflight
 from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.training import train
 from trainer.config.jobs import EvaluateJob, PipelineJob
-from trainer.evaluation.cache import gates_on_harness, measurement, measurement_alike
 from trainer.kinds.table import kind_of
-from trainer.records.basis import HarnessResult
-from trainer.records.evaluations import Evaluation, RunEvaluation
+from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Preflight, Verdict
+from trainer.registry.gate import gates_on_harness
 from trainer.registry.report import Report
 from trainer.store.manifest import ArtifactRef
-from trainer.training.identity import TrainingData
+from trainer.training.identity import TrainingData, data_keys
 
 STEPS: dict[str, Any] = {
     "curate": curate,
@@ -57,11 +56,11 @@ class AsTasks:
     def train(self, job: Any, data: TrainingData, plan: RunPlan) -> ArtifactRef:
         return self._keep(train(job, data, plan, return_state=True).result())
 
-    def evaluate(self, job: Any, data: Any, plan: RunPlan, run: str) -> RunEvaluation:
+    def evaluate(self, job: Any, data: Any, plan: RunPlan, run: str) -> Result:
         after = self._kept[-1:]
-        if isinstance(job, PipelineJob):
-            return self._keep(evaluate(measurement(job, run), plan.ranks, return_state=True, wait_for=after).result())
-        return self._keep(evaluate_run(job, data, run, plan.ranks, return_state=True, wait_for=after).result())
+        return self._keep(
+            evaluate_run(job, data_keys(data), run, plan.ranks, return_state=True, wait_for=after).result()
+        )
 
     def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
         measured = measure_harness(asked, own=True, return_state=True, wait_for=self._kept[-1:]).result()
@@ -70,20 +69,15 @@ class AsTasks:
     def report(self, job: Any, run: str) -> Report:
         return self._keep(report(job.store, run, return_state=True, wait_for=self._kept[-1:]).result())
 
-    def consider(
-        self, job: Any, data: Any, plan: RunPlan, run: str, evaluation: RunEvaluation | None
-    ) -> Verdict | None:
+    def consider(self, job: Any, data: Any, plan: RunPlan, run: str, evaluation: Result | None) -> Verdict | None:
         if evaluation is None:
             return None
 
-        def measure(champion: str) -> RunEvaluation | HarnessResult:
+        def measure(champion: str) -> Result:
             asked = kind_of(job).harness(job, champion) if gates_on_harness(job.promotion) else None
             if asked is not None:
                 return measure_harness(asked, own=False, return_state=True).result()
-            if isinstance(evaluation, Evaluation):
-                alike = measurement_alike(measurement(job, run), champion, evaluation)
-                return evaluate(alike, plan.ranks, return_state=True).result()
-            return evaluate_run(job, data, run, plan.ranks, champion, return_state=True).result()
+            return evaluate_run(job, evaluation.data, run, plan.ranks, champion, return_state=True).result()
 
         return consider(job.promotion, job.store, run, evaluation, measure)
 

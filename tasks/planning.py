@@ -15,7 +15,7 @@ from trainer.config.chat import TunedJob
 from trainer.config.jobs import PipelineJob
 from trainer.data.labelled.encoded import encoded_details
 from trainer.data.tokenization import PreparedData
-from trainer.kinds.table import kind_of, tuning_of
+from trainer.kinds.table import kind_of
 from trainer.records.plans import Plan, RunPlan, StepPlan
 from trainer.records.results import FinetunePreflight, Preflight
 from trainer.store.manifest import ArtifactRef
@@ -42,7 +42,7 @@ def finetune_preflight(job: TunedJob) -> FinetunePreflight:
     """Check store, devices, model, tokenizer and metrics before any long work."""
     arguments = {"job": job.model_dump(mode="json")}
     with showing() as show:
-        found = FinetunePreflight(**run_stage(tuning_of(job).preflight, arguments, show, TaskLogger()))
+        found = FinetunePreflight(**run_stage("preflight", arguments, show, TaskLogger()))
     TaskLogger().info(
         "preflight: %s, %.1fM parameters, measured by %s, %s",
         found.model, found.parameters / 1e6, ", ".join(found.metrics), plural(found.ranks, "rank"),

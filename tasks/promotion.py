@@ -12,11 +12,10 @@ from prefect.events import emit_event
 from tasks.patience import patient
 from tasks.showing import TaskLogger, worth_retrying
 from trainer.config.runs import PromotionConfig
-from trainer.records.basis import HarnessResult
-from trainer.records.evaluations import RunEvaluation
+from trainer.records.evaluations import Result
 from trainer.records.holds import holding
 from trainer.records.results import Remeasured, Verdict
-from trainer.registry.gate import ALREADY, Basis, figures, remeasure
+from trainer.registry.gate import ALREADY, Basis, remeasure
 from trainer.registry.promotion import find_rival, key_of, look, pass_through
 from trainer.store.storage import Store
 
@@ -30,8 +29,8 @@ def consider(
     gate: PromotionConfig | None,
     store: str,
     run: str,
-    evaluation: RunEvaluation,
-    measure: Callable[[str], RunEvaluation | HarnessResult],
+    evaluation: Result,
+    measure: Callable[[str], Result],
 ) -> Verdict | None:
     """Judge a run's model and make it the champion if it passes and, where that is asked for, a person approves.
 
@@ -43,7 +42,7 @@ def consider(
         return None
     rival = patient()(find_rival)(Store(store), gate, run, evaluation.measured_on)
     anew = None if rival is None else remeasure(rival, lambda: measure(rival.run))
-    found = (figures(evaluation), evaluation.measured_on, anew)
+    found = (evaluation.figures(), evaluation.measured_on, anew)
     # No upkeep removes the run while a person takes time; a day more than that, for what follows.
     lasting = timedelta(days=1, seconds=APPROVAL_SECONDS)
     with holding(Store(store), run, lasting) if gate.approval else nullcontext():

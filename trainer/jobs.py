@@ -8,7 +8,7 @@ notebook_launcher(train, ("configs/finetune.yaml",), num_processes=2)
 
 import logging
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import ConfigError
 from trainer.common.process import return_freed_memory
@@ -17,25 +17,20 @@ from trainer.common.transient import AT_THE_START
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
-from trainer.evaluation.cache import gates_on_harness
 from trainer.kinds.table import kind_of, load_training_job
 from trainer.pipelines.pipeline import run_pipeline
-from trainer.records.basis import HarnessResult
-from trainer.records.evaluations import RunEvaluation
+from trainer.records.evaluations import Result
 from trainer.records.named_steps import here
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Preflight, Remeasured, Verdict
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
-from trainer.training.identity import TrainingData, TrainingJob
+from trainer.training.identity import TrainingData, TrainingJob, data_keys
 from trainer.training.logs import for_terminals, start_logging
 
 if TYPE_CHECKING:  # what follows loads the libraries that train
     from trainer.registry.report import Report
     from trainer.training.runtime import Runtime
-
-
-Told = TypeVar("Told", RunEvaluation, HarnessResult)
 
 
 def train(config: str | TrainingJob, *overrides: str) -> str:
@@ -99,8 +94,10 @@ class InRanks:
         self._runtime.check_stop()
         return run
 
-    def evaluate(self, job: Any, data: TrainingData, plan: RunPlan, run: str) -> RunEvaluation:
-        return self._tell(kind_of(job).evaluate(job, run, data, self._progress))
+    def evaluate(self, job: Any, data: TrainingData, plan: RunPlan, run: str) -> Result:
+        from trainer.pipelines.any_kind import evaluate_run
+
+        return self._tell(evaluate_run(job, run, self._progress, data_keys(data)))
 
     def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
         from trainer.pipelines.any_kind import ask_harness
@@ -117,7 +114,7 @@ class InRanks:
         return made
 
     def consider(
-        self, job: Any, data: TrainingData, plan: RunPlan, run: str, evaluation: RunEvaluation | None
+        self, job: Any, data: TrainingData, plan: RunPlan, run: str, evaluation: Result | None
     ) -> Verdict | None:
         anew = measure_rival(job, run, evaluation, self._progress, self._runtime)
         if job.promotion is None or self._runtime.rank != 0:
@@ -127,7 +124,7 @@ class InRanks:
             return None
         return consider(job.promotion, Store(job.store), run, evaluation, anew)
 
-    def _tell(self, found: Told) -> Told:
+    def _tell(self, found: Result) -> Result:
         if self._runtime.rank == 0:
             print(found.describe())
         return found
@@ -154,14 +151,14 @@ def heed_launcher(job: TrainingJob) -> TrainingJob:
 def measure_rival(
     job: TrainingJob,
     run_key: str,
-    evaluation: RunEvaluation | None,
+    evaluation: Result | None,
     progress: Progress,
     runtime: "Runtime",
 ) -> Remeasured | None:
     """Measure the champion on what a run was measured on, if its own scores are of something else. Called by every
     rank.
     """
-    from trainer.registry.gate import remeasure
+    from trainer.registry.gate import gates_on_harness, remeasure
     from trainer.registry.promotion import find_rival
 
     gate, store = job.promotion, Store(job.store)
@@ -171,12 +168,12 @@ def measure_rival(
     if rival is None:
         return None
 
-    def measure() -> RunEvaluation | HarnessResult:
+    def measure() -> Result:
+        from trainer.pipelines.any_kind import ask_harness, evaluate_run
+
         asked = kind_of(job).harness(job, rival.run) if gates_on_harness(gate) else None
         if asked is None:
-            return kind_of(job).evaluate_alike(job, run_key, rival.run, evaluation, progress)
-        from trainer.pipelines.any_kind import ask_harness
-
+            return evaluate_run(job, run_key, progress, evaluation.data, rival.run)
         return ask_harness(asked, False, progress)
 
     return remeasure(rival, measure)
@@ -186,17 +183,16 @@ def consider(
     gate: PromotionConfig,
     store: Store,
     run_key: str,
-    evaluation: RunEvaluation,
+    evaluation: Result,
     anew: Remeasured | None,
 ) -> Verdict:
     """Hold the run's model against its gate, and make it the champion if it passes. Only Prefect's UI can ask a
     person.
     """
-    from trainer.registry.gate import figures
     from trainer.registry.promotion import look, pass_through
 
     judged = look if gate.approval else pass_through
-    verdict = judged(store, gate, run_key, figures(evaluation), evaluation.measured_on, anew)
+    verdict = judged(store, gate, run_key, evaluation.figures(), evaluation.measured_on, anew)
     print(f"gate {'passed' if verdict.passed else 'not met'}: {verdict.reason}")
     if verdict.passed and gate.approval:
         print("not promoted: promotion.approval asks for a person; `headrace promote` promotes by hand")

@@ -44,7 +44,7 @@ def here(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def figures(store: Path, run: str) -> Any:
     found = read_sealed(Store(str(store)), f"{run}/eval.json")
     assert found is not None
-    return found["scores"], found["samples"], found["measured_on"]
+    return found["groups"], found["samples"], found["measured_on"]
 
 
 def test_a_pipeline_makes_on_a_cluster_what_it_makes_here(nodes: Nodes, raw: Path, here: Path, tmp_path: Path) -> None:
@@ -65,5 +65,5 @@ def test_a_finetuned_model_is_the_same_too(nodes: Nodes, raw: Path, here: Path, 
         outcome = finetune(job)
         endings = (".arrow", ".safetensors", ".jsonl")
         made[name] = {path: raw for path, raw in content(tmp_path / name, endings).items() if "metrics" not in path}
-        assert outcome.evaluation.scores
+        assert outcome.evaluation.groups
     assert made["here"] == made["there"] != {}

@@ -21,7 +21,7 @@ def test_the_pipeline_goes_from_raw_text_to_an_evaluated_model_and_its_report(do
     outcome = done.state.result()
     assert isinstance(outcome, Outcome)
     assert outcome.evaluation is not None
-    assert outcome.evaluation.scores.total.loss < 6.0
+    assert outcome.evaluation.total.figures["loss"] < 6.0
     assert [sample.prompt for sample in outcome.evaluation.samples] == ["def "]
     assert (done.store / outcome.report).read_text().startswith("<!")
     assert AutoModelForCausalLM.from_pretrained(done.store / outcome.run / "final").config.n_layer == 2
@@ -81,5 +81,5 @@ def test_a_second_run_finds_everything_done_touches_nothing_and_prints_it(
     }  # fmt: skip
     assert f"model      {done.store}/{outcome.run}/final" in ended.stdout
     assert f"report     {done.store}/{outcome.report}" in ended.stdout
-    assert f"loss {outcome.evaluation.scores.total.loss:7.4f}" in ended.stdout
+    assert f"loss {outcome.evaluation.total.figures['loss']:7.4f}" in ended.stdout
     assert re.search(r"validation loss 5\.\d+ -> 5\.\d+ \(-\d+%\)", ended.stdout)

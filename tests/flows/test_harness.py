@@ -12,7 +12,7 @@ from tests.flows.looking import artifacts, task_runs
 from tests.processes import cores
 from tests.trainer.chats import chat_job, chat_model, write_chats
 from tests.trainer.evaluation.harness_tasks import write_task
-from trainer.records.evaluations import ChatEvaluation
+from trainer.records.evaluations import Result
 from trainer.records.results import Outcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.deep]
@@ -37,7 +37,7 @@ def test_lm_eval_measures_after_the_evaluation_and_a_second_run_finds_all_done(r
     (first, tasks), (second, again) = found
     assert isinstance(first, Outcome) and first.evaluation is not None and first.evaluation.harness is not None
     assert first.promotion is not None and first.promotion.passed
-    assert first.evaluation.harness.tasks["tiny"].kept_out, "its questions were compared with all text"
+    assert first.evaluation.harness.asked.tasks["tiny"].kept_out, "its questions were compared with all text"
     assert first.evaluation.figures() == second.evaluation.figures()
     assert tasks["harness"] == "Completed" and {again[name] for name in ("curate", "harness", "report")} == {"Reused"}
     assert "harness" in {artifact.key for artifact in artifacts(flow_run_of(state))}
@@ -66,7 +66,7 @@ def test_a_model_that_answers_is_asked_too_and_a_champion_of_another_tokenizer_b
         assert state.name == "Completed", state.message
         outcomes.append(state.result())
     for outcome in outcomes:
-        assert isinstance(outcome, Outcome) and isinstance(outcome.evaluation, ChatEvaluation)
+        assert isinstance(outcome, Outcome) and isinstance(outcome.evaluation, Result)
         assert outcome.evaluation.figures().keys() >= {"bits_per_byte", "harness/tiny/acc"}
     first, second = (outcome.promotion for outcome in outcomes)
     assert first is not None and second is not None and first.passed

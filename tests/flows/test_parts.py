@@ -22,7 +22,7 @@ from tests.support import curve, digests, final_bytes, steps_recorded
 from trainer.common.errors import ArtifactError, CorpusError, PipelineError, RecordError
 from trainer.config.files import override
 from trainer.config.jobs import EvaluateJob
-from trainer.evaluation.cache import measurement
+from trainer.kinds.pretraining.measurement import evaluation_of
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +90,7 @@ def test_a_model_is_evaluated_by_itself(done: Done, tmp_path: Path) -> None:
     with cores(1):
         state = evaluate_model(job, return_state=True)
     assert state.name == "Completed"
-    assert state.result().scores == outcome.evaluation.scores
+    assert state.result().groups == outcome.evaluation.groups
     assert state.result().samples == outcome.evaluation.samples
     assert [artifact.key for artifact in artifacts(flow_run_of(state)) if artifact.type == "table"] == ["evaluation"]
 
@@ -117,9 +117,9 @@ def test_a_model_of_two_ranks_is_evaluated_on_two_with_the_figures_of_one(
     assert asked == [2]
     (store / outcome.run / "eval.json").unlink()
     with cores(1):
-        alone = evaluate_model(measurement(job, outcome.run))
+        alone = evaluate_model(evaluation_of(job, outcome.run))
     assert asked == [2, 1] and not alone.reused
-    assert (alone.scores, alone.samples) == (outcome.evaluation.scores, outcome.evaluation.samples)
+    assert (alone.groups, alone.samples) == (outcome.evaluation.groups, outcome.evaluation.samples)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_model_that_passes_becomes_champion_and_stays_it_when_it_comes_again(d
     assert outcome.promotion is not None and outcome.promotion.passed
     champion = find_champion(store, "lm")
     assert champion is not None and champion.run == outcome.run
-    assert champion.scores["loss"] == outcome.evaluation.scores.total.loss  # type: ignore[union-attr]
+    assert champion.scores["loss"] == outcome.evaluation.total.figures["loss"]  # type: ignore[union-attr]
     assert any(
         artifact.key == "gate" and "is at most 99" in str(artifact.data) for artifact in artifacts(flow_run_of(state))
     )

@@ -12,11 +12,12 @@ from tests.flows.conftest import Done
 from tests.processes import start_module
 from tests.support import write_config
 from tests.trainer.labelled_pairs import finetune_job, finetune_values, write_pairs
+from tests.trainer.results import a_result
 from trainer.common.errors import ConfigError
 from trainer.common.formats import score
 from trainer.pipelines.compare import compare_for_programs
-from trainer.records.basis import HarnessFigure, HarnessResult, HarnessScores
-from trainer.records.evaluations import ChatEvaluation
+from trainer.records.basis import HarnessBasis
+from trainer.records.evaluations import Asked, Task
 from trainer.records.results import Outcome
 from trainer.store.storage import Store
 
@@ -57,21 +58,13 @@ def test_figures_of_lm_evals_tasks_are_taken_together_as_those_of_splits_are() -
 
 def outcome_of(value: float) -> Outcome:
     """What came of a run on conversations, with figures of this value."""
-    scores = HarnessScores(
-        figures={"acc": HarnessFigure(value=value)}, examples=4, few_shot=0, version="1", identity="ab"
-    )
-    harness = HarnessResult(
-        format=1,
-        fingerprint="f",
-        key="runs/a/harness.json",
-        checkpoint="runs/a/final",
-        lm_eval="1",
-        tasks={"tiny": scores},
-    )
-    evaluation = ChatEvaluation(
-        format=1, fingerprint="f", key="runs/a/eval.json", checkpoint="runs/a/final", encoded="encoded/a",
-        scores={"validation": {"loss": value}}, answer_tokens={"validation": 9}, samples=[],
-    ).beside(harness)  # fmt: skip
+    task = Task(version="1", identity="ab")
+    harness = a_result(
+        {"tiny": {"acc": value}}, by="task", key="runs/a/harness.json",
+        measured_on=HarnessBasis(harness={"tiny": "ab"}),
+        asked=Asked(lm_eval="1", tasks={"tiny": task}),
+    )  # fmt: skip
+    evaluation = a_result({"validation": {"loss": value}}).beside(harness)
     return Outcome(run="runs/a", evaluation=evaluation, report="runs/a/report.html", promotion=None)
 
 
@@ -102,7 +95,7 @@ def test_seeds_are_run_one_after_the_other_found_again_and_compared(
     again = json.loads(finetune("again", "--seeds", "0,1,2", "--json"))
     assert len(list((store / "runs").iterdir())) == 3
     assert {run.name: (run / "final" / "model.safetensors").stat().st_mtime_ns for run in runs} == weights, "reused"
-    losses = [each["evaluation"]["scores"]["validation"]["loss"] for each in again["outcomes"]]
+    losses = [each["evaluation"]["groups"]["validation"]["figures"]["loss"] for each in again["outcomes"]]
     spread = again["spreads"]["validation"]["loss"]
     assert spread == {"mean": fmean(losses), "deviation": stdev(losses), "values": losses} and stdev(losses) > 0
 

@@ -15,7 +15,7 @@ from flows.evaluate_model import evaluate_model
 from tasks.turns import DEVICES, TOKENIZATION, limit_of, turn
 from tests.flows.conftest import Done
 from tests.processes import free_port
-from trainer.evaluation.cache import measurement
+from trainer.kinds.pretraining.measurement import evaluation_of
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def test_a_turn_ends_with_the_error_of_its_block(limit: str) -> None:
 def test_what_is_measured_already_waits_for_no_turn(done: Done) -> None:
     before = done.state.result()
     with limited(DEVICES, taken=1):
-        again = evaluate_model(measurement(done.job, before.run), return_state=True).result()
+        again = evaluate_model(evaluation_of(done.job, before.run), return_state=True).result()
     assert again == before.evaluation.model_copy(update={"reused": True})
 
 

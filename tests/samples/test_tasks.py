@@ -7,7 +7,7 @@ import pytest
 
 from samples.tasks import main
 from trainer.config.evaluation import HarnessConfig
-from trainer.evaluation.harness_cache import identify
+from trainer.evaluation.harness_identity import identify
 
 
 @pytest.mark.deep

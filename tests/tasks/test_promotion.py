@@ -3,9 +3,9 @@
 import pytest
 
 from tasks import promotion
+from tests.trainer.results import a_result
 from tests.trainer.stocked_store import add_encoded, add_run, found, keys
 from trainer.config.runs import PromotionConfig
-from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.holds import held
 from trainer.registry.promotion import find_champion, look, pass_through
 from trainer.store.storage import Store
@@ -14,11 +14,7 @@ from trainer.store.storage import Store
 def test_a_run_that_waits_for_approval_is_not_removed(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     run = add_run(empty_store, "x", add_encoded(empty_store, "x"))
     gate = PromotionConfig(name="lm", threshold=9, approval=True)
-    evaluation = FinetuneEvaluation(
-        format=1, fingerprint="", key="", checkpoint="", encoded="", scores={"validation": {"loss": 1.0}},
-        classification={},
-        predictions={},
-    )  # fmt: skip
+    evaluation = a_result({"validation": {"loss": 1.0}})
 
     def wait(timeout: int) -> None:
         assert held(empty_store) == {run}

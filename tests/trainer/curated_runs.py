@@ -9,9 +9,8 @@ from tests.support import cpu_runtime, small_job
 from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.evaluation.cache import measurement
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
-from trainer.pipelines.any_kind import train
+from trainer.kinds.pretraining.measurement import evaluation_of
+from trainer.pipelines.any_kind import evaluate_checkpoint, train
 from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store
 
@@ -42,6 +41,6 @@ def run_through(job: PipelineJob) -> str:
     cpu_runtime()
     with cores(1):
         run = train(job, silent(), prepare(job.preparation(), silent())).key
-        evaluate_checkpoint(measurement(job, run), silent())
+        evaluate_checkpoint(evaluation_of(job, run), silent())
     make_report(Store(job.store), run)
     return run

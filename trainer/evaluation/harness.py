@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any, TypeGuard, cast
+from typing import Any, NamedTuple, TypeGuard, cast
 
 import torch
 from jinja2 import TemplateError
@@ -20,26 +20,17 @@ from trainer.config.harness_files import local_tasks
 from trainer.config.jobs import EvaluateJob
 from trainer.data.chat.template import bound_template
 from trainer.evaluation.decontamination import find_kept_out
-from trainer.evaluation.harness_cache import (
-    FORMAT,
-    HarnessMeasurement,
-    asked_for,
-    find_harness,
-    identify,
-    identify_harness,
-    installed_version,
-    name_of,
-    questions_of,
-)
+from trainer.evaluation.harness_identity import asked_for, identify, installed_version, name_of, questions_of
 from trainer.evaluation.harness_tasks import hearing, load_tasks
+from trainer.evaluation.measurement import Measurement
 from trainer.models.causal import load_model, load_pretrained
 from trainer.models.loading import load_tokenizer
 from trainer.models.pretrained import continues_text, read_object
-from trainer.records.basis import HarnessFigure, HarnessResult, HarnessScores
+from trainer.records.basis import HarnessBasis
+from trainer.records.evaluations import Asked, Result, Scores, Task
 from trainer.records.names import run_at
-from trainer.records.sealed import write_sealed
 from trainer.store.storage import Store
-from trainer.training.runtime import count_gpus
+from trainer.training.runtime import Runtime, count_gpus
 
 log = logging.getLogger(__name__)
 
@@ -50,30 +41,25 @@ UNFILTERED = "none"
 Results = Mapping[str, Any]
 
 
-def measure_harness(job: EvaluateJob, own: bool, progress: Progress) -> HarnessResult:
-    """Have lm-eval measure a checkpoint, on one device; what was measured of the same is reused.
+def measure_harness(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
+    """Have lm-eval measure a checkpoint, on one device: the first rank asks, and the others wait.
 
-    `own`: it is the final model of the run that the job trained. Raises `ArtifactError` if the model is missing or
-    damaged, `ConfigError` for tasks that cannot be loaded, or that lm-eval cannot ask.
+    Raises `ConfigError` for tasks that cannot be loaded, or that lm-eval cannot ask.
     """
-    store = Store(job.store)
-    wanted = identify_harness(store, job, own)
-    earlier = find_harness(store, wanted)
-    if earlier is not None:
-        return earlier
-    options = asked_for(job)
+    return runtime.on_first(lambda: _measure(wanted.settings, wanted, progress))
+
+
+def _measure(job: EvaluateJob, wanted: Measurement, progress: Progress) -> Result:
     with progress.bar("harness", None, "request") as bar:
         with hearing():  # of how a model is given; and of tasks, which it says again when it asks them
-            loaded = load_tasks(options)
+            loaded = load_tasks(asked_for(job))
             model = _load(wanted.model.folder, wanted.model.beside, job, bar.advance)
         with hearing() as heard:
             found = _ask(model, loaded.manager, job)
     doubts = [*loaded.doubts, *heard()]
     for doubt in doubts:
         log.warning("evaluation.harness: %s", doubt)
-    result = _record(store, job, wanted, found).model_copy(update={"doubts": doubts})
-    write_sealed(store, wanted.keys[0], result.model_dump(exclude={"reused"}, exclude_none=True))
-    return result
+    return _result(Store(job.store), job, wanted, found, doubts)
 
 
 def _ask(model: "_Model", manager: Any, job: EvaluateJob) -> Results:
@@ -147,40 +133,54 @@ def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[
     return _Model(advance, pretrained=model, tokenizer=tokenizer, batch_size=job.evaluation.batch)
 
 
-def _record(store: Store, job: EvaluateJob, wanted: HarnessMeasurement, found: Results) -> HarnessResult:
-    """The record of what lm-eval found: of the tasks and groups that were asked for, and of those in groups."""
+def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results, doubts: list[str]) -> Result:
+    """What lm-eval found: of the tasks and groups that were asked for, and of those in groups."""
     options, run = asked_for(job), run_at(store, wanted.model.key) if wanted.model.key else None
     local = local_tasks(options)
-    measured = {name: figures for name, each in found["results"].items() if (figures := figures_of(name, each, found))}
-    identities = identify(options.model_copy(update={"tasks": list(measured)}), installed_version())
-    return HarnessResult(
-        format=FORMAT, fingerprint=wanted.fingerprint, key=wanted.keys[0], checkpoint=job.checkpoint,
-        model=wanted.model.key,
-        lm_eval=installed_version(), limit=options.limit,
-        tasks={
-            name: HarnessScores(
-                figures=figures, examples=_examples(name, found), few_shot=int(found["n-shot"].get(name, 0)),
-                version=str(found["versions"].get(name, "")), identity=name_of(identities[name]),
-                **_kept_out(store, run, questions_of(name, local)),
+    measured = {name: figures for name, each in found["results"].items() if (figures := figures_of(each))}
+    told = identify(options.model_copy(update={"tasks": list(measured)}), installed_version())
+    identities = {name: name_of(identity) for name, identity in told.items()}
+    tasks = {
+        name: Task(
+            version=str(found["versions"].get(name, "")), identity=identities[name],
+            **_kept_out(store, run, questions_of(name, local)),
+        )
+        for name, figures in measured.items()
+    }  # fmt: skip
+    return wanted.result(
+        by="task",
+        groups={
+            name: Scores(
+                figures={figure: each.value for figure, each in figures.items()},
+                errors={figure: each.error for figure, each in figures.items() if each.error is not None},
+                counts={"examples": _examples(name, found), "few_shot": int(found["n-shot"].get(name, 0))},
             )
             for name, figures in measured.items()
         },
-    )  # fmt: skip
+        measured_on=HarnessBasis(harness=identities),
+        asked=Asked(lm_eval=installed_version(), limit=options.limit, tasks=tasks, doubts=doubts),
+    )
 
 
-def figures_of(name: str, told: Results, found: Results) -> dict[str, HarnessFigure]:
+class TaskFigure(NamedTuple):
+    """A figure, with its standard error where lm-eval tells it."""
+
+    value: float
+    error: float | None
+
+
+def figures_of(told: Results) -> dict[str, TaskFigure]:
     """The figures of a task: `acc` of lm-eval's `acc,none`, and `exact_match,strict` of one that goes through a
     filter.
     """
-    better = found["higher_is_better"].get(name) or {}
     figures = {}
     for key, value in told.items():
         figure, comma, filtered = key.partition(",")
         if not comma or figure.endswith("_stderr") or not _is_number(value):
             continue
         error = told.get(f"{figure}_stderr,{filtered}")
-        figures[figure if filtered == UNFILTERED else key] = HarnessFigure(
-            value=float(value), error=float(error) if _is_number(error) else None, greater_is_better=better.get(figure)
+        figures[figure if filtered == UNFILTERED else key] = TaskFigure(
+            float(value), float(error) if _is_number(error) else None
         )
     return figures
 

@@ -13,7 +13,7 @@ from lm_eval.api import task as asking
 from trainer.common.errors import ConfigError, brief, shortened
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.harness_files import LocalTask, leaves, local_tasks
-from trainer.evaluation.harness_cache import identify, installed_version
+from trainer.evaluation.harness_identity import identify, installed_version
 from trainer.models.pretrained import hub_reason
 
 if TYPE_CHECKING:

@@ -62,11 +62,7 @@ def _try(loaded: dict[str, Any], options: HarnessConfig, model: "_NoModel") -> l
         model, loaded, limit=limit, bootstrap_iters=0, log_samples=False,
         apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
     )  # fmt: skip
-    return [
-        f"{PREFIX}{name}/{figure}"
-        for name, told in found["results"].items()
-        for figure in figures_of(name, told, found)
-    ]
+    return [f"{PREFIX}{name}/{figure}" for name, told in found["results"].items() for figure in figures_of(told)]
 
 
 class _NoModel(LM):  # type: ignore[misc]

@@ -1,13 +1,12 @@
 """What a kind of job says of itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
-from trainer.kinds.tuning import Tuning
-from trainer.records.evaluations import RunEvaluation
+from trainer.evaluation.measurement import Measure, Measurement
 from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Preflight
@@ -16,7 +15,6 @@ from trainer.store.storage import Store
 from trainer.training.identity import Run, TrainingData
 
 if TYPE_CHECKING:  # what draws pictures is loaded where a report or a comparison is made
-    from trainer.preflight.step_status import StepStatus
     from trainer.registry.compared_runs import ComparedKind
     from trainer.registry.content import ReportContent
     from trainer.registry.facts import RunFacts
@@ -42,18 +40,18 @@ class Kind:
     """The `Workload` of a job and its data for so many ranks."""
     plan: Callable[[Any, Any, int], tuple[RunPlan, str]]
     """The plan of a job and its data for so many ranks, with what is told of the data."""
-    evaluate: Callable[[Any, str, Any, Progress], RunEvaluation]
-    """The figures of a run's final model. Called by every rank."""
-    evaluate_alike: Callable[[Any, str, str, Any, Progress], RunEvaluation]
-    """The figures of another run's model, measured as the first one's evaluation was."""
-    explain_evaluation: Callable[[Store, Any, Any, str], "StepStatus"]
-    """Whether a finished run was measured in the same way."""
+    measurement: Callable[[Store, Any, str, Sequence[str] | None, str | None], Measurement]
+    """How the final model of a job's run is measured on data of these keys, or that of another run in the same way;
+    without keys, on what the run was last asked for with.
+    """
+    measure: Measure
+    """Makes the result of such a measurement. Called by every rank."""
     report_content: Callable[["RunFacts", Any], "ReportContent"]
     """What the report and the model card tell of a finished run and its plan."""
     compared: Callable[[], "ComparedKind"]
     """What is compared of its runs."""
-    tuning: Tuning | None = None
-    """What the flow `finetune` does with its jobs; None of a kind with a flow of its own."""
+    checkpoint: Callable[[Store, EvaluateJob], Measurement | None] = lambda store, job: None
+    """How a checkpoint of no job is measured; None if that is not of this kind."""
     harness: Callable[[Any, str], EvaluateJob | None] = lambda job, run_key: None
     """What lm-eval is to measure of the final model of a run, if the job names tasks."""
 

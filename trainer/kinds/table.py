@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.config.chat import TunedJob
 from trainer.config.files import read_values, validate_job
+from trainer.config.jobs import EvaluateJob
+from trainer.evaluation.measurement import Measurement
 from trainer.kinds.chat.kind import CHAT
 from trainer.kinds.kind import Kind
 from trainer.kinds.labelled.kind import FINETUNING
 from trainer.kinds.pretraining.kind import PRETRAINING
-from trainer.kinds.tuning import Tuning
 from trainer.records.run_kinds import run_kind, task_of
+from trainer.store.storage import Store
 from trainer.training.identity import Run, TrainingData, TrainingJob
 
 KINDS = (CHAT, FINETUNING, PRETRAINING)
@@ -50,11 +51,14 @@ def load_training_job(path: str, overrides: tuple[str, ...] | list[str] = ()) ->
     return job
 
 
-def tuning_of(job: TunedJob) -> Tuning:
-    """What the flow `finetune` does with a job."""
-    tuning = kind_of(job).tuning
-    assert tuning is not None
-    return tuning
+def identify_checkpoint(store: Store, job: EvaluateJob) -> tuple[Kind, Measurement]:
+    """How any checkpoint is measured, and by which kind. Raises `ConfigError` if it is not known on what, and
+    `ArtifactError` if it is missing or damaged.
+    """
+    for kind in KINDS:
+        if (wanted := kind.checkpoint(store, job)) is not None:
+            return kind, wanted
+    raise AssertionError("the last kind measures whatever it is given, or says why not")
 
 
 def identify_run(job: TrainingJob, data: TrainingData) -> Run:

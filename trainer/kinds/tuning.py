@@ -1,8 +1,7 @@
 """What decides the outcome of a run that tunes a pretrained model on an encoded set, and what is told of that model."""
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,24 +12,10 @@ from trainer.config.labelled import TuningJob
 from trainer.config.runs import CardConfig
 from trainer.data.order import FORMAT as EPOCH_ORDER
 from trainer.models.pretrained import find_model
-from trainer.records.evaluations import ChatEvaluation, FinetuneEvaluation
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import CARD
 from trainer.store.storage import Store
 from trainer.training.identity import Run, lora_identity, make_run
-
-TunedEvaluation = FinetuneEvaluation | ChatEvaluation
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """The names of a kind's stages, and what a task looks up without one."""
-
-    preflight: str
-    evaluate: str
-    find: Callable[[Store, Any, str, str | None, str], TunedEvaluation | None]
-    """An evaluation that was made already, of a run or of another one on this one's data."""
-
 
 MOST_BYTES = 2**20
 """A model card that is larger is none."""

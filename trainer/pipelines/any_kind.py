@@ -1,16 +1,23 @@
-"""What a process does for a job of any kind: train, and measure a model."""
+"""What a process does for a job of any kind: look at it, train, and measure a model."""
+
+from typing import TYPE_CHECKING
 
 from trainer.common.process import loading
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
-from trainer.kinds.table import kind_of
-from trainer.records.basis import HarnessResult
-from trainer.records.evaluations import RunEvaluation
+from trainer.evaluation.harness_identity import identify_harness
+from trainer.evaluation.measurement import Measurement, evaluate
+from trainer.kinds.table import identify_checkpoint, kind_of
+from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
+from trainer.records.results import FinetunePreflight, Preflight
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training import run
 from trainer.training.identity import TrainingData, TrainingJob
+
+if TYPE_CHECKING:
+    from trainer.training.runtime import Runtime
 
 
 def train(
@@ -20,28 +27,34 @@ def train(
     return run.train(job, kind_of(job), progress, data, expected)
 
 
-def ask_harness(measuring: EvaluateJob, own: bool, progress: Progress) -> HarnessResult:
-    """What lm-eval measures of a checkpoint; the first rank asks, and the others wait."""
+def preflight(job: TrainingJob, progress: Progress) -> Preflight | FinetunePreflight:
+    """Look at everything before long work starts. Raises the `PipelineError` of what is wrong."""
+    return kind_of(job).preflight(job, progress)
+
+
+def evaluate_run(
+    job: TrainingJob, run: str, progress: Progress, data: list[str] | None = None, other: str | None = None
+) -> Result:
+    """Measure the final model of a job's run, or that of an `other` run, on what is held out of data of these keys."""
+    store, kind = Store(job.store), kind_of(job)
+    return evaluate(store, kind.measurement(store, job, run, data, other), kind.measure, progress)
+
+
+def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Result:
+    """Measure any checkpoint: of a fine-tuned run on labelled examples, of a language model on held-out text."""
+    store = Store(job.store)
+    kind, wanted = identify_checkpoint(store, job)
+    return evaluate(store, wanted, kind.measure, progress)
+
+
+def ask_harness(job: EvaluateJob, own: bool, progress: Progress) -> Result:
+    """Have lm-eval measure a checkpoint; `own`: it is the final model of the run that the job trained."""
+    store = Store(job.store)
+    return evaluate(store, identify_harness(store, job, own), _measure_harness, progress)
+
+
+def _measure_harness(wanted: Measurement, progress: Progress, runtime: "Runtime") -> Result:
     with loading():
         from trainer.evaluation.harness import measure_harness
-        from trainer.training.runtime import start_runtime
 
-    runtime = start_runtime(measuring.precision, measuring.device)
-    return runtime.on_first(lambda: measure_harness(measuring, own, progress))
-
-
-def evaluate_any(job: EvaluateJob, progress: Progress) -> RunEvaluation:
-    """Score a checkpoint of any kind: of a fine-tuned run on its labelled splits, else as `evaluate_checkpoint`
-    does.
-    """
-    from trainer.kinds.labelled.checkpoint_scoring import identify_checkpoint
-
-    store = Store(job.store)
-    scoring = identify_checkpoint(store, job)
-    if scoring is None:
-        from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
-
-        return evaluate_checkpoint(job, progress)
-    from trainer.kinds.labelled.evaluate import score_checkpoint  # which needs scikit-learn, as language models do not
-
-    return score_checkpoint(store, job, scoring, progress)
+    return measure_harness(wanted, progress, runtime)

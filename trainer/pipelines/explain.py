@@ -9,14 +9,16 @@ from typing import Any
 from trainer.common.formats import show, show_json
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
+from trainer.evaluation.harness_identity import identify_harness
 from trainer.kinds.table import kind_of
 from trainer.pipelines.pipeline import walk
-from trainer.preflight.run_status import explain_harness, explain_report, explain_run
+from trainer.preflight.run_status import explain_evaluation, explain_report, explain_run, holds_out
 from trainer.preflight.step_status import StepStatus, status
 from trainer.records.named_steps import STEPS, open_step, title_of
 from trainer.store.manifest import ArtifactRef
+from trainer.store.names import EVALUATION
 from trainer.store.storage import Store
-from trainer.training.identity import TrainingData, TrainingJob
+from trainer.training.identity import TrainingData, TrainingJob, data_keys
 
 UNKNOWN = "unknown"
 
@@ -80,12 +82,17 @@ class Looking:
         if self._run.verdict != "reused":
             self.stages.append(StepStatus("evaluation", "depends", reasons=(self._run.later,)))
             return None
-        self.stages.append(kind_of(job).explain_evaluation(self._store, job, data, run))
+        if not holds_out(self._store, run):
+            self.stages.append(StepStatus("evaluation", "left out", reasons=("nothing is held out",)))
+            return None
+        wanted = kind_of(job).measurement(self._store, job, run, data_keys(data), None)
+        self.stages.append(explain_evaluation(self._store, wanted, f"{run}/{EVALUATION}"))
         return self.stages[-1]
 
     def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
         """Look for the figures of lm-eval."""
-        self.stages.append(explain_harness(self._store, asked))
+        wanted = identify_harness(self._store, asked, own=True)
+        self.stages.append(explain_evaluation(self._store, wanted, wanted.key, "harness"))
         return evaluation
 
     def report(self, job: Any, run: str) -> Any:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trainer.config.jobs import EvaluateJob
 from trainer.kinds.table import kind_of
-from trainer.records.evaluations import RunEvaluation
+from trainer.records.evaluations import Result
 from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Outcome, Preflight, Verdict
@@ -31,7 +31,7 @@ class Stages(Protocol):
     def train(self, job: Any, data: TrainingData, plan: RunPlan) -> ArtifactRef:
         """Train, or continue, to the final model."""
 
-    def evaluate(self, job: Any, data: TrainingData, plan: RunPlan, run: str) -> RunEvaluation:
+    def evaluate(self, job: Any, data: TrainingData, plan: RunPlan, run: str) -> Result:
         """Measure the final model of a run."""
 
     def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
@@ -41,7 +41,7 @@ class Stages(Protocol):
         """Write the page and the model card."""
 
     def consider(
-        self, job: Any, data: TrainingData, plan: RunPlan, run: str, evaluation: RunEvaluation | None
+        self, job: Any, data: TrainingData, plan: RunPlan, run: str, evaluation: Result | None
     ) -> Verdict | None:
         """Hold the model against the gate, if the job has one, and make it the champion if it passes."""
 
@@ -50,7 +50,7 @@ class Walked(NamedTuple):
     """What the stages gave: the run, its evaluation if anything is held out, its report, and the gate's verdict."""
 
     run: str
-    evaluation: RunEvaluation | None
+    evaluation: Result | None
     report: "Report"
     promotion: Verdict | None
 

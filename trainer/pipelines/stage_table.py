@@ -10,14 +10,11 @@ from pydantic import validate_call
 from trainer.records.named_steps import STEPS, make_named
 
 STAGES: dict[str, tuple[str, str]] = {
-    "preflight": ("trainer.kinds.pretraining.preflight", "preflight"),
-    "finetune-preflight": ("trainer.kinds.labelled.preflight", "finetune_preflight"),
-    "chat-preflight": ("trainer.kinds.chat.preflight", "chat_preflight"),
+    "preflight": ("trainer.pipelines.any_kind", "preflight"),
     "train": ("trainer.pipelines.any_kind", "train"),
-    "evaluate": ("trainer.pipelines.any_kind", "evaluate_any"),
-    "evaluate-run": ("trainer.kinds.labelled.evaluate", "evaluate_run"),
-    "harness": ("trainer.evaluation.harness", "measure_harness"),
-    "evaluate-answers": ("trainer.kinds.chat.evaluate", "evaluate_answers"),
+    "evaluate": ("trainer.pipelines.any_kind", "evaluate_checkpoint"),
+    "evaluate-run": ("trainer.pipelines.any_kind", "evaluate_run"),
+    "harness": ("trainer.pipelines.any_kind", "ask_harness"),
     "predict": ("trainer.kinds.labelled.predict", "predict_texts"),
 }
 

@@ -17,7 +17,7 @@ def try_harness(
     """
     if options is None:
         return
-    from trainer.evaluation.harness_cache import installed_version
+    from trainer.evaluation.harness_identity import installed_version
 
     installed_version()  # else that is told
     from trainer.evaluation.harness_trial import try_tasks

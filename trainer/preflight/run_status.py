@@ -3,31 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trainer.common.errors import ArtifactError, ConfigError, RunError
-from trainer.config.chat import ChatJob
-from trainer.config.jobs import EvaluateJob, PipelineJob
-from trainer.config.labelled import FinetuneJob
-from trainer.evaluation.cache import (
-    find_answers,
-    find_evaluation,
-    find_scoring,
-    identify_answers,
-    identify_evaluation,
-    identify_scoring,
-    measurement,
-)
-from trainer.evaluation.harness_cache import find_harness, identify_harness, name_of
-from trainer.evaluation.metrics.measures import metric_identity
-from trainer.evaluation.of_runs import encoded_of, read_evaluation
-from trainer.preflight.step_status import NONE_YET, UNRECORDED, StepStatus, explain_new, intact, look
-from trainer.records.basis import HarnessResult
+from trainer.common.errors import ArtifactError, RunError
+from trainer.evaluation.measurement import Measurement, find, intact_result
+from trainer.preflight.step_status import NONE_YET, StepStatus, explain_new, intact, look
 from trainer.records.fields import tell_changes
 from trainer.records.lease import is_held
-from trainer.records.plans import StepPlan
-from trainer.records.sealed import read_sealed, require_sealed
+from trainer.records.run_kinds import plan_type
+from trainer.records.sealed import read_sealed
 from trainer.registry.facts import read_facts
 from trainer.registry.report import find_fault
-from trainer.store.manifest import ArtifactRef, read_manifest
+from trainer.store.manifest import read_manifest
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS, PLAN
 from trainer.store.storage import Store
 from trainer.training.checkpoint import look_for_checkpoint
@@ -109,98 +94,23 @@ def _continue(store: Store, run: Run, work: str, fault: str | None) -> StepStatu
     return StepStatus("training", "continued", run.key, (f"continues from step {step:,}{planned}", *problems), work)
 
 
-def explain_harness(store: Store, measuring: EvaluateJob) -> StepStatus:
-    """Whether lm-eval measured a run's final model on the same tasks."""
-    wanted = identify_harness(store, measuring, own=True)
-    if find_harness(store, wanted) is not None:
-        return StepStatus("harness", "reused", wanted.keys[0])
-    values = intact(read_sealed, store, wanted.keys[0])
-    if values is None:
-        return StepStatus("harness", "made", wanted.keys[0], (NONE_YET,))
-    before = HarnessResult(**values).identities()
-    changed = [f"{name}: not measured yet" for name in wanted.tasks if name not in before]
-    changed += [
-        f"{name}: its files or data, limit, few_shot, chat_template or lm-eval's version are others"
-        for name, identity in wanted.tasks.items()
-        if before.get(name, name_of(identity)) != name_of(identity)
-    ]
-    return StepStatus("harness", "made", wanted.keys[0], tuple(changed or [f"{wanted.keys[0]} was {UNRECORDED}"]))
-
-
-def explain_scores(store: Store, job: PipelineJob, run: str) -> StepStatus:
-    """Whether a language model was measured in the same way."""
+def holds_out(store: Store, run: str) -> bool:
+    """Whether the plan of a run has something to be measured on, as far as there is one that can be read."""
     plan = intact(read_sealed, store, f"{run}/{PLAN}")  # a damaged one is written anew
-    if plan is not None and not StepPlan(**plan).holds_out:
-        return StepStatus("evaluation", "left out", reasons=("nothing is held out",))
-    wanted = identify_evaluation(store, measurement(job, run))
-    if find_evaluation(store, wanted) is not None:
-        return StepStatus("evaluation", "reused", wanted.key)
-    differences = _compare_settings(store, job, run) if _own(store, run) else [NONE_YET]
-    return StepStatus("evaluation", "made", wanted.key, tuple(differences or [f"{run}/{EVALUATION} was {UNRECORDED}"]))
+    return plan is None or plan_type(plan)(**plan).holds_out
 
 
-def explain_scoring(store: Store, job: FinetuneJob, data: ArtifactRef, run: str) -> StepStatus:
-    """Whether a fine-tuned model's figures and predictions are there."""
-    own = _own(store, run)
-    wanted = identify_scoring(store, job, run, encoded=data.key)
-    key = wanted.key
-    if find_scoring(store, wanted) is not None:
-        return StepStatus("evaluation", "reused", key)
-    if (noted := encoded_of(store, run)) != data.key:
-        return StepStatus("evaluation", "made", key, (f"another test split: {noted} -> {data.key}",))
-    if own is None:
-        return StepStatus("evaluation", "made", key, (NONE_YET,))
-    if own["fingerprint"] == wanted.fingerprint:
-        return StepStatus("evaluation", "made", key, ("a file of its predictions is missing or changed",))
-    recorded = FinetuneJob.model_validate(require_sealed(store, f"{run}/{CONFIG}")["job"])
-    if gone := [name for name in recorded.evaluation.metrics or [] if _is_gone(name)]:
-        reason = f"{key} may have been made with a metric that is not there any more: {', '.join(gone)}"
-        return StepStatus("evaluation", "made", key, (reason,))
-    known = identify_scoring(store, recorded, run).fingerprint == own["fingerprint"]
-    differences = _compare_settings(store, job, run, {"metrics"}) if known else []
-    return StepStatus("evaluation", "made", key, tuple(differences or [f"{key} was {UNRECORDED}"]))
-
-
-def explain_answers(store: Store, job: ChatJob, data: ArtifactRef, run: str) -> StepStatus:
-    """Whether the figures and the answers of a model that answers are there."""
-    own = _own(store, run)
-    wanted = identify_answers(store, job, run, encoded=data.key)
-    if find_answers(store, wanted) is not None:
-        return StepStatus("evaluation", "reused", wanted.key)
-    if (noted := encoded_of(store, run)) != data.key:
-        return StepStatus("evaluation", "made", wanted.key, (f"another test split: {noted} -> {data.key}",))
-    differences = [NONE_YET] if own is None else _compare_settings(store, job, run)
-    return StepStatus("evaluation", "made", wanted.key, tuple(differences or [f"{wanted.key} was {UNRECORDED}"]))
-
-
-def _is_gone(metric: str) -> bool:
-    """Whether a metric cannot be compared, as its file was moved or deleted."""
-    try:
-        metric_identity(metric)
-    except ConfigError:
-        return True
-    return False
-
-
-def _compare_settings(store: Store, job: TrainingJob, run: str, only: set[str] | None = None) -> list[str]:
-    """What differs from the settings that the run was measured with: those in its config.json."""
-    old = require_sealed(store, f"{run}/{CONFIG}")["job"]
-    new = job.model_dump(mode="json")
-    before, now = (
-        {
-            "evaluation": {key: value for key, value in each["evaluation"].items() if _counts(key, only)},
-            "training": {"precision": each["training"]["precision"]},
-        }
-        for each in (old, new)
-    )
-    return tell_changes(before, now)
-
-
-def _counts(setting: str, only: set[str] | None) -> bool:
-    """Whether a setting of the evaluation decides its figures; what lm-eval measures is a stage of its own."""
-    return setting != "harness" and (only is None or setting in only)
-
-
-def _own(store: Store, run: str) -> dict[str, Any] | None:
-    """The run's own evaluation, if it has one that counts."""
-    return intact(read_evaluation, store, run, intact(read_sealed, store, f"{run}/{CONFIG}") or {})
+def explain_evaluation(store: Store, wanted: Measurement, own: str, stage: str = "evaluation") -> StepStatus:
+    """Whether a finished run's model was measured in the same way, and what differs from how the run's `own` record
+    says that it was.
+    """
+    if find(store, wanted) is not None:
+        return StepStatus(stage, "reused", wanted.key)
+    before = intact_result(store, wanted.key) or intact_result(store, own)
+    if before is None:
+        return StepStatus(stage, "made", wanted.key, (NONE_YET,))
+    if before.by == "split" and tuple(before.data) != wanted.data:
+        told = f"{', '.join(before.data)} -> {', '.join(wanted.data)}"
+        return StepStatus(stage, "made", wanted.key, (f"another test split: {told}",))
+    changes = tell_changes(before.recipe, wanted.whole_recipe)
+    return StepStatus(stage, "made", wanted.key, tuple(changes or ["a file of its predictions is missing or changed"]))

@@ -1,21 +1,26 @@
-"""What was measured of a model, as the store holds it and as stages hand it on; free of heavy imports."""
+"""What was measured of a model, of whatever kind, as the store holds it and as stages hand it on; free of heavy
+imports.
+"""
 
-from typing import Any, ClassVar, Self
+from collections.abc import Iterator
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from trainer.config.evaluation import MASKED_FIGURES, PREFIX, TEXT_FIGURES
-from trainer.records.basis import ExamplesBasis, HarnessResult, TextBasis
-from trainer.store.names import Count, Figure, Share
+from trainer.config.evaluation import PREFIX
+from trainer.records.basis import ExamplesBasis, HarnessBasis, Record, TextBasis
+from trainer.store.names import Count, Digest, Figure, Key, Share
+
+FORMAT = 4
+
+FIRST = ("loss", "perplexity", "bits_per_byte")
+"""The figures that are told first."""
+
+ALL = "all"
+"""How the figures of all groups together are called, for people."""
 
 
-class Result(BaseModel):
-    """Frozen, and refuses fields that it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class KeptOutFile(Result):
+class KeptOutFile(Record):
     """A file of an evaluation set, by its content, and the field of it that was looked for."""
 
     path: str
@@ -23,7 +28,7 @@ class KeptOutFile(Result):
     sha256: str
 
 
-class CleanOf(Result):
+class CleanOf(Record):
     """Evaluation sets that no text shares an n-gram of words with that a model was trained on, and the decisions for
     that.
 
@@ -48,126 +53,35 @@ class CleanOf(Result):
         )
 
 
-class CorpusScore(Result):
-    """Mean loss in nats a token, its exponential, the loss in bits a byte of text, and how much was measured.
+class Scores(Record):
+    """Figures of a corpus, a split or a task, by name, and counts of what they are of: tokens, windows, bytes of text,
+    examples.
 
-    `text_bytes` are those that the predicted tokens stand for; None for shards that do not record their text's.
+    Losses are means in nats, `perplexity` is the exponential of one, `bits_per_byte` are of the text that the predicted
+    tokens stand for.
     """
 
-    loss: Figure
-    perplexity: Figure
-    tokens: Count
-    windows: Count
-    bits_per_byte: Figure | None = None
-    text_bytes: Count | None = None
-    accuracy: Share | None = None
-    """Of a masked model, the share of the hidden tokens that it tells; the other figures are of these tokens too."""
+    figures: dict[str, Figure]
+    counts: dict[str, Count] = Field(default={})
+    errors: dict[str, Figure] = Field(default={}, exclude_if=lambda value: not value)
+    """Standard errors of figures, where they are known."""
 
-    def describe(self) -> str:
-        """The figures in one line."""
-        if self.accuracy is not None:
-            return f"loss {self.loss:.4f} nats a hidden token, {self.accuracy:.2%} of them told"
-        bits = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits a byte"
-        return f"loss {self.loss:.4f} nats a token, perplexity {self.perplexity:.1f}{bits}"
+    @field_validator("figures")
+    @classmethod
+    def _with_the_loss_first(cls, figures: dict[str, float]) -> dict[str, float]:
+        """In the order in which one reads of them; JSON files have them by name."""
+        return {name: figures[name] for name in dict.fromkeys([*FIRST, *figures]) if name in figures}
 
 
-class Scores(Result):
-    """Scores by corpus, and over all their tokens."""
-
-    corpora: dict[str, CorpusScore]
-    total: CorpusScore
-
-
-class Sample(Result):
-    """A prompt and what the model made of it."""
+class Sample(Record):
+    """A prompt, what the model made of it, and what stands there in the data, if that is known."""
 
     prompt: str
     continuation: str
+    expected: str | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
-class BesideHarness(Result):
-    """What was measured of a language model, beside which lm-eval's figures may stand."""
-
-    measured_on: TextBasis | ExamplesBasis | None = None
-    harness: HarnessResult | None = None
-    """What lm-eval measured of the same model, which is a record of its own."""
-
-    def recorded(self) -> dict[str, Any]:
-        """What its own record holds."""
-        return self.model_dump(exclude={"reused", "harness"}, exclude_none=True)
-
-    def beside(self, harness: HarnessResult) -> Self:
-        """The evaluation with what lm-eval measured of the same model."""
-        basis = self.measured_on and self.measured_on.model_copy(update={"harness": harness.identities()})
-        return self.model_copy(update={"harness": harness, "measured_on": basis})
-
-    def harness_figures(self) -> dict[str, float]:
-        """The figures of lm-eval's tasks, as a gate's `metric` names them."""
-        return self.harness.figures() if self.harness else {}
-
-    def harness_lines(self) -> list[str]:
-        """The same for a terminal."""
-        return self.harness.lines() if self.harness else []
-
-
-class Evaluation(BesideHarness):
-    """What was measured, on what, and the result."""
-
-    format: int
-    fingerprint: str
-    key: str
-    checkpoint: str
-    shards: list[str]
-    context: int
-    scores: Scores
-    samples: list[Sample]
-    measured_on: TextBasis | None = None
-    """None for shards that do not record their held-out text."""
-    clean_of: CleanOf | None = None
-    """None if that is not known of all that the model was trained on."""
-    model: str | None = None
-    """The key that was found under `checkpoint`; None for no model of the store, and in a run's own record."""
-    reused: bool = False
-
-    def figures(self) -> dict[str, float]:
-        """The figures of all held-out text and of lm-eval's tasks, as a gate's `metric` names them."""
-        names = dict.fromkeys((*TEXT_FIGURES, *MASKED_FIGURES))
-        total = self.scores.total.model_dump(include=set(names), exclude_none=True)
-        return {**{name: total[name] for name in names if name in total}, **self.harness_figures()}
-
-    def describe(self) -> str:
-        """The figures in one line."""
-        return f"held-out {self.scores.total.describe()}"
-
-    def rows(self) -> list[dict[str, object]]:
-        """A row for each corpus, and one for all of them."""
-        return [
-            {
-                "corpus": name,
-                "loss": round(score.loss, 4),
-                "perplexity": round(score.perplexity, 2),
-                "bits a byte": None if score.bits_per_byte is None else round(score.bits_per_byte, 4),
-                "tokens": score.tokens,
-            }
-            for name, score in self._by_corpus()
-        ]
-
-    def lines(self) -> list[str]:
-        """The same for a terminal."""
-        told = []
-        for name, score in self._by_corpus():
-            bits = "" if score.bits_per_byte is None else f"   {score.bits_per_byte:7.4f} bits a byte"
-            told.append(
-                f"{name:<16} loss {score.loss:7.4f}   perplexity {score.perplexity:10.2f}{bits}   {score.tokens:,} "
-                "tokens"
-            )
-        return [*told, *self.harness_lines(), *([self.clean_of.describe()] if self.clean_of else [])]
-
-    def _by_corpus(self) -> list[tuple[str, CorpusScore]]:
-        return [*self.scores.corpora.items(), ("all", self.scores.total)]
-
-
-class ClassScore(Result):
+class ClassScore(Record):
     """How well one class is told, as scikit-learn's precision_recall_fscore_support has it."""
 
     name: str
@@ -177,7 +91,7 @@ class ClassScore(Result):
     support: Count
 
 
-class Classification(Result):
+class Classification(Record):
     """A split's confusion matrix (rows are labels, columns predictions) and the figures of each class.
 
     The matrix is empty where several classes may apply to an example.
@@ -187,104 +101,155 @@ class Classification(Result):
     classes: list[ClassScore]
 
 
-class SplitEvaluation(Result):
-    """What was measured of a model on an encoded set: figures by split."""
+class Task(Record):
+    """A task or a group of tasks of lm-eval: what it is, and whether its questions were kept out of training.
+
+    `kept_out`: whether all questions of local data were kept out of the text that the model was trained on, but for
+    those of fewer than `least_words` words; None if that is not known, as of data of the hub.
+    """
+
+    version: str
+    identity: str
+    kept_out: bool | None = None
+    least_words: Count | None = None
+
+    def tell_kept_out(self) -> str:
+        """Whether they were kept out, in a few words."""
+        if not self.kept_out:
+            return "not known" if self.kept_out is None else "no"
+        return "yes" if (self.least_words or 0) <= 1 else f"yes, from {self.least_words} words on"
+
+
+class Asked(Record):
+    """What lm-eval was asked, and what is doubtful about its figures, mostly in its own words."""
+
+    lm_eval: str
+    limit: Count | None = None
+    tasks: dict[str, Task]
+    doubts: list[str] = Field(default=[])
+
+
+class Result(Record):
+    """What was measured of a model: figures by group, what they were measured on and how, and samples.
+
+    `recipe` is all that decides the figures, as JSON; its fingerprint names them. A group is a corpus, a split or a
+    task of lm-eval, and `total` all corpora together. `data` are the artifacts that were read, `files` labelled ones
+    that are of no artifact.
+    """
 
     format: int
     fingerprint: str
+    recipe: dict[str, Any]
     key: str
     checkpoint: str
-    encoded: str
+    model: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The key that was found under `checkpoint`; None for no model of the store, and in a run's own record."""
+    by: Literal["corpus", "split", "task"]
+    data: list[Key] = Field(default=[])
     files: list[str] = Field(default=[], exclude_if=lambda value: not value)
-    """The labelled files that it was measured on, where these are not of the encoded set."""
-    scores: dict[str, dict[str, Figure]]
-    measured_on: ExamplesBasis | None = None
-    clean_of: CleanOf | None = None
-    """Of the files that it was measured on, if the text of the run that it began with is clean of all of them."""
-    positive: dict[str, str] = {}
+    groups: dict[str, Scores]
+    total: Scores | None = Field(default=None, exclude_if=lambda value: value is None)
+    measured_on: TextBasis | ExamplesBasis | HarnessBasis
+    samples: list[Sample] = Field(default=[])
+    clean_of: CleanOf | None = Field(default=None, exclude_if=lambda value: value is None)
+    """None if that is not known of all that the model was trained on."""
+    positive: dict[str, str] = Field(default={}, exclude_if=lambda value: not value)
     """The figures that are of one class of two, and that class's name."""
-    model: str | None = None
-    """The key that was found under `checkpoint`; None in a run's own record."""
+    classification: dict[str, Classification] = Field(default={}, exclude_if=lambda value: not value)
+    """By split, of a model that tells classes."""
+    predictions: dict[Key, Digest] = Field(default={}, exclude_if=lambda value: not value)
+    """The files of predictions, with their SHA-256."""
+    asked: Asked | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Of figures by task."""
+    harness: "Result | None" = Field(default=None, exclude_if=lambda value: value is None)
+    """What lm-eval measured of the same model, which is a record of its own."""
     reused: bool = False
 
     @model_validator(mode="after")
     def _has_the_figures_of_a_gate(self) -> Self:
-        if "validation" not in self.scores and not self.files:
-            raise ValueError("it has no figures of the validation split")
+        if self.by == "corpus" and self.total is None:
+            raise ValueError("it has no figures of all held-out text")
+        if self.by == "split" and self._judged not in self.groups:
+            raise ValueError(f"it has no figures of the {self._judged} split")
         return self
 
+    def recorded(self) -> dict[str, Any]:
+        """What its own record holds."""
+        return self.model_dump(exclude={"reused", "harness"})
+
+    def beside(self, harness: "Result") -> Self:
+        """The figures with what lm-eval measured of the same model."""
+        basis = self.measured_on.model_copy(update={"harness": harness.measured_on.harness})
+        return self.model_copy(update={"harness": harness, "measured_on": basis})
+
+    @property
+    def judged(self) -> Scores:
+        """The scores that a gate asks for: of all groups, of the validation split, or of new files."""
+        return self.total or self.groups[self._judged]
+
+    @property
+    def _judged(self) -> str:
+        return "test" if self.files else "validation"
+
     def figures(self) -> dict[str, float]:
-        """The figures of the validation split, as a gate's `metric` names them; or of new files."""
-        return self.scores["test" if self.files else "validation"]
+        """The figures that are judged and those of lm-eval's tasks, as a gate's `metric` names them."""
+        if self.by == "task":
+            return {
+                f"{PREFIX}{task}/{name}": value
+                for task, scores in self.groups.items()
+                for name, value in scores.figures.items()
+            }
+        return {**self.judged.figures, **(self.harness.figures() if self.harness else {})}
 
-    def all_figures(self) -> dict[str, dict[str, float]]:
-        """The figures by split."""
-        return self.scores
-
-    def describe(self) -> str:
-        """The same in one line."""
-        return ", ".join(f"{self.label(name)} {value:.4f}" for name, value in self.figures().items())
-
-    def rows(self) -> list[dict[str, object]]:
-        """A row for each labelled split."""
-        return [
-            {"split": split, **{self.label(name): value for name, value in figures.items()}}
-            for split, figures in self.scores.items()
-        ]
-
-    def lines(self) -> list[str]:
-        """The same for a terminal."""
-        told = [
-            f"{split:<10} " + ", ".join(f"{self.label(name)} {value:.4f}" for name, value in figures.items())
-            for split, figures in self.scores.items()
-        ]
-        return [*told, *([self.clean_of.describe()] if self.clean_of else [])]
+    def by_group(self) -> dict[str, dict[str, float]]:
+        """The figures by group, and those of lm-eval's tasks under `harness`."""
+        tasks = self.harness.figures() if self.harness else {}
+        beside = {PREFIX.rstrip("/"): {name.removeprefix(PREFIX): value for name, value in tasks.items()}}
+        return {**{name: scores.figures for name, scores in self.groups.items()}, **(beside if tasks else {})}
 
     def label(self, figure: str) -> str:
         """A figure's name for people: it says of which class it is, if it is of one."""
         return label_figure(figure, self.positive)
 
+    def describe(self) -> str:
+        """The figures that are judged, in one line."""
+        figures = self.figures() if self.by == "task" else self.judged.figures
+        return ", ".join(f"{self.label(name)} {value:.4f}" for name, value in figures.items())
 
-class FinetuneEvaluation(SplitEvaluation):
-    """What was measured of a fine-tuned model: figures by split, and the digests of its prediction files."""
-
-    classification: dict[str, Classification]
-    predictions: dict[str, str]
-    samples: ClassVar[list[Sample]] = []
-    """A classifier continues no prompts."""
-
-
-class Answer(Sample):
-    """A held-out conversation up to its last answer, that which the model gives, and the one that stands there."""
-
-    expected: str
-
-
-class ChatEvaluation(SplitEvaluation, BesideHarness):
-    """What was measured of a model that answers: figures by split, and some of its answers to held-out questions."""
-
-    answer_tokens: dict[str, Count]
-    """The tokens that were predicted, by split."""
-    answer_bytes: dict[str, Count] = {}
-    """The bytes of the text of the answers, by split."""
-    samples: list[Answer]
-
-    def figures(self) -> dict[str, float]:
-        """The figures of the validation split and of lm-eval's tasks, as a gate's `metric` names them."""
-        return {**super().figures(), **self.harness_figures()}
-
-    def all_figures(self) -> dict[str, dict[str, float]]:
-        """The figures by split, and those of lm-eval's tasks under `harness`."""
-        harness = {name.removeprefix(PREFIX): value for name, value in self.harness_figures().items()}
-        return {**self.scores, **({PREFIX.rstrip("/"): harness} if harness else {})}
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each group, and one for all of them."""
+        return [
+            {
+                self.by: name,
+                **{self.label(figure): round(value, 4) for figure, value in scores.figures.items()},
+                **{f"{figure} ±": round(error, 4) for figure, error in scores.errors.items()},
+                **{each.replace("_", " "): value for each, value in scores.counts.items()},
+                **({"kept out of training": self.asked.tasks[name].tell_kept_out()} if self.asked else {}),
+            }
+            for name, scores in self._rows()
+        ]
 
     def lines(self) -> list[str]:
-        """The figures by split and of lm-eval's tasks, for a terminal."""
-        return [*super().lines(), *self.harness_lines()]
+        """The same for a terminal, with all that is to be known of the figures."""
+        told = [f"{name:<16} {self._line(name, scores)}" for name, scores in self._rows()]
+        doubts = [f"doubtful: {doubt}" for doubt in self.asked.doubts] if self.asked else []
+        beside = self.harness.lines() if self.harness else []
+        return [*told, *doubts, *beside, *([self.clean_of.describe()] if self.clean_of else [])]
 
+    def _line(self, group: str, scores: Scores) -> str:
+        figures = [
+            f"{self.label(name)} {value:.4f}{f' ± {scores.errors[name]:.4f}' if name in scores.errors else ''}"
+            for name, value in scores.figures.items()
+        ]
+        counts = [f"{value:,} {name.replace('_', ' ')}" for name, value in scores.counts.items()]
+        kept = [f"kept out of training: {self.asked.tasks[group].tell_kept_out()}"] if self.asked else []
+        of = ", ".join([*counts, *kept])
+        return ", ".join(figures) + (f"   ({of})" if of else "")
 
-RunEvaluation = Evaluation | FinetuneEvaluation | ChatEvaluation
-"""What was measured of a model of any kind."""
+    def _rows(self) -> Iterator[tuple[str, Scores]]:
+        yield from self.groups.items()
+        if self.total is not None:
+            yield ALL, self.total
 
 
 def label_figure(figure: str, positive: dict[str, str]) -> str:

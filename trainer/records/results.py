@@ -5,12 +5,12 @@ pipeline can read it.
 from pydantic import Field
 
 from trainer.common.formats import plural, size
-from trainer.records.basis import AnyBasis
-from trainer.records.evaluations import Result, RunEvaluation
+from trainer.records.basis import AnyBasis, Record
+from trainer.records.evaluations import Result
 from trainer.records.plans import ChatPlan, FinetunePlan, StepPlan
 
 
-class CorpusPreview(Result):
+class CorpusPreview(Record):
     """A corpus's raw files, with about the bytes that they hold unpacked, and its counts if it is tokenized already."""
 
     name: str
@@ -20,7 +20,7 @@ class CorpusPreview(Result):
     tokens: int | None
 
 
-class RuleShare(Result):
+class RuleShare(Record):
     """How many of some sampled documents of a corpus go for one reason, and how much of their text."""
 
     corpus: str
@@ -31,7 +31,7 @@ class RuleShare(Result):
     of_bytes: int
 
 
-class CurationPreview(Result):
+class CurationPreview(Record):
     """What a sample of documents tells of curation, what may be wrong, and the reasons of which it tells nothing."""
 
     shares: list[RuleShare] = Field(default=[])
@@ -39,7 +39,7 @@ class CurationPreview(Result):
     warnings: list[str] = Field(default=[])
 
 
-class Preflight(Result):
+class Preflight(Record):
     """What a job will do. `plan` is exact, and None until the text is tokenized; `about_*` are estimates.
 
     The memory is a rank's: of its device, and of the host, which is the same without a GPU. `unestimated` are the
@@ -110,7 +110,7 @@ def memory_rows(device: int, host: int) -> list[tuple[str, str]]:
     return rows if host == device else [*rows, ("host memory", f"about {size(host)}, with the copies of a checkpoint")]
 
 
-class PredictedTexts(Result):
+class PredictedTexts(Record):
     """Predictions of new texts: how many, and how many fell to each class, or the mean, least and greatest number.
 
     `skipped` are the first of the bad records, each with its place and what is wrong with it.
@@ -131,7 +131,7 @@ class PredictedTexts(Result):
     reused: bool = False
 
 
-class Lengths(Result):
+class Lengths(Record):
     """How long the examples of a split are in tokens, of so many that were looked at, and how many are cut to the
     `most`.
     """
@@ -160,7 +160,7 @@ def describe_balance(balance: dict[str, int]) -> str:
     return ", ".join([*told, *more])
 
 
-class FinetunePreflight(Result):
+class FinetunePreflight(Record):
     """What a job that tunes a model will do. `splits` and `plan` are None where the data is too large to be looked at
     whole.
 
@@ -208,14 +208,14 @@ class FinetunePreflight(Result):
         return [*rows, *([("classes", describe_balance(self.balance))] if self.balance else [])]
 
 
-class Verdict(Result):
+class Verdict(Record):
     """What a gate says of a model, in words, and whether it passes."""
 
     passed: bool
     reason: str
 
 
-class Remeasured(Result):
+class Remeasured(Record):
     """The figures of a champion's model, measured anew on what a run was measured on, or why that cannot be done."""
 
     run: str
@@ -225,12 +225,12 @@ class Remeasured(Result):
     problem: str = ""
 
 
-class Outcome(Result):
+class Outcome(Record):
     """What a whole pipeline made: the run, its evaluation (None if nothing was held out), its report, the gate's
     verdict.
     """
 
     run: str
-    evaluation: RunEvaluation | None
+    evaluation: Result | None
     report: str
     promotion: Verdict | None = None

@@ -3,19 +3,14 @@
 What is done for a kind of job is said in trainer/kinds/, whose entries name these.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-from pydantic import BaseModel
+from typing import Any
 
 from trainer.config.chat import ChatJob
 from trainer.config.jobs import PipelineJob
 from trainer.config.labelled import FinetuneJob
-from trainer.records.evaluations import ChatEvaluation, Evaluation, FinetuneEvaluation, RunEvaluation
 from trainer.records.plans import ChatPlan, FinetunePlan, RunPlan, StepPlan
-
-Shape = TypeVar("Shape", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -26,7 +21,6 @@ class RunKind:
     """As people read it."""
     job: type[PipelineJob] | type[FinetuneJob] | type[ChatJob]
     plan: type[RunPlan]
-    evaluation: type[RunEvaluation]
     mark: str
     """The field of the data in config.json by which the kind is seen."""
     task: str | None = None
@@ -37,7 +31,6 @@ PRETRAINING = RunKind(
     name="pretraining",
     job=PipelineJob,
     plan=StepPlan,
-    evaluation=Evaluation,
     mark="shards",
 )
 
@@ -45,7 +38,6 @@ FINE_TUNING = RunKind(
     name="fine-tuning",
     job=FinetuneJob,
     plan=FinetunePlan,
-    evaluation=FinetuneEvaluation,
     mark="key",
 )
 
@@ -53,7 +45,6 @@ CHAT = RunKind(
     name="instruction tuning",
     job=ChatJob,
     plan=ChatPlan,
-    evaluation=ChatEvaluation,
     mark="key",
     task="chat",
 )
@@ -78,16 +69,9 @@ def task_of(job: Any) -> Any:
     return data.get("task") if isinstance(data, Mapping) else None
 
 
-def plan_type(values: Mapping[str, Any]) -> type[BaseModel]:
-    """The plan that a plan.json is, or is meant to be."""
-    return _likest(values, [kind.plan for kind in RUN_KINDS])
-
-
-def evaluation_type(values: Mapping[str, Any]) -> type[RunEvaluation]:
-    """The evaluation that a record is, or is meant to be."""
-    return _likest(values, [kind.evaluation for kind in RUN_KINDS])
-
-
-def _likest(values: Mapping[str, Any], shapes: Sequence[type[Shape]]) -> type[Shape]:
-    """The shape that has most of a record's fields: also where one of them is missing, so that this is what is told."""
-    return max(shapes, key=lambda shape: len(shape.model_fields.keys() & values.keys()))
+def plan_type(values: Mapping[str, Any]) -> type[RunPlan]:
+    """The plan that a plan.json is, or is meant to be: that which has most of its fields, also where one of them is
+    missing, so that this is what is told.
+    """
+    plans = [kind.plan for kind in RUN_KINDS]
+    return max(plans, key=lambda plan: len(plan.model_fields.keys() & values.keys()))

@@ -11,8 +11,9 @@ from typing import Any, Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from trainer.common.errors import in_one_line
-from trainer.records.basis import ExamplesBasis, HarnessResult, TextBasis
-from trainer.records.run_kinds import evaluation_type, plan_type
+from trainer.records.basis import ExamplesBasis, TextBasis
+from trainer.records.evaluations import Result
+from trainer.records.run_kinds import plan_type
 from trainer.store.details import CurationDetails, KeptOutDetails, ReasonDetails
 from trainer.store.manifest import FileRecord, Input, fingerprint
 from trainer.store.names import Count, Digest, Figure, Key, RunKey
@@ -127,14 +128,6 @@ class PackedCounts(Shape):
     windows: list[Count]
 
 
-class Evaluated(Shape):
-    """An evaluation, as far as it says what it was measured on; who takes figures from it looks at the rest."""
-
-    shards: list[Key] = []
-    model: str | None = None
-    checkpoint: str | None = None
-
-
 class Environment(Shape):
     packages: dict[str, str]
 
@@ -245,8 +238,7 @@ RECORDS: dict[str, type[Record]] = {
 SHAPES: dict[str, Any] = {
     r"runs/[^/]+/config\.json": Config,
     r"runs/[^/]+/plan\.json": plan_type,
-    r"runs/[^/]+/eval\.json|evaluations/.*": Evaluated,
-    r"runs/[^/]+/harness\.json": HarnessResult,
+    r"runs/[^/]+/(eval|harness)\.json|evaluations/.*": Result,
     r"runs/[^/]+/(checkpoint-(last|best)|epochs/.*)": Pointing,
     r"runs/[^/]+/lease\.json": Holder,
     r"runs/[^/]+/environment\.json": Environment,
@@ -263,11 +255,6 @@ def require_shape(key: str, values: dict[str, Any]) -> None:
     if shape is None:
         return
     _check(shape if isinstance(shape, type) else shape(values), values)
-
-
-def require_evaluation(values: dict[str, Any]) -> None:
-    """The same of an evaluation whose figures are used."""
-    _check(evaluation_type(values), values)
 
 
 def require_record(values: dict[str, Any]) -> None:

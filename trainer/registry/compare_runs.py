@@ -6,12 +6,15 @@ from typing import Any, NamedTuple
 
 from trainer.common.formats import NOTHING, count, plural, score
 from trainer.evaluation.metrics.measures import greater_is_better
+from trainer.records.basis import task_of
+from trainer.records.evaluations import ALL, Scores
 from trainer.records.fields import all_same, find_differences, flatten, show
 from trainer.records.run_kinds import RUN_KINDS
 from trainer.registry.compare_curves import best_of, criterion_of, curve_table, spark_table
 from trainer.registry.compare_data import gone
 from trainer.registry.compared_runs import ComparedRun, Measured
 from trainer.registry.content import Block, Section
+from trainer.registry.sections import in_order
 from trainer.registry.tables import Table, text_table
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
@@ -50,10 +53,22 @@ def _direction(runs: Sequence[ComparedRun], figure: str) -> bool:
 
 
 def measure_run(run: ComparedRun) -> Measured:
-    """The figures of a run's final model, none if it is not evaluated."""
-    if run.evaluation is None:
+    """The figures of a run's final model, each with what it was measured on; none if it is not evaluated."""
+    found = run.evaluation
+    if found is None:
         return {}
-    return run.kind.measure(run, run.evaluation)
+    groups: list[tuple[str | None, Scores]] = [*in_order(found.groups).items()]
+    if found.total is not None:
+        groups.insert(0, (None, found.total))
+    told: Measured = {
+        f"{figure}, {group or ALL}": (value, [run.kind.measured_on(run, figure, group), found.positive.get(figure)])
+        for group, scores in groups
+        for figure, value in scores.figures.items()
+    }
+    harness = found.harness
+    beside = harness.figures() if harness else {}
+    identities = (harness.measured_on.harness or {}) if harness else {}
+    return {**told, **{name: (value, identities[str(task_of(name))]) for name, value in beside.items()}}
 
 
 class Spread(NamedTuple):

@@ -9,8 +9,8 @@ from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.data.decisions import decisions_behind
-from trainer.evaluation.of_runs import read_evaluation
-from trainer.records.basis import HarnessResult, task_of
+from trainer.evaluation.measurement import read_result
+from trainer.records.evaluations import Result
 from trainer.records.names import find_run_name, tell_runs_like
 from trainer.records.run_kinds import RunKind, run_kind
 from trainer.records.sealed import read_listed, read_pointer, read_sealed
@@ -44,7 +44,7 @@ class ComparedRun:
     plan: dict[str, Any]
     environment: dict[str, Any]
     records: list[dict[str, Any]]
-    evaluation: dict[str, Any] | None
+    evaluation: Result | None
     model_config: dict[str, Any]
     parameters: int | None
     sources: dict[str, Manifest | None]
@@ -93,8 +93,8 @@ class ComparedKind:
     base: Callable[[ComparedRun], str]
     """A name of the files that training starts from."""
     compare_data: Callable[[Store, Sequence[ComparedRun]], list[Block]]
-    measure: Callable[[ComparedRun, dict[str, Any]], Measured]
-    """The figures of a run's evaluation."""
+    measured_on: Callable[[ComparedRun, str, str | None], Any]
+    """What a figure of a group of a run's result, or of all, was measured on: equal if it was the same."""
     metrics: Callable[[Sequence[ComparedRun]], list[str]]
     """The validation figures on the way, besides the loss."""
     tokenizer_note: str = ""
@@ -142,7 +142,7 @@ def _read(store: Store, letter: str, kinds: Sequence[ComparedKind], key: str, co
         plan=read_sealed(store, f"{key}/{PLAN}") or {},
         environment=read_sealed(store, f"{key}/{ENVIRONMENT}") or {},
         records=read_records(store, key),
-        evaluation=read_evaluation(store, key, config),
+        evaluation=read_result(store, key, config),
         model_config=read_listed(store, f"{model}/config.json", listed.get("config.json")) or {},
         parameters=sum(count_parameters(store, model, weights).values()) if weights else None,
         sources=_read_sources(store, artifacts_of(config)),
@@ -171,11 +171,3 @@ def _manifest(store: Store, key: str, kind: str) -> Manifest | None:
         return read_manifest(store, key, kind)
     except ArtifactError:
         return None
-
-
-def measured_by_harness(evaluation: dict[str, Any]) -> Measured:
-    """The figures that stand beside an evaluation, if there are some."""
-    if "harness" not in evaluation:
-        return {}
-    result = HarnessResult(**evaluation["harness"])
-    return {name: (value, result.tasks[str(task_of(name))].identity) for name, value in result.figures().items()}

@@ -15,10 +15,10 @@ from pydantic import ValidationError
 from trainer.common.errors import ArtifactError, RunError, in_one_line
 from trainer.data.decisions import decisions_behind
 from trainer.evaluation.decontamination import clean_of
-from trainer.evaluation.of_runs import read_evaluation
+from trainer.evaluation.measurement import read_result
 from trainer.models.tensor_files import read_tensors
 from trainer.models.weights import ADAPTER_WEIGHTS
-from trainer.records.evaluations import CleanOf
+from trainer.records.evaluations import CleanOf, Result
 from trainer.records.plans import RunPlan
 from trainer.records.run_kinds import run_kind
 from trainer.records.sealed import read_listed, read_pointer, read_sealed, remedy_of
@@ -76,7 +76,7 @@ class RunFacts:
     plan: RunPlan
     environment: dict[str, Any]
     records: list[dict[str, Any]]
-    evaluation: dict[str, Any] | None
+    evaluation: Result | None
     final: Manifest
     card: FileRecord | None
     model_config: dict[str, Any]
@@ -134,7 +134,8 @@ class RunFacts:
         """A name of everything above and of the `recipe` that turns it into a report."""
         return fingerprint(
             [
-                recipe, self.config_sha256, self.plan.model_dump(), self.environment, self.records, self.evaluation,
+                recipe, self.config_sha256, self.plan.model_dump(), self.environment, self.records,
+                self.evaluation and self.evaluation.model_dump(mode="json"),
                 self.final.model_dump(), [[source.key, source.sha256] for source in self.sources], self.checkpoints,
                 *([self.clean_of.model_dump()] if self.clean_of else []),
             ]
@@ -162,7 +163,7 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
         plan=run_kind(config).plan(**plan),
         environment=read_sealed(store, f"{run_key}/{ENVIRONMENT}") or {},
         records=read_records(store, run_key),
-        evaluation=read_evaluation(store, run_key, config),
+        evaluation=read_result(store, run_key, config),
         final=final.model_copy(update={"files": [record for record in final.files if record.name != CARD]}),
         card=next((record for record in final.files if record.name == CARD), None),
         model_config=read_listed(store, f"{run_key}/{FINAL}/config.json", final.digests().get("config.json")) or {},

@@ -15,13 +15,11 @@ from trainer.records.basis import (
     BITS_PER_BYTE,
     AnyBasis,
     ExamplesBasis,
-    HarnessBasis,
-    HarnessResult,
     TextBasis,
     task_of,
     why_incomparable,
 )
-from trainer.records.evaluations import RunEvaluation
+from trainer.records.evaluations import Result
 from trainer.records.results import Remeasured, Verdict
 from trainer.store.names import RunKey
 
@@ -98,22 +96,19 @@ def judge(
     return Verdict(passed=passed, reason=said if passed else f"{said}: not {gate.better_by:g} better")
 
 
-def remeasure(champion: Move, measure: Callable[[], RunEvaluation | HarnessResult]) -> Remeasured:
+def remeasure(champion: Move, measure: Callable[[], Result]) -> Remeasured:
     """The champion's scores of now, or why they cannot be had: its model is gone, or does not read this data."""
     named = {"run": champion.run, "fingerprint": champion.fingerprint}
     try:
         found = measure()
     except (ArtifactError, ConfigError, TokenizerError) as error:
         return Remeasured(**named, problem=str(error))
-    basis = HarnessBasis(harness=found.identities()) if isinstance(found, HarnessResult) else found.measured_on
-    return Remeasured(**named, scores=found.figures(), measured_on=basis)
+    return Remeasured(**named, scores=found.figures(), measured_on=found.measured_on)
 
 
-def figures(evaluation: RunEvaluation | None) -> dict[str, float]:
-    """Figures of all held-out text, or of the validation split, as a gate's `metric` names them; none of no
-    evaluation.
-    """
-    return {} if evaluation is None else evaluation.figures()
+def gates_on_harness(gate: PromotionConfig | None) -> bool:
+    """Whether a gate's figure is one of lm-eval, so that a champion must be measured by it too."""
+    return gate is not None and task_of(gate.metric) is not None
 
 
 def standing_champions(found: list[Move]) -> list[Move]:

@@ -20,7 +20,7 @@ from trainer.records.basis import by_file, describe_file, labelled_digests
 from trainer.records.names import find_run_name, run_at
 from trainer.records.sealed import read_listed, read_sealed
 from trainer.registry.facts import read_facts, require_job
-from trainer.registry.gate import Move, figures
+from trainer.registry.gate import Move
 from trainer.registry.lineage_record import make_lineage
 from trainer.registry.promotion import find_champion, find_measured, key_of, moves
 from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest
@@ -102,7 +102,7 @@ def trace(store: Store, run: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
         "base": base,
         "fork": config.get("fork"),
         "training": _describe_training(store, run, record["model"]),
-        "scores": figures(found) if (found := find_measured(store, run)) else None,
+        "scores": found.figures() if (found := find_measured(store, run)) else None,
         "promotions": _promotions(store, run),
         "ancestors": [_trace_ancestor(store, key, (*seen, run)) for key in before],
     }

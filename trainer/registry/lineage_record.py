@@ -18,7 +18,7 @@ from trainer.store.names import CONFIG, EVALUATION, FINAL, HARNESS
 from trainer.store.storage import Store
 
 FORMAT = 2
-EVALUATED = ("shards", "context", "encoded", "predictions", "clean_of")
+EVALUATED = {"data", "predictions", "clean_of"}
 """What an evaluation says of the data that it read and the files that it wrote, where it has it."""
 
 DECIDED = ("curation", "documents", "table", "kept_out")
@@ -139,7 +139,7 @@ def _describe_evaluation(facts: RunFacts) -> dict[str, Any] | None:
     """The evaluation of the final model, and what it read and wrote."""
     if facts.evaluation is None:
         return None
-    told = {field: facts.evaluation[field] for field in EVALUATED if field in facts.evaluation}
-    if "harness" in facts.evaluation:
-        told["harness"] = {"key": f"{facts.key}/{HARNESS}", "fingerprint": facts.evaluation["harness"]["fingerprint"]}
-    return {"key": f"{facts.key}/{EVALUATION}", "fingerprint": facts.evaluation["fingerprint"], **told}
+    told: dict[str, Any] = facts.evaluation.model_dump(mode="json", include=EVALUATED)
+    if facts.evaluation.harness is not None:
+        told["harness"] = {"key": f"{facts.key}/{HARNESS}", "fingerprint": facts.evaluation.harness.fingerprint}
+    return {"key": f"{facts.key}/{EVALUATION}", "fingerprint": facts.evaluation.fingerprint, **told}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.formats import count, plural, score
-from trainer.evaluation.of_runs import read_evaluation
+from trainer.evaluation.measurement import read_result
 from trainer.records.lease import LEASE, is_held
 from trainer.records.run_kinds import run_kind
 from trainer.records.sealed import read_sealed, remedy_of, sealed_number, unseal_line
@@ -115,7 +115,7 @@ def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], 
         final = read_manifest(store, f"{key}/{FINAL}", FINAL_KIND)
         steps = last.get("step", 0)
         job, figure = config["job"], config["job"]["evaluation"].get("best_by", "loss")
-        kind, measured, named = run_kind(config), read_evaluation(store, key, config), job["data"].get("name", "")
+        kind, measured, named = run_kind(config), read_result(store, key, config), job["data"].get("name", "")
         return RunLine(
             name=name,
             kind=kind.name,
@@ -126,7 +126,7 @@ def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], 
             total=plan.get("total_steps"),
             figure=figure,
             best=(best.get("scores") or {}).get(figure),
-            final=kind.evaluation(**measured).figures().get(figure) if measured else None,
+            final=measured.figures().get(figure) if measured else None,
             champion_of=champions.get((key, final.fingerprint), ()) if final else (),
         )
     except (AttributeError, KeyError, TypeError, ValueError, ArtifactError, StorageError) as error:

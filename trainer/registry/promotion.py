@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.runs import PromotionConfig
-from trainer.evaluation.of_runs import read_evaluation
-from trainer.records.evaluations import RunEvaluation
+from trainer.evaluation.measurement import read_result
+from trainer.records.evaluations import Result
 from trainer.records.holds import holding
 from trainer.records.results import Remeasured, Verdict
-from trainer.records.run_kinds import evaluation_type, run_kind, task_of
+from trainer.records.run_kinds import run_kind, task_of
 from trainer.records.sealed import open_sealed, read_listed, read_sealed, remedy_of, sealed_bytes
 from trainer.registry.gate import ALREADY, Basis, Move, comparable_scores, judge, standing_champions
 from trainer.store.names import CHAMPION, CONFIG, FINAL
@@ -140,14 +140,9 @@ def find_champion(store: Store, name: str) -> Move | None:
     return next(reversed(moves(store, name)), None)
 
 
-def find_measured(store: Store, run: str) -> RunEvaluation | None:
-    """The evaluation of a run's final model, if there is one. Raises `ArtifactError` if the record of that is
-    damaged.
-    """
-    found = read_evaluation(store, run, read_sealed(store, f"{run}/{CONFIG}") or {})
-    if found is None:
-        return None
-    return evaluation_type(found)(**found)
+def find_measured(store: Store, run: str) -> Result | None:
+    """What was measured of a run's final model, if it was. Raises `ArtifactError` if the record of that is damaged."""
+    return read_result(store, run, read_sealed(store, f"{run}/{CONFIG}") or {})
 
 
 def promote(

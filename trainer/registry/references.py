@@ -182,5 +182,4 @@ def artifact_kind(key: str) -> str:
 def _measured_on(evaluation: dict[str, Any] | None) -> set[str]:
     """The artifacts that a model was measured on, and the decisions that kept them out of its text."""
     said = evaluation or {}
-    named = [*said.get("shards", ()), said.get("encoded"), *(said.get("clean_of") or {}).get("decisions", ())]
-    return {key for key in named if key}
+    return {*said.get("data", ()), *(said.get("clean_of") or {}).get("decisions", ())}

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainer import __version__
 from trainer.common.errors import ArtifactError
-from trainer.records.basis import HarnessResult
+from trainer.records.evaluations import Result
 from trainer.records.fields import tell_changes
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.content import Block, ReportContent, Section, first_table
@@ -85,9 +85,6 @@ def _settings(facts: RunFacts) -> Pairs:
 OUTCOME = "outcome.tfevents"
 """Read after the files of the processes that trained, whose names begin with `events.`."""
 
-NO_FIGURES = {"tokens", "windows", "text_bytes"}
-"""What evaluations count besides."""
-
 
 def write_outcome(store: Store, facts: RunFacts, samples: Iterable[tuple[str, str]]) -> None:
     """Write the outcome of a run, with the prompts that its model continued. In the place of that of an earlier
@@ -96,12 +93,9 @@ def write_outcome(store: Store, facts: RunFacts, samples: Iterable[tuple[str, st
     from trainer.training.tracking import event_file, scalar, session_end, session_start, text  # half a second to load
 
     made = datetime.fromisoformat(facts.final.created).timestamp()
-    evaluation = facts.evaluation or {}
-    scores = evaluation.get("scores", {})
-    harness = HarnessResult(**evaluation["harness"]).figures() if "harness" in evaluation else {}
     shown = [
         session_start(facts.job),
-        *(scalar(f"final/{name}", value) for name, value in (*_figures(scores), *harness.items())),
+        *(scalar(f"final/{name}", value) for name, value in _figures(facts.evaluation)),
         *(
             text(f"samples/{number}", f"Prompt:\n\n{_block(prompt)}\n\nContinuation:\n\n{_block(continuation)}")
             for number, (prompt, continuation) in enumerate(samples, start=1)
@@ -111,13 +105,18 @@ def write_outcome(store: Store, facts: RunFacts, samples: Iterable[tuple[str, st
     store.write_bytes(f"{facts.key}/{TENSORBOARD}/{OUTCOME}", event_file(shown, facts.steps, made))
 
 
-def _figures(scores: dict[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
-    """An evaluation's figures: `total/loss` and `corpora/code/loss`, or `validation/accuracy`."""
-    for name, value in scores.items():
-        if isinstance(value, dict):
-            yield from _figures(value, f"{path}{name}/")
-        elif value is not None and name not in NO_FIGURES:
-            yield f"{path}{name}", value
+def _figures(evaluation: Result | None) -> Iterator[tuple[str, float]]:
+    """The figures of a finished model, such as `total/loss` and `corpora/code/loss`, `validation/accuracy`."""
+    if evaluation is None:
+        return
+    by = "corpora/" if evaluation.by == "corpus" else ""
+    groups = {f"{by}{name}": scores for name, scores in evaluation.groups.items()}
+    if evaluation.total is not None:
+        groups["total"] = evaluation.total
+    for group, scores in groups.items():
+        yield from ((f"{group}/{name}", value) for name, value in scores.figures.items())
+    if evaluation.harness is not None:
+        yield from evaluation.harness.figures().items()
 
 
 def _block(text: str) -> str:

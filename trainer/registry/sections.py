@@ -13,7 +13,7 @@ from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.decisions import decisions_behind
 from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION
 from trainer.data.shards import KIND as SHARDS
-from trainer.records.basis import HarnessResult, HarnessScores
+from trainer.records.evaluations import Asked, Scores
 from trainer.registry.content import Block, ReportContent, Section
 from trainer.registry.facts import RunFacts
 from trainer.registry.tables import Pairs, Table
@@ -50,9 +50,12 @@ KINDS = {
 """What labels become, by task."""
 
 
-def in_order(splits: Mapping[str, Value]) -> dict[str, Value]:
-    """What is known of some splits, in the order in which one reads of them; JSON files have them by name."""
-    return {split: splits[split] for split in (TRAIN, VALIDATION, TEST) if split in splits}
+def in_order(groups: Mapping[str, Value]) -> dict[str, Value]:
+    """What is known of some splits, in the order in which one reads of them, or of other groups; JSON files have them
+    by name.
+    """
+    splits = {split: groups[split] for split in (TRAIN, VALIDATION, TEST) if split in groups}
+    return splits if len(splits) == len(groups) else dict(groups)
 
 
 def tell_measured(split: Mapping[str, Any]) -> str:
@@ -232,39 +235,38 @@ COLUMNS = ["Task", "Figure", "Value", "Standard error", "Examples", "Solved befo
 
 def describe_harness(facts: RunFacts) -> list[Section]:
     """The figures of the finished model on tasks of lm-eval, if it was measured on some."""
-    result = _read(facts)
-    if result is None:
+    result = facts.evaluation and facts.evaluation.harness
+    if result is None or result.asked is None:
         return []
-    of = f", on at most {count(result.limit)} examples a task" if result.limit else ""
+    of = f", on at most {count(result.asked.limit)} examples a task" if result.asked.limit else ""
     note = (
-        f"Measured by lm-eval {result.lm_eval}{of}. A task's questions are said to be kept out of training if the "
-        "decisions about all text that the model was trained on name the fields that they are made of, in each file "
-        "that is asked; shorter ones than is said were not looked for. Of data of the hub it is not known."
+        f"Measured by lm-eval {result.asked.lm_eval}{of}. A task's questions are said to be kept out of training if "
+        "the decisions about all text that the model was trained on name the fields that they are made of, in each "
+        "file that is asked; shorter ones than is said were not looked for. Of data of the hub it is not known."
     )
-    doubts = [Block(f"Doubtful: {doubt}") for doubt in result.doubts]
-    rows = [row for name, scores in result.tasks.items() for row in _task_rows(name, scores)]
+    doubts = [Block(f"Doubtful: {doubt}") for doubt in result.asked.doubts]
+    rows = [row for name, scores in result.groups.items() for row in _task_rows(name, scores, result.asked)]
     return [Section("Results of lm-eval", [Block(note, Table(COLUMNS, rows, words=2)), *doubts])]
 
 
 def index_harness(facts: RunFacts) -> list[dict[str, Any]]:
     """The same as the hub's model-index has it: an entry a task."""
-    result = _read(facts)
-    tasks = result.tasks if result else {}
+    result = facts.evaluation and facts.evaluation.harness
     return [
         index_entry(
             "text-generation", {"name": name, "type": name},
-            {figure: (f"{figure} (lm-eval, {scores.few_shot}-shot)", each.value) for figure,
-            each in scores.figures.items()},
+            {
+                figure: (f"{figure} (lm-eval, {scores.counts['few_shot']}-shot)", value)
+                for figure, value in scores.figures.items()
+            },
         )
-        for name, scores in tasks.items()
+        for name, scores in (result.groups.items() if result else ())
     ]  # fmt: skip
 
 
-def _read(facts: RunFacts) -> HarnessResult | None:
-    told = (facts.evaluation or {}).get("harness")
-    return HarnessResult(**told) if told else None
-
-
-def _task_rows(name: str, scores: HarnessScores) -> list[list[str]]:
-    end = [count(scores.examples), count(scores.few_shot), scores.tell_kept_out()]
-    return [[name, figure, number(each.value), number(each.error), *end] for figure, each in scores.figures.items()]
+def _task_rows(name: str, scores: Scores, asked: Asked) -> list[list[str]]:
+    end = [count(scores.counts["examples"]), count(scores.counts["few_shot"]), asked.tasks[name].tell_kept_out()]
+    return [
+        [name, figure, number(value), number(scores.errors.get(figure)), *end]
+        for figure, value in scores.figures.items()
+    ]

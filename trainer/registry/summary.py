@@ -107,6 +107,14 @@ def find_comparison(facts: RunFacts) -> Comparison | None:
     )
 
 
+NOT_EVALUATED = "The finished model has not been evaluated: there is no evaluation in the store."
+
+
+def tell_steps(compared: Comparison) -> str:
+    """The steps of the evaluations that are compared."""
+    return f"steps {count(compared.before['step'])} and {count(compared.after['step'])}"
+
+
 def tell_length(facts: RunFacts) -> str:
     """How long the training was that made the final model: `in 60 steps`, or `at step 40, the best of 60 steps`."""
     steps = plural(facts.steps, "step")

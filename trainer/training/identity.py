@@ -49,6 +49,11 @@ EFFECTIVE = {"muon", "objective", "masking", "packing", "document_mask"}
 NOWHERE: Mapping[str, str | None] = {}
 
 
+def data_keys(data: TrainingData) -> list[str]:
+    """The keys of the shards or of the encoded set that a run is trained on, and its model is measured on."""
+    return [data.key] if isinstance(data, ArtifactRef) else [ref.key for ref in data.shards]
+
+
 class Run(NamedTuple):
     """Where a run lives and what decides its outcome."""
 

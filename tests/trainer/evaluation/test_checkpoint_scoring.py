@@ -16,9 +16,9 @@ from tests.trainer.labelled_data import as_csv, as_jsonl, written
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.kinds.labelled.checkpoint_scoring import identify_checkpoint
-from trainer.pipelines.any_kind import evaluate_any
-from trainer.records.evaluations import FinetuneEvaluation
+from trainer.kinds.labelled.measurement import identify_checkpoint
+from trainer.pipelines.any_kind import evaluate_checkpoint
+from trainer.records.evaluations import Result
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.references import References
 from trainer.store.storage import Store
@@ -31,9 +31,9 @@ def run(tuned: Finished, tmp_path: Path) -> Finished:
     return Finished(Path(shutil.copytree(tuned.store, tmp_path / "store")), tuned.run)
 
 
-def measure(run: Finished, checkpoint: str, **changes: Any) -> FinetuneEvaluation:
-    result = evaluate_any(EvaluateJob(store=str(run.store), checkpoint=checkpoint, **changes), silent())
-    assert isinstance(result, FinetuneEvaluation)
+def measure(run: Finished, checkpoint: str, **changes: Any) -> Result:
+    result = evaluate_checkpoint(EvaluateJob(store=str(run.store), checkpoint=checkpoint, **changes), silent())
+    assert isinstance(result, Result)
     return result
 
 
@@ -46,10 +46,12 @@ def test_every_checkpoint_has_the_figures_that_were_measured_when_it_was_saved(r
     for folder, scores in measured.items():
         key = f"{run.run}/checkpoints/{folder.name}"
         result = measure(run, key, evaluation={"batch": 7})
-        assert {name: pytest.approx(value, abs=1e-5) for name, value in scores.items()} == result.scores["validation"]
+        assert {name: pytest.approx(value, abs=1e-5) for name, value in scores.items()} == result.groups[
+            "validation"
+        ].figures
         assert (result.checkpoint, result.model, result.predictions) == (key, key, {})
         assert result.key == f"evaluations/{folder.name}-{result.fingerprint}.json"
-        assert list(result.classification) == list(result.scores) == ["validation"], "the test split has no labels"
+        assert list(result.classification) == list(result.groups) == ["validation"], "the test split has no labels"
         assert measure(run, key) == result.model_copy(update={"reused": True})
 
 
@@ -60,12 +62,12 @@ def test_the_final_model_is_measured_as_its_run_did_and_otherwise_apart(run: Fin
     # A process keeps the precision it began with.
     job = EvaluateJob(store=str(run.store), checkpoint="pairs", precision="bf16")
     other = identify_checkpoint(Store(job.store), job)
-    assert other is not None and other.wanted.key == f"evaluations/pairs-{other.wanted.fingerprint}.json"
-    assert other.wanted.fingerprint != own.fingerprint and other.job.training.precision == "bf16"
+    assert other is not None and other.key == f"evaluations/pairs-{other.fingerprint}.json"
+    assert other.fingerprint != own.fingerprint and other.settings.training.precision == "bf16"
     (run.store / run.run / "eval.json").unlink()
     again = measure(run, "pairs")
-    assert (again.scores, again.predictions) == (own.scores, own.predictions)
-    encoded = again.encoded
+    assert (again.groups, again.predictions) == (own.groups, own.predictions)
+    (encoded,) = again.data
     assert encoded in References(Store(str(run.store))).reached([run.run])
 
 
@@ -121,13 +123,13 @@ def test_a_finished_classifier_is_measured_on_new_labelled_files_without_its_tra
     shutil.rmtree(run.store / "encoded")
     result = measure(run, "pairs", labelled=[path])
     expected = truth(run, rows, labels)
-    assert list(result.scores) == ["test"] and result.files == [path]
+    assert list(result.groups) == ["test"] and result.files == [path]
     assert result.figures()["accuracy"] == pytest.approx(expected["accuracy"])
     classes = result.classification["test"].classes
     assert sum(each.f1 for each in classes) / 2 == pytest.approx(expected["f1"])
     assert [each.support for each in classes] == [labels.count(0), labels.count(1)]
     assert result.key == f"evaluations/pairs-{result.fingerprint}.json" and result.predictions == {}
-    assert result.lines()[0].startswith("test       loss ")
+    assert result.lines()[0].startswith("test             loss ")
     assert measure(run, "pairs", labelled=[path]) == result.model_copy(update={"reused": True})
     written(tmp_path / f"new.{ending}", as_jsonl(rows[1:]) if ending == "jsonl" else as_csv(rows[1:]))
     assert measure(run, "pairs", labelled=[path]).fingerprint != result.fingerprint

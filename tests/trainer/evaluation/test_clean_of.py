@@ -21,13 +21,11 @@ from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data.decisions import read_decisions
 from trainer.evaluation.decontamination import KeptOut, clean_of, find_kept_out
-from trainer.kinds.chat.evaluate import evaluate_answers
-from trainer.kinds.labelled.evaluate import evaluate_run
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
-from trainer.pipelines.any_kind import train
+from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.records.sealed import read_sealed
 from trainer.store.manifest import MANIFEST, digest_file, seal
 from trainer.store.storage import Store
+from trainer.training.identity import data_keys
 
 
 @pytest.fixture
@@ -258,7 +256,7 @@ def test_a_model_that_answers_is_measured_on_what_its_base_was_kept_clean_of(raw
     run_through(curated_run(raw, tmp_path / "store", {"decontaminate": named}, run="base"))
     with cores(1):
         encoded = encode_conversations(job, silent())
-        evaluation = evaluate_answers(job, train(job, silent(), encoded).key, silent(), encoded=encoded.key)
+        evaluation = evaluate_run(job, train(job, silent(), data_keys(encoded)).key, silent(), data_keys(encoded))
     assert evaluation.clean_of is not None
     assert [Path(file.path).stem for file in evaluation.clean_of.files] == ["test", "validation"]
     assert {file.field for file in evaluation.clean_of.files} == {"messages"}

@@ -22,12 +22,13 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.chat import ChatJob
 from trainer.config.evaluation import HarnessConfig
-from trainer.evaluation.cache import harness_measurement
-from trainer.evaluation.harness import measure_harness
+from trainer.kinds.chat.measurement import ask_harness as harness_of
 from trainer.kinds.chat.page import CHAT
 from trainer.kinds.chat.preflight import chat_preflight
+from trainer.pipelines.any_kind import ask_harness
 from trainer.pipelines.explain import explain_job
 from trainer.pipelines.reporting import make_report
+from trainer.registry.compare_runs import measure_run
 from trainer.registry.compared_runs import read_runs
 from trainer.registry.promotion import find_measured
 from trainer.store.storage import Store
@@ -72,9 +73,7 @@ def job_of(tuned: Finished, chats: Path, model: Path, options: HarnessConfig) ->
 
 def test_its_figures_stand_beside_those_of_the_answers(tuned: Finished) -> None:
     store = Store(str(tuned.store))
-    value = json.loads((tuned.store / tuned.run / "harness.json").read_text())["tasks"]["tiny"]["figures"]["acc"][
-        "value"
-    ]
+    (value,) = json.loads((tuned.store / tuned.run / "harness.json").read_text())["groups"]["tiny"]["figures"].values()
     found = find_measured(store, tuned.run)
     assert found is not None and found.figures()[FIGURE] == value
     assert found.figures().keys() == {"loss", "perplexity", "bits_per_byte", FIGURE}
@@ -101,10 +100,10 @@ def test_figures_are_compared_where_questions_are_asked_alike(
     for options in (asked, asked.model_copy(update={"chat_template": False})):
         job = job_of(moved, chats, model, options)
         with cores(1):
-            measure_harness(harness_measurement(job, moved.run), True, silent())
+            ask_harness(harness_of(job, moved.run), True, silent())
         make_report(Store(job.store), moved.run)
         (run,) = read_runs(Store(job.store), [moved.run], [CHAT])
-        told.append(CHAT.measure(run, run.evaluation or {})[FIGURE])
+        told.append(measure_run(run)[FIGURE])
     (_, by_template), (_, as_text) = told
     assert by_template != as_text
 
@@ -126,9 +125,10 @@ def test_a_template_that_takes_no_system_messages_is_asked_without_the_tasks_des
     options = write_task(tmp_path / "tasks", description="Answer by code.\n").model_copy(update={"chat_template": True})
     job = chat_job(chats, tmp_path / "store", strict, **asking(options))
     assert chat_preflight(job, silent()).splits is not None
-    measuring = harness_measurement(job, "runs/any").model_copy(update={"checkpoint": str(strict)})
-    result = measure_harness(measuring, False, silent())
-    assert result.figures().keys() == {FIGURE} and "removing the system role" in result.doubts[0]
+    measuring = harness_of(job, "runs/any").model_copy(update={"checkpoint": str(strict)})
+    result = ask_harness(measuring, False, silent())
+    assert result.figures().keys() == {FIGURE} and result.asked is not None
+    assert "removing the system role" in result.asked.doubts[0]
 
 
 def test_a_model_without_a_template_is_not_asked_by_one(
@@ -136,9 +136,9 @@ def test_a_model_without_a_template_is_not_asked_by_one(
 ) -> None:
     job = job_of(tuned, chats, model, asked)
     bare = chat_model(Path(tuned.store).parent / "bare", template=None)
-    measuring = harness_measurement(job, tuned.run).model_copy(update={"checkpoint": str(bare)})
+    measuring = harness_of(job, tuned.run).model_copy(update={"checkpoint": str(bare)})
     with pytest.raises(ConfigError, match=r"chat_template is true, but the tokenizer of .*bare has no chat template"):
-        measure_harness(measuring, False, silent())
+        ask_harness(measuring, False, silent())
 
 
 def with_code(folder: Path, file: str) -> None:
@@ -173,9 +173,9 @@ def test_a_model_is_loaded_with_the_checks_of_every_other(
     folder = Path(shutil.copytree(model, tmp_path / "other"))
     change(folder)
     job = chat_job(chats, tmp_path / "store", model, **asking(asked))
-    measuring = harness_measurement(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
+    measuring = harness_of(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
     with pytest.raises(ConfigError, match=problem):
-        measure_harness(measuring, False, silent())
+        ask_harness(measuring, False, silent())
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_a_template_without_bound_or_by_chance_is_not_asked_by(
 ) -> None:
     other = chat_model(tmp_path / "other", template=written + LLAMA2)
     job = chat_job(chats, tmp_path / "store", model, **asking(asked))
-    measuring = harness_measurement(job, "runs/any").model_copy(update={"checkpoint": str(other)})
+    measuring = harness_of(job, "runs/any").model_copy(update={"checkpoint": str(other)})
     with pytest.raises(ConfigError, match=rf"lm-eval cannot ask tiny: TemplateError: the chat template {problem}"):
-        measure_harness(measuring, False, silent())
+        ask_harness(measuring, False, silent())
 
 
 @pytest.mark.parametrize("kind", [AutoModelForSequenceClassification, AutoModelForMaskedLM])
@@ -206,11 +206,11 @@ def test_a_model_that_continues_no_text_is_not_asked(
     kind.from_config(AutoConfig.for_model("bert", vocab_size=600, **settings)).save_pretrained(folder)
     chat_tokenizer().save_pretrained(folder)
     job = chat_job(chats, tmp_path / "store", folder, **asking(asked))
-    measuring = harness_measurement(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
+    measuring = harness_of(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
     with pytest.raises(
         ConfigError, match=r"lm-eval asks models that continue text, which BertFor\w+ of .*other does not"
     ):
-        measure_harness(measuring, False, silent())
+        ask_harness(measuring, False, silent())
 
 
 @pytest.mark.deep
@@ -221,8 +221,8 @@ def test_the_figures_are_those_of_lm_evals_own_command_line(
     moved = Finished(Path(shutil.copytree(tuned.store, tmp_path / "store")), tuned.run)
     options = asked.model_copy(update={"chat_template": by_template})
     with cores(1):
-        job = harness_measurement(job_of(moved, chats, model, options), moved.run)
-        figure = measure_harness(job, True, silent()).tasks["tiny"].figures["acc"]
+        job = harness_of(job_of(moved, chats, model, options), moved.run)
+        figure = ask_harness(job, True, silent()).groups["tiny"]
     final = moved.store / moved.run / "final"
     words = ["--model", "hf", "--model_args", f"pretrained={final}", "--tasks", "tiny", "--num_fewshot", "1"]
     words += [
@@ -238,4 +238,4 @@ def test_the_figures_are_those_of_lm_evals_own_command_line(
     subprocess.run([sys.executable, "-m", "lm_eval", *words], check=True, capture_output=True, timeout=240)
     (told,) = tmp_path.glob("out*.json")
     theirs = json.loads(told.read_text())["results"]["tiny"]
-    assert (figure.value, figure.error) == (theirs["acc,none"], theirs["acc_stderr,none"])
+    assert (figure.figures["acc"], figure.errors["acc"]) == (theirs["acc,none"], theirs["acc_stderr,none"])

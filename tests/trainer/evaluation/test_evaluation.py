@@ -13,7 +13,6 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from tests.trainer.shard_files import Arrays
 from trainer.data.held_out import HeldOut, HeldOutWindows
 from trainer.kinds.pretraining.measure import evaluate
-from trainer.records.evaluations import Scores
 from trainer.training.runtime import Runtime
 
 CONTEXT = 8
@@ -55,20 +54,20 @@ def test_scores_equal_a_plain_loop_over_every_token_whatever_the_batch(
     model: PreTrainedModel, batch: int, runtime: Runtime
 ) -> None:
     scores = evaluate(model, held_out(), CONTEXT, batch, runtime)
-    assert list(scores.corpora) == ["one", "two"], "a corpus without held-out text has no score"
+    assert list(scores.groups) == ["one", "two"], "a corpus without held-out text has no score"
     expected = {name: losses_one_by_one(model, texts) for name, texts in TEXTS.items()}
-    for name, score in scores.corpora.items():
-        assert score.tokens == len(expected[name])
-        assert score.loss == pytest.approx(math.fsum(expected[name]) / len(expected[name]), rel=1e-5)
+    for name, score in scores.groups.items():
+        assert score.counts["tokens"] == len(expected[name])
+        assert score.figures["loss"] == pytest.approx(math.fsum(expected[name]) / len(expected[name]), rel=1e-5)
     every = [loss for losses in expected.values() for loss in losses]
-    assert scores.total.tokens == len(every) == (36 + 0 + 7 + 8) + 19
-    assert scores.total.loss == pytest.approx(math.fsum(every) / len(every), rel=1e-5)
+    assert scores.total.counts["tokens"] == len(every) == (36 + 0 + 7 + 8) + 19
+    assert scores.total.figures["loss"] == pytest.approx(math.fsum(every) / len(every), rel=1e-5)
 
 
 def test_the_batch_changes_nothing_beyond_rounding(model: PreTrainedModel, runtime: Runtime) -> None:
     totals = [evaluate(model, held_out(), CONTEXT, batch, runtime).total for batch in (1, 2, 3, 5, 16, 100)]
-    assert [total.loss for total in totals] == pytest.approx([totals[0].loss] * 6, rel=1e-6)
-    assert len({(total.tokens, total.windows) for total in totals}) == 1
+    assert [total.figures["loss"] for total in totals] == pytest.approx([totals[0].figures["loss"]] * 6, rel=1e-6)
+    assert len({tuple(total.counts.items()) for total in totals}) == 1
 
 
 @pytest.mark.parametrize("context", [2, 3, 8, 36, 37, 1000])
@@ -121,19 +120,21 @@ def test_millions_of_windows_take_no_memory(most: int | None) -> None:
 def test_limited_windows_are_scored_alone(model: PreTrainedModel, runtime: Runtime) -> None:
     limited = held_out(max_windows=2)
     scores = evaluate(model, limited, CONTEXT, 16, runtime)
-    assert {name: score.windows for name, score in scores.corpora.items()} == {"one": 2, "two": 2}
+    assert {name: score.counts["windows"] for name, score in scores.groups.items()} == {"one": 2, "two": 2}
     assert limited[0].windows[:1] == [(0, 0)]
     alone = evaluate(
         model, [HeldOut("one", TEXTS["one"], HeldOutWindows([CONTEXT], CONTEXT, None))], CONTEXT, 1, runtime
     )
     one = TEXTS["one"][0][:CONTEXT]
-    assert alone.total.loss == pytest.approx(math.fsum(losses_one_by_one(model, [one])) / (CONTEXT - 1), rel=1e-5)
+    assert alone.total.figures["loss"] == pytest.approx(
+        math.fsum(losses_one_by_one(model, [one])) / (CONTEXT - 1), rel=1e-5
+    )
 
 
 def test_perplexity_is_the_exponential_of_the_loss(model: PreTrainedModel, runtime: Runtime) -> None:
     scores = evaluate(model, held_out(), CONTEXT, 16, runtime)
-    for score in [*scores.corpora.values(), scores.total]:
-        assert score.perplexity == math.exp(score.loss)
+    for score in [*scores.groups.values(), scores.total]:
+        assert score.figures["perplexity"] == math.exp(score.figures["loss"])
 
 
 def test_evaluation_leaves_the_model_in_the_mode_it_was_in_and_uses_no_dropout(
@@ -152,12 +153,12 @@ def test_evaluation_leaves_the_model_in_the_mode_it_was_in_and_uses_no_dropout(
 def test_evaluation_counts_every_window_once(model: PreTrainedModel, runtime: Runtime) -> None:
     counted: list[int] = []
     scores = evaluate(model, held_out(), CONTEXT, 3, runtime, counted.append)
-    assert sum(counted) == scores.total.windows == sum(len(corpus.windows) for corpus in held_out())
+    assert sum(counted) == scores.total.counts["windows"] == sum(len(corpus.windows) for corpus in held_out())
 
 
 def test_a_model_that_diverged_scores_not_a_number(model: PreTrainedModel, runtime: Runtime) -> None:
     broken: Any = GPT2LMHeadModel(model.config)
     with torch.no_grad():
         broken.transformer.ln_f.weight.fill_(math.nan)
-    scores: Scores = evaluate(broken, held_out(), CONTEXT, 16, runtime)
-    assert math.isnan(scores.total.loss)
+    scores = evaluate(broken, held_out(), CONTEXT, 16, runtime)
+    assert math.isnan(scores.total.figures["loss"])

@@ -21,11 +21,13 @@ from trainer.config.evaluation import HarnessConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
 from trainer.data.tokenization import PreparedData
-from trainer.evaluation.harness import measure_harness
-from trainer.evaluation.of_runs import read_evaluation
+from trainer.evaluation.measurement import read_result
 from trainer.kinds.pretraining.page import PRETRAINING
+from trainer.pipelines.any_kind import ask_harness
 from trainer.pipelines.reporting import make_report
-from trainer.records.basis import HarnessResult
+from trainer.records.evaluations import Result, Task
+from trainer.registry.compare_runs import measure_run
+from trainer.registry.compared_runs import read_runs
 from trainer.registry.facts import read_facts
 from trainer.registry.promotion import find_measured, look
 from trainer.store.storage import Store
@@ -39,25 +41,30 @@ def run(finished: Finished, tmp_path: Path) -> Finished:
     return Finished(Path(shutil.copytree(finished.store, tmp_path / "store")), finished.run)
 
 
-def measure(run: Finished, options: HarnessConfig, own: bool = True, **changes: Any) -> HarnessResult:
+def measure(run: Finished, options: HarnessConfig, own: bool = True, **changes: Any) -> Result:
     evaluation = {"batch": 4, "harness": options.model_dump()}
     job = EvaluateJob(store=str(run.store), checkpoint=f"{run.run}/final", evaluation=evaluation, **changes)
     with cores(1):
-        return measure_harness(job, own, silent())
+        return ask_harness(job, own, silent())
+
+
+def task_of(result: Result) -> Task:
+    assert result.asked is not None
+    return result.asked.tasks["tiny"]
 
 
 def test_the_figures_of_a_run_stand_beside_its_evaluation_and_are_reused(run: Finished, tmp_path: Path) -> None:
     options = write_task(tmp_path / "tasks")
     result = measure(run, options)
-    scores = result.tasks["tiny"]
-    assert (scores.examples, scores.few_shot, scores.version, scores.kept_out) == (3, 0, "3", False)
-    assert scores.figures["acc"].greater_is_better and 0 <= scores.figures["acc"].value <= 1
+    scores, task = result.groups["tiny"], task_of(result)
+    assert (scores.counts, task.version, task.kept_out) == ({"examples": 3, "few_shot": 0}, "3", False)
+    assert 0 <= scores.figures["acc"] <= 1
     kept = (run.store / run.run / "harness.json").read_bytes()
     assert measure(run, options) == result.model_copy(update={"reused": True})
     assert measure(run, options, own=False).reused, "what the run's own record says need not be found out again"
     assert (run.store / run.run / "harness.json").read_bytes() == kept
     evaluation = find_measured(Store(str(run.store)), run.run)
-    assert evaluation is not None and evaluation.figures()[FIGURE] == scores.figures["acc"].value
+    assert evaluation is not None and evaluation.figures()[FIGURE] == scores.figures["acc"]
 
 
 @pytest.mark.deep
@@ -65,12 +72,12 @@ def test_other_data_other_settings_and_damage_are_measured_anew(run: Finished, t
     options = write_task(tmp_path / "tasks")
     before = measure(run, options)
     few = measure(run, options.model_copy(update={"limit": 2, "few_shot": 1}))
-    assert not few.reused and (few.tasks["tiny"].examples, few.tasks["tiny"].few_shot) == (2, 1)
+    assert not few.reused and few.groups["tiny"].counts == {"examples": 2, "few_shot": 1}
     path = run.store / run.run / "harness.json"
     path.write_bytes(path.read_bytes().replace(b'"tiny"', b'"tinX"'))
     assert measure(run, options) == before
     write_questions(tmp_path / "tasks" / "questions.jsonl", QUESTIONS[:1])
-    assert measure(run, options).tasks["tiny"].examples == 1
+    assert measure(run, options).groups["tiny"].counts["examples"] == 1
 
 
 def test_a_measurement_that_is_not_the_runs_own_is_kept_apart(run: Finished, tmp_path: Path) -> None:
@@ -99,7 +106,8 @@ def test_questions_that_are_cut_are_told(run: Finished, tmp_path: Path) -> None:
         tmp_path / "tasks" / "questions.jsonl", [{**QUESTIONS[0], "question": "def of " * 200}, *QUESTIONS[1:]]
     )
     result = measure(run, options)
-    (doubt,) = result.doubts
+    assert result.asked is not None
+    (doubt,) = result.asked.doubts
     assert "exceeds model's maximum length" in doubt and doubt.endswith("(and 1 more like it)"), "it has two answers"
     assert f"doubtful: {doubt}" in result.lines()
     make_report(Store(str(run.store)), run.run)
@@ -126,7 +134,7 @@ def test_a_tasks_questions_were_kept_out_if_the_fields_that_they_are_made_of_wer
     for fields in (["question"], ["note"]):
         wanted = {"decontaminate": {"files": [{**files, "fields": fields}], "least_words": 2}}
         key = run_through(curated_run(raw, tmp_path / fields[0], wanted))
-        told[fields[0]] = measure(Finished(tmp_path / fields[0], key), options).tasks["tiny"].tell_kept_out()
+        told[fields[0]] = task_of(measure(Finished(tmp_path / fields[0], key), options)).tell_kept_out()
     assert told == {"question": "yes, from 2 words on", "note": "no"}
 
 
@@ -135,8 +143,8 @@ def test_runs_are_compared_by_it_where_the_task_is_the_same(run: Finished, tmp_p
     told = []
     for asked in (options, options.model_copy(update={"limit": 2})):
         measure(run, asked)
-        facts = read_facts(store, run.run)
-        told.append(PRETRAINING.measure(None, facts.evaluation or {})[FIGURE])  # type: ignore[arg-type]
+        (read,) = read_runs(store, [run.run], [PRETRAINING])
+        told.append(measure_run(read)[FIGURE])
     (value, on), (_, other) = told
     assert 0 <= value <= 1 and on != other
 
@@ -145,8 +153,8 @@ def test_an_evaluation_without_it_reads_as_before(run: Finished) -> None:
     store = Store(str(run.store))
     config = json.loads((run.store / run.run / "config.json").read_text())
     assert "harness" not in config["job"]["evaluation"]
-    found = read_evaluation(store, run.run, config)
-    assert found is not None and "harness" not in found and "harness" not in found["measured_on"]
+    found = read_result(store, run.run, config)
+    assert found is not None and found.harness is None and found.measured_on.harness is None
 
 
 def test_it_stops_where_it_is_asked_to(run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,5 +209,5 @@ def test_a_published_adapter_is_asked_as_the_merged_model_is(
         job = EvaluateJob.model_validate(
             {"store": str(store), "checkpoint": f"{run}/final", "evaluation": {"batch": 4, "harness": harness}}
         )
-        found.append(measure_harness(job, True, silent()).figures())
+        found.append(ask_harness(job, True, silent()).figures())
     assert found[0] == pytest.approx(found[1])

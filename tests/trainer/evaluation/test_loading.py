@@ -59,7 +59,7 @@ def test_without_lm_eval_one_line_says_what_to_install(
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("trainer.evaluation.harness_cache.version", missing)
+    monkeypatch.setattr("trainer.evaluation.harness_identity.version", missing)
     told: dict[str, Any] = write_task(tmp_path / "tasks").model_dump()
     with pytest.raises(ConfigError, match=r"not installed: pip install 'headrace\[harness\]'"):
         preflight(small_job(raw, tmp_path / "store", evaluation__harness=told), silent())

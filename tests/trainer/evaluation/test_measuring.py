@@ -16,10 +16,10 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.data.held_out import open_held_out
 from trainer.data.shards import open_shards
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.kinds.pretraining.measure import evaluate
 from trainer.models.causal import load_model
-from trainer.records.evaluations import Evaluation
+from trainer.pipelines.any_kind import evaluate_checkpoint
+from trainer.records.evaluations import Result
 from trainer.records.sealed import require_sealed
 from trainer.store import checked_files
 from trainer.store.manifest import make_manifest, write_manifest
@@ -36,7 +36,7 @@ def measured(finished: Finished, tmp_path: Path) -> Finished:
     return Finished(store, finished.run)
 
 
-def measure(run: Finished, checkpoint: str, **changes: Any) -> Evaluation:
+def measure(run: Finished, checkpoint: str, **changes: Any) -> Result:
     cpu_runtime()
     evaluation = {"prompts": ["def "], "new_tokens": 4, "batch": 8, **changes.pop("evaluation", {})}
     with cores(1):
@@ -59,25 +59,25 @@ def name(run: Finished) -> str:
 def test_a_runs_name_means_its_final_model_on_all_held_out_text(measured: Finished) -> None:
     result = measure(measured, name(measured))
     store = Store(str(measured.store))
-    sets = [open_shards(store, key) for key in result.shards]
+    sets = [open_shards(store, key) for key in result.data]
     held_out = [open_held_out(store, s, 32, None) for s in sets]
     model = load_model(measured.store / measured.run / FINAL)
-    assert result.scores == evaluate(model, held_out, 32, 8, cpu_runtime())
-    assert result.scores.total.tokens == sum(length - 1 for s in sets for length in s.validation.lengths if length)
-    assert (result.context, result.reused) == (32, False)
+    assert (result.groups, result.total) == evaluate(model, held_out, 32, 8, cpu_runtime())
+    assert result.total.counts["tokens"] == sum(length - 1 for s in sets for length in s.validation.lengths if length)
+    assert (result.measured_on.context, result.reused) == (32, False)
     assert result.key == f"evaluations/{name(measured)}-{result.fingerprint}.json"
     assert [sample.prompt for sample in result.samples] == ["def "]
-    assert Evaluation(**require_sealed(store, result.key)) == result
+    assert Result(**require_sealed(store, result.key)) == result
 
 
 def test_the_windows_of_the_last_evaluation_in_training_are_scored_the_same(measured: Finished) -> None:
     result = measure(measured, name(measured), evaluation={"max_windows": 4})
-    assert result.scores.total.windows == 8
-    assert result.scores.total.loss == pytest.approx(held_out_losses(measured.store)[-1][1], rel=1e-6)
+    assert result.total.counts["windows"] == 8
+    assert result.total.figures["loss"] == pytest.approx(held_out_losses(measured.store)[-1][1], rel=1e-6)
     last = records(measured.store, "evaluation")[-1]
-    assert result.scores.total.bits_per_byte == pytest.approx(last["bits_per_byte"], rel=1e-6)
-    assert result.scores.total.text_bytes == last["text_bytes"]
-    by_corpus = {name: score.bits_per_byte for name, score in result.scores.corpora.items()}
+    assert result.total.figures["bits_per_byte"] == pytest.approx(last["bits_per_byte"], rel=1e-6)
+    assert result.total.counts["text_bytes"] == last["text_bytes"]
+    by_corpus = {name: each.figures["bits_per_byte"] for name, each in result.groups.items()}
     assert by_corpus == pytest.approx(last["corpora_bits_per_byte"], rel=1e-6)
 
 
@@ -87,7 +87,7 @@ def test_the_windows_of_the_last_evaluation_in_training_are_scored_the_same(meas
 def test_every_way_to_name_a_checkpoint_finds_it(measured: Finished, form: str) -> None:
     expected = measure(measured, name(measured))
     result = measure(measured, form.format(run=measured.run))
-    assert result.scores == expected.scores
+    assert (result.groups, result.total) == (expected.groups, expected.total)
     if "final" not in form:
         assert result.key.startswith("evaluations/")
         assert result.samples == expected.samples
@@ -97,8 +97,8 @@ def test_a_pretrained_folder_is_measured_on_named_shards(measured: Finished, tmp
     expected = measure(measured, name(measured))
     folder = Path(shutil.copytree(measured.store / measured.run / FINAL, tmp_path / "elsewhere"))
     (folder / "manifest.json").unlink()
-    result = measure(measured, str(folder), shards=expected.shards, context=32)
-    assert result.scores == expected.scores
+    result = measure(measured, str(folder), shards=expected.data, context=32)
+    assert (result.groups, result.total) == (expected.groups, expected.total)
     message = refused(measured, str(folder), ConfigError)
     assert "say which `shards` to evaluate on, and the `context`" in message
 
@@ -110,7 +110,7 @@ def test_a_measurement_that_was_made_is_reused_until_something_it_depends_on_cha
     assert again.reused
     assert again == first.model_copy(update={"reused": True})
     assert digests(measured.store) == before
-    for changes in ({"evaluation": {"prompts": ["class "]}}, {"context": 16}, {"shards": first.shards[:1]}):
+    for changes in ({"evaluation": {"prompts": ["class "]}}, {"context": 16}, {"shards": first.data[:1]}):
         assert not measure(measured, name(measured), **changes).reused
 
 
@@ -124,7 +124,7 @@ def test_the_model_card_is_no_part_of_what_is_measured(measured: Finished) -> No
     write_manifest(store, key, make_manifest(manifest.kind, manifest.fingerprint, others, manifest.details))
     again = measure(measured, name(measured))
     assert again.reused
-    assert again.scores == first.scores
+    assert again.groups == first.groups
 
 
 def test_a_missing_checkpoint_is_refused_by_name(measured: Finished) -> None:
@@ -158,7 +158,7 @@ def test_shards_of_another_tokenizer_are_refused(raw: Path, measured: Finished) 
     message = refused(measured, name(measured), TokenizerError, shards=[other.shards[0].key])
     assert "carries another tokenizer than tokenizers/bpe-" in message
     assert other.shards[0].key in message
-    own = measure(measured, name(measured)).shards
+    own = measure(measured, name(measured)).data
     mixed = refused(measured, name(measured), TokenizerError, shards=[own[0], other.shards[1].key])
     assert "the shards were made with different tokenizers" in mixed
 
@@ -166,7 +166,7 @@ def test_shards_of_another_tokenizer_are_refused(raw: Path, measured: Finished) 
 def test_a_model_with_fewer_embeddings_than_the_shards_have_ids_is_refused(measured: Finished, tmp_path: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    shards = measure(measured, name(measured)).shards
+    shards = measure(measured, name(measured)).data
     GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, n_positions=32, vocab_size=100)).save_pretrained(
         tmp_path / "small"
     )
@@ -186,7 +186,7 @@ def test_shards_without_held_out_text_are_refused(raw: Path, measured: Finished)
 
 @pytest.mark.parametrize("looked_at", [False, True], ids=["never measured on", "measured on before"])
 def test_a_bit_that_flips_in_held_out_shards_is_refused_by_its_file(measured: Finished, looked_at: bool) -> None:
-    shards = measure(measured, name(measured)).shards if looked_at else None
+    shards = measure(measured, name(measured)).data if looked_at else None
     path = next(measured.store.glob("shards/*/validation-00000.bin"))
     rot(path, path.stat().st_size // 2)
     with pytest.raises(ArtifactError) as caught:

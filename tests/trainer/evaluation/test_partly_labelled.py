@@ -12,8 +12,7 @@ from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.labelled_words import CLASSES, word_rows
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob
-from trainer.kinds.labelled.evaluate import evaluate_run
-from trainer.pipelines.any_kind import train
+from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
@@ -64,7 +63,7 @@ def test_figures_are_of_the_examples_that_have_a_label(
     _, _, alone = measure(task, [row for n, row in enumerate(rows) if n % 3], tmp_path, pretrained)
     caplog.clear()
     job, run, among = measure(task, [row if n % 3 else bare[n] for n, row in enumerate(rows)], tmp_path, pretrained)
-    assert among.scores["test"] == pytest.approx(alone.scores["test"], abs=1e-5)
+    assert among.groups["test"].figures == pytest.approx(alone.groups["test"].figures, abs=1e-5)
     assert among.classification.get("test") == alone.classification.get("test")
     told = "7 of 20 examples of the test split have no label: all are predicted, and the figures are of the 13 others"
     assert told in caplog.text
@@ -74,4 +73,4 @@ def test_figures_are_of_the_examples_that_have_a_label(
     make_report(Store(job.store), run)
     assert "13 of 20 test examples: " in (folder / "report.html").read_text()
     _, _, none = measure(task, bare, tmp_path, pretrained)
-    assert set(none.scores) == {"validation"}, "the test files of GLUE have no label at all"
+    assert set(none.groups) == {"validation"}, "the test files of GLUE have no label at all"

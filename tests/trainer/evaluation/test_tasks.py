@@ -9,7 +9,7 @@ from tests.trainer.evaluation.harness_tasks import QUESTIONS, asking, write_ques
 from trainer.common.errors import ConfigError
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.harness_files import leaves, local_tasks
-from trainer.evaluation.harness_cache import identify, name_of, questions_of
+from trainer.evaluation.harness_identity import identify, name_of, questions_of
 from trainer.store.manifest import digest_file
 
 

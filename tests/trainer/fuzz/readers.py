@@ -12,18 +12,15 @@ from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, GarbageJob
 from trainer.curation.showing import StoredDecisions
 from trainer.data.tokenization import STARTED, PreparedData
-from trainer.evaluation.cache import measurement
-from trainer.kinds.labelled.evaluate import evaluate_run
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+from trainer.kinds.pretraining.measurement import evaluation_of
 from trainer.models.pretrained import find_model
-from trainer.pipelines.any_kind import train
+from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.compare import compare
 from trainer.pipelines.explain import explain_job
 from trainer.pipelines.reporting import make_report, report_content
 from trainer.registry.curves import draw_curves
 from trainer.registry.facts import read_facts
 from trainer.registry.garbage import collect
-from trainer.registry.gate import figures
 from trainer.registry.leftovers import find_leftovers
 from trainer.registry.lineage import check, trace
 from trainer.registry.listing import find_runs
@@ -54,7 +51,7 @@ def gate(world: World) -> Any:
     store, options = world.open, world.pretraining(FINISHED).promotion
     assert options is not None
     found = find_measured(store, FINISHED)
-    scores, basis = figures(found), found and found.measured_on
+    scores, basis = (found.figures(), found.measured_on) if found else ({}, None)
     told = []
     for name in (CHAMPION, RIVAL):
         verdict = found and look(store, options.model_copy(update={"name": name}), FINISHED, scores, basis)
@@ -164,21 +161,21 @@ def measure_anew(world: World) -> Any:
 
 
 def _evaluate(world: World, windows: int) -> Any:
-    job = measurement(world.pretraining(FINISHED), FINISHED)
+    job = evaluation_of(world.pretraining(FINISHED), FINISHED)
     options = job.evaluation.model_copy(update={"max_windows": windows})
     found = evaluate_checkpoint(job.model_copy(update={"evaluation": options}), silent())
-    return found.scores, found.samples
+    return found.groups, found.total, found.samples
 
 
 def _evaluate_best(world: World, windows: int) -> Any:
     options = EvaluationConfig(max_windows=windows)
     job = EvaluateJob(store=str(world.store), checkpoint=f"{FINISHED}/checkpoint-best", evaluation=options)
-    return evaluate_checkpoint(job, silent()).scores
+    return evaluate_checkpoint(job, silent()).groups
 
 
 def score(world: World) -> Any:
     result = evaluate_run(world.tuning(), TUNED, silent())
-    return result.scores, result.classification, result.predictions, digests(world.open, f"{TUNED}/predictions")
+    return result.groups, result.classification, result.predictions, digests(world.open, f"{TUNED}/predictions")
 
 
 def score_anew(world: World) -> Any:

@@ -23,14 +23,11 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data import shard_building
-from trainer.evaluation.cache import measurement
-from trainer.kinds.labelled.evaluate import evaluate_run
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
-from trainer.pipelines.any_kind import train
+from trainer.kinds.pretraining.measurement import evaluation_of
+from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.records.holds import SHORT, _hold
 from trainer.records.sealed import write_sealed
-from trainer.registry.gate import figures
 from trainer.registry.pins import pin
 from trainer.registry.promotion import promote
 from trainer.store.storage import Store
@@ -129,17 +126,17 @@ def build(folder: Path) -> World:
     store, quiet = world.open, silent()
     job = world.pretraining(FINISHED)
     train(job, quiet, prepare(job.preparation(), quiet))
-    measured = evaluate_checkpoint(measurement(job, FINISHED), quiet)
+    measured = evaluate_checkpoint(evaluation_of(job, FINISHED), quiet)
     options = EvaluationConfig(max_windows=2)
     evaluate_checkpoint(
         EvaluateJob(store=store.url, checkpoint=f"{FINISHED}/checkpoint-best", evaluation=options), quiet
     )
-    promote(store, CHAMPION, FINISHED, figures(measured), "by hand", measured.measured_on)
+    promote(store, CHAMPION, FINISHED, measured.figures(), "by hand", measured.measured_on)
     make_report(store, FINISHED)
     another = world.pretraining(ANOTHER, learning_rate=1e-3)
     train(another, quiet)
-    its = evaluate_checkpoint(measurement(another, ANOTHER), quiet)
-    promote(store, RIVAL, ANOTHER, figures(its), "by hand", its.measured_on)
+    its = evaluate_checkpoint(evaluation_of(another, ANOTHER), quiet)
+    promote(store, RIVAL, ANOTHER, its.figures(), "by hand", its.measured_on)
     _stop_in_time(world.pretraining(STOPPED, learning_rate=2e-2))
     tuning = world.tuning()
     train(tuning, quiet, encode(tuning, quiet))

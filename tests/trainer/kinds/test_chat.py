@@ -197,7 +197,7 @@ def test_what_is_published_answers_with_its_own_template_and_stops_where_a_turn_
     assert learner.generate(**asked, max_new_tokens=3).shape[1] > asked["input_ids"].shape[1]
     report = (tuned.store / tuned.run / "report.html").read_text()
     evaluation = json.loads((tuned.store / tuned.run / "eval.json").read_text())
-    assert evaluation["scores"].keys() == {"validation", "test"}
+    assert evaluation["groups"].keys() == {"validation", "test"}
     assert len(evaluation["samples"]) == 2
     assert "The data&#39;s own answer" in report and "conversational" in (folder / "README.md").read_text()
 
@@ -205,9 +205,9 @@ def test_what_is_published_answers_with_its_own_template_and_stops_where_a_turn_
 def test_the_final_models_figures_are_those_of_the_last_evaluation(tuned: Finished, chats: Path, model: Path) -> None:
     evaluation = json.loads((tuned.store / tuned.run / "eval.json").read_text())
     first, *_, last = records(tuned.store, "evaluation")
-    assert evaluation["scores"]["validation"]["loss"] == pytest.approx(last["loss"], abs=1e-6)
+    assert evaluation["groups"]["validation"]["figures"]["loss"] == pytest.approx(last["loss"], abs=1e-6)
     assert last["loss"] < first["loss"]
-    assert evaluation["answer_tokens"]["validation"] == last["answer_tokens"]
+    assert evaluation["groups"]["validation"]["counts"]["answer_tokens"] == last["answer_tokens"]
 
 
 def test_bits_a_byte_are_of_the_text_of_the_answers_and_what_ends_them(tuned: Finished, chats: Path) -> None:
@@ -226,8 +226,8 @@ def test_bits_a_byte_are_of_the_text_of_the_answers_and_what_ends_them(tuned: Fi
         bits -= chances.gather(1, ids[1:, None])[answered].sum().item() / math.log(2)
         size += sum(len(message["content"].encode()) for message in messages if message["role"] == "assistant")
     evaluation = json.loads((tuned.store / tuned.run / "eval.json").read_text())
-    assert evaluation["answer_bytes"]["test"] == size
-    assert evaluation["scores"]["test"]["bits_per_byte"] == pytest.approx(bits / size, rel=1e-5)
+    assert evaluation["groups"]["test"]["counts"]["answer_bytes"] == size
+    assert evaluation["groups"]["test"]["figures"]["bits_per_byte"] == pytest.approx(bits / size, rel=1e-5)
 
 
 @pytest.mark.parametrize(

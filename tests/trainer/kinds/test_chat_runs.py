@@ -27,20 +27,20 @@ from trainer.common.errors import ConfigError, CorpusError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.data.chat.encoded import open_chat
-from trainer.kinds.chat.evaluate import evaluate_answers
 from trainer.kinds.chat.preflight import chat_preflight
 from trainer.kinds.chat.workload import Chat
 from trainer.kinds.table import KINDS, kind_of, load_training_job
 from trainer.models.losses import WITH_MASKS, WITHOUT_MASKS
-from trainer.pipelines.any_kind import evaluate_any, train
+from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.explain import explain_job
 from trainer.records.basis import ExamplesBasis, answers_basis, why_incomparable
-from trainer.records.evaluations import ChatEvaluation
+from trainer.records.evaluations import Result
 from trainer.records.run_kinds import CHAT, run_kind
 from trainer.records.sealed import read_sealed
 from trainer.registry.promotion import find_measured, promote
 from trainer.store.storage import Store
 from trainer.training.compiling import compile_objective
+from trainer.training.identity import data_keys
 from trainer.training.run_records import read_records
 
 
@@ -83,9 +83,11 @@ def test_a_champion_whose_windows_may_not_be_shared_is_measured_as_it_would_meas
     with cores(1):
         encoded = encode_conversations(alone, silent())
         champion = train(alone, silent(), encoded).key
-        own = evaluate_answers(alone, champion, silent(), encoded=encoded.key)
-        found = evaluate_answers(packed, tuned.run, silent(), other=champion)
-    assert found.scores["validation"]["loss"] == pytest.approx(own.scores["validation"]["loss"], abs=1e-5)
+        own = evaluate_run(alone, champion, silent(), data_keys(encoded))
+        found = evaluate_run(packed, tuned.run, silent(), other=champion)
+    assert found.groups["validation"].figures["loss"] == pytest.approx(
+        own.groups["validation"].figures["loss"], abs=1e-5
+    )
 
 
 def test_bits_a_byte_of_answers_are_compared_between_tokenizers_that_keep_their_text(
@@ -134,14 +136,14 @@ def test_it_is_compared_listed_traced_and_promoted(
     assert headrace("lineage", str(store), name) == 0
     assert "encoded set" in capsys.readouterr().out
     measured = find_measured(Store(str(store)), tuned.run)
-    assert isinstance(measured, ChatEvaluation) and measured.measured_on is not None
+    assert isinstance(measured, Result) and measured.measured_on is not None
     move = promote(Store(str(store)), "answers", tuned.run, measured.figures(), "by hand", measured.measured_on)
     assert move.scores.keys() == {"loss", "perplexity", "bits_per_byte"}
 
 
 def test_text_is_what_else_it_can_be_measured_on(tuned: Finished) -> None:
     with pytest.raises(ConfigError, match=r"is of a run on conversations: .* stands in that run's eval\.json"):
-        evaluate_any(EvaluateJob(store=str(tuned.store), checkpoint=tuned.run.removeprefix("runs/")), silent())
+        evaluate_checkpoint(EvaluateJob(store=str(tuned.store), checkpoint=tuned.run.removeprefix("runs/")), silent())
 
 
 def test_the_dry_run_tells_conversations_and_windows(tuned: Finished, chats: Path, model: Path, tmp_path: Path) -> None:
@@ -271,7 +273,7 @@ def test_an_adapter_learns_to_answer(chats: Path, model: Path, tmp_path: Path, p
     assert losses[-1] < losses[0]
     evaluation = read_sealed(Store(str(store)), f"{run}/eval.json")
     assert evaluation is not None
-    assert evaluation["scores"]["validation"]["loss"] == pytest.approx(losses[-1], abs=1e-5)
+    assert evaluation["groups"]["validation"]["figures"]["loss"] == pytest.approx(losses[-1], abs=1e-5)
     step = next(iter((store / run / "checkpoints").iterdir()))
     assert not (step / "model.safetensors").exists() and (step / "adapter_model.safetensors").exists()
     final = store / run / "final"

@@ -24,10 +24,9 @@ from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob
-from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.labelled.workload import Finetuning, read_inputs
 from trainer.models.pretrained import find_model
-from trainer.pipelines.any_kind import train
+from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 
@@ -175,7 +174,7 @@ def _assert_figures(run: Path, validation: Path) -> None:
     answers = [line["prediction"] for line in predicted]
     found = json.loads((run / "eval.json").read_text())
     assert set(found["scores"]) == {"validation"}, "the test split has no labels"
-    scores = found["scores"]["validation"]
+    scores = found["groups"]["validation"]["figures"]
     assert scores["accuracy"] == pytest.approx(accuracy_score(truth, answers), abs=1e-12)
     assert scores["f1"] == pytest.approx(f1_score(truth, answers, pos_label="match"), abs=1e-12)
     chances = [[line["probabilities"]["match"], line["probabilities"]["other"]] for line in predicted]
@@ -223,7 +222,7 @@ def test_two_ranks_train_as_one_and_measure_the_same(
         assert [rank.status for rank in ended] == [0] * ranks, ended
         _assert_figures(store / "runs" / "pairs", pairs / "validation.jsonl")
         evaluation = json.loads((store / "runs" / "pairs" / "eval.json").read_text())
-        found[ranks] = (losses(store), evaluation["scores"]["validation"])
+        found[ranks] = (losses(store), evaluation["groups"]["validation"]["figures"])
     np.testing.assert_allclose(found[1][0], found[2][0], atol=TOLERANCE)
     assert found[1][1]["loss"] == pytest.approx(found[2][1]["loss"], abs=TOLERANCE)
 

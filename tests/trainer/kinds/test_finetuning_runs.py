@@ -103,7 +103,7 @@ def test_numbers_are_learnt_and_measured_as_scipy_does(pairs: Path, pretrained: 
     labels = [row["label"] for row in map(json.loads, (tmp_path / "validation.jsonl").read_text().splitlines())]
     lines = [json.loads(line) for line in (run / "predictions" / "validation.jsonl").read_text().splitlines()]
     predicted = [line["prediction"] for line in lines]
-    scores = json.loads((run / "eval.json").read_text())["scores"]["validation"]
+    scores = json.loads((run / "eval.json").read_text())["groups"]["validation"]["figures"]
     assert scores["pearson"] == pytest.approx(pearsonr(labels, predicted)[0], abs=1e-6)
     assert scores["spearmanr"] == pytest.approx(spearmanr(labels, predicted)[0], abs=1e-6)
     error = mean_squared_error(labels, predicted)

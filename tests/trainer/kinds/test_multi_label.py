@@ -21,13 +21,12 @@ from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.metrics.measures import SEVERAL
-from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.labelled.measure import prediction_lines
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.labelled.preflight import finetune_preflight
 from trainer.kinds.labelled.workload import Finetuning
 from trainer.models.classifiers import classes_of
-from trainer.pipelines.any_kind import train
+from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
@@ -285,8 +284,8 @@ def test_a_run_is_trained_measured_told_and_predicts(job: FinetuneJob, runtime: 
     rows = [json.loads(line) for line in (tmp_path / "validation.jsonl").read_text().splitlines()]
     told, true = (np.array([[name in found for name in CLASSES] for found in each]) for each in (
         [line["prediction"] for line in lines], [row["label"] for row in rows]))  # fmt: skip
-    scores = found.scores["validation"]
-    assert set(found.scores) == {"validation"}, "the test split has no labels"
+    scores = found.groups["validation"].figures
+    assert set(found.groups) == {"validation"}, "the test split has no labels"
     assert scores["f1_micro"] == pytest.approx(f1_score(true, told, average="micro"))
     assert scores["f1_macro"] == pytest.approx(f1_score(true, told, average="macro", zero_division=0.0))
     assert scores["subset_accuracy"] == pytest.approx(accuracy_score(true, told))

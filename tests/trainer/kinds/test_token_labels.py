@@ -33,12 +33,11 @@ from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.config.predicting import PredictJob
 from trainer.data.labelled import look
-from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.labelled.predictions import describe
 from trainer.kinds.labelled.preflight import finetune_preflight
 from trainer.kinds.labelled.workload import Finetuning
-from trainer.pipelines.any_kind import evaluate_any, train
+from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
@@ -212,8 +211,8 @@ def test_a_run_is_trained_measured_told_and_predicts(words: Path, bert: Path, tm
         ids = torch.tensor([CLASSES.index(tag) for tag in true[-1]])
         losses += F.cross_entropy(logits[sorted(places.values())], ids, reduction="none").tolist()
     assert any(name is None for line in lines for name in line["prediction"]), "no word was cut off"
-    scores = found.scores["validation"]
-    assert set(found.scores) == {"validation"}, "the test split has no labels"
+    scores = found.groups["validation"].figures
+    assert set(found.groups) == {"validation"}, "the test split has no labels"
     assert scores == pytest.approx({
         "loss": sum(losses) / len(losses), "precision": precision_score(true, told), "recall": recall_score(true, told),
         "f1": f1_score(true, told), "accuracy": accuracy_score(true, told),
@@ -260,8 +259,8 @@ def test_a_run_is_trained_measured_told_and_predicts(words: Path, bert: Path, tm
         ConfigError, match=r"tagger labels words, .* data.source is csv, which holds none: give files of jsonl or"
     ):
         predict_texts(PredictJob.model_validate({"store": job.store, "model": "tagger", "data": values}), silent())
-    assert evaluate_any(EvaluateJob(store=job.store, checkpoint="tagger"), silent()).reused
-    another = evaluate_any(EvaluateJob(store=job.store, checkpoint=f"{run.key}/checkpoint-last"), silent())
+    assert evaluate_checkpoint(EvaluateJob(store=job.store, checkpoint="tagger"), silent()).reused
+    another = evaluate_checkpoint(EvaluateJob(store=job.store, checkpoint=f"{run.key}/checkpoint-last"), silent())
     assert set(another.figures()) == set(scores)
 
 
@@ -303,9 +302,9 @@ def test_labels_that_mark_no_entities_are_measured_by_words(
         )
     run = train(job, silent())
     found = evaluate_run(job, run.key, silent())
-    assert set(found.scores["validation"]) == {"loss", "accuracy"}
+    assert set(found.groups["validation"].figures) == {"loss", "accuracy"}
     confusion = torch.tensor(found.classification["validation"].confusion)
-    assert found.scores["validation"]["accuracy"] == pytest.approx(float(confusion.trace() / confusion.sum()))
+    assert found.groups["validation"].figures["accuracy"] == pytest.approx(float(confusion.trace() / confusion.sum()))
     make_report(Store(job.store), run.key)
     assert (
         "Words by their label (rows) and prediction (columns)."

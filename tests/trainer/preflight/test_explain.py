@@ -21,9 +21,8 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data.tokenization import PreparedData
-from trainer.evaluation.cache import measurement
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
-from trainer.pipelines.any_kind import train
+from trainer.kinds.pretraining.measurement import evaluation_of
+from trainer.pipelines.any_kind import evaluate_checkpoint, train
 from trainer.pipelines.explain import Looking, ReadOnlyStore, explain_job
 from trainer.pipelines.reporting import make_report
 from trainer.preflight.step_status import StepStatus
@@ -49,7 +48,7 @@ def run_stages(job: PipelineJob) -> dict[str, bool]:
     shards = [prepare_corpus(job.preparation(), corpus.name, tokenizer, silent()) for corpus in job.data.corpora]
     with cores(1):
         run = train(job, silent(), PreparedData(tokenizer=tokenizer, shards=shards))
-        evaluation = evaluate_checkpoint(measurement(job, run.key), silent())
+        evaluation = evaluate_checkpoint(evaluation_of(job, run.key), silent())
     report = make_report(Store(job.store), run.key)
     return dict(zip(STAGES, [each.reused for each in (tokenizer, *shards, run, evaluation, report)], strict=True))
 
@@ -283,24 +282,8 @@ def test_a_fine_tuned_model_is_measured_anew_with_another_metric(
     assert run.verdict == "reused"
     assert (evaluation.verdict, evaluation.reasons) == ("made", ("evaluation.metrics: None -> ['f1']",))
     assert report.reasons == ("depends on evaluation, which will be made",)
-
-
-def test_a_metric_of_old_that_is_not_there_any_more_is_a_reason_to_measure_anew(
-    pairs: Path, pretrained: Path, tuned: Finished, tmp_path: Path
-) -> None:
-    store, gone = Store(str(shutil.copytree(tuned.store, tmp_path / "store"))), str(tmp_path / "gone.py")
-    config = read_sealed(store, f"{tuned.run}/config.json")
-    config["job"]["evaluation"]["metrics"] = ["f1", gone]
-    write_sealed(store, f"{tuned.run}/config.json", config)
-    *_, run, evaluation, _ = explain_job(
-        finetune_job(pairs, store.url, pretrained, **OFTEN, evaluation__metrics=["f1"])
-    )
-    assert (run.verdict, evaluation.verdict) == ("reused", "made")
-    assert evaluation.reasons == (
-        f"{tuned.run}/eval.json may have been made with a metric that is not there any more: {gone}",
-    )
     with pytest.raises(ConfigError, match="is unknown"):
-        explain_job(finetune_job(pairs, store.url, pretrained, **OFTEN, evaluation__metrics=[gone]))
+        explain_job(finetune_job(pairs, tuned.store, pretrained, **OFTEN, evaluation__metrics=["gone.py"]))
 
 
 @pytest.mark.deep

@@ -23,13 +23,12 @@ from trainer.config.runs import PromotionConfig
 from trainer.data.shards import open_shards
 from trainer.data.tokenization import PreparedData, shard_manifests
 from trainer.jobs import measure_rival
-from trainer.kinds.labelled.evaluate import evaluate_run
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.models.tokenizer import tokenizer_files
+from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run
 from trainer.records.basis import TextBasis, why_incomparable
-from trainer.records.evaluations import Evaluation
+from trainer.records.evaluations import Result
 from trainer.records.results import Verdict
-from trainer.registry.gate import Move, figures
+from trainer.registry.gate import Move
 from trainer.registry.promotion import find_champion, look, pass_through, promote
 from trainer.store.manifest import MANIFEST, publish_folder
 from trainer.store.names import FINAL, FINAL_KIND
@@ -109,7 +108,7 @@ def add_model(store: Store, run: str, data: PreparedData, steps: int) -> str:
     return f"runs/{run}"
 
 
-def measure(store: Store, run: str, data: PreparedData, **changes: Any) -> Evaluation:
+def measure(store: Store, run: str, data: PreparedData, **changes: Any) -> Result:
     cpu_runtime()
     shards = [ref.key for ref in data.shards]
     with cores(1):
@@ -117,17 +116,17 @@ def measure(store: Store, run: str, data: PreparedData, **changes: Any) -> Evalu
         return evaluate_checkpoint(job, silent())
 
 
-def crown(store: Store, name: str, run: str, found: Evaluation) -> Move:
-    return promote(store, name, run, figures(found), "first", found.measured_on)
+def crown(store: Store, name: str, run: str, found: Result) -> Move:
+    return promote(store, name, run, found.figures(), "first", found.measured_on)
 
 
-def consider(store: Store, name: str, run: str, found: Evaluation, metric: str = "loss") -> Verdict:
+def consider(store: Store, name: str, run: str, found: Result, metric: str = "loss") -> Verdict:
     """What the stages do: the champion is measured anew if it must be, then the gate decides."""
     job = small_job(Path("nowhere"), store.url, promotion={"name": name, "metric": metric, "better_by": 0.0})
     assert job.promotion is not None
     with cores(1):
         anew = measure_rival(job, run, found, silent(), cpu_runtime())
-    return pass_through(store, job.promotion, run, figures(found), found.measured_on, anew)
+    return pass_through(store, job.promotion, run, found.figures(), found.measured_on, anew)
 
 
 def test_bits_a_byte_equal_those_of_transformers_alone_on_the_text(
@@ -135,7 +134,7 @@ def test_bits_a_byte_equal_those_of_transformers_alone_on_the_text(
 ) -> None:
     store, data = corpora
     run = add_model(store, "alone", data["large"], 3)
-    scores = measure(store, run, data["large"], context=32).scores
+    scores = measure(store, run, data["large"], context=32)
     folder = store.path(f"{run}/{FINAL}")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
     bits, size = 0.0, 0
@@ -148,11 +147,11 @@ def test_bits_a_byte_equal_those_of_transformers_alone_on_the_text(
                 window = ids[start : start + 32][None]
                 with torch.no_grad():
                     own_bits += model(input_ids=window, labels=window).loss.item() * (window.shape[1] - 1) / math.log(2)
-        (score,) = [s for name, s in scores.corpora.items() if name == ref.key.split("/")[1].rsplit("-", 1)[0]]
-        assert score.text_bytes == own_size
-        assert score.bits_per_byte == pytest.approx(own_bits / own_size, rel=1e-5)
+        (score,) = [s for name, s in scores.groups.items() if name == ref.key.split("/")[1].rsplit("-", 1)[0]]
+        assert score.counts["text_bytes"] == own_size
+        assert score.figures["bits_per_byte"] == pytest.approx(own_bits / own_size, rel=1e-5)
         bits, size = bits + own_bits, size + own_size
-    assert scores.total.bits_per_byte == pytest.approx(bits / size, rel=1e-5)
+    assert scores.total.figures["bits_per_byte"] == pytest.approx(bits / size, rel=1e-5)
 
 
 def test_what_all_held_out_tokens_stand_for_is_the_held_out_text(
@@ -175,7 +174,7 @@ def test_a_worse_model_with_a_smaller_vocabulary_does_not_pass_by_its_lower_loss
     store, data = corpora
     better, worse = add_model(store, "better", data["large"], 12), add_model(store, "worse", data["small"], 4)
     of_better, of_worse = measure(store, better, data["large"]), measure(store, worse, data["small"])
-    one, other = figures(of_better), figures(of_worse)
+    one, other = of_better.figures(), of_worse.figures()
     assert other["loss"] < one["loss"] and other["bits_per_byte"] > one["bits_per_byte"], "this is what misleads"
     crown(store, "lm", better, of_better)
     verdict = consider(store, "lm", worse, of_worse)
@@ -206,7 +205,7 @@ def test_a_champion_that_was_measured_on_something_else_is_measured_anew(
     promote(store, name, weak, flattered, "first", None if "recorded" in change else earlier.measured_on)
     now = measure(store, strong, data["large"])
     verdict = consider(store, name, strong, now)
-    theirs = figures(measure(store, weak, data["large"], evaluation={"prompts": []}))["loss"]
+    theirs = measure(store, weak, data["large"], evaluation={"prompts": []}).figures()["loss"]
     assert verdict.passed, verdict.reason
     assert f"on the champion's {theirs:.4f}, measured anew" in verdict.reason
     champion = find_champion(store, name)
@@ -220,7 +219,7 @@ def test_a_champion_whose_model_is_gone_or_that_came_meanwhile_is_not_passed_by(
     old, new = add_model(store, "old", data["large"], 1), add_model(store, "new", data["large"], 2)
     found = measure(store, new, data["large"])
     promote(store, "gone", old, {"loss": 9.0}, "first")
-    verdict = pass_through(store, PromotionConfig(name="gone", better_by=0), new, figures(found), found.measured_on)
+    verdict = pass_through(store, PromotionConfig(name="gone", better_by=0), new, found.figures(), found.measured_on)
     assert not verdict.passed and "run it again, which measures the champion anew" in verdict.reason
     shutil.rmtree(store.path(f"{old}/{FINAL}"))
     verdict = consider(store, "gone", new, found)
@@ -249,10 +248,10 @@ def test_a_champion_of_labelled_data_is_measured_anew_on_this_validation_split(
         promote(store, "pairs", f"runs/earlier{len(config)}", {"accuracy": 0.0}, "before figures were recorded")
         anew = measure_rival(job, tuned.run, found, silent(), runtime)
         assert job.promotion is not None
-        return look(store, job.promotion, tuned.run, figures(found), found.measured_on, anew)
+        return look(store, job.promotion, tuned.run, found.figures(), found.measured_on, anew)
 
     verdict = considered()
-    theirs = found.scores["validation"]["accuracy"]
+    theirs = found.groups["validation"].figures["accuracy"]
     assert verdict.passed and f"+0.0000 on the champion's {theirs:.4f}, measured anew" in verdict.reason
     assert not Path(store.path("runs/earlier0/predictions")).exists()
     verdict = considered(id2label={"0": "match", "1": "other"})

@@ -16,8 +16,7 @@ from tests.trainer.stocked_store import OLD, add_encoded, add_run, add_supersede
 from trainer.common.errors import ArtifactError, RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
-from trainer.pipelines.any_kind import train
+from trainer.pipelines.any_kind import evaluate_checkpoint, train
 from trainer.records.holds import HOLDS, SPENT, forget_ended, held, hold_reused, holding
 from trainer.records.names import run_at
 from trainer.records.sealed import read_sealed, write_sealed
@@ -141,7 +140,7 @@ def test_what_a_removed_run_was_measured_on_goes_too_however_it_was_named(
     measured = evaluate_checkpoint(EvaluateJob(store=str(stocked), checkpoint="tiny", shards=sets[:1]), silent())
     assert measured.model == read_sealed(store, measured.key)["model"] == f"{key}/final"
     record = read_sealed(store, measured.key)
-    write_sealed(store, measured.key, {**record, "shards": [(lost := add_superseded(store, "lost"))]})
+    write_sealed(store, measured.key, {**record, "data": [(lost := add_superseded(store, "lost"))]})
     assert lost not in keys(found(store))
     assert {key, lost} <= set(keys(found(store, runs_older_than_days=0, remove=True)))
     assert not store.exists(f"{lost}/{MANIFEST}") and OLD in lost

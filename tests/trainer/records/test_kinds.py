@@ -2,13 +2,13 @@
 
 import pytest
 
+from tests.trainer.results import a_result
 from trainer.config.training import OptimizationConfig
 from trainer.data.step_plan import make_finetune_plan
 from trainer.kinds.table import KINDS, kind_of_run
-from trainer.records.evaluations import Evaluation, FinetuneEvaluation
 from trainer.records.plans import CorpusPlan, FinetunePlan, StepPlan
-from trainer.records.run_kinds import RUN_KINDS, evaluation_type, plan_type, run_kind
-from trainer.records.shapes import require_evaluation, require_shape
+from trainer.records.run_kinds import RUN_KINDS, plan_type, run_kind
+from trainer.records.shapes import require_shape
 
 PLAN = make_finetune_plan(OptimizationConfig(epochs=1, global_batch=2, learning_rate=0.1), {"train": 8}, 1)
 
@@ -40,14 +40,12 @@ def test_a_plan_that_lacks_a_field_is_taken_for_the_one_that_it_is_meant_to_be()
         require_shape("runs/a/plan.json", step.model_dump(exclude={"corpora"}))
 
 
-def test_an_evaluation_of_examples_without_figures_of_the_validation_split_is_refused() -> None:
-    assert evaluation_type({"shards": [], "context": 8, "scores": {}}) is Evaluation
-    values = {
-        "format": 3, "fingerprint": "a", "key": "b", "checkpoint": "c", "encoded": "encoded/a",
-        "scores": {"validation": {}},
-        "classification": {}, "predictions": {},
-    }  # fmt: skip
-    assert evaluation_type(values) is FinetuneEvaluation
-    require_evaluation(values)
+def test_a_result_without_the_figures_that_a_gate_asks_for_is_refused() -> None:
+    values = a_result({"validation": {}}).recorded()
+    require_shape("runs/a/eval.json", values)
+    groups = {"test": values["groups"]["validation"]}
     with pytest.raises(ValueError, match="no figures of the validation split"):
-        require_evaluation({**values, "scores": {"test": {}}})
+        require_shape("runs/a/eval.json", {**values, "groups": groups})
+    require_shape("runs/a/eval.json", {**values, "groups": groups, "files": ["new.csv"]})
+    with pytest.raises(ValueError, match="no figures of all held-out text"):
+        require_shape("runs/a/eval.json", {**values, "by": "corpus"})

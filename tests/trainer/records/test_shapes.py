@@ -8,8 +8,9 @@ import pytest
 
 from tests.support import sealed_lines
 from tests.trainer.report_runs import step_record
+from tests.trainer.results import a_result
 from trainer.common.errors import ArtifactError
-from trainer.evaluation.of_runs import read_evaluation
+from trainer.evaluation.measurement import read_result
 from trainer.records.plans import FinetunePlan
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.records.shapes import require_shape
@@ -81,24 +82,24 @@ def test_a_sealed_record_that_cannot_be_is_damage(empty_store: Store, key: str, 
 def test_figures_of_a_class_that_cannot_be_are_damage(empty_store: Store, figure: str, value: object) -> None:
     key = "runs/a/eval.json"
     a_class = {"name": "no", "precision": 1.0, "recall": 0.5, "f1": 0.75, "support": 3}
-    measured: dict[str, Any] = {
-        "format": 3, "fingerprint": PRINT, "key": key, "checkpoint": "runs/a/final", "encoded": "encoded/a",
-        "predictions": {},
-        "scores": {"validation": {"accuracy": 1.0}},
-        "classification": {"validation": {"confusion": [[3]], "classes": [a_class]}},
-    }  # fmt: skip
+    result = a_result(
+        {"validation": {"accuracy": 1.0}}, data=["encoded/a"],
+        classification={"validation": {"confusion": [[3]], "classes": [a_class]}},
+    )  # fmt: skip
+    measured: dict[str, Any] = result.recorded()
+    (a_class,) = measured["classification"]["validation"]["classes"]
     config = {"data": {"key": "encoded/a"}}
     write_sealed(empty_store, key, measured)
-    assert read_evaluation(empty_store, "runs/a", config) == measured
+    assert read_result(empty_store, "runs/a", config) == result
     a_class[figure] = value
     write_sealed(empty_store, key, measured)
     with pytest.raises(ArtifactError, match=rf"{key} is damaged: classification\.validation\.classes\.0\.{figure}"):
-        read_evaluation(empty_store, "runs/a", config)
+        read_result(empty_store, "runs/a", config)
     measured["classification"] = {}
-    measured["scores"]["validation"]["accuracy"] = True
+    measured["groups"]["validation"]["figures"]["accuracy"] = True
     write_sealed(empty_store, key, measured)
-    with pytest.raises(ArtifactError, match=rf"{key} is damaged: scores\.validation\.accuracy"):
-        read_evaluation(empty_store, "runs/a", config)
+    with pytest.raises(ArtifactError, match=rf"{key} is damaged: groups\.validation\.figures\.accuracy"):
+        read_result(empty_store, "runs/a", config)
 
 
 def test_a_record_of_a_run_that_cannot_be_is_left_out_and_told(

@@ -19,13 +19,13 @@ from tests.trainer.report_runs import HOSTILE, Page
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.tokenization import PreparedData
-from trainer.evaluation.cache import measurement
-from trainer.kinds.labelled.evaluate import evaluate_run
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+from trainer.kinds.pretraining.measurement import evaluation_of
 from trainer.kinds.table import identify_run
-from trainer.pipelines.any_kind import train
+from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.compare import compare
+from trainer.records.evaluations import Result
 from trainer.records.lease import Lease
+from trainer.records.sealed import require_sealed
 from trainer.registry.compare_data import find_changes
 from trainer.registry.listing import find_runs, list_runs
 from trainer.registry.promotion import promote
@@ -43,7 +43,7 @@ CHANGES = {
 def pretrain(job: PipelineJob) -> None:
     cpu_runtime()
     run = train(job, silent(), prepare(job.preparation(), silent()))
-    evaluate_checkpoint(measurement(job, run.key), silent())
+    evaluate_checkpoint(evaluation_of(job, run.key), silent())
 
 
 @pytest.fixture(scope="module")
@@ -163,13 +163,13 @@ def test_files_that_another_rule_cut_are_not_taken_for_changed() -> None:
 
 
 def test_the_best_of_what_was_measured_alike_is_marked(store: Store) -> None:
-    losses = [store.read_json(f"runs/{run}/eval.json")["scores"]["total"]["loss"] for run in ("base", "other")]
+    losses = [store.read_json(f"runs/{run}/eval.json")["total"]["figures"]["loss"] for run in ("base", "other")]
     found = section(compare(store, ["base", "other"]), "Results")
     shown = [f"{loss:.4f} *" if loss == min(losses) else f"{loss:.4f}" for loss in losses]
     assert cells(found, "loss, all") == shown and losses[0] != losses[1]
     other = section(compare(store, ["base", "grown"]), "Results")
     apart = "Not measured on the same data, so that none of them is the best: "
-    names = ("loss, all", "perplexity, all", "bits per byte, all", "loss, code", "bits per byte, code")
+    names = [f"{figure}, {group}" for group in ("all", "code") for figure in ("loss", "perplexity", "bits_per_byte")]
     assert f"{apart}{'; '.join(names)}." in other
     assert "*" not in re.search(r"loss, all  .*", other)[0] and "*" in re.search(r"loss, docs  .*", other)[0]
 
@@ -289,8 +289,8 @@ def test_the_list_tells_each_run_newest_first(own: Store) -> None:
     assert (lines["base"].state, lines["base"].steps, lines["base"].final) == ("stopped", 6, None)
     assert lines["other"].champion_of == ("lm",) and not lines["twin"].champion_of
     for run in ("twin", "tuned"):
-        figure = "total" if run == "twin" else "validation"
-        assert lines[run].final == own.read_json(f"runs/{run}/eval.json")["scores"][figure]["loss"]
+        result = Result(**require_sealed(own, f"runs/{run}/eval.json"))
+        assert lines[run].final == result.judged.figures["loss"]
         assert lines[run].best == own.read_json(f"runs/{run}/checkpoint-best")["scores"]["loss"]
     with Lease(own, "runs/base"):
         assert {line.name for line in find_runs(own) if line.state == "running"} == {"base"}

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from tests.trainer.labelled_data import as_csv, as_jsonl, flat_records, job_of, prepared, records, saved_set, written
+from tests.trainer.results import a_result
 from trainer.kinds.labelled.page import FINE_TUNING
 from trainer.kinds.pretraining.page import PRETRAINING
 from trainer.records.basis import TextBasis
+from trainer.records.evaluations import Scores
 from trainer.registry.compare_runs import compare_results
 from trainer.registry.compared_runs import ComparedRun
 from trainer.store.manifest import read_manifest
@@ -36,11 +38,11 @@ def measured(letter: str, store: Path, model: Path, loss: float, **options: Any)
     job = job_of(store, **options)
     key = prepared(job, model).key
     config = {"job": job.model_dump(mode="json"), "data": {"key": key}}
-    scores = {"validation": {"loss": loss}, "test": {"loss": loss}}
     sources = {key: read_manifest(Store(str(store)), key, "encoded")}
     return ComparedRun(
         letter=letter, key=f"runs/{letter}", kind=FINE_TUNING, state="finished", config=config, plan={}, environment={},
-        records=[], evaluation={"scores": scores}, model_config={}, parameters=None, sources=sources,
+        records=[], evaluation=a_result({split: {"loss": loss} for split in ("validation", "test")}),
+        model_config={}, parameters=None, sources=sources,
     )  # fmt: skip
 
 
@@ -117,14 +119,7 @@ def test_of_a_saved_data_set_the_share_counts_only_where_it_is_cut(
 
 def language_model(letter: str, loss: float, bits: float, tokenizer: str) -> ComparedRun:
     """A pretrained run, measured on a text with this tokenizer."""
-    score = {
-        "loss": loss,
-        "perplexity": 2.7**loss,
-        "bits_per_byte": bits,
-        "tokens": 90,
-        "text_bytes": 300,
-        "windows": 3,
-    }
+    figures = {"loss": loss, "perplexity": 2.7**loss, "bits_per_byte": bits}
     basis = TextBasis(
         held_out={"code": "ab"},
         shards=[f"code-{tokenizer}"],
@@ -133,23 +128,20 @@ def language_model(letter: str, loss: float, bits: float, tokenizer: str) -> Com
         context=32,
         precision="fp32",
     )
-    evaluation = {
-        "scores": {"total": score, "corpora": {"code": score}}, "context": 32, "shards": [f"shards/code-{tokenizer}"],
-        "measured_on": basis.model_dump(exclude_none=True),
-    }  # fmt: skip
+    total = Scores(figures=figures)
     return ComparedRun(
         letter=letter, key=f"runs/{letter}", kind=PRETRAINING, state="finished",
         config={"job": {"evaluation": {}, "training": {}}, "data": {"shards": []}}, plan={}, environment={}, records=[],
-        evaluation=evaluation,
+        evaluation=a_result({"code": figures}, by="corpus", total=total, measured_on=basis),
         model_config={}, parameters=None, sources={},
     )  # fmt: skip
 
 
 def test_of_models_with_different_tokenizers_the_best_by_bits_a_byte_is_marked_and_by_loss_none_is() -> None:
     found = compare_results([language_model("A", 5.0, 2.0, "large"), language_model("B", 4.0, 2.5, "small")])
-    assert found.note == f"{APART}loss, all; perplexity, all; loss, code. * marks the best."
+    assert found.note == f"{APART}loss, all; perplexity, all; loss, code; perplexity, code. * marks the best."
     assert found.table is not None
     rows = {row[0]: row[1:] for row in found.table.rows}
-    assert rows["bits per byte, all"] == ["2.0000 *", "2.5000  "] and rows["loss, all"] == ["5.0000  ", "4.0000  "]
+    assert rows["bits_per_byte, all"] == ["2.0000 *", "2.5000  "] and rows["loss, all"] == ["5.0000  ", "4.0000  "]
     same = compare_results([language_model("A", 5.0, 2.0, "large"), language_model("B", 4.0, 1.5, "large")])
     assert same.note == "* marks the best."

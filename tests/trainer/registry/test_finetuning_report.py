@@ -23,6 +23,7 @@ from tests.trainer.report_runs import (
     step_record,
     write_records,
 )
+from tests.trainer.results import a_result
 from trainer.common.errors import ArtifactError
 from trainer.config.labelled import FinetuneJob
 from trainer.data.step_plan import make_finetune_plan
@@ -123,14 +124,13 @@ def finetune(
     )
     labelled = ["validation", *(["test"] if test else [])]
     confusion = [[9 if a == b else 1 for b in range(len(classes or []))] for a in range(len(classes or []))]
-    found = {
-        "format": 1, "fingerprint": "evaluated", "key": f"{RUN}/eval.json", "checkpoint": f"{RUN}/final",
-        "encoded": data.key,
-        "scores": {split: scores(after) for split in labelled},
-        "classification": {split: classification(classes, confusion) for split in labelled} if classes else {},
-        "predictions": {f"{RUN}/predictions/{split}.jsonl": "0" * 64 for split in splits if split != "train"},
-    }  # fmt: skip
-    write_sealed(store, f"{RUN}/eval.json", found)
+    result = a_result(
+        {split: scores(after) for split in labelled}, fingerprint="evaluated", key=f"{RUN}/eval.json",
+        checkpoint=f"{RUN}/final", data=[data.key],
+        classification={split: classification(classes, confusion) for split in labelled} if classes else {},
+        predictions={f"{RUN}/predictions/{split}.jsonl": "0" * 64 for split in splits if split != "train"},
+    )  # fmt: skip
+    write_sealed(store, f"{RUN}/eval.json", result.recorded())
 
 
 @pytest.fixture(autouse=True)
@@ -329,7 +329,7 @@ def test_lineage_names_the_data_and_the_model_it_started_from(store: Store, tmp_
     digest = digest_file(start / "config.json").sha256
     expected = {"name": str(start), "origin": "folder", "key": None, "files": {"config.json": digest}}
     assert lineage["pretrained"] == expected
-    assert set(lineage["evaluation"]) == {"key", "fingerprint", "encoded", "predictions"}
+    assert set(lineage["evaluation"]) == {"key", "fingerprint", "data", "predictions"}
     assert "base_model" not in front_matter(store)
 
 

@@ -16,6 +16,7 @@ import pytest
 from tests.headrace import headrace
 from tests.support import final_bytes, only_run, small_job
 from tests.trainer.preparing import job_of, run, write_old
+from tests.trainer.results import a_result
 from tests.trainer.stocked_store import (
     NEW,
     OLD,
@@ -34,9 +35,8 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.data.shards import KIND
 from trainer.data.tokenization import STARTED
-from trainer.evaluation.cache import measurement
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
-from trainer.pipelines.any_kind import train
+from trainer.kinds.pretraining.measurement import evaluation_of
+from trainer.pipelines.any_kind import evaluate_checkpoint, train
 from trainer.records.lease import Lease
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.garbage import collect, tell
@@ -57,8 +57,10 @@ def full(any_store: Store) -> Store:
     add_run(
         any_store, "tuned", add_encoded(any_store, "used"), start={"origin": "store", "key": "runs/pretrained/final"}
     )
-    measured = {"checkpoint": "runs/pretrained/checkpoint-best", "shards": [add_superseded(any_store, "measured")]}
-    write_sealed(any_store, "evaluations/checkpoint-best-1.json", measured)
+    measured = a_result(
+        {"validation": {}}, checkpoint="runs/pretrained/checkpoint-best", data=[add_superseded(any_store, "measured")]
+    )
+    write_sealed(any_store, "evaluations/checkpoint-best-1.json", measured.recorded())
     add_run(any_store, "other", add_superseded(any_store, "other"))
     add_tokenizer(any_store, "other-0", **{"taken from": add_tokenizer(any_store, "taken")})
     pin(any_store, add_superseded(any_store, "pinned"))
@@ -91,11 +93,8 @@ def test_runs_go_only_if_they_are_old_and_neither_needed_nor_at_work(any_store: 
     pin(any_store, "pinned")
     lost = add_run(any_store, "lost-base", add_encoded(any_store, "lost"))
     add_run(any_store, "a-lost-fork", add_encoded(any_store, "fork"), fork={**fork, "run": lost}, final=False)
-    write_sealed(
-        any_store,
-        "evaluations/lost-1.json",
-        {"checkpoint": f"{lost}/final", "shards": [add_superseded(any_store, "eval")]},
-    )
+    measured = a_result({"validation": {}}, checkpoint=f"{lost}/final", data=[add_superseded(any_store, "eval")])
+    write_sealed(any_store, "evaluations/lost-1.json", measured.recorded())
     for name in ("first", "second", "rolled-back"):
         promote(any_store, "lm", f"runs/{name}", {}, "why")
     roll_back(any_store, "lm", "broke")
@@ -338,10 +337,10 @@ def test_what_is_left_trains_on_and_is_evaluated(raw: Path, stocked: Path, runti
     store.delete(f"{key}/checkpoint-last")
     assert not train(job, silent()).reused
     assert final_bytes(stocked) == weights
-    evaluate_checkpoint(measurement(job, key), silent())
+    evaluate_checkpoint(evaluation_of(job, key), silent())
     sets = [ref["key"] for ref in read_sealed(store, f"{key}/config.json")["data"]["shards"]]
     again = EvaluateJob(store=str(stocked), checkpoint=f"{key}/checkpoint-best", shards=sets[:1])
-    assert evaluate_checkpoint(again, silent()).shards == sets[:1]
+    assert evaluate_checkpoint(again, silent()).data == sets[:1]
 
 
 @pytest.mark.parametrize("deletions", [1, 4])

@@ -20,10 +20,9 @@ from tests.trainer.report_runs import RUN
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.runs import CardConfig
-from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.labelled.preflight import finetune_preflight
 from trainer.kinds.tuning import describe_base, read_card
-from trainer.pipelines.any_kind import train
+from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.tables import markdown_text
@@ -162,8 +161,8 @@ def test_a_finished_run_gets_another_card_and_another_class_without_training_aga
     after = evaluate_run(job, tuned.run, silent())
     assert (before.positive, after.positive) == ({"f1": "match"}, {"f1": "other"})
     scores = {each.name: each.f1 for each in after.classification["validation"].classes}
-    assert before.scores["validation"]["f1"] == pytest.approx(scores["match"])
-    assert after.scores["validation"]["f1"] == pytest.approx(scores["other"])
+    assert before.groups["validation"].figures["f1"] == pytest.approx(scores["match"])
+    assert after.groups["validation"].figures["f1"] == pytest.approx(scores["other"])
     make_report(store, tuned.run)
     matter = yaml.safe_load(store.read_bytes(f"{tuned.run}/final/{CARD}").decode().split("---\n", 2)[1])
     assert (matter["license"], matter["language"]) == ("mit", ["code"])

@@ -14,7 +14,7 @@ from trainer.config.runs import PromotionConfig
 from trainer.models.pretrained import find_model
 from trainer.records.basis import TextBasis
 from trainer.records.sealed import sealed_bytes, write_sealed
-from trainer.registry.gate import Move, figures, judge
+from trainer.registry.gate import Move, judge
 from trainer.registry.promotion import (
     check_promotion,
     find_champion,
@@ -176,10 +176,12 @@ def test_a_champion_that_cannot_be_read_is_an_error_and_is_not_overwritten(empty
 
 def test_the_figures_are_those_of_the_runs_evaluation(finished: Finished) -> None:
     store = Store(str(finished.store))
-    found = figures(find_measured(store, finished.run))
-    saved = json.loads(Path(finished.store, finished.run, "eval.json").read_text())["scores"]["total"]
-    assert found == {name: saved[name] for name in ("loss", "perplexity", "bits_per_byte")}
-    assert figures(find_measured(store, "runs/none")) == {}
+    found = find_measured(store, finished.run)
+    saved = json.loads(Path(finished.store, finished.run, "eval.json").read_text())["total"]["figures"]
+    assert found is not None and found.figures() == {
+        name: saved[name] for name in ("loss", "perplexity", "bits_per_byte")
+    }
+    assert find_measured(store, "runs/none") is None
 
 
 USES: dict[str, dict[str, Any]] = {

@@ -22,12 +22,14 @@ from tests.trainer.report_runs import (
     step_record,
     write_records,
 )
+from tests.trainer.results import a_result
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.jobs import PipelineJob
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import PreparedData
 from trainer.kinds.table import identify_run
 from trainer.pipelines.reporting import make_report
+from trainer.records.evaluations import Sample, Scores
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.manifest import ArtifactRef, digest_file, find_damage, make_manifest
 from trainer.store.storage import Store
@@ -57,24 +59,18 @@ def evaluation_record(step: int, loss: float) -> dict:
     }
 
 
-def score(loss: float) -> dict:
-    return {
-        "loss": loss,
-        "perplexity": 2.718281828**loss,
-        "tokens": 99,
-        "windows": 7,
-        "bits_per_byte": 1.533,
-        "text_bytes": 396,
-    }
+def score(loss: float) -> Scores:
+    figures = {"loss": loss, "perplexity": 2.718281828**loss, "bits_per_byte": 1.533}
+    return Scores(figures=figures, counts={"tokens": 99, "windows": 7, "text_bytes": 396})
 
 
 def write_evaluation(store: Store, loss: float) -> None:
-    scores = {"corpora": {"prose": score(loss), "code": score(loss)}, "total": score(loss)}
-    samples = [{"prompt": HOSTILE, "continuation": "once  upon\n    a time"}]
-    evaluation = {"format": 1, "fingerprint": f"loss-{loss}", "key": f"{RUN}/eval.json", "checkpoint": "tiny"}
-    write_sealed(
-        store, f"{RUN}/eval.json", {**evaluation, "shards": [], "context": 16, "scores": scores, "samples": samples}
-    )
+    result = a_result(
+        {}, groups={"prose": score(loss), "code": score(loss)}, total=score(loss), by="corpus",
+        fingerprint=f"loss-{loss}", key=f"{RUN}/eval.json", checkpoint="tiny",
+        samples=[Sample(prompt=HOSTILE, continuation="once  upon\n    a time")],
+    )  # fmt: skip
+    write_sealed(store, result.key, result.recorded())
 
 
 @pytest.fixture

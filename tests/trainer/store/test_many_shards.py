@@ -50,4 +50,4 @@ def test_two_thousand_shards_are_trained_and_measured_on_with_256_file_descripto
     held_out = [path for path in (tmp_path / "store").glob("shards/*/validation-*.bin") if path.stat().st_size > 2]
     assert len(held_out) > 4 * DESCRIPTORS
     assert evaluation is not None
-    assert evaluation["scores"]["total"]["windows"] == MEASURED
+    assert evaluation["total"]["counts"]["windows"] == MEASURED

@@ -25,9 +25,10 @@ from trainer.data.dataset import Batch, open_dataset
 from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.workload import Pretraining
 from trainer.kinds.table import kind_of
-from trainer.pipelines.any_kind import train
+from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store
+from trainer.training.identity import data_keys
 
 STEPS = 20
 CONTEXT = 32
@@ -180,9 +181,9 @@ def test_a_run_that_goes_on_ends_with_the_same_bytes(
 def test_it_is_measured_with_the_same_mask(texts: Path, store: Path, made: tuple[Path, PreparedData]) -> None:
     run = train_here(texts, store, made[1], training__max_steps=2, evaluation__during_training=None)
     job = short_job(texts, store, **{**PACKED, "training__max_steps": 2}, evaluation__during_training=None)
-    found = kind_of(job).evaluate(job, run, made[1], silent())
+    found = evaluate_run(job, run, silent(), data_keys(made[1]))
     assert found.measured_on is not None and found.measured_on.document_mask
-    assert records(store, "evaluation", run)[-1]["loss"] == pytest.approx(found.scores.total.loss)
+    assert records(store, "evaluation", run)[-1]["loss"] == pytest.approx(found.total.figures["loss"])
 
 
 def test_without_the_mask_a_packed_window_is_one_text(texts: Path, made: tuple[Path, PreparedData]) -> None:

@@ -114,7 +114,7 @@ def test_a_whole_run_is_shown_with_its_hyperparameters_and_no_constant_curve(fin
     expected = [(record["step"], record["corpora"]["code"]) for record in records(finished.store, "evaluation")]
     assert points(board, "evaluation/loss/code") == [(step, pytest.approx(loss)) for step, loss in expected]
     evaluation = require_sealed(store, f"{finished.run}/{EVALUATION}")
-    assert points(board, "final/total/loss") == [(64, pytest.approx(evaluation["scores"]["total"]["loss"]))]
+    assert points(board, "final/total/loss") == [(64, pytest.approx(evaluation["total"]["figures"]["loss"]))]
     assert {
         "final/total/bits_per_byte",
         "final/corpora/docs/perplexity",
@@ -136,7 +136,7 @@ def test_the_outcome_is_replaced_by_that_of_another_evaluation(finished: Finishe
     before = place.read_bytes()
     key, evaluation = f"{finished.run}/{EVALUATION}", require_sealed(store, f"{finished.run}/{EVALUATION}")
     other = copy.deepcopy(evaluation)
-    other["scores"]["total"]["loss"] = 1.25
+    other["total"]["figures"]["loss"] = 1.25
     write_sealed(store, key, other)
     assert not make_report(store, finished.run).reused
     assert points(read(place.parent), "final/total/loss") == [(64, 1.25)]

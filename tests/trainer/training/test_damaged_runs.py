@@ -16,9 +16,8 @@ from tests.trainer.conftest import LONG, Finished
 from trainer.common.errors import ArtifactError, PipelineError, RunError
 from trainer.common.progress import silent
 from trainer.data.tokenization import PreparedData
-from trainer.evaluation.cache import measurement
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
-from trainer.pipelines.any_kind import train
+from trainer.kinds.pretraining.measurement import evaluation_of
+from trainer.pipelines.any_kind import evaluate_checkpoint, train
 from trainer.pipelines.reporting import make_report
 from trainer.records.sealed import read_sealed, require_sealed, sealed_bytes, write_sealed
 from trainer.registry.listing import find_runs
@@ -117,17 +116,17 @@ def test_a_loss_with_one_bit_changed_passes_no_gate_and_is_measured_again(
 ) -> None:
     path = store.fetch(f"{finished.run}/{EVALUATION}")
     before = path.read_bytes()
-    loss = json.loads(before)["scores"]["total"]["loss"]
+    loss = json.loads(before)["total"]["figures"]["loss"]
     lower = str(loss).replace(str(loss)[0], chr(ord(str(loss)[0]) ^ 1), 1)
     path.write_bytes(before.replace(str(loss).encode(), lower.encode()))
-    assert json.loads(path.read_bytes())["scores"]["total"]["loss"] == float(lower) != loss
+    assert json.loads(path.read_bytes())["total"]["figures"]["loss"] == float(lower) != loss
     with pytest.raises(ArtifactError, match=r"eval\.json is damaged: .* run the evaluation again, which measures"):
         find_measured(store, finished.run)
     with pytest.raises(ArtifactError, match=r"eval\.json is damaged"):
         make_report(store, finished.run)
     cpu_runtime()
-    result = evaluate_checkpoint(measurement(small_job(raw, store.url, **LONG), finished.run), silent())
-    assert not result.reused and result.scores.total.loss == loss
+    result = evaluate_checkpoint(evaluation_of(small_job(raw, store.url, **LONG), finished.run), silent())
+    assert not result.reused and result.total.figures["loss"] == loss
     assert path.read_bytes() == before
     assert f"{path} is damaged" in caplog.text and "evaluating again" in caplog.text
 
@@ -308,5 +307,5 @@ def test_a_run_without_its_plan_or_its_configuration_says_what_to_do(
         make_report(store, finished.run)
     store.delete(f"{finished.run}/{CONFIG}")
     with pytest.raises(PipelineError, match=r"config\.json is missing; start the run|not of a run in this store"):
-        evaluate_checkpoint(measurement(small_job(raw, store.url, **LONG), finished.run), silent())
+        evaluate_checkpoint(evaluation_of(small_job(raw, store.url, **LONG), finished.run), silent())
     assert records(Path(store.url), "train", finished.run)

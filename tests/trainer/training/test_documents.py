@@ -24,9 +24,10 @@ from trainer.data.shards import open_shards
 from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.workload import Pretraining
 from trainer.kinds.table import kind_of
-from trainer.pipelines.any_kind import train
+from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.records.basis import why_incomparable
 from trainer.store.storage import Store
+from trainer.training.identity import data_keys
 
 MASK = {"training__document_mask": True}
 LLAMA = {**tiny_config("llama"), "max_position_embeddings": 32}
@@ -136,9 +137,9 @@ def test_held_out_text_is_measured_document_by_document(
     jobs = [short_job(texts, store, evaluation__during_training=None, **more) for more in (MASK, {})]
     runs = [train(job, silent(), data).key for job in jobs]
     assert runs[0] != runs[1]
-    found = [kind_of(job).evaluate(job, run, data, silent()) for job, run in zip(jobs, runs, strict=True)]
+    found = [evaluate_run(job, run, silent(), data_keys(data)) for job, run in zip(jobs, runs, strict=True)]
     last = records(store, "evaluation", runs[0])[-1]
-    total = found[0].scores.total
+    total = found[0].total
     assert (last["loss"], last["bits_per_byte"]) == (pytest.approx(total.loss), pytest.approx(total.bits_per_byte))
     model = AutoModelForCausalLM.from_pretrained(store / runs[0] / "final").eval()
     losses, tokens = [], 0
@@ -151,13 +152,13 @@ def test_held_out_text_is_measured_document_by_document(
                     losses += [float(loss) for loss in alone(model, window, end_id(jobs[0], data))]
                     tokens += len(window) - 1 - int((window[:-1] == end_id(jobs[0], data)).sum())
     assert (total.tokens, total.loss) == (tokens, pytest.approx(math.fsum(losses) / tokens, rel=1e-5))
-    assert total.tokens < found[1].scores.total.tokens and total.text_bytes < found[1].scores.total.text_bytes
+    assert total.tokens < found[1].total.counts["tokens"] and total.text_bytes < found[1].total.counts["text_bytes"]
     assert "document_mask" not in (store / runs[1] / "eval.json").read_text()
     assert why_incomparable("bits_per_byte", found[0].measured_on, found[1].measured_on) == [
         "document mask: on here, none there"
     ]
-    again = kind_of(jobs[0]).evaluate(jobs[0], runs[0], data, silent())
-    assert again.reused and again.scores == found[0].scores
+    again = evaluate_run(jobs[0], runs[0], silent(), data_keys(data))
+    assert again.reused and again.groups == found[0].groups
 
 
 def test_without_it_runs_are_named_as_before(texts: Path, made: tuple[Path, PreparedData]) -> None:

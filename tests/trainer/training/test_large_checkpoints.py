@@ -21,9 +21,9 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.predicting import PredictJob
 from trainer.kinds.labelled.predict import predict_texts
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.models.pretrained import find_model
+from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.preflight.resources import require_checkpoint_room
 from trainer.records.sealed import read_sealed
 from trainer.store.blob_cache import BEYOND, NAME
@@ -92,7 +92,7 @@ def test_a_checkpoint_larger_than_the_cache_is_measured_as_on_disk(
     cpu_runtime()
     store = upload(finished.store, s3.new_store())
     found = [
-        evaluate_checkpoint(EvaluateJob(store=place, checkpoint=f"{finished.run}/checkpoint-best"), silent()).scores
+        evaluate_checkpoint(EvaluateJob(store=place, checkpoint=f"{finished.run}/checkpoint-best"), silent()).groups
         for place in (store.url, str(shutil.copytree(finished.store, small_cache.parent / "disk")))
     ]
     assert found[0] == found[1]

@@ -25,7 +25,7 @@ def test_a_model_pretrained_on_functions_learns_which_documentation_belongs_to_w
         ended = start_module(said, "trainer", config, f"store={store}", *overrides, count=2).wait(900)
         assert ended.status == 0, ended.stderr
     (evaluation,) = [json.loads(path.read_text()) for path in store.glob("runs/pairs-*/eval.json")]
-    accuracy = evaluation["scores"]["validation"]["accuracy"]
+    accuracy = evaluation["groups"]["validation"]["figures"]["accuracy"]
     examples = sum(entry["support"] for entry in evaluation["classification"]["validation"]["classes"])
     assert examples > 800
     assert accuracy > 0.5 + 5 * math.sqrt(0.25 / examples), "five standard deviations above chance"

@@ -20,9 +20,9 @@ from trainer.config.jobs import EvaluateJob
 from trainer.data.dataset import open_dataset, read_batch
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import PreparedData, shard_manifests
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.kinds.table import identify_run, kind_of
 from trainer.models.pretrained import find_model
+from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.pipelines.reporting import make_report
 from trainer.preflight.run_status import explain_run
 from trainer.preflight.step_status import StepStatus
@@ -195,7 +195,7 @@ def test_an_adapter_that_is_published_computes_what_the_merged_model_does(
         )
         for each in (run, merged)
     )
-    assert one.scores == other.scores
+    assert one.groups == other.groups
     card = (final / "README.md").read_text() if make_report(Store(str(stocked)), run) else ""
     assert "library_name: peft" in card and "PeftModel.from_pretrained(base, folder)" in card
     with pytest.raises(ConfigError, match=r"is an adapter, without the weights .* whose model.lora.publish is merged"):

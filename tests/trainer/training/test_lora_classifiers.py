@@ -26,11 +26,12 @@ from trainer.config.labelled import FinetuneJob
 from trainer.config.predicting import PredictJob
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.table import kind_of
-from trainer.pipelines.any_kind import evaluate_any, train
+from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.records.named_steps import here
 from trainer.registry.promotion import promote
 from trainer.store.storage import Store
+from trainer.training.identity import data_keys
 
 LORA: dict[str, Any] = {"rank": 2, "dropout": 0.1}
 
@@ -66,7 +67,7 @@ def tune(
     kind.preflight(job, silent())
     data = kind.prepare(job, here(silent()))
     run = train(job, silent(), data).key
-    kind.evaluate(job, run, data, silent())
+    evaluate_run(job, run, silent(), data_keys(data))
     return run
 
 
@@ -91,7 +92,7 @@ def test_an_adapter_is_measured_and_predicts_as_the_merged_model_does(
     store, run = adapted
     merged = tune(pairs, tmp_path / "store", bert, LORA)
     one, other = (json.loads((each / "eval.json").read_text()) for each in (store / run, tmp_path / "store" / merged))
-    assert one["scores"] == other["scores"]
+    assert one["groups"] == other["groups"]
     assert (
         AutoModelForSequenceClassification.from_pretrained(tmp_path / "store" / merged / "final").config.num_labels == 2
     )
@@ -118,7 +119,7 @@ def test_an_adapter_that_labels_words_is_measured_and_predicts_as_the_merged_mod
         for publish, store in stores.items()
     }
     one, other = (json.loads((run / "eval.json").read_text()) for run in runs.values())
-    assert one["scores"] == other["scores"]
+    assert one["groups"] == other["groups"]
     saved = load_file(runs["adapter"] / "final" / "adapter_model.safetensors")
     names = {name.removeprefix("base_model.model.") for name in saved}
     assert {"classifier.weight", "classifier.bias"} <= names
@@ -145,7 +146,7 @@ def test_an_adapter_becomes_champion_and_is_measured_under_that_name(adapted: tu
     store, run = Store(str(adapted[0])), adapted[1]
     promote(store, "judge", run, {"loss": 0.7}, "tried")
     cpu_runtime()
-    found = evaluate_any(EvaluateJob(store=store.url, checkpoint="models/judge/champion"), silent())
+    found = evaluate_checkpoint(EvaluateJob(store=store.url, checkpoint="models/judge/champion"), silent())
     assert found.reused
 
 

@@ -22,9 +22,10 @@ from trainer.kinds.pretraining.workload import MaskedPretraining
 from trainer.kinds.table import kind_of
 from trainer.models.causal import build_masked, resolve_config
 from trainer.models.tokenizer import load_tokenizer
-from trainer.pipelines.any_kind import train
+from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store
+from trainer.training.identity import data_keys
 
 STEPS = 20
 BERT: dict[str, Any] = {
@@ -132,14 +133,13 @@ def test_the_finished_model_is_measured_on_masks_that_never_change(
     raw: Path, store: Path, made: tuple[Path, PreparedData]
 ) -> None:
     changes = {"evaluation__during_training": None, "training__max_steps": 6}
-    job = masked_job(raw, store, **changes)
     runs = [train_here(raw, store, made[1], **changes, **more) for more in ({}, {"training__seed": 3})]
-    found = [kind_of(job).evaluate(masked_job(raw, store, **changes, training__seed=seed), run, made[1], silent())
+    found = [evaluate_run(masked_job(raw, store, **changes, training__seed=seed), run, silent(), data_keys(made[1]))
              for seed, run in zip((0, 3), runs, strict=True)]  # fmt: skip
     last = records(store, "evaluation", runs[0])[-1]
-    total = found[0].scores.total
+    total = found[0].total
     assert (last["loss"], last["accuracy"]) == (pytest.approx(total.loss, abs=1e-6), pytest.approx(total.accuracy))
-    assert 0 < total.accuracy < 1 and total.bits_per_byte is None and total.tokens == found[1].scores.total.tokens
+    assert 0 < total.accuracy < 1 and total.bits_per_byte is None and total.tokens == found[1].total.counts["tokens"]
     assert found[0].figures().keys() == {"loss", "perplexity", "accuracy"}
     assert found[0].measured_on == found[1].measured_on
     page = Store(str(store)).read_bytes(make_report(Store(str(store)), runs[0]).key).decode()

@@ -34,7 +34,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.data.dataset import open_dataset, read_batch
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import PreparedData, shard_manifests
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.store.names import EVALUATION
 from trainer.store.storage import Store
 
@@ -131,16 +131,16 @@ def test_two_ranks_under_torchrun_train_as_one_does(stocked: Path, config: Path,
 
     again = cpu_runtime()
     assert again.ranks == 1
-    two = json.loads((stocked / only_run(stocked) / EVALUATION).read_text())["scores"]
+    two = json.loads((stocked / only_run(stocked) / EVALUATION).read_text())
     settings = small_job(stocked, stocked, **SHORT).evaluation
     job = EvaluateJob(
         store=str(stocked), checkpoint=f"{only_run(stocked)}/checkpoints/step-00000012", evaluation=settings
     )
-    one = evaluate_checkpoint(job, silent()).scores
-    assert one.total.tokens == two["total"]["tokens"]
-    assert one.total.loss == pytest.approx(two["total"]["loss"], abs=1e-6)
-    for name, score in one.corpora.items():
-        assert score.loss == pytest.approx(two["corpora"][name]["loss"], abs=1e-6)
+    one = evaluate_checkpoint(job, silent())
+    assert one.total is not None and one.total.counts == two["total"]["counts"]
+    for score, other in [(one.total, two["total"]), *((one.groups[name], two["groups"][name]) for name in one.groups)]:
+        assert score.figures == pytest.approx(other["figures"], abs=1e-4)
+        assert score.figures["loss"] == pytest.approx(other["figures"]["loss"], abs=1e-6)
 
 
 @pytest.mark.deep
@@ -154,10 +154,12 @@ def test_an_evaluation_on_two_ranks_is_that_on_one(
     for ranks in (1, 2):
         finish(stocked, config, ranks, tmp_path / f"on-{ranks}", f"evaluation.batch={batch}")
         (result,) = (stocked / "evaluations").iterdir()
-        scores.append(json.loads(result.read_text())["scores"])
+        found = json.loads(result.read_text())
+        scores.append((found["groups"], found["total"]))
         result.unlink()
     assert scores[0] == scores[1], "sums are exact and in one order"
-    assert math.exp(scores[0]["total"]["loss"]) == scores[0]["total"]["perplexity"]
+    total = scores[0][1]["figures"]
+    assert math.exp(total["loss"]) == total["perplexity"]
 
 
 @pytest.mark.slow

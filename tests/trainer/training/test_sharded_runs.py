@@ -33,10 +33,8 @@ from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
 from trainer.data.tokenization import PreparedData
-from trainer.evaluation.cache import measurement
-from trainer.kinds.labelled.evaluate import evaluate_run
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
-from trainer.pipelines.any_kind import train
+from trainer.kinds.pretraining.measurement import evaluation_of
+from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.store.names import EVALUATION, FINAL
 from trainer.training import checkpoint, loop
 from trainer.training.runtime import Runtime
@@ -112,7 +110,7 @@ def test_a_finished_model_is_measured_by_ranks_that_hold_a_part_of_it_each(
 ) -> None:
     job = small_job(raw, stocked, **ALONE)
     train(job, silent())
-    measured = measurement(job, "runs/one")
+    measured = evaluation_of(job, "runs/one")
     assert measured.sharding == "fsdp"
     whole = evaluate_checkpoint(measured.model_copy(update={"sharding": "none"}), silent())
     (stocked / "runs/one" / EVALUATION).unlink()

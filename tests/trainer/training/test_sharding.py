@@ -47,8 +47,8 @@ from tests.trainer.training.sharded_runs import (
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.data.tokenization import PreparedData
-from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.models.tensor_files import read_file_header
+from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.records.evaluations import Scores
 from trainer.store.names import EVALUATION, FINAL
 
@@ -124,10 +124,10 @@ def test_no_rank_writes_the_whole_model(sharded: Path) -> None:
     assert not (folder / "model.safetensors").exists()
 
 
-def held_out(store: Path, place: str) -> Scores:
+def held_out(store: Path, place: str) -> dict[str, Scores]:
     """The figures of a checkpoint, or of the final model, of the one run of a store."""
     checkpoint = f"{only_run(store)}/{place if place == FINAL else f'checkpoints/{place}'}"
-    return evaluate_checkpoint(EvaluateJob(store=str(store), checkpoint=checkpoint), silent()).scores
+    return evaluate_checkpoint(EvaluateJob(store=str(store), checkpoint=checkpoint), silent()).groups
 
 
 def test_a_sharded_checkpoint_is_measured_as_a_whole_one(sharded: Path, tmp_path: Path) -> None:

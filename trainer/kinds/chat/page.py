@@ -2,34 +2,39 @@
 
 from typing import Any
 
-from trainer.common.formats import count, number, percent, perplexity, plural, short
+from trainer.common.formats import count, number, percent, plural, short
 from trainer.data.labelled.encoded import KIND as ENCODED
-from trainer.data.labelled.sources import TRAIN, VALIDATION
+from trainer.data.labelled.sources import TRAIN
 from trainer.records import run_kinds
-from trainer.records.basis import BITS_PER_BYTE, answers_basis, facts_of
+from trainer.records.basis import answers_basis, facts_of
 from trainer.records.plans import ChatPlan
 from trainer.registry.compare_data import DIGITS, compare_labelled
-from trainer.registry.compared_runs import ComparedKind, ComparedRun, Measured, measured_by_harness
+from trainer.registry.compared_runs import ComparedKind, ComparedRun
 from trainer.registry.content import Block, Card, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
-from trainer.registry.sections import describe_harness, in_order, index_entry, index_harness
+from trainer.registry.language import index_scores, loss_tiles, sample_blocks, score_blocks, tell_loss, tell_scores
+from trainer.registry.sections import describe_harness, in_order
 from trainer.registry.summary import (
     checkpoint_table,
-    find_comparison,
     loaded_beside,
     model_pairs,
     plan_pairs,
     size_tiles,
     speed_tiles,
-    tell_length,
-    verdict_unmeasured,
 )
 from trainer.registry.tables import Pairs, Table
 from trainer.store.manifest import fingerprint
 from trainer.store.names import FINAL
 
 UNIT = "nats a token of an answer"
+
+RESULTS = "The finished model on answers that it was not trained on."
+
+ANSWERS = (
+    "Held-out conversations up to their last answer, and the answer that the model gives, the likeliest token each "
+    "time."
+)
 
 USE = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -49,12 +54,12 @@ def describe_chat(facts: RunFacts, plan: ChatPlan) -> ReportContent:
     (encoded,) = facts.made_from(ENCODED)
     details = {**encoded.manifest.details, "splits": in_order(encoded.manifest.details["splits"])}
     return ReportContent(
-        verdict=_verdict(facts),
-        evaluated=_describe_evaluation(facts),
+        verdict=tell_loss(facts, UNIT),
+        evaluated=tell_scores(facts.evaluation, UNIT, "tokens of held-out answers"),
         tiles=_tiles(facts, plan),
         curves=standard_curves(UNIT, ["perplexity"]),
-        results=[Section("Results by split", _results(facts)), *describe_harness(facts)],
-        samples=[Section("Answers", _samples(facts))],
+        results=[Section("Results by split", score_blocks(facts, RESULTS)), *describe_harness(facts)],
+        samples=[Section("Answers", sample_blocks(facts, ANSWERS, "No held-out conversation was answered."))],
         data=Section("Data", [Block(_data_note(facts, details), _data_table(details))]),
         plan=_plan(facts, plan, details),
         model=_model(facts, encoded.key, details),
@@ -63,38 +68,10 @@ def describe_chat(facts: RunFacts, plan: ChatPlan) -> ReportContent:
     )
 
 
-def _verdict(facts: RunFacts) -> str:
-    """One line: what training did to the loss of held-out answers."""
-    compared = find_comparison(facts)
-    if compared is None:
-        return verdict_unmeasured(facts, UNIT)
-    before, after = compared.before["loss"], compared.after["loss"]
-    return (
-        f"Validation loss {number(before)} → {number(after)} {UNIT} {tell_length(facts)} "
-        f"(perplexity {perplexity(before)} → {perplexity(after)})."
-    )
-
-
-def _describe_evaluation(facts: RunFacts) -> str:
-    """One line: how the finished model was measured."""
-    if facts.evaluation is None:
-        return "The finished model has not been evaluated: there is no evaluation in the store."
-    scores = facts.evaluation["scores"][VALIDATION]
-    tokens, bits = count(facts.evaluation["answer_tokens"][VALIDATION]), scores.get(BITS_PER_BYTE)
-    told = "" if bits is None else f", {number(bits)} bits a byte"
-    return (
-        f"Finished model on {tokens} tokens of held-out answers: {number(scores['loss'])} {UNIT}, perplexity "
-        f"{perplexity(scores['loss'])}{told}."
-    )
-
-
 def _tiles(facts: RunFacts, plan: ChatPlan) -> list[Tile]:
-    loss = facts.evaluation["scores"][VALIDATION]["loss"] if facts.evaluation else None
-    compared = find_comparison(facts)
-    before = f"{number(compared.before['loss'])} before training" if compared else "nothing to compare with"
     windows = f"{count(plan.windows)} windows, {percent(plan.fill)} full"
     return [
-        Tile("Validation loss", number(loss), before if loss is not None else "not evaluated"),
+        *loss_tiles(facts),
         *size_tiles(facts),
         Tile("Conversations", count(plan.conversations), windows),
         Tile(
@@ -103,49 +80,6 @@ def _tiles(facts: RunFacts, plan: ChatPlan) -> list[Tile]:
             f"tokens; {count(plan.validation_conversations)} conversations held out",
         ),
         *speed_tiles(facts),
-    ]
-
-
-def _results(facts: RunFacts) -> list[Block]:
-    """The finished model's figures by split, and those before and after on the way."""
-    blocks = [Block("There is no evaluation of the finished model in the store.")]
-    if facts.evaluation is not None:
-        tokens = facts.evaluation["answer_tokens"]
-        rows = [
-            [
-                split,
-                number(scores["loss"]),
-                perplexity(scores["loss"]),
-                number(scores.get(BITS_PER_BYTE)),
-                count(tokens[split]),
-            ]
-            for split, scores in in_order(facts.evaluation["scores"]).items()
-        ]
-        columns = ["Split", f"Loss ({UNIT})", "Perplexity", "Bits a byte", "Tokens of answers"]
-        blocks = [Block("The finished model on answers that it was not trained on.", Table(columns, rows))]
-    if compared := find_comparison(facts):
-        before, after = compared
-        note = f"Before and after training (steps {count(before['step'])} and {count(after['step'])})."
-        pairs = [(each["step"], each["loss"]) for each in compared]
-        rows = [[f"step {count(step)}", number(loss), perplexity(loss)] for step, loss in pairs]
-        blocks.append(Block(note, Table(["Validation", f"Loss ({UNIT})", "Perplexity"], rows)))
-    return blocks
-
-
-def _samples(facts: RunFacts) -> list[Block]:
-    samples = (facts.evaluation or {}).get("samples")
-    if not samples:
-        return [Block("No held-out conversation was answered.")]
-    note = (
-        "Held-out conversations up to their last answer, and the answer that the model gives, the likeliest token each "
-        "time."
-    )
-    return [
-        Block(note),
-        *(
-            Block(f"The data's own answer: {each['expected']}", samples=((each["prompt"], each["continuation"]),))
-            for each in samples
-        ),
     ]
 
 
@@ -206,24 +140,9 @@ def _card(facts: RunFacts, plan: ChatPlan) -> Card:
     )
     matter = {"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}
     use = loaded_beside(USE.format(folder=f"{facts.key}/{FINAL}"), facts)
-    return Card("text-generation", "conversational", matter, _index(facts), summary, use)
-
-
-def _index(facts: RunFacts) -> list[dict[str, Any]]:
-    """The finished model's figures on each split."""
-    if facts.evaluation is None:
-        return []
-    name = facts.job["data"]["name"]
-    labels = {"loss": f"loss ({UNIT})", "perplexity": "perplexity", BITS_PER_BYTE: "bits a byte of text"}
-    by_split = [
-        index_entry(
-            "text-generation",
-            {"name": name, "type": facts.job["data"]["path"] or name, "split": split},
-            {figure: (labels[figure], value) for figure, value in scores.items()},
-        )
-        for split, scores in in_order(facts.evaluation["scores"]).items()
-    ]
-    return [*by_split, *index_harness(facts)]
+    name = job["data"]["name"]
+    results = index_scores(facts, "text-generation", UNIT, name, job["data"]["path"] or name)
+    return Card("text-generation", "conversational", matter, results, summary, use)
 
 
 def _tokenizer(run: ComparedRun) -> dict[str, str]:
@@ -233,23 +152,12 @@ def _tokenizer(run: ComparedRun) -> dict[str, str]:
     return {"vocabulary": count(details["vocab_size"]), "digest": details["tokenizer_sha256"][:DIGITS]}
 
 
-def _measure(run: ComparedRun, evaluation: dict[str, Any]) -> Measured:
-    """Figures by split, and of tasks of lm-eval, each with what it was measured on."""
-    own = {
-        f"{figure.replace('_', ' ')}, {split}": (value, _answers(run, figure, split))
-        for split, scores in in_order(evaluation["scores"]).items()
-        for figure, value in scores.items()
-    }
-    return {**own, **measured_by_harness(evaluation)}
-
-
-def _answers(run: ComparedRun, figure: str, split: str) -> Any:
+def _measured_on(run: ComparedRun, figure: str, split: str | None) -> Any:
     """What a figure of a split was measured on; of a set that is gone, its name."""
-    if run.encoded is None:
+    if run.encoded is None or split is None:
         return run.config["data"]["key"]
-    return facts_of(
-        figure, answers_basis(run.encoded.details, run.job["data"], split, run.job["training"]["precision"])
-    )
+    precision = run.job["training"]["precision"]
+    return facts_of(figure, answers_basis(run.encoded.details, run.job["data"], split, precision))
 
 
 CHAT = ComparedKind(
@@ -261,6 +169,6 @@ CHAT = ComparedKind(
     "that.",
     base=lambda run: fingerprint(run.config["identity"]["model"]),
     compare_data=lambda store, runs: compare_labelled(runs),
-    measure=_measure,
+    measured_on=_measured_on,
     metrics=lambda runs: ["perplexity"],
 )

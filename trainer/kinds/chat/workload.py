@@ -79,4 +79,4 @@ class Chat(TuningWorkload):
     def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
         held_out = self._set.splits[VALIDATION]
         found = answer_losses(model, held_out, self._job, self._set, runtime)
-        return Measured(found.figures(), {"answer_tokens": found.tokens})
+        return Measured(dict(found.figures), {"answer_tokens": found.counts["answer_tokens"]})

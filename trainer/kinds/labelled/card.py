@@ -3,11 +3,11 @@
 from typing import Any
 
 from trainer.common.formats import count, plural, short
-from trainer.records.evaluations import FinetuneEvaluation
+from trainer.records.evaluations import Result
 from trainer.records.plans import FinetunePlan
 from trainer.registry.content import Card
 from trainer.registry.facts import RunFacts
-from trainer.registry.sections import hub_metric, index_entry
+from trainer.registry.sections import hub_metric, in_order, index_entry
 from trainer.registry.summary import loaded_beside
 from trainer.store.names import FINAL
 
@@ -47,7 +47,7 @@ print([(words[word], label) for word, label in labels.items()])"""
 def make_card(
     facts: RunFacts,
     plan: FinetunePlan,
-    evaluation: FinetuneEvaluation | None,
+    evaluation: Result | None,
     figures: list[str],
     details: dict[str, Any],
 ) -> Card:
@@ -92,7 +92,7 @@ def _hub_task(details: dict[str, Any]) -> str:
     return "token-classification" if details["task"] == "tokens" else "text-classification"
 
 
-def _index(facts: RunFacts, evaluation: FinetuneEvaluation | None, details: dict[str, Any]) -> list[dict[str, Any]]:
+def _index(facts: RunFacts, evaluation: Result | None, details: dict[str, Any]) -> list[dict[str, Any]]:
     """The finished model's figures on each labelled split."""
     if evaluation is None:
         return []
@@ -103,7 +103,7 @@ def _index(facts: RunFacts, evaluation: FinetuneEvaluation | None, details: dict
         index_entry(
             _hub_task(details),
             {**named, "split": split},
-            {figure: (evaluation.label(figure), value) for figure, value in scores.items() if figure != "loss"},
+            {figure: (evaluation.label(figure), value) for figure, value in scores.figures.items() if figure != "loss"},
         )
-        for split, scores in evaluation.scores.items()
+        for split, scores in in_order(evaluation.groups).items()
     ]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,25 +17,14 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import Progress
-from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data.labelled.blocks import encode_files
 from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, EncodedWords, open_encoded
 from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION
 from trainer.data.labelled.text_encoder import load_text_encoder
-from trainer.evaluation.cache import (
-    FORMAT,
-    PREDICTED,
-    Scoring,
-    find_scoring,
-    identify_scoring,
-    predictions_key,
-    tell_replaced,
-)
 from trainer.evaluation.decontamination import clean_of_splits
+from trainer.evaluation.measurement import PREDICTED, Measurement, check_asked, predictions_key
 from trainer.evaluation.metrics.measures import marks_entities, metric_identity, score_entities
-from trainer.evaluation.of_runs import check_asked
-from trainer.kinds.labelled.checkpoint_scoring import CheckpointScoring, tell_unused
 from trainer.kinds.labelled.measure import (
     Predictions,
     decide,
@@ -46,21 +35,19 @@ from trainer.kinds.labelled.measure import (
     predict,
     split_lines,
 )
+from trainer.kinds.labelled.measurement import NewFiles
 from trainer.models.causal import check_positions
 from trainer.models.classifiers import load_classifier, outline_classifier, task_of
 from trainer.models.loading import load_config
 from trainer.models.pretrained import Checkpoint
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import ExamplesBasis, examples_basis
-from trainer.records.evaluations import Classification, ClassScore, CleanOf, FinetuneEvaluation
+from trainer.records.evaluations import Classification, ClassScore, CleanOf, Result, Scores
 from trainer.records.names import run_at
-from trainer.records.sealed import write_sealed
 from trainer.store.manifest import digest_file
-from trainer.store.names import EVALUATION, FINAL
 from trainer.store.storage import Store
 from trainer.training.parallelize import place_measured
-from trainer.training.rank_watchdog import explaining_lost_ranks
-from trainer.training.runtime import Runtime, start_runtime
+from trainer.training.runtime import Runtime
 from trainer.training.sharding import sharding_group
 
 
@@ -100,92 +87,60 @@ GIVEN = {"multi-label": "several classes at once", "tokens": "a class for each w
 """What a text is given, by task, where that is not one class, or a number."""
 
 
-def evaluate_run(
-    job: FinetuneJob, run_key: str, progress: Progress, other: str | None = None, encoded: str | None = None
-) -> FinetuneEvaluation:
-    """Score a run's final model and write its predictions; an evaluation already made is reused. Called by every rank.
+def measure_labelled(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
+    """Score a model on the labelled splits of a run's set, or on new files. Called by every rank.
 
-    The final model of an `other` run can be scored on this one's data, if it has the same tokenizer and classes; its
-    predictions are not written. `encoded` is the key of the set that the job prepared: another job may have asked for
-    the run with another test split since, which raises `RunError`. Raises `ArtifactError` if a model is missing or
-    damaged, `TokenizerError` and `ConfigError` if it does not read this data.
+    Predictions are written of the run's own final model alone. Another model must have the same tokenizer and classes.
+    Raises `TokenizerError` and `ConfigError` if it does not read this data, `ArtifactError` if that is gone.
     """
-    store = Store(job.store)
-    check_asked(store, run_key, encoded)
-    wanted = identify_scoring(store, job, run_key, other, encoded)
-    return _score(store, job, wanted, run_key, f"{other}/{FINAL}" if other else None, progress)
+    if isinstance(wanted.settings, NewFiles):
+        return _measure_files(wanted.settings, wanted, progress, runtime)
+    job: FinetuneJob = wanted.settings
+    store, (encoded,) = Store(job.store), wanted.data
+    data = open_encoded(store, encoded)
+    if not wanted.is_own:
+        _check_reads(wanted.model, data)
+    found = _score(store, job, wanted, data, runtime, progress)
+    write = partial(_write_predictions, store, wanted, data, found.logits)
+    files = runtime.on_first(write) if wanted.is_own else {}
+    clean_of = runtime.on_first(lambda: _clean_of(store, wanted.model, data))
+    return wanted.result(**_told(job, data, found, VALIDATION), predictions=files, clean_of=clean_of)
 
 
-def score_checkpoint(
-    store: Store, job: EvaluateJob, scoring: CheckpointScoring, progress: Progress
-) -> FinetuneEvaluation:
-    """Score any checkpoint of a run on the run's own data. Called by every rank.
-
-    Predictions are written only of the final model, measured as its job says. Raises `ArtifactError` if the data is
-    gone.
-    """
-    tell_unused(job)
-    if scoring.files is not None:
-        return _score_files(store, scoring, job.checkpoint, progress)
-    own = scoring.wanted.key == f"{scoring.run}/{EVALUATION}"
-    return _score(store, scoring.job, scoring.wanted, scoring.run, None if own else job.checkpoint, progress)
-
-
-@explaining_lost_ranks()
-def _score_files(store: Store, scoring: CheckpointScoring, named: str, progress: Progress) -> FinetuneEvaluation:
-    """Score a checkpoint on new labelled files."""
-    job, wanted = scoring.job, scoring.wanted
-    runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
-    earlier = runtime.on_first(lambda: find_scoring(store, wanted))
-    if earlier is not None:
-        return earlier
-    with open_files(scoring, progress) as data:
-        return _measure(store, job, wanted, scoring.run, named, data, runtime, progress, names_of_files(scoring))
+def _measure_files(new: NewFiles, wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
+    with open_files(new, progress) as data:
+        found = _score(Store(new.job.store), new.job, wanted, data, runtime, progress)
+        return wanted.result(**_told(new.job, data, found, TEST), files=names_of_files(new))
 
 
 @contextmanager
-def open_files(scoring: CheckpointScoring, progress: Progress) -> Iterator[EncodedSet]:
+def open_files(new: NewFiles, progress: Progress) -> Iterator[EncodedSet]:
     """The examples of the new labelled files that a checkpoint is to be measured on, for the length of a block."""
-    data = scoring.job.data
-    assert scoring.files is not None
-    encoder = load_text_encoder(scoring.wanted.model.folder, data, finished=True)
-    with encode_files(data, scoring.files, encoder, data.label_columns or data.classes, progress) as found:
+    data = new.job.data
+    encoder = load_text_encoder(new.folder, data, finished=True)
+    with encode_files(data, new.files, encoder, data.label_columns or data.classes, progress) as found:
         yield found
 
 
-def names_of_files(scoring: CheckpointScoring) -> list[str]:
+def names_of_files(new: NewFiles) -> list[str]:
     """The names of these files."""
-    assert scoring.files is not None
-    return [part.name for part in scoring.files.parts[TRAIN]]
+    return [part.name for part in new.files.parts[TRAIN]]
 
 
-@explaining_lost_ranks()
+class Found(NamedTuple):
+    """What a model says of the splits of a set: figures of the labelled ones, and of their classes, and the logits."""
+
+    groups: dict[str, Scores]
+    classification: dict[str, Classification]
+    logits: dict[str, NDArray[np.float32]]
+
+
 def _score(
-    store: Store, job: FinetuneJob, wanted: Scoring, run: str, named: str | None, progress: Progress
-) -> FinetuneEvaluation:
-    """Score a model on a run's data: the final one as the run's own evaluation, or another that is `named` so."""
-    runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
-    earlier = runtime.on_first(lambda: find_scoring(store, wanted))
-    if earlier is not None:
-        return earlier
-    if not named:
-        runtime.on_first(lambda: tell_replaced(store, wanted))
-    data = open_encoded(store, wanted.encoded)
-    if named is not None:
-        _check_reads(wanted.model, data)
-    return _measure(store, job, wanted, run, named, data, runtime, progress)
-
-
-def _measure(
-    store: Store, job: FinetuneJob, wanted: Scoring, run: str, named: str | None, data: EncodedSet, runtime: Runtime,
-    progress: Progress, new: Sequence[str] = (),
-) -> FinetuneEvaluation:  # fmt: skip
-    """Score a model on a set, and record it; `new` are the files that the set is of, where it is not the run's own."""
-    folder = Path(wanted.model.folder)
-    splits = [split for split in PREDICTED if split in data.splits and (not named or data.splits[split].labelled.any())]
-    scores: dict[str, dict[str, float]] = {}
-    details: dict[str, Classification] = {}
-    predicted: dict[str, NDArray[np.float32]] = {}
+    store: Store, job: FinetuneJob, wanted: Measurement, data: EncodedSet, runtime: Runtime, progress: Progress
+) -> Found:
+    """Score a model on a set; splits without labels are only predicted where that is written."""
+    folder, own, found = Path(wanted.model.folder), wanted.is_own, Found({}, {}, {})
+    splits = [split for split in PREDICTED if split in data.splits and (own or data.splits[split].labelled.any())]
     with ExitStack() as stack:
         stack.enter_context(sharding_group(job.training, runtime))
         model = place_measured(
@@ -195,26 +150,29 @@ def _measure(
         bar = stack.enter_context(progress.bar("evaluate", sum(len(data.splits[split]) for split in splits), "example"))
         for split in splits:
             held = data.splits[split]
-            logits = predicted[split] = np.zeros((held.predictions, label_count(model)), dtype=np.float32)
+            logits = found.logits[split] = np.zeros((held.predictions, label_count(model)), dtype=np.float32)
             rounds = _noting(predict(model, held, job.evaluation.batch, runtime, bar.advance), held, logits)
             if not held.labelled.any():
                 for _ in rounds:
                     pass
             else:
-                scores[split] = gather_scores(rounds, data, split, job, runtime)
+                found.groups[split] = Scores(figures=gather_scores(rounds, data, split, job, runtime))
                 if data.details["classes"]:
-                    details[split] = classify_split(held, decide(logits, data), data.details["classes"])
-    files = {} if named else runtime.on_first(lambda: _write_predictions(store, run, wanted.encoded, data, predicted))
-    result = FinetuneEvaluation(
-        format=FORMAT, fingerprint=wanted.fingerprint, key=wanted.key, checkpoint=named or f"{run}/{FINAL}",
-        encoded=wanted.encoded, files=list(new), scores=scores, classification=details, predictions=files,
-        measured_on=_basis(job, data, TEST if new else VALIDATION),
-        positive=_measured_of(positive_figures(job, data.details["classes"]), scores),
-        model=wanted.model.key if named else None,
-        clean_of=None if new else runtime.on_first(lambda: _clean_of(store, wanted.model, data)),
-    )  # fmt: skip
-    runtime.on_first(lambda: write_sealed(store, wanted.key, result.model_dump(exclude={"reused"}, exclude_none=True)))
-    return result
+                    found.classification[split] = classify_split(held, decide(logits, data), data.details["classes"])
+    return found
+
+
+def _told(job: FinetuneJob, data: EncodedSet, found: Found, split: str) -> dict[str, Any]:
+    """The figures, and what those of a split are measured on."""
+    measured = {figure for scores in found.groups.values() for figure in scores.figures}
+    positive = positive_figures(job, data.details["classes"])
+    return {
+        "by": "split",
+        "groups": found.groups,
+        "classification": found.classification,
+        "measured_on": _basis(job, data, split),
+        "positive": {figure: name for figure, name in sorted(positive.items()) if figure in measured},
+    }
 
 
 def _basis(job: FinetuneJob, data: EncodedSet, split: str) -> ExamplesBasis:
@@ -250,12 +208,6 @@ def _check_reads(found: Checkpoint, data: EncodedSet) -> None:
         )
 
 
-def _measured_of(positive: dict[str, str], scores: dict[str, dict[str, float]]) -> dict[str, str]:
-    """Those of the figures that were measured."""
-    measured = {figure for each in scores.values() for figure in each}
-    return {figure: name for figure, name in sorted(positive.items()) if figure in measured}
-
-
 def _noting(rounds: Iterator[Predictions], held: EncodedSplit, logits: NDArray[np.float32]) -> Iterator[Predictions]:
     """Pass rounds on, and put their logits where they belong."""
     for round_ in rounds:
@@ -264,17 +216,18 @@ def _noting(rounds: Iterator[Predictions], held: EncodedSplit, logits: NDArray[n
 
 
 def _write_predictions(
-    store: Store, run: str, encoded: str, data: EncodedSet, predicted: dict[str, NDArray[np.float32]]
+    store: Store, wanted: Measurement, data: EncodedSet, predicted: dict[str, NDArray[np.float32]]
 ) -> dict[str, str]:
     """Write the predictions of a run's final model; those of a split that it has no more go. Returns their SHA-256.
 
     Raises `RunError` if the run was asked for with another test split in the meantime: these are not its predictions
     any more.
     """
-    check_asked(store, run, encoded)
+    check_asked(store, wanted)
+    assert wanted.run is not None
     for split in set(PREDICTED) - predicted.keys():
-        store.delete(predictions_key(run, split))
-    places = {split: predictions_key(run, split) for split in predicted}
+        store.delete(predictions_key(wanted.run, split))
+    places = {split: predictions_key(wanted.run, split) for split in predicted}
     return {place: _write(store, place, data, split, predicted[split]) for split, place in places.items()}
 
 

@@ -12,15 +12,16 @@ from trainer.evaluation.metrics.measures import OF_ONE_CLASS, marks_entities, po
 from trainer.kinds.labelled.card import make_card
 from trainer.records import run_kinds
 from trainer.records.basis import split_content
-from trainer.records.evaluations import Classification, FinetuneEvaluation, label_figure
+from trainer.records.evaluations import Classification, Result, label_figure
 from trainer.records.plans import FinetunePlan
 from trainer.registry.compare_data import DIGITS, compare_labelled
-from trainer.registry.compared_runs import ComparedKind, ComparedRun, Measured
+from trainer.registry.compared_runs import ComparedKind, ComparedRun
 from trainer.registry.content import Block, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
 from trainer.registry.sections import describe_data, in_order, tell_measured
 from trainer.registry.summary import (
+    NOT_EVALUATED,
     Comparison,
     checkpoint_table,
     find_comparison,
@@ -29,6 +30,7 @@ from trainer.registry.summary import (
     size_tiles,
     speed_tiles,
     tell_length,
+    tell_steps,
     verdict_unmeasured,
 )
 from trainer.registry.tables import Pairs, Table
@@ -38,13 +40,13 @@ MOST_CLASSES = 24
 """A confusion matrix of more classes is not read; what is shown instead are the most frequent mistakes."""
 
 
-def split_table(evaluation: FinetuneEvaluation, figures: Sequence[str], unit: str, examples: dict[str, str]) -> Table:
+def split_table(evaluation: Result, figures: Sequence[str], unit: str, examples: dict[str, str]) -> Table:
     """The finished model's figures by split, each with how many `examples` they are of; an unlabelled split has
     none.
     """
     rows = []
     for split, measured in examples.items():
-        scores = evaluation.scores.get(split, {})
+        scores = evaluation.groups[split].figures if split in evaluation.groups else {}
         rows.append([split, measured, *(score(scores.get(figure)) for figure in figures)])
     columns = (f"loss ({unit})" if each == "loss" else evaluation.label(each) for each in figures)
     return Table(["Split", "Examples", *columns], rows)
@@ -112,7 +114,7 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> ReportContent:
     """The account of a fine-tuning run."""
     (encoded,) = facts.made_from(ENCODED)
     details = {**encoded.manifest.details, "splits": in_order(encoded.manifest.details["splits"])}
-    evaluation = _read_evaluation(facts)
+    evaluation = facts.evaluation
     figures = _figures(facts, evaluation)
     labels = _label_recorded(facts, evaluation, figures, details)
     unit = LOSS_UNITS[details["task"]]
@@ -134,26 +136,19 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> ReportContent:
     )
 
 
-def _read_evaluation(facts: RunFacts) -> FinetuneEvaluation | None:
-    if facts.evaluation is None:
-        return None
-    by_split = {field: in_order(facts.evaluation[field]) for field in ("scores", "classification")}
-    return FinetuneEvaluation(**{**facts.evaluation, **by_split})
-
-
-def _figures(facts: RunFacts, evaluation: FinetuneEvaluation | None) -> list[str]:
+def _figures(facts: RunFacts, evaluation: Result | None) -> list[str]:
     """The names of the validation figures: the one that decides which checkpoint is best, then the loss, then the
     others.
     """
     records = facts.of_kind("evaluation")
     found = [name for name in records[-1] if name not in RECORD_FIELDS] if records else []
-    scores = evaluation.scores["validation"] if evaluation else {}
+    scores = evaluation.judged.figures if evaluation else {}
     named = dict.fromkeys([facts.job["evaluation"]["best_by"], "loss", *found, *scores])
     return [name for name in named if name in scores or name in found]
 
 
 def _label_recorded(
-    facts: RunFacts, evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]
+    facts: RunFacts, evaluation: Result | None, figures: list[str], details: dict[str, Any]
 ) -> dict[str, str]:
     """The figures in the run's records, with their names for people: those of one class are of the one that training
     named.
@@ -176,14 +171,14 @@ def _verdict(facts: RunFacts, labels: dict[str, str], unit: str) -> str:
     return f"Validation {', '.join(changes)} {tell_length(facts)}."
 
 
-def _describe_evaluation(evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]) -> str:
+def _describe_evaluation(evaluation: Result | None, figures: list[str], details: dict[str, Any]) -> str:
     """One line: how the finished model was measured."""
     if evaluation is None:
-        return "The finished model has not been evaluated: there is no evaluation in the store."
+        return NOT_EVALUATED
     measured = [
         f"{tell_measured(details['splits'][split])} {split} examples: "
-        + ", ".join(f"{evaluation.label(figure)} {score(scores.get(figure))}" for figure in figures)
-        for split, scores in evaluation.scores.items()
+        + ", ".join(f"{evaluation.label(figure)} {score(scores.figures.get(figure))}" for figure in figures)
+        for split, scores in in_order(evaluation.groups).items()
     ]
     return f"Finished model on {'; on '.join(measured)}."
 
@@ -191,12 +186,12 @@ def _describe_evaluation(evaluation: FinetuneEvaluation | None, figures: list[st
 def _tiles(
     facts: RunFacts,
     plan: FinetunePlan,
-    evaluation: FinetuneEvaluation | None,
+    evaluation: Result | None,
     figures: list[str],
     details: dict[str, Any],
 ) -> list[Tile]:
     compared = find_comparison(facts)
-    scores = evaluation.scores["validation"] if evaluation else {}
+    scores = evaluation.judged.figures if evaluation else {}
     before = compared.before if compared else {}
     test = f", {count(details['splits'][TEST]['examples'])} test" if TEST in details["splits"] else ""
     return [
@@ -214,12 +209,12 @@ def _tiles(
     ]
 
 
-def _note(before: float | None, evaluation: FinetuneEvaluation | None) -> str:
+def _note(before: float | None, evaluation: Result | None) -> str:
     return f"{score(before)} before training" if evaluation else "not evaluated"
 
 
 def _results(
-    facts: RunFacts, evaluation: FinetuneEvaluation | None, labels: dict[str, str], unit: str, details: dict[str, Any]
+    facts: RunFacts, evaluation: Result | None, labels: dict[str, str], unit: str, details: dict[str, Any]
 ) -> list[Block]:
     """The finished model's figures by split and where its predictions are, and validation figures before and after."""
     blocks = [Block("There is no evaluation of the finished model in the store.")]
@@ -229,21 +224,23 @@ def _results(
         note = f"The finished model on what it was not trained on. Each example's prediction is in {files}."
         blocks = [Block(note, split_table(evaluation, list(labels), unit, examples))]
     if compared := find_comparison(facts):
-        steps = f"steps {count(compared.before['step'])} and {count(compared.after['step'])}"
         examples_seen = plural(compared.after["examples"], "validation example")
         blocks.append(
-            Block(f"Before and after training ({steps}), on {examples_seen}.", change_table(compared, labels))
+            Block(
+                f"Before and after training ({tell_steps(compared)}), on {examples_seen}.",
+                change_table(compared, labels),
+            )
         )
     return blocks
 
 
-def _classes(evaluation: FinetuneEvaluation | None, details: dict[str, Any]) -> list[Section]:
+def _classes(evaluation: Result | None, details: dict[str, Any]) -> list[Section]:
     """Which class was taken for which, and how well each is told, or each type of entity: a section a labelled
     split.
     """
     sections, by_words = [], details["task"] == "tokens"
     things = "Words" if by_words else "Examples"
-    for split, found in (evaluation.classification if evaluation else {}).items():
+    for split, found in in_order(evaluation.classification if evaluation else {}).items():
         if by_words and marks_entities(details["classes"]):
             told = "How well the entities of each type are found: all words of one, with its type."
             sections.append(Section(f"Entities: {split}", [Block(told, class_table(found, "Type"))]))
@@ -301,20 +298,11 @@ def _tokenizer(run: ComparedRun) -> dict[str, str]:
     return {"vocabulary": count(details["vocab_size"]), "digest": details["tokenizer_sha256"][:DIGITS]}
 
 
-def _measure(run: ComparedRun, evaluation: dict[str, Any]) -> Measured:
-    """Figures by split, whose examples are the same if their content is, whatever the tokenizer and wherever it
-    lies.
+def _measured_on(run: ComparedRun, figure: str, split: str | None) -> Any:
+    """What tells the examples of a split from any others, whatever the tokenizer and wherever they lie; of a set that
+    is gone, its name.
     """
-    return {
-        f"{figure}, {split}": (value, [_examples(run, split), evaluation.get("positive", {}).get(figure)])
-        for split, scores in in_order(evaluation["scores"]).items()
-        for figure, value in scores.items()
-    }
-
-
-def _examples(run: ComparedRun, split: str) -> Any:
-    """What tells the examples of a split from any others; of a set that is gone, its name."""
-    if run.encoded is None:
+    if run.encoded is None or split is None:
         return run.config["data"]["key"]
     return split_content(run.encoded.details, run.job["data"], split)
 
@@ -333,6 +321,6 @@ FINE_TUNING = ComparedKind(
     "too.",
     base=lambda run: fingerprint(run.config["identity"]["model"]),
     compare_data=lambda store, runs: compare_labelled(runs),
-    measure=_measure,
+    measured_on=_measured_on,
     metrics=_metrics,
 )

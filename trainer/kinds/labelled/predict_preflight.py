@@ -14,12 +14,12 @@ from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.kinds.labelled.predictions import Wanted, open_texts
 from trainer.models.pretrained import classifies, read_object
 from trainer.models.weights import check_weights
-from trainer.records.evaluations import Result
+from trainer.records.basis import Record
 from trainer.records.results import Lengths
 from trainer.training.runtime import check_devices
 
 
-class TextsPreview(Result):
+class TextsPreview(Record):
     """What was looked at of new texts, and what was found."""
 
     looked_at: str

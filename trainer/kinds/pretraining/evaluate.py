@@ -1,9 +1,8 @@
 """Measuring a language model, the trained one or any other checkpoint, and texts that it continues."""
 
-import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tokenizers import Tokenizer
@@ -16,21 +15,20 @@ from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.data.held_out import open_held_out
 from trainer.data.shards import ShardSet, open_shards
-from trainer.evaluation.cache import FORMAT, find_evaluation, identify_evaluation
 from trainer.evaluation.decontamination import clean_of
+from trainer.evaluation.measurement import Measurement
 from trainer.kinds.pretraining.measure import evaluate, evaluate_masked
+from trainer.kinds.pretraining.measurement import Reading
 from trainer.models.causal import check_positions, load_masked, load_model
 from trainer.models.outline import outline_files
 from trainer.models.pretrained import Checkpoint
 from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, mask_tokens
 from trainer.records.basis import text_basis
-from trainer.records.evaluations import Evaluation, Sample
+from trainer.records.evaluations import Result, Sample
 from trainer.records.names import run_at
-from trainer.records.sealed import write_sealed
 from trainer.store.storage import Store
 from trainer.training.parallelize import place_measured
-from trainer.training.rank_watchdog import explaining_lost_ranks
-from trainer.training.runtime import Runtime, start_runtime
+from trainer.training.runtime import Runtime
 from trainer.training.sharding import is_sharded, sharding_group
 
 
@@ -77,26 +75,16 @@ def _continue(
     return samples
 
 
-@explaining_lost_ranks()
-def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
-    """Score a language model on held-out text and let it continue the prompts; an evaluation already made is reused.
+def measure_text(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
+    """Score a language model on held-out text and let it continue the prompts. Called by every rank.
 
-    Called by every rank.
-
-    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` if it is not known what to evaluate
-    on, `TokenizerError` if the shards were made with another tokenizer.
+    Raises `TokenizerError` if the shards were made with another tokenizer, `ConfigError` if they hold nothing out.
     """
-    store = Store(job.store)
-    wanted = identify_evaluation(store, job)
-    found, shards, context, name, key, masking, document_mask = wanted
+    job, read = cast(tuple[EvaluateJob, Reading], wanted.settings)
+    store, found, masking, context = Store(job.store), wanted.model, read.masking, read.context
     if masking is not None:
         _check_masked(job)
-    runtime = start_runtime(job.precision, job.device)
-    earlier = runtime.on_first(lambda: find_evaluation(store, wanted))
-    if earlier is not None:
-        return earlier
-
-    sets = [open_shards(store, shard_set) for shard_set in shards]
+    sets = [open_shards(store, shard_set) for shard_set in read.shards]
     tokenizer = _tokenizer(store, found, sets)
     load = partial(load_masked, found.folder) if masking else partial(load_model, found.folder, beside=found.beside)
     with sharding_group(job, runtime):
@@ -107,10 +95,10 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
             raise TokenizerError(
                 f"the shards hold ids beyond the {vocab_size} embeddings of {job.checkpoint}; give its own shards"
             )
-        held_out = [open_held_out(store, s, context, job.evaluation.max_windows, document_mask) for s in sets]
+        held_out = [open_held_out(store, s, context, job.evaluation.max_windows, read.document_mask) for s in sets]
         if not any(corpus.windows for corpus in held_out):
             raise ConfigError(
-                f"{', '.join(shards)} hold no held-out text; prepare them with data.validation_fraction above 0"
+                f"{', '.join(read.shards)} hold no held-out text; prepare them with data.validation_fraction above 0"
             )
         with progress.bar("evaluate", sum(len(corpus.windows) for corpus in held_out), "window") as bar:
             batch = job.evaluation.batch
@@ -121,17 +109,16 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
                 scores = evaluate_masked(model, held_out, context, batch, runtime, tokens, masking, bar.advance)
         samples = continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation, runtime)
     hidden = masking.model_dump() if masking else None
-    details = [s.details for s in sets]
-    basis = text_basis(shards, details, context, job.evaluation.max_windows, job.precision, hidden, document_mask)
+    details, most = [s.details for s in sets], job.evaluation.max_windows
     run = run_at(store, found.key) if found.key else None
-    result = Evaluation(
-        format=FORMAT, fingerprint=name, key=key, checkpoint=job.checkpoint, shards=shards, context=context,
-        scores=scores, samples=samples, measured_on=basis, model=found.key if key.startswith("evaluations/") else None,
+    return wanted.result(
+        by="corpus",
+        groups=scores.groups,
+        total=scores.total,
+        samples=samples,
+        measured_on=text_basis(read.shards, details, context, most, job.precision, hidden, read.document_mask),
         clean_of=runtime.on_first(lambda: clean_of(store, run)) if run else None,
-    )  # fmt: skip
-    if math.isfinite(scores.total.loss):
-        runtime.on_first(lambda: write_sealed(store, key, result.recorded()))
-    return result
+    )
 
 
 def _check_masked(job: EvaluateJob) -> None:

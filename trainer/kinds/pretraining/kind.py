@@ -6,21 +6,22 @@ from trainer.common.process import loading
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.data.tokenization import PreparedData
-from trainer.evaluation.cache import measurement, measurement_alike
+from trainer.evaluation.measurement import Measurement
 from trainer.kinds.kind import Kind
+from trainer.kinds.pretraining.measurement import evaluation_of, identify_own, identify_text
 from trainer.kinds.pretraining.prepare import identify, prepare
 from trainer.records import run_kinds
-from trainer.records.evaluations import Evaluation
+from trainer.records.evaluations import Result
 from trainer.records.plans import StepPlan
 from trainer.records.results import Preflight
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:
     from trainer.kinds.pretraining.workload import Pretraining
-    from trainer.preflight.step_status import StepStatus
     from trainer.registry.compared_runs import ComparedKind
     from trainer.registry.content import ReportContent
     from trainer.registry.facts import RunFacts
+    from trainer.training.runtime import Runtime
 
 
 def preflight(job: PipelineJob, progress: Progress) -> Preflight:
@@ -45,28 +46,14 @@ def plan(job: PipelineJob, data: PreparedData, ranks: int) -> tuple[StepPlan, st
     return planned, f"{planned.windows:,} windows of {job.training.context} tokens"
 
 
-def evaluate(job: PipelineJob, run_key: str, data: PreparedData, progress: Progress) -> Evaluation:
-    from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
-
-    return evaluate_checkpoint(measurement(job, run_key), progress)
-
-
 def harness(job: PipelineJob, run_key: str) -> EvaluateJob | None:
-    return measurement(job, run_key) if job.evaluation.harness else None
+    return evaluation_of(job, run_key) if job.evaluation.harness else None
 
 
-def evaluate_alike(
-    job: PipelineJob, run_key: str, other: str, evaluation: Evaluation, progress: Progress
-) -> Evaluation:
-    from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+def measure(wanted: Measurement, progress: Progress, runtime: "Runtime") -> Result:
+    from trainer.kinds.pretraining.evaluate import measure_text
 
-    return evaluate_checkpoint(measurement_alike(measurement(job, run_key), other, evaluation), progress)
-
-
-def explain_evaluation(store: Store, job: PipelineJob, data: PreparedData, run_key: str) -> "StepStatus":
-    from trainer.preflight.run_status import explain_scores
-
-    return explain_scores(store, job, run_key)
+    return measure_text(wanted, progress, runtime)
 
 
 def report_content(facts: "RunFacts", plan: StepPlan) -> "ReportContent":
@@ -89,10 +76,10 @@ PRETRAINING = Kind(
     identify=identify,
     open=open_workload,
     plan=plan,
-    evaluate=evaluate,
+    measurement=identify_own,
+    measure=measure,
+    checkpoint=identify_text,
     harness=harness,
-    evaluate_alike=evaluate_alike,
-    explain_evaluation=explain_evaluation,
     report_content=report_content,
     compared=compared,
 )

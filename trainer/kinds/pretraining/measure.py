@@ -25,11 +25,18 @@ from trainer.data.dataset import document_positions, labels_within, mask_window
 from trainer.data.held_out import HeldOut
 from trainer.data.order import stable_key
 from trainer.models.causal import masked_losses
-from trainer.models.losses import IGNORED, next_tokens, token_losses_in_pieces
+from trainer.models.losses import IGNORED, next_tokens, perplexity_of, token_losses_in_pieces
 from trainer.models.tokenizer import MaskTokens
-from trainer.records.evaluations import CorpusScore, Scores
+from trainer.records.evaluations import Scores
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import is_sharded
+
+
+class TextScores(NamedTuple):
+    """Scores by corpus, and over all their tokens."""
+
+    groups: dict[str, Scores]
+    total: Scores
 
 
 @torch.no_grad()
@@ -40,7 +47,7 @@ def evaluate(
     batch: int,
     runtime: Runtime,
     advance: Callable[[int], None] = lambda windows: None,
-) -> Scores:
+) -> TextScores:
     """Score a model on held-out windows, shared among the ranks. Corpora without held-out text are left out.
 
     Sums are exact in float64 and taken in a fixed order, so the number of ranks changes nothing.
@@ -63,7 +70,7 @@ def evaluate(
         sum(each.windows for each in measured.values()),
         math.fsum(known) if known and len(known) == len(counts) else None,
     )
-    return Scores(corpora={name: _score(each) for name, each in measured.items()}, total=_score(total))
+    return TextScores({name: _score(each) for name, each in measured.items()}, _score(total))
 
 
 class _Sums(NamedTuple):
@@ -117,16 +124,14 @@ def _window_sums(
     return runtime.sum(sums)
 
 
-def _score(sums: _Sums) -> CorpusScore:
+def _score(sums: _Sums) -> Scores:
     mean = sums.loss / sums.tokens if sums.tokens else math.nan
-    return CorpusScore(
-        loss=mean,
-        perplexity=math.exp(min(mean, 700.0)),
-        tokens=sums.tokens,
-        windows=sums.windows,
-        bits_per_byte=sums.loss / math.log(2) / sums.text_bytes if sums.text_bytes else None,
-        text_bytes=None if sums.text_bytes is None else round(sums.text_bytes),
-    )
+    figures = {"loss": mean, "perplexity": perplexity_of(mean)}
+    counts = {"tokens": sums.tokens, "windows": sums.windows}
+    if sums.text_bytes:
+        figures["bits_per_byte"] = sums.loss / math.log(2) / sums.text_bytes
+        counts["text_bytes"] = round(sums.text_bytes)
+    return Scores(figures=figures, counts=counts)
 
 
 LOSS, TOLD, TOKENS = range(3)
@@ -143,21 +148,21 @@ def evaluate_masked(
     tokens: MaskTokens,
     options: MaskingConfig,
     advance: Callable[[int], None] = lambda windows: None,
-) -> Scores:
+) -> TextScores:
     """Score a model on held-out windows, shared among the ranks. Corpora without held-out text are left out.
 
     Sums are exact in float64 and taken in a fixed order, so the number of ranks changes nothing.
     """
     was_training = model.training
     model.eval()
-    measured: dict[str, CorpusScore] = {}
+    measured: dict[str, Scores] = {}
     everything: list[torch.Tensor] = []
     for corpus in held_out:
         if corpus.windows:
             everything.append(_hidden_sums(model, corpus, context, batch, runtime, tokens, options, advance))
             measured[corpus.name] = _hidden_score(everything[-1])
     model.train(was_training)
-    return Scores(corpora=measured, total=_hidden_score(torch.cat(everything)))
+    return TextScores(measured, _hidden_score(torch.cat(everything)))
 
 
 def _hidden_sums(
@@ -195,9 +200,7 @@ def _hidden_sums(
     return runtime.sum(sums)
 
 
-def _hidden_score(sums: torch.Tensor) -> CorpusScore:
+def _hidden_score(sums: torch.Tensor) -> Scores:
     loss, told, tokens = (math.fsum(each) for each in sums.T.numpy())
-    mean = loss / tokens
-    return CorpusScore(
-        loss=mean, perplexity=math.exp(min(mean, 700.0)), tokens=int(tokens), windows=len(sums), accuracy=told / tokens
-    )
+    figures = {"loss": loss / tokens, "perplexity": perplexity_of(loss / tokens), "accuracy": told / tokens}
+    return Scores(figures=figures, counts={"tokens": int(tokens), "windows": len(sums)})

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.common.formats import NOTHING, count, number, percent, perplexity, plural, short
-from trainer.config.evaluation import MASKED_FIGURES, TEXT_FIGURES
+from trainer.common.formats import NOTHING, count, number, percent, plural, short
 from trainer.config.training import masks_documents
 from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
@@ -13,21 +12,19 @@ from trainer.records import run_kinds
 from trainer.records.basis import BITS_PER_BYTE, TextBasis, facts_of
 from trainer.records.plans import StepPlan
 from trainer.registry.compare_data import DIGITS, compare_corpora, compare_curation
-from trainer.registry.compared_runs import ComparedKind, ComparedRun, Measured, measured_by_harness
+from trainer.registry.compared_runs import ComparedKind, ComparedRun
 from trainer.registry.content import Block, Card, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
-from trainer.registry.sections import describe_curation, describe_harness, index_entry, index_harness
+from trainer.registry.language import index_scores, loss_tiles, sample_blocks, score_blocks, tell_loss, tell_scores
+from trainer.registry.sections import describe_curation, describe_harness
 from trainer.registry.summary import (
     checkpoint_table,
-    find_comparison,
     loaded_beside,
     model_pairs,
     plan_pairs,
     size_tiles,
     speed_tiles,
-    tell_length,
-    verdict_unmeasured,
 )
 from trainer.registry.tables import Pairs, Table
 from trainer.store.manifest import fingerprint
@@ -61,13 +58,24 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40)[0]))"""
 
 def describe_pretraining(facts: RunFacts, plan: StepPlan) -> ReportContent:
     """The account of a pretraining run."""
+    unit, windows = _unit(facts), f"in windows of {count(facts.job['training']['context'])} tokens"
     return ReportContent(
-        verdict=_verdict(facts),
-        evaluated=_describe_evaluation(facts),
+        verdict=tell_loss(facts, unit),
+        evaluated=tell_scores(facts.evaluation, unit, "held-out tokens"),
         tiles=_tiles(facts, plan),
-        curves=standard_curves(_unit(facts), list(_second_figure(facts))),
-        results=[Section("Results by corpus", _results(facts, plan)), *describe_harness(facts)],
-        samples=[Section("Samples", [_samples(facts)])],
+        curves=standard_curves(unit, list(_second_figure(facts))),
+        results=[
+            Section("Results by corpus", score_blocks(facts, f"The finished model on held-out text, {windows}.")),
+            *describe_harness(facts),
+        ],
+        samples=[
+            Section(
+                "Samples",
+                sample_blocks(
+                    facts, "Each prompt in bold, then the model's continuation.", "No prompts were continued."
+                ),
+            )
+        ],
         data=Section("Data", [Block(_data_note(facts), _data_table(facts, plan)), *describe_curation(facts)]),
         plan=_plan(facts, plan),
         model=_model(facts),
@@ -94,127 +102,16 @@ def _unit(facts: RunFacts) -> str:
     return unit_of(facts.job)
 
 
-def _verdict(facts: RunFacts) -> str:
-    """One line: what training did to the loss on held-out text."""
-    compared = find_comparison(facts)
-    if compared is None:
-        return verdict_unmeasured(facts, _unit(facts))
-    before, after = compared.before["loss"], compared.after["loss"]
-    return (
-        f"Validation loss {number(before)} → {number(after)} {_unit(facts)} {tell_length(facts)} "
-        f"(perplexity {perplexity(before)} → {perplexity(after)})."
-    )
-
-
-def _describe_evaluation(facts: RunFacts) -> str:
-    """One line: how the finished model was measured."""
-    if facts.evaluation is None:
-        return "The finished model has not been evaluated: there is no evaluation in the store."
-    total = facts.evaluation["scores"]["total"]
-    bits = f", {number(total[BITS_PER_BYTE])} bits a byte of text" if BITS_PER_BYTE in total else ""
-    bits += f", {percent(total['accuracy'])} of them told" if "accuracy" in total else ""
-    return (
-        f"Finished model on {count(total['tokens'])} held-out tokens: {number(total['loss'])} {_unit(facts)}, "
-        f"perplexity {perplexity(total['loss'])}{bits}."
-    )
-
-
 def _tiles(facts: RunFacts, plan: StepPlan) -> list[Tile]:
     corpora = plural(len(plan.corpora), "corpus", "corpora")
     tokens = sum(corpus.tokens for corpus in plan.corpora)
     return [
-        *_loss_tiles(facts),
+        *loss_tiles(facts),
         *size_tiles(facts),
         Tile("Tokens trained on", short(facts.steps * plan.tokens_per_step), f"{count(plan.tokens_per_step)} a step"),
         Tile("Training data", f"{short(tokens)}", f"tokens in {corpora}"),
         *speed_tiles(facts),
     ]
-
-
-def _loss_tiles(facts: RunFacts) -> list[Tile]:
-    if facts.evaluation is not None:
-        total = facts.evaluation["scores"]["total"]
-        tiles = [Tile("Validation loss", number(total["loss"]), f"perplexity {perplexity(total['loss'])}")]
-        if "accuracy" in total:
-            tiles.append(Tile("Accuracy", percent(total["accuracy"]), f"of {count(total['tokens'])} hidden tokens"))
-        if BITS_PER_BYTE in total:
-            text = f"of {short(total['text_bytes'])} held-out bytes, whatever the tokenizer"
-            tiles.append(Tile("Bits a byte", number(total[BITS_PER_BYTE]), text))
-    else:
-        tiles = [Tile("Validation loss", number(None), "not evaluated")]
-    if compared := find_comparison(facts):
-        start, end = compared.before["step"], compared.after["step"]
-        tiles.append(
-            Tile(
-                "Change in training",
-                _signed(compared.after["loss"] - compared.before["loss"]),
-                f"nats, step {start} to {count(end)}",
-            )
-        )
-    return tiles
-
-
-def _signed(change: float | None) -> str:
-    return f"{'+' if change is not None and change > 0 else ''}{number(change)}"
-
-
-def _results(facts: RunFacts, plan: StepPlan) -> list[Block]:
-    """The finished model's scores, and the loss before and after by corpus, if there is anything to compare."""
-    blocks = [Block("There is no evaluation of the finished model in the store.")]
-    if facts.evaluation is not None:
-        windows = f"The finished model on held-out text, in windows of {count(facts.evaluation['context'])} tokens."
-        blocks = [Block(windows, _results_table(facts.evaluation["scores"], plan))]
-    if compared := find_comparison(facts):
-        before, after = compared
-        steps = f"(steps {count(before['step'])} and {count(after['step'])})"
-        tokens = f"on the same {count(after['tokens'])} held-out tokens that were evaluated on the way"
-        blocks.append(Block(f"Before and after training {steps}, {tokens}.", _comparison_table(before, after)))
-    return blocks
-
-
-def _results_table(scores: dict[str, Any], plan: StepPlan) -> Table:
-    def row(name: str, score: dict[str, Any]) -> list[str]:
-        figures = [number(score["loss"]), perplexity(score["loss"]), number(score.get(BITS_PER_BYTE))]
-        return [name, *figures, count(score["tokens"]), count(score.get("text_bytes")), count(score["windows"])]
-
-    order = {corpus.name: place for place, corpus in enumerate(plan.corpora)}
-    names = sorted(scores["corpora"], key=lambda name: (order.get(name, len(order)), name))
-    rows = [row(name, scores["corpora"][name]) for name in names]
-    columns = ["Corpus", "Loss (nats a token)", "Perplexity", "Bits a byte", "Tokens", "Bytes of text", "Windows"]
-    return Table(columns, rows, row("All", scores["total"]))
-
-
-def _comparison_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
-    def row(name: str, first: float | None, last: float, bits: list[float | None]) -> list[str]:
-        change = None if first is None else last - first
-        return [
-            name,
-            number(first),
-            number(last),
-            _signed(change),
-            perplexity(first),
-            perplexity(last),
-            *map(number, bits),
-        ]
-
-    by_corpus = [each.get("corpora_bits_per_byte", {}) for each in (before, after)]
-    rows = [
-        row(name, before["corpora"].get(name), loss, [each.get(name) for each in by_corpus])
-        for name, loss in after["corpora"].items()
-    ]
-    columns = ["Corpus", "Loss before", "Loss after", "Change", "Perplexity before", "Perplexity after"]
-    bits = [each.get(BITS_PER_BYTE) for each in (before, after)]
-    return Table(
-        [*columns, "Bits a byte before", "Bits a byte after"], rows, row("All", before["loss"], after["loss"], bits)
-    )
-
-
-def _samples(facts: RunFacts) -> Block:
-    samples = (facts.evaluation or {}).get("samples")
-    if not samples:
-        return Block("No prompts were continued.")
-    texts = tuple((sample["prompt"], sample["continuation"]) for sample in samples)
-    return Block("Each prompt in bold, then the model's continuation.", samples=texts)
 
 
 def _data_note(facts: RunFacts) -> str:
@@ -276,6 +173,7 @@ def _model(facts: RunFacts) -> Pairs:
 
 def _card(facts: RunFacts, plan: StepPlan) -> Card:
     start = facts.job["model"]["pretrained"]
+    corpora = ", ".join(corpus.name for corpus in plan.corpora)
     summary = (
         f"A {'masked' if _masked(facts) else 'causal'} language model "
         f"({facts.model_config.get('model_type', 'unknown family')}) of "
@@ -286,7 +184,7 @@ def _card(facts: RunFacts, plan: StepPlan) -> Card:
         _task(facts),
         "masked-lm" if _masked(facts) else "causal-lm",
         {},
-        _index(facts, plan),
+        index_scores(facts, _task(facts), _unit(facts), f"held-out text of {corpora}", corpora),
         summary,
         loaded_beside((MASKED_USE if _masked(facts) else USE).format(folder=f"{facts.key}/{FINAL}"), facts),
     )
@@ -294,21 +192,6 @@ def _card(facts: RunFacts, plan: StepPlan) -> Card:
 
 def _task(facts: RunFacts) -> str:
     return "fill-mask" if _masked(facts) else "text-generation"
-
-
-def _index(facts: RunFacts, plan: StepPlan) -> list[dict[str, Any]]:
-    """The finished model's figures on all held-out text."""
-    if facts.evaluation is None:
-        return []
-    corpora = ", ".join(corpus.name for corpus in plan.corpora)
-    dataset = {"name": f"held-out text of {corpora}", "type": corpora, "split": "validation"}
-    total = facts.evaluation["scores"]["total"]
-    figures = {"loss": (f"loss ({_unit(facts)})", total["loss"]), "perplexity": ("perplexity", total["perplexity"])}
-    if BITS_PER_BYTE in total:
-        figures[BITS_PER_BYTE] = ("bits a byte of text", total[BITS_PER_BYTE])
-    if "accuracy" in total:
-        figures["accuracy"] = ("accuracy", total["accuracy"])
-    return [index_entry(_task(facts), dataset, figures), *index_harness(facts)]
 
 
 def _tokenizer(run: ComparedRun) -> dict[str, str]:
@@ -329,26 +212,13 @@ def _base(run: ComparedRun) -> str:
     return fingerprint(pretrained) if pretrained else NOTHING
 
 
-def _measure(evaluation: dict[str, Any]) -> Measured:
-    """Figures of held-out text: of all of it, then of each corpus."""
-    scores = evaluation["scores"]
-    found: Measured = {}
-    for corpus, each in [(None, scores["total"]), *sorted(scores["corpora"].items())]:
-        for figure in dict.fromkeys((*TEXT_FIGURES, *MASKED_FIGURES)):
-            if figure in each and (corpus is None or figure != "perplexity"):
-                told = f"{figure.replace('_', ' ')}, {corpus or 'all'}"
-                found[told] = (each[figure], _text(evaluation, figure, corpus, each))
-    return {**found, **measured_by_harness(evaluation)}
-
-
-def _text(evaluation: dict[str, Any], figure: str, corpus: str | None, score: dict[str, Any]) -> Any:
-    """What a figure of a corpus, or of all, was measured on; of shards that do not record it, their names."""
-    if measured_on := evaluation.get("measured_on"):
-        basis = TextBasis(**measured_on)
-        chosen = basis.held_out if corpus is None else {corpus: basis.held_out[corpus]}
-        return facts_of(figure, basis.model_copy(update={"held_out": chosen}))
-    own = [key for key in evaluation["shards"] if corpus in (None, key.split("/")[-1].rpartition("-")[0])]
-    return [sorted(own), evaluation["context"], score["tokens"]]
+def _measured_on(run: ComparedRun, figure: str, corpus: str | None) -> Any:
+    """What a figure of a corpus, or of all, was measured on."""
+    assert run.evaluation is not None
+    basis = run.evaluation.measured_on
+    assert isinstance(basis, TextBasis)
+    chosen = basis.held_out if corpus is None else {corpus: basis.held_out[corpus]}
+    return facts_of(figure, basis.model_copy(update={"held_out": chosen, "harness": None}))
 
 
 PRETRAINING = ComparedKind(
@@ -358,6 +228,6 @@ PRETRAINING = ComparedKind(
     tokenizer=_tokenizer,
     base=_base,
     compare_data=lambda store, runs: [*compare_corpora(store, runs), *compare_curation(runs)],
-    measure=lambda run, evaluation: _measure(evaluation),
+    measured_on=_measured_on,
     metrics=lambda runs: [],
 )

@@ -17,7 +17,7 @@ from trainer.data.dataset import Batch, Dataset, mask_window, open_dataset, pred
 from trainer.data.order import stable_key
 from trainer.data.step_plan import plan_run
 from trainer.data.tokenization import PreparedData
-from trainer.kinds.pretraining.measure import evaluate, evaluate_masked
+from trainer.kinds.pretraining.measure import TextScores, evaluate, evaluate_masked
 from trainer.models.adapters import restore_adapter
 from trainer.models.causal import (
     build_masked,
@@ -120,13 +120,7 @@ class Pretraining:
         if not any(corpus.windows for corpus in held_out):
             return None
         scores = evaluate(model, held_out, self._job.training.context, self._job.evaluation.batch, runtime)
-        details: dict[str, Any] = {"tokens": scores.total.tokens}
-        details["corpora"] = {name: score.loss for name, score in scores.corpora.items()}
-        if scores.total.bits_per_byte is None:
-            return Measured({"loss": scores.total.loss}, details)
-        details["text_bytes"] = scores.total.text_bytes
-        details["corpora_bits_per_byte"] = {name: score.bits_per_byte for name, score in scores.corpora.items()}
-        return Measured({"loss": scores.total.loss, "bits_per_byte": scores.total.bits_per_byte}, details)
+        return Measured(*_told(scores))
 
     def close(self) -> None:
         if "_dataset" in self.__dict__:
@@ -186,10 +180,21 @@ class MaskedPretraining(Pretraining):
         scores = evaluate_masked(
             model, held_out, job.training.context, job.evaluation.batch, runtime, self._tokens, self._masking
         )
-        details: dict[str, Any] = {"tokens": scores.total.tokens}
-        details["corpora"] = {name: score.loss for name, score in scores.corpora.items()}
-        assert scores.total.accuracy is not None
-        return Measured({"loss": scores.total.loss, "accuracy": scores.total.accuracy}, details)
+        return Measured(*_told(scores))
 
     def _resolve_config(self) -> PretrainedConfig:
         return self._configure(masked=True)
+
+
+def _told(scores: TextScores) -> tuple[dict[str, float], dict[str, Any]]:
+    """The figures of all held-out text that decide, and what is told beside them: counts, and figures by corpus."""
+    total, by_corpus = scores.total, {name: each.figures for name, each in scores.groups.items()}
+    figures = {name: value for name, value in total.figures.items() if name != "perplexity"}
+    details = {name: value for name, value in total.counts.items() if name != "windows"}
+    by_loss = {"corpora": {name: each["loss"] for name, each in by_corpus.items()}}
+    if "bits_per_byte" not in figures:
+        return figures, {**details, **by_loss}
+    return figures, {
+        **details, **by_loss,
+        "corpora_bits_per_byte": {name: each.get("bits_per_byte") for name, each in by_corpus.items()},
+    }  # fmt: skip

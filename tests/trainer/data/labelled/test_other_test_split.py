@@ -26,14 +26,13 @@ from trainer.common.errors import ArtifactError, Preempted, RunError
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob
 from trainer.data.labelled.encoded import encoded_details
-from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.table import identify_run
-from trainer.pipelines.any_kind import train
+from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.compare import compare
 from trainer.pipelines.explain import explain_job
 from trainer.pipelines.reporting import make_report
 from trainer.preflight.step_status import NONE_YET, StepStatus
-from trainer.records.evaluations import FinetuneEvaluation
+from trainer.records.evaluations import Result
 from trainer.records.lease import Lease
 from trainer.records.sealed import read_sealed
 from trainer.registry.lineage import check, trace
@@ -42,7 +41,7 @@ from trainer.registry.promotion import find_measured, find_rival, pass_through
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import CONFIG, EVALUATION, PLAN
 from trainer.store.storage import Store
-from trainer.training.identity import is_whole
+from trainer.training.identity import data_keys, is_whole
 
 TESTS = ("first", "second", "none")
 TRAINED = ("checkpoints", "final/model.safetensors", "final/config.json", "metrics.jsonl", PLAN)
@@ -72,11 +71,11 @@ class Place(NamedTuple):
         return self._replace(store=store)
 
 
-def go(job: FinetuneJob) -> tuple[ArtifactRef, FinetuneEvaluation]:
+def go(job: FinetuneJob) -> tuple[ArtifactRef, Result]:
     """Go through a whole job in this process."""
     data = encode(job, silent())
     run = train(job, silent(), data)
-    evaluation = evaluate_run(job, run.key, silent(), encoded=data.key)
+    evaluation = evaluate_run(job, run.key, silent(), data_keys(data))
     make_report(Store(job.store), run.key)
     return run, evaluation
 
@@ -139,7 +138,7 @@ def test_the_fresh_runs_are_trained_alike_and_fair_judges(fresh: dict[str, Place
     assert len({named(place) for place in fresh.values()}) == 3
     fingerprints = {read_sealed(place.open, f"runs/pairs/{CONFIG}")["fingerprint"] for place in fresh.values()}
     assert len(fingerprints) == 1
-    scores = [measured(fresh[test])[0]["scores"]["test"] for test in ("first", "second")]
+    scores = [measured(fresh[test])[0]["groups"]["test"]["figures"] for test in ("first", "second")]
     assert scores[0] != scores[1]
     assert all("test_examples" not in read_sealed(place.open, f"runs/pairs/{PLAN}") for place in fresh.values())
 
@@ -154,7 +153,7 @@ def test_a_finished_run_is_only_measured_anew(fresh: dict[str, Place], tests: tu
     assert (run.reused, evaluation.reused) == (True, False)
     assert only_run(place.store) == "runs/pairs" and trained(place) == earlier
     assert measured(place) == measured(fresh[after])
-    assert named(place) == named(fresh[after]) == evaluation.encoded
+    assert named(place) == named(fresh[after]) == evaluation.data[0]
     assert read_sealed(place.open, f"runs/pairs/{CONFIG}")["job"]["data"]["test"] == place.job(after).data.test
     assert all(each.reused for each in go(place.job(after)))
     go(place.job(before))
@@ -265,7 +264,7 @@ def test_killed_at_any_point_of_the_noting_the_next_start_makes_it_right(
     ended = start_warm(tmp_path / "said", "tests.killing", *arguments).wait()
     assert ended.status == -signal.SIGKILL and f"killed {when} {point}" in points.read_text(), ended
     found = find_measured(place.open, "runs/pairs")
-    assert found is None or (isinstance(found, FinetuneEvaluation) and found.encoded == named(place))
+    assert found is None or (isinstance(found, Result) and found.data == [named(place)])
     go(place.job(then))
     assert (measured(place), named(place)) == (measured(fresh[then]), named(fresh[then]))
     assert trained(place) == trained(fresh["first"])
@@ -325,7 +324,7 @@ def test_a_job_never_reports_the_test_figures_of_another(place: Place) -> None:
     run = train(second, silent(), data)
     go(first)
     with pytest.raises(RunError, match=rf"another test split \({named(place)}\).*{data.key}; start the command again"):
-        evaluate_run(second, run.key, silent(), encoded=data.key)
+        evaluate_run(second, run.key, silent(), data_keys(data))
 
 
 def test_a_whole_job_never_reports_the_test_figures_of_another(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,13 +390,16 @@ def test_the_gate_sees_the_same_validation_figures(place: Place) -> None:
     store, gate = place.open, place.job("first", promotion=values).promotion
     assert gate is not None
     first = evaluate_run(place.job("first"), "runs/pairs", silent())
-    assert pass_through(store, gate, "runs/pairs", first.scores["validation"], first.measured_on).passed
+    assert pass_through(store, gate, "runs/pairs", first.groups["validation"].figures, first.measured_on).passed
     other, second = go(place.job("second", run="other", training__learning_rate=1e-4))
     assert second.measured_on == first.measured_on, "so that the champion need not be measured anew"
     assert find_rival(store, gate, other.key, second.measured_on) is None
     again = go(place.job("second"))[1]
-    assert again.scores["validation"] == first.scores["validation"] and again.measured_on == first.measured_on
-    verdict = pass_through(store, gate, "runs/pairs", again.scores["validation"], again.measured_on)
+    assert (
+        again.groups["validation"].figures == first.groups["validation"].figures
+        and again.measured_on == first.measured_on
+    )
+    verdict = pass_through(store, gate, "runs/pairs", again.groups["validation"].figures, again.measured_on)
     assert (verdict.passed, verdict.reason) == (True, "it is the champion already")
 
 
@@ -430,4 +432,4 @@ def test_a_set_that_is_removed_while_it_is_noted_is_told(place: Place) -> None:
     with pytest.raises(ArtifactError, match=rf"{data.key} was removed while runs/pairs began; run it again"):
         train(job, silent(), data)
     _, evaluation = go(job)
-    assert evaluation.encoded == data.key
+    assert evaluation.data == [data.key]

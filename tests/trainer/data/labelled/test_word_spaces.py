@@ -17,9 +17,8 @@ from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.common.progress import silent
 from trainer.config.predicting import PredictJob
 from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
-from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.labelled.predict import predict_texts
-from trainer.pipelines.any_kind import train
+from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime

@@ -1,27 +1,24 @@
-"""What lm-eval measured already: what defines a task, and finding figures made of the same; free of heavy imports."""
+"""What is measured of a model on tasks of lm-eval: what defines a task. Free of heavy imports."""
 
 import hashlib
-import logging
 from collections.abc import Iterable
 from glob import glob
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from trainer.common.errors import ArtifactError, ConfigError
+from trainer.common.errors import ConfigError
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.harness_files import LocalTask, data_files, leaves, local_tasks
 from trainer.config.jobs import EvaluateJob
 from trainer.curation.evaluation_sets import question_fields
-from trainer.models.pretrained import Checkpoint, find_model
-from trainer.records.basis import HarnessResult, TaskData, TaskIdentity
-from trainer.records.sealed import read_sealed
+from trainer.evaluation.measurement import Measurement
+from trainer.models.pretrained import find_model
+from trainer.records.basis import TaskData, TaskIdentity
 from trainer.store.manifest import digest_file, fingerprint
 from trainer.store.names import FINAL, HARNESS
 from trainer.store.storage import Store
-
-log = logging.getLogger(__name__)
 
 
 def identify(options: HarnessConfig, lm_eval: str) -> dict[str, TaskIdentity]:
@@ -72,27 +69,17 @@ def digest_of(digests: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
+def content_of(identity: TaskIdentity) -> dict[str, Any]:
+    """What a task is, wherever its files are."""
+    return {**identity.model_dump(), "data": sorted([each.sha256, each.asked] for each in identity.data)}
+
+
 def name_of(identity: TaskIdentity) -> str:
-    """A short name of what a task is, wherever its files are."""
-    told = identity.model_dump()
-    return fingerprint({**told, "data": sorted([each.sha256, each.asked] for each in identity.data)})
+    """A short name of that."""
+    return fingerprint(content_of(identity))
 
-
-FORMAT = 2
 
 INSTALL = "pip install 'headrace[harness]'"
-
-
-class HarnessMeasurement(NamedTuple):
-    """The model, what each task asks of it, the measurement's fingerprint, and the keys that its result may be under.
-
-    It is written under the first.
-    """
-
-    model: Checkpoint
-    tasks: dict[str, TaskIdentity]
-    fingerprint: str
-    keys: list[str]
 
 
 def installed_version() -> str:
@@ -110,34 +97,23 @@ def asked_for(job: EvaluateJob) -> HarnessConfig:
     return job.evaluation.harness
 
 
-def identify_harness(store: Store, job: EvaluateJob, own: bool) -> HarnessMeasurement:
-    """What a job has lm-eval measure, measured already or not. `own`: it is the final model of the run that the job
-    trained.
+def identify_harness(store: Store, job: EvaluateJob, own: bool) -> Measurement:
+    """What a job has lm-eval measure. `own`: it is the final model of the run that the job trained.
 
     Raises `ArtifactError` if the model is missing or damaged, `ConfigError` for tasks whose files are not there.
     """
     tasks = identify(asked_for(job), installed_version())
     found = find_model(store, job.checkpoint)
-    name = fingerprint([FORMAT, found.files, {task: name_of(identity) for task, identity in tasks.items()}])
-    of_run = (
-        [f"{found.key.removesuffix(f'/{FINAL}')}/{HARNESS}"] if found.key and found.key.endswith(f"/{FINAL}") else []
+    is_final = found.key is not None and found.key.endswith(f"/{FINAL}")
+    of_run = f"{(found.key or '').removesuffix(FINAL)}{HARNESS}" if is_final else None
+    return Measurement(
+        model=found,
+        checkpoint=job.checkpoint,
+        recipe={"tasks": {name: content_of(identity) for name, identity in tasks.items()}},
+        settings=job,
+        place=of_run if own else None,
+        elsewhere=None if own else of_run,
+        suffix="-harness",
+        precision=job.precision,
+        device=job.device,
     )
-    apart = [f"evaluations/{Path(job.checkpoint).name}-harness-{name}.json"]
-    return HarnessMeasurement(found, tasks, name, of_run if own else [*apart, *of_run])
-
-
-def find_harness(store: Store, wanted: HarnessMeasurement) -> HarnessResult | None:
-    """What was measured already of the same; a damaged record is to be made anew, which a warning tells."""
-    for key in wanted.keys:
-        try:
-            values = read_sealed(store, key)
-            found = None if values is None else HarnessResult(**values)
-        except ArtifactError as error:
-            log.warning("%s: measuring again", error)
-            continue
-        except ValueError as error:
-            log.warning("%s is no record of lm-eval's figures (%s): measuring again", store.path(key), error)
-            continue
-        if found is not None and found.fingerprint == wanted.fingerprint:
-            return found.model_copy(update={"reused": True})
-    return None

@@ -1,0 +1,168 @@
+"""How a fine-tuned model is measured: on a run's own splits, or on new labelled files. Free of heavy imports."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.common.errors import ConfigError
+from trainer.config.evaluation import EvaluationConfig
+from trainer.config.files import validate_job
+from trainer.config.jobs import EvaluateJob
+from trainer.config.labelled import FinetuneJob, LabelledDataConfig
+from trainer.data.csv_files import FORMATS, format_by_name
+from trainer.data.labelled.encoded import KIND as ENCODED
+from trainer.data.labelled.sources import TRAIN, LabelledSource, find_labelled
+from trainer.evaluation.measurement import PREDICTED, Measurement, encoded_of, predictions_key
+from trainer.evaluation.metrics.measures import metric_identity
+from trainer.models.pretrained import Checkpoint, classifies, find_model, read_object
+from trainer.records.run_kinds import FINE_TUNING, run_kind
+from trainer.records.sealed import read_sealed
+from trainer.store.manifest import read_manifest
+from trainer.store.names import CONFIG, EVALUATION, FINAL
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+
+def identify_own(
+    store: Store, job: FinetuneJob, run: str, data: Sequence[str] | None, other: str | None = None
+) -> Measurement:
+    """The measurement of the final model of a job's run, or of an `other` run on this one's data.
+
+    `data` names the set that the job prepared, by default that which the run was last asked for with. Raises
+    `ArtifactError` if the model is missing or damaged, or it is not known what the run's data is.
+    """
+    (encoded,) = data or [encoded_of(store, run)]
+    if other is not None:
+        return _on_splits(store, job, run, find_model(store, f"{other}/{FINAL}"), f"{other}/{FINAL}", encoded)
+    return _own(store, job, run, find_model(store, f"{run}/{FINAL}"), encoded)
+
+
+def _own(store: Store, job: FinetuneJob, run: str, found: Checkpoint, encoded: str) -> Measurement:
+    """Of a run's final model as its job says, with predictions of all that it was not trained on."""
+    manifest = read_manifest(store, encoded, ENCODED)
+    splits = [split for split in PREDICTED if manifest is not None and split in manifest.details["splits"]]
+    predictions = tuple(predictions_key(run, split) for split in splits)
+    own = _on_splits(store, job, run, found, f"{run}/{FINAL}", encoded)
+    return replace(own, place=f"{run}/{EVALUATION}", predictions=predictions)
+
+
+def _on_splits(
+    store: Store, job: FinetuneJob, run: str, found: Checkpoint, checkpoint: str, encoded: str
+) -> Measurement:
+    """Of a checkpoint on a run's own splits."""
+    metrics = job.evaluation.metrics and [metric_identity(name) for name in job.evaluation.metrics]
+    return Measurement(
+        model=found,
+        checkpoint=checkpoint,
+        recipe={
+            "precision": job.training.precision,
+            "evaluation": {"metrics": metrics, "positive_class": job.evaluation.positive_class},
+        },
+        settings=job,
+        data=(encoded,),
+        run=run,
+        precision=job.training.precision,
+        device=job.training.device,
+        deterministic=job.training.deterministic,
+    )
+
+
+class NewFiles(NamedTuple):
+    """New labelled files to measure a run's checkpoint on: its job, whose data they are, and its model's folder."""
+
+    job: FinetuneJob
+    files: LabelledSource
+    folder: str
+
+
+def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
+    """The measurement of a fine-tuned run's checkpoint, on that run's own data or on new files; None for what is no
+    classifier.
+
+    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` for a classifier of no run in this
+    store, and for settings that only a language model has.
+    """
+    found = find_model(store, job.checkpoint)
+    run = "/".join(found.key.split("/")[:2]) if found.key is not None and found.key.startswith("runs/") else None
+    config: Any = read_sealed(store, f"{run}/{CONFIG}") if run else None
+    if (run is None or config is None) and _classifies(found):
+        raise ConfigError(
+            f"{job.checkpoint} is a classifier of no run in this store, so that it is not known on which labelled data "
+            "to measure it; name a fine-tuned run's checkpoint, or let it predict new texts with `predict`"
+        )
+    if run is None or config is None or run_kind(config) is not FINE_TUNING:
+        if job.labelled is not None:
+            raise ConfigError(f"labelled goes with classifiers, but {job.checkpoint} is none; leave labelled out")
+        return None
+    for setting in ("shards", "context"):
+        if getattr(job, setting) is not None:
+            raise ConfigError(
+                f"{setting} goes with language models, but {job.checkpoint} is a classifier, which is measured on the "
+                f"labelled splits of its own run; leave {setting} out"
+            )
+    tell_unused(job)
+    values = {**config["job"], "store": job.store}
+    divided = {"sharding": job.sharding, "cpu_offload": job.cpu_offload, "sum_each_micro_batch": False}
+    values["training"] = {**values["training"], "precision": job.precision, "device": job.device, **divided}
+    values["evaluation"] = {**values["evaluation"], "batch": job.evaluation.batch}
+    own = validate_job(FinetuneJob, values, store.path(f"{run}/{CONFIG}"))
+    encoded: str = config["data"]["key"]
+    if job.labelled is None and found.key == f"{run}/{FINAL}" and _precision(config) == job.precision:
+        return _own(store, own, run, found, encoded)
+    measured = _on_splits(store, own, run, found, job.checkpoint, encoded)
+    return measured if job.labelled is None else _on_files(store, job.labelled, own, measured)
+
+
+def _precision(config: dict[str, Any]) -> str:
+    precision: str = config["job"]["training"]["precision"]
+    return precision
+
+
+def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Measurement) -> Measurement:
+    """The measurement on new files, which are read as those of its run; of another format by their names."""
+    folder = measured.model.folder
+    classes = own.data.label_columns or classes_in(read_object(Path(folder, "config.json")), own.data.task)
+    values = own.data.model_dump(
+        exclude={"train", "validation", "test", "path", "subset", "classes"}, exclude_unset=True
+    )
+    source = format_by_name(labelled[0]) or own.data.source
+    if source != own.data.source:
+        values = {name: value for name, value in values.items() if name not in ("delimiter", "quoting", "columns")}
+    if source in ("hub", "disk"):
+        raise ConfigError(
+            f"labelled: the format of {labelled[0]!r} is not known; give files whose names end in "
+            f".{', .'.join(FORMATS)}"
+        )
+    named = {} if own.data.label_columns else {"classes": classes}
+    data = validate_job(LabelledDataConfig, {**values, "source": source, "train": labelled, **named}, "labelled")
+    files = find_labelled(store, data)
+    read = data.model_dump(include={"source", "quoting", "columns", "text_columns", "label_column", "label_columns"})
+    new = NewFiles(own.model_copy(update={"data": data}), files, folder)
+    recipe = {**measured.recipe, "files": files.identity[TRAIN], "read": read}
+    return replace(measured, recipe=recipe, settings=new)
+
+
+def classes_in(config: Mapping[str, Any], task: str) -> list[str] | None:
+    """The names of a finished model's classes, by its configuration; None if it predicts a number."""
+    if task == "regression":
+        return None
+    names: dict[str, str] = config.get("id2label") or {}
+    return [names[number] for number in sorted(names, key=int)]
+
+
+def tell_unused(job: EvaluateJob) -> None:
+    """Say which settings of an evaluation a classifier has no use for."""
+    given = job.evaluation.model_dump()
+    usual = EvaluationConfig().model_dump()
+    if unused := [name for name, value in given.items() if name != "batch" and value != usual.get(name)]:
+        log.info(
+            "%s is a classifier: evaluation.%s has no meaning for it", job.checkpoint, ", evaluation.".join(unused)
+        )
+
+
+def _classifies(found: Checkpoint) -> bool:
+    """Whether a folder's configuration names an architecture that classifies."""
+    return classifies(read_object(Path(found.folder, "config.json")).get("architectures"))
