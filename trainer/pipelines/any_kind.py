@@ -20,14 +20,14 @@ def train(
     return run.train(job, kind_of(job), progress, data, expected)
 
 
-def ask_harness(measuring: EvaluateJob, own: bool, progress: Progress) -> HarnessResult:
+def ask_harness(job: EvaluateJob, own: bool, progress: Progress) -> HarnessResult:
     """What lm-eval measures of a checkpoint; the first rank asks, and the others wait."""
     with loading():
         from trainer.evaluation.harness import measure_harness
         from trainer.training.runtime import start_runtime
 
-    runtime = start_runtime(measuring.precision, measuring.device)
-    return runtime.on_first(lambda: measure_harness(measuring, own, progress))
+    runtime = start_runtime(job.precision, job.device)
+    return runtime.on_first(lambda: measure_harness(job, own, progress))
 
 
 def evaluate_any(job: EvaluateJob, progress: Progress) -> RunEvaluation:

@@ -16,7 +16,7 @@ STAGES: dict[str, tuple[str, str]] = {
     "train": ("trainer.pipelines.any_kind", "train"),
     "evaluate": ("trainer.pipelines.any_kind", "evaluate_any"),
     "evaluate-run": ("trainer.kinds.labelled.evaluate", "evaluate_run"),
-    "harness": ("trainer.evaluation.harness", "measure_harness"),
+    "harness": ("trainer.pipelines.any_kind", "ask_harness"),
     "evaluate-answers": ("trainer.kinds.chat.evaluate", "evaluate_answers"),
     "predict": ("trainer.kinds.labelled.predict", "predict_texts"),
 }
