@@ -2,13 +2,11 @@
 
 from typing import Any, TypeVar
 
-from prefect import task
 from prefect.artifacts import create_table_artifact
-from prefect.cache_policies import NO_CACHE
 
 from tasks.data import show_skipped
-from tasks.patience import patient
-from tasks.showing import TaskLogger, reused, showing, worth_retrying
+from tasks.patience import patient_task
+from tasks.showing import TaskLogger, reused, showing
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
 from trainer.config.chat import TunedJob
@@ -30,8 +28,7 @@ from trainer.store.storage import Store
 Figures = TypeVar("Figures", bound=RunEvaluation | HarnessResult)
 
 
-@task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-@patient()
+@patient_task("evaluate")
 def evaluate(job: EvaluateJob, ranks: int = 1) -> RunEvaluation:
     """Score a checkpoint: a language model by corpus and in total, with continuations of prompts, a classifier by
     split.
@@ -49,8 +46,7 @@ def evaluate(job: EvaluateJob, ranks: int = 1) -> RunEvaluation:
     return _told(result, job, "evaluation", "these settings")
 
 
-@task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-@patient()
+@patient_task("evaluate")
 def evaluate_run(
     job: TunedJob, data: ArtifactRef, run_key: str, ranks: int, other: str | None = None
 ) -> TunedEvaluation:
@@ -72,8 +68,7 @@ def evaluate_run(
     return result
 
 
-@task(name="harness", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-@patient()
+@patient_task("harness")
 def measure_harness(job: EvaluateJob, own: bool) -> HarnessResult:
     """Have lm-eval measure a checkpoint on this machine; `own`: it is the final model of the run that the job
     trained.
@@ -94,8 +89,7 @@ def _told(result: Figures, job: EvaluateJob, table: str, settings: str) -> Figur
     return reused(result, f"{result.key} is of this checkpoint and {settings}") if result.reused else result
 
 
-@task(name="predict", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-@patient()
+@patient_task("predict")
 def predict_texts(job: PredictJob) -> PredictedTexts:
     """Predict each text, unless that is published and intact."""
     logger, store = TaskLogger(), Store(job.store)
