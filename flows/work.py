@@ -17,7 +17,7 @@ from flows import LATEST
 from flows.schemas import read_too, reader_of, schema_for
 from flows.seeds import run_seeds, with_seeds
 from flows.temporary_server import start_loading
-from tasks.stage_processes import load_early
+from tasks.stage import load_early
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
 from trainer.common.process import loading
 from trainer.common.stopping import check_stop, install_signal_handlers, leave, stoppable

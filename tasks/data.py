@@ -2,13 +2,11 @@
 
 from typing import Any
 
-from prefect import task
 from prefect.artifacts import create_table_artifact
-from prefect.cache_policies import NO_CACHE
 from pydantic import BaseModel
 
-from tasks.patience import patient
-from tasks.showing import TaskLogger, reused, showing, worth_retrying
+from tasks.patience import patient_task
+from tasks.showing import TaskLogger, reused, showing
 from tasks.stage import run_stage
 from tasks.turns import TOKENIZATION, turn
 from trainer.common.bad_records import skipped_rows
@@ -22,28 +20,13 @@ from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
 
-@task(
-    name="prepare-tokenizer",
-    cache_policy=NO_CACHE,
-    retries=2,
-    retry_delay_seconds=10,
-    retry_condition_fn=worth_retrying,
-)
-@patient()
+@patient_task("prepare-tokenizer")
 def prepare_tokenizer(job: PrepareJob, decisions: ArtifactRef | None = None) -> ArtifactRef:
     """Train or take the tokenizer, unless it is published and intact."""
     return as_result(run_step("tokenizer", job, decisions=decisions))
 
 
-@task(
-    name="tokenize-corpus",
-    task_run_name="tokenize-{corpus}",
-    cache_policy=NO_CACHE,
-    retries=2,
-    retry_delay_seconds=10,
-    retry_condition_fn=worth_retrying,
-)
-@patient()
+@patient_task("tokenize-corpus", run_name="tokenize-{corpus}")
 def tokenize_corpus(
     job: PrepareJob, corpus: str, tokenizer: ArtifactRef, decisions: ArtifactRef | None = None
 ) -> ArtifactRef:
@@ -80,8 +63,7 @@ def as_result(ref: ArtifactRef) -> ArtifactRef:
     return reused(ref, f"{ref.key} is published") if ref.reused else ref
 
 
-@task(name="curate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-@patient()
+@patient_task("curate")
 def curate(job: PrepareJob) -> ArtifactRef:
     """Decide about each document of the raw text, unless that is published and intact."""
     made = run_step("curate", job)
@@ -91,8 +73,7 @@ def curate(job: PrepareJob) -> ArtifactRef:
     return as_result(made)
 
 
-@task(name="encode", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-@patient()
+@patient_task("encode")
 def encode(job: TunedJob, step: str) -> ArtifactRef:
     """Read, check and encode labelled data or conversations, by the step of their kind, unless that is published and
     intact.

@@ -1,12 +1,10 @@
 """The tasks that measure models, or let lm-eval measure them, and the one that predicts new texts."""
 
-from prefect import task
 from prefect.artifacts import create_table_artifact
-from prefect.cache_policies import NO_CACHE
 
 from tasks.data import show_skipped
-from tasks.patience import patient
-from tasks.showing import TaskLogger, reused, showing, worth_retrying
+from tasks.patience import patient_task
+from tasks.showing import TaskLogger, reused, showing
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
 from trainer.config.jobs import EvaluateJob
@@ -21,8 +19,7 @@ from trainer.store.storage import Store
 from trainer.training.identity import TrainingJob
 
 
-@task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-@patient()
+@patient_task("evaluate")
 def evaluate(job: EvaluateJob, ranks: int = 1) -> Result:
     """Score a checkpoint: a language model by corpus and in total, with continuations of prompts, a classifier by
     split.
@@ -35,8 +32,7 @@ def evaluate(job: EvaluateJob, ranks: int = 1) -> Result:
     return _told(result, "evaluation")
 
 
-@task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-@patient()
+@patient_task("evaluate")
 def evaluate_run(job: TrainingJob, data: list[str], run: str, ranks: int, other: str | None = None) -> Result:
     """Measure a run's final model on what it was not trained on, as its kind is measured; or that of another run on
     it.
@@ -54,8 +50,7 @@ def evaluate_run(job: TrainingJob, data: list[str], run: str, ranks: int, other:
     return _told(result, "evaluation")
 
 
-@task(name="harness", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-@patient()
+@patient_task("harness")
 def measure_harness(job: EvaluateJob, own: bool) -> Result:
     """Have lm-eval measure a checkpoint on this machine; `own`: it is the final model of the run that the job
     trained.
@@ -76,8 +71,7 @@ def _told(result: Result, table: str) -> Result:
     return reused(result, f"{result.key} is of the same model and settings") if result.reused else result
 
 
-@task(name="predict", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-@patient()
+@patient_task("predict")
 def predict_texts(job: PredictJob) -> PredictedTexts:
     """Predict each text, unless that is published and intact."""
     logger, store = TaskLogger(), Store(job.store)

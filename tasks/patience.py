@@ -4,9 +4,14 @@ not.
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
+
+from prefect import State, Task, task
+from prefect.cache_policies import NO_CACHE
 
 from tasks.showing import TaskLogger
+from trainer.common.errors import PipelineError
+from trainer.common.stopping import stop_requested
 from trainer.common.transient import is_transient, retry_transient
 
 P = ParamSpec("P")
@@ -18,7 +23,7 @@ class RetriesExhausted(BaseException):
 
 
 def patient(most: float | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Have a task's work done again as long as it ends by what passes: for so many seconds at most, if they are given.
+    """Have work done again as long as it ends by what passes: for so many seconds at most, if they are given.
 
     Then, or when this process is asked to stop, raises `RetriesExhausted`.
     """
@@ -38,3 +43,24 @@ def patient(most: float | None = None) -> Callable[[Callable[P, T]], Callable[P,
         return done
 
     return decorate
+
+
+def patient_task(
+    name: str, retries: int = 2, most: float | None = None, run_name: str | None = None
+) -> Callable[[Callable[P, T]], Task[P, T]]:
+    """Make a task of work that is `patient`. What ends otherwise than by bad input, as a stage that was killed, is
+    tried again after ten seconds, so many times.
+    """
+
+    def decorate(work: Callable[P, T]) -> Task[P, T]:
+        return task(
+            name=name, task_run_name=run_name, cache_policy=NO_CACHE, retries=retries, retry_delay_seconds=10,
+            retry_condition_fn=worth_retrying,
+        )(patient(most)(work))  # fmt: skip
+
+    return decorate
+
+
+def worth_retrying(task: Any, run: Any, state: State[Any]) -> bool:
+    """Retry crashes and preemption, unless it is this process that was asked to stop; bad input stays bad."""
+    return not isinstance(state.data, PipelineError) and not stop_requested()

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-from prefect import task
 from prefect.artifacts import create_table_artifact
-from prefect.cache_policies import NO_CACHE
 
-from tasks.patience import patient
+from tasks.patience import patient_task
 from tasks.showing import TaskLogger, showing
 from tasks.stage import run_stage
 from trainer.common.formats import plural
@@ -22,8 +20,7 @@ from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
 
-@task(name="preflight", cache_policy=NO_CACHE)
-@patient(AT_THE_START)
+@patient_task("preflight", retries=0, most=AT_THE_START)
 def preflight(job: PipelineJob) -> Preflight:
     """Check inputs, store, devices and model before any long work."""
     with showing() as show:
@@ -36,8 +33,7 @@ def preflight(job: PipelineJob) -> Preflight:
     return found
 
 
-@task(name="preflight", cache_policy=NO_CACHE)
-@patient(AT_THE_START)
+@patient_task("preflight", retries=0, most=AT_THE_START)
 def finetune_preflight(job: TunedJob) -> FinetunePreflight:
     """Check store, devices, model, tokenizer and metrics before any long work."""
     arguments = {"job": job.model_dump(mode="json")}
@@ -52,8 +48,7 @@ def finetune_preflight(job: TunedJob) -> FinetunePreflight:
     return found
 
 
-@task(name="plan-steps", cache_policy=NO_CACHE)
-@patient()
+@patient_task("plan-steps", retries=0)
 def plan_finetuning(job: TunedJob, data: ArtifactRef, ranks: int) -> RunPlan:
     """Compute the steps from what was encoded, and show them."""
     plan, told = kind_of(job).plan(job, data, ranks)
@@ -74,8 +69,7 @@ def split_table(details: dict[str, Any]) -> list[dict[str, object]]:
     ]
 
 
-@task(name="plan-steps", cache_policy=NO_CACHE)
-@patient()
+@patient_task("plan-steps", retries=0)
 def plan_steps(job: PipelineJob, data: PreparedData, ranks: int) -> StepPlan:
     """Compute windows and steps from the shards' sizes, and show them."""
     plan, told = kind_of(job).plan(job, data, ranks)

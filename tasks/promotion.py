@@ -4,13 +4,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 
-from prefect import pause_flow_run, task
+from prefect import pause_flow_run
 from prefect.artifacts import create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
-from tasks.patience import patient
-from tasks.showing import TaskLogger, worth_retrying
+from tasks.patience import patient, patient_task
+from tasks.showing import TaskLogger
 from trainer.config.runs import PromotionConfig
 from trainer.records.evaluations import Result
 from trainer.records.holds import holding
@@ -54,8 +53,7 @@ def consider(
     return verdict
 
 
-@task(name="judge", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-@patient()
+@patient_task("judge")
 def judge_model(
     gate: PromotionConfig, store: str, run: str, scores: dict[str, float], measured_on: Basis, anew: Remeasured | None
 ) -> Verdict:
@@ -65,8 +63,7 @@ def judge_model(
     return verdict
 
 
-@task(name="promote", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-@patient()
+@patient_task("promote")
 def crown(
     gate: PromotionConfig, store: str, run: str, scores: dict[str, float], measured_on: Basis, anew: Remeasured | None
 ) -> Verdict:

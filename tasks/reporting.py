@@ -1,19 +1,16 @@
 """The task that writes the report and the model card."""
 
-from prefect import task
 from prefect.artifacts import create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
 
-from tasks.patience import patient
-from tasks.showing import TaskLogger, reused, worth_retrying
+from tasks.patience import patient_task
+from tasks.showing import TaskLogger, reused
 from trainer.common.stopping import check_stop, stoppable
 from trainer.pipelines.reporting import make_report
 from trainer.registry.report import Report
 from trainer.store.storage import Store
 
 
-@task(name="report", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-@patient()
+@patient_task("report")
 def report(store: str, run_key: str) -> Report:
     """Write report.html, lineage.json and the model card of a finished run."""
     with stoppable():

@@ -11,16 +11,14 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 import httpx
-from prefect import State, get_run_logger
+from prefect import get_run_logger
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from prefect.states import Completed
 from tqdm import tqdm
 
-from trainer.common.errors import PipelineError
 from trainer.common.progress import Update, describe, plain_lines, terminal_bars
-from trainer.common.stopping import stop_requested
 
 T = TypeVar("T")
 
@@ -131,8 +129,3 @@ def reused(result: T, what: str) -> T:
     """The state of a task that found its work done. Prefect takes the state in place of the result that it holds."""
     state: Any = Completed(name="Reused", message=what, data=result)
     return cast(T, state)
-
-
-def worth_retrying(task: Any, run: Any, state: State[Any]) -> bool:
-    """Retry crashes and preemption, unless it is this process that was asked to stop; bad input stays bad."""
-    return not isinstance(state.data, PipelineError) and not stop_requested()

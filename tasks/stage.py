@@ -1,29 +1,169 @@
-"""Running a stage of the trainer as a child process, and passing on its log lines, progress, error and result."""
+"""Running a stage of the trainer in a worker process, and passing on its log lines, progress, error and result.
 
+The worker (trainer/pipelines/worker.py) loads the libraries once and runs one stage after another. It is started early,
+while this process loads Prefect; another one is started where it has ended, as it does by a crash or after it used a
+GPU, where what a process is given has changed since, and for each stage of several ranks.
+"""
+
+import atexit
 import json
 import logging
 import os
-import tempfile
-from collections.abc import Callable
-from typing import IO, Any
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, Self
 
-from tasks.stage_processes import start_stage
 from trainer.common import errors
 from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted, RankLost, StorageError
 from trainer.common.progress import Update
-from trainer.common.stopping import KEPT, defer_stop, on_stop, stop_requested
+from trainer.common.stopping import KEPT, blocked_stops, defer_stop, on_stop, stop_requested
 from trainer.config.engines import Engine, LocalEngine
-from trainer.pipelines.child import BY_SIGNAL
+from trainer.pipelines.worker import BY_SIGNAL
 from trainer.store import roots
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
 
-
 LOCAL = LocalEngine()
+
+END_SECONDS = 10.0
+"""What a worker that runs no stage may take to end."""
 
 
 class StageCrashed(RuntimeError):
     """A stage ended without a result, for a reason that is not the user's; worth another try."""
+
+
+class Surroundings(NamedTuple):
+    """What a process is given by the one that starts it, as far as it may change while this one lives."""
+
+    environment: dict[str, str]
+    folder: str
+    cores: frozenset[int]
+
+    @classmethod
+    def now(cls) -> Self:
+        # No stage loads Prefect.
+        given = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+        return cls(given, os.getcwd(), frozenset(cores))
+
+
+class Worker:
+    """A process in which stages run, in this process's group: a cancel reaches it. It ends when this process does."""
+
+    def __init__(self, *early: str) -> None:
+        """Start it, and have it load the libraries of a stage that is named."""
+        self._given = Surroundings.now()
+        with blocked_stops():  # until it has said what they mean to it
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "trainer.pipelines.worker", *early], stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                text=True, errors="replace",
+            )  # fmt: skip
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self._requests, self._said = self.process.stdin, self.process.stdout
+
+    def fits(self) -> bool:
+        """Whether it lives, and was given what this process would give one now."""
+        return self.process.poll() is None and self._given == Surroundings.now()
+
+    def run(
+        self, request: dict[str, Any], show: Callable[[Update], None], logger: Logger
+    ) -> tuple[int, dict[str, Any]]:
+        """Run a stage; returns its exit status, and its error or result event. If it is broken off here, the worker is
+        told to stop, and waited for.
+        """
+        try:
+            with defer_stop(), on_stop(self.process.terminate):
+                with suppress(OSError):  # if it has ended, its status tells more
+                    print(json.dumps(request), file=self._requests, flush=True)
+                outcome = self._follow(show, logger)
+                more = "value" in outcome and not outcome["last"]
+                return (0 if more else self.process.wait()), outcome
+        except BaseException:
+            self.process.terminate()
+            self._said.read()  # it saves its state, and says so; a second interrupt ends the waiting
+            self.process.wait()
+            raise
+
+    def _follow(self, show: Callable[[Update], None], logger: Logger) -> dict[str, Any]:
+        """Pass on what it says, until the result if it runs other stages after that, else until it ends; returns the
+        error or result event.
+        """
+        outcome: dict[str, Any] = {}
+        for line in self._said:
+            event, others = _event(line)
+            for each in others:
+                logger.info("%s", each)
+            match event.pop("event", None):
+                case "progress":
+                    show(Update(**event))
+                case "log":
+                    whose = f"[rank {event['rank']}] " if "rank" in event else ""
+                    logger.log(logging.getLevelNamesMapping()[event["level"]], "%s%s", whose, event["message"])
+                case "error":
+                    if "kind" in outcome:  # the first is raised
+                        logger.error("[rank %s] %s: %s", event["rank"], event["kind"], event["message"])
+                    else:
+                        outcome = event
+                case "result":
+                    outcome = event
+                    if not event["last"]:
+                        break
+        return outcome
+
+    def end(self) -> None:
+        """Have it end, and wait for that."""
+        with suppress(OSError):
+            self._requests.close()
+        try:
+            self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._said.close()
+
+
+_idle: list[Worker] = []
+"""Workers that run no stage."""
+_taking = threading.Lock()
+
+
+def load_early(name: str) -> None:
+    """Begin to load a stage's libraries, while this process loads its own."""
+    _idle.append(Worker(name))
+
+
+@contextmanager
+def _worker(alone: bool) -> Iterator[Worker]:
+    """A worker that runs no other stage meanwhile, and none after that if this one is to be `alone`."""
+    worker = Worker() if alone else _take()
+    try:
+        yield worker
+    finally:
+        if alone or worker.process.poll() is not None:
+            worker.end()
+        else:
+            _idle.append(worker)
+
+
+def _take() -> Worker:
+    with _taking:
+        while _idle:
+            worker = _idle.pop()
+            if worker.fits():
+                return worker
+            worker.end()
+    return Worker()
+
+
+@atexit.register
+def _end_workers() -> None:
+    while _idle:
+        _idle.pop().end()
 
 
 def run_stage(
@@ -37,51 +177,16 @@ def run_stage(
 ) -> dict[str, Any]:
     """Run a stage and return its result. The engine carries its ranks; without any, a stage runs here, and may use it.
 
-    The child is in this process's group, so a cancel reaches it, and it ends if this process ends; if this process
-    heeds stops, it passes them on. Raises the stage's own `PipelineError`, `Preempted` if it was asked to stop, else
-    `StageCrashed`.
+    If this process heeds stops, it passes them on. Raises the stage's own `PipelineError`, `Preempted` if it was asked
+    to stop, else `StageCrashed`.
     """
     if stop_requested():
         raise Preempted(KEPT)
     carried = {"ranks": ranks, "engine": engine.model_dump(), "device": device}
-    request = {"stage": name, "arguments": arguments, "parent": os.getpid(), "roots": roots.seen(), **carried}
-    with tempfile.TemporaryFile("w+") as file:  # without a name, so that nothing stays of it whatever happens
-        json.dump(request, file)
-        file.flush()
-        with start_stage(name, file, ranks, engine.kind) as child:
-            try:
-                with defer_stop(), on_stop(child.terminate):
-                    assert child.stdout is not None
-                    outcome = _follow(child.stdout, show, logger)
-                    child.wait()
-            except BaseException:
-                child.terminate()
-                child.communicate()  # it saves its state, and says so; a second interrupt ends the waiting
-                raise
-    return _result(name, child.returncode, outcome)
-
-
-def _follow(said: IO[str], show: Callable[[Update], None], logger: Logger) -> dict[str, Any]:
-    """Pass on what the child says until it ends; returns its error or result event."""
-    outcome: dict[str, Any] = {}
-    for line in said:
-        event, others = _event(line)
-        for each in others:
-            logger.info("%s", each)
-        match event.pop("event", None):
-            case "progress":
-                show(Update(**event))
-            case "log":
-                whose = f"[rank {event['rank']}] " if "rank" in event else ""
-                logger.log(logging.getLevelNamesMapping()[event["level"]], "%s%s", whose, event["message"])
-            case "error":
-                if "kind" in outcome:  # the first is raised
-                    logger.error("[rank %s] %s: %s", event["rank"], event["kind"], event["message"])
-                else:
-                    outcome = event
-            case "result":
-                outcome = event
-    return outcome
+    request = {"stage": name, "arguments": arguments, "roots": roots.seen(), **carried}
+    with _worker(alone=ranks > 1 or engine.kind != "local") as worker:
+        status, outcome = worker.run(request, show, logger)
+    return _result(name, status, outcome)
 
 
 def _event(line: str) -> tuple[dict[str, Any], list[str]]:

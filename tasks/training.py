@@ -1,10 +1,7 @@
 """The task that trains: the trainer in processes of its own, one rank a device, continued on every retry."""
 
-from prefect import task
-from prefect.cache_policies import NO_CACHE
-
-from tasks.patience import patient
-from tasks.showing import TaskLogger, name_flow_run, reused, showing, worth_retrying
+from tasks.patience import patient_task
+from tasks.showing import TaskLogger, name_flow_run, reused, showing
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
 from trainer.kinds.table import identify_run
@@ -14,8 +11,7 @@ from trainer.store.storage import Store
 from trainer.training.identity import TrainingData, TrainingJob, finished_run, is_whole
 
 
-@task(name="train", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-@patient()
+@patient_task("train", retries=3)
 def train(job: TrainingJob, data: TrainingData, plan: Plan) -> ArtifactRef:
     """Train the run, from its newest checkpoint if it has one, unless its final model is published and intact."""
     logger = TaskLogger()

@@ -1,10 +1,8 @@
 """Upkeep of a store, with what it found as a table."""
 
-from prefect import task
 from prefect.artifacts import create_table_artifact
-from prefect.cache_policies import NO_CACHE
 
-from tasks.patience import patient
+from tasks.patience import patient_task
 from tasks.showing import TaskLogger
 from trainer.common.formats import size
 from trainer.config.jobs import GarbageJob
@@ -14,8 +12,7 @@ from trainer.registry.leftovers import describe, sum_up
 REMOVE = "remove=true"
 
 
-@task(name="collect-garbage", cache_policy=NO_CACHE)
-@patient()
+@patient_task("collect-garbage", retries=0)
 def collect_unreached(job: GarbageJob) -> list[Garbage]:
     """Find what nothing reaches, and remove it if the job says so; what was removed before an error is shown too."""
     found: list[Garbage] = []

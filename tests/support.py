@@ -173,13 +173,9 @@ def sealed_lines(key: str, records: Sequence[dict[str, Any]]) -> bytes:
 def cpu_runtime(precision: str = "fp32") -> Runtime:
     """A runtime of one rank and one thread in this process, whatever was started here before."""
     import torch
-    from accelerate.state import AcceleratorState, GradientState, PartialState
 
     from trainer.training.runtime import start_runtime
 
-    AcceleratorState._reset_state()
-    GradientState._reset_state()
-    PartialState._reset_state()
     runtime = start_runtime(precision, "cpu")
     torch.set_num_threads(1)
     return runtime

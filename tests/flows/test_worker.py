@@ -13,7 +13,7 @@ import pytest
 
 from tests.flows.conftest import SETTINGS, Done
 from tests.flows.serving import Serving, served, serving
-from tests.processes import alive, command_line, descendants, parent_of, stages, start_module, wait_until
+from tests.processes import alive, descendants, parent_of, stages, start_module, wait_until
 from tests.support import final_bytes, only_run, small_values, steps_recorded, write_config
 from trainer.common.errors import EXIT_PREEMPTED
 
@@ -35,10 +35,9 @@ def prepared(done: Done, store: Path) -> Path:
 
 
 def flow_process(served: Serving) -> int:
-    """The process that runs the flow: the parent of the trainer, or of the process that the trainer is a fork of."""
+    """The process that runs the flow, which has started the one that trains."""
     (trainer,) = stages(served.worker.pid)
-    parent = parent_of(trainer)
-    return parent_of(parent) if "trainer.pipelines.fork_server" in command_line(parent) else parent
+    return parent_of(trainer)
 
 
 def last_step(store: Path) -> int:

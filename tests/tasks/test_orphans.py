@@ -43,6 +43,11 @@ def assert_all_end(found: dict[int, str]) -> None:
     wait_until(lambda: not any(alive(pid) for pid in found), seconds=60.0)
 
 
+def left(folder: Path) -> list[str]:
+    """What is left in the folder for temporary files, but for that of torch's compiler, made when torch is loaded."""
+    return [path.name for path in (folder / "temporary").iterdir() if not path.name.startswith("torchinductor_")]
+
+
 @pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", once(2, 1))
@@ -56,7 +61,7 @@ def test_training_ends_with_the_process_that_waits_for_it(prepared: Prepared, tm
         "torchrun and its ranks"
     )
     assert_all_end(found)
-    assert list((tmp_path / "temporary").iterdir()) == []
+    assert left(tmp_path) == []
 
 
 @pytest.mark.deep
@@ -77,4 +82,4 @@ def test_tokenization_workers_end_with_the_process_that_waits_for_them(raw: Path
     )
     assert_all_end(found)
     assert not list((tmp_path / "store" / "shards").glob("*/manifest.json"))
-    assert list((tmp_path / "temporary").iterdir()) == []
+    assert left(tmp_path) == []

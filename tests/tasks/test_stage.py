@@ -17,7 +17,7 @@ from tests.support import digests, records, small_values
 from tests.tasks.running import Prepared, prepare, run
 from trainer.common.errors import EXIT_PREEMPTED, CorpusError, PipelineError, Preempted, RecordError, StorageError
 from trainer.common.progress import Update
-from trainer.pipelines.child import launch
+from trainer.pipelines.worker import launch
 from trainer.store.manifest import ArtifactRef
 
 
@@ -137,7 +137,7 @@ def test_the_status_of_several_ranks_is_that_of_the_one_that_failed_by_itself(
         raise ChildFailedError("stage", failures)
 
     monkeypatch.setattr("torch.distributed.run.main", fail)
-    assert launch(len(ranks)) == status
+    assert launch({"ranks": len(ranks)}) == status
 
 
 @pytest.mark.deep

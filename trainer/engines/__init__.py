@@ -8,6 +8,6 @@
     progress_actor.py   where tasks and workers say how far they are, and ask whether to stop
 
 Processes of this machine are started where they are needed: those that tokenize by `trainer.data.shard_building`, ranks
-by torchrun, which `trainer.pipelines.child` calls. What is computed is the same, to the last byte: an engine only says
+by torchrun, which `trainer.pipelines.worker` calls. What is computed is the same, to the last byte: an engine only says
 where. Ray is loaded only by a job whose engine it is.
 """

@@ -36,6 +36,7 @@ def compile_objective(objective: nn.Module, model: PreTrainedModel, runtime: Run
     inputs = {name: value.to(runtime.device) for name, value in batch.micro_batches[0].items()}
     if inputs.keys() == {"input_ids"}:  # rows of text without padding
         leave_out_masks(model, inputs["input_ids"])
+    torch.compiler.reset()  # what another run of this process compiled counts against the compiler's limits
     # What gathers the weights of a sharded model's blocks is not compiled, so each block is by itself.
     for module in find_blocks(model) if is_sharded(model) else [objective]:
         module.compile(options={"fallback_random": True} if runtime.device.type == "cpu" else None)

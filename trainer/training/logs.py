@@ -51,20 +51,21 @@ class AsEvents(logging.Handler):
             self._send(record.levelname, record.name, record.getMessage())
 
     def close(self) -> None:
-        self._tell_left_out()
+        self.tell_left_out()
         super().close()
 
     def _may_pass(self) -> bool:
         now = time.monotonic()
         if now - self._since >= SECONDS:
-            self._tell_left_out()
+            self.tell_left_out()
             self._since, self._passed = now, 0
         may = self._passed < LINES
         self._passed += may
         self._left_out += not may
         return may
 
-    def _tell_left_out(self) -> None:
+    def tell_left_out(self) -> None:
+        """Say how many lines were left out, if any were."""
         if self._left_out:
             self._send(
                 "INFO", __name__, f"{self._left_out} lines are left out here; the run's folder has them, in {LOGS}"

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, DeviceError, FirstRankFailed, RankLost, StorageError
@@ -201,6 +202,8 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
         )
     if os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1") != "1":
         raise ConfigError("accelerate's configuration sets gradient accumulation; set training.micro_batch instead")
+    if not dist.is_initialized():  # else accelerate would keep the precision and the device of this process's first run
+        AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=cpu)
     if cpu:  # after accelerate, which may set a number of its own
         torch.set_num_threads(threads_asked_for() or cores_per_rank())

@@ -1,34 +1,47 @@
-"""One stage in a process of its own: `python -m trainer.pipelines.child < REQUEST.json`.
+"""The process in which a flow's stages run: `python -m trainer.pipelines.worker [STAGE]`.
 
-The request names the stage, its arguments, the number of ranks, the engine that carries them, and the process that
-waits for it. Progress, log lines, the error and the result go to standard output, one JSON object a line. The process
-ends when the one that waits for it ends.
+It loads the libraries of the named stage at once, and then runs the stages that it is asked for, one after another:
+each request is a line of JSON on standard input, with the stage's name, its arguments, the number of ranks, and the
+engine that carries them. Progress, log lines, the error and the result go to standard output, one JSON object a line.
+
+The next stage finds the libraries loaded, and nothing else of the one before: the process ends with a stage that failed
+or was stopped, that used a GPU or joined a cluster, and that had ranks of its own. It ends when standard input does,
+which is when the process that asks has ended, however that was: a stage is told to stop first.
 """
 
+import gc
+import importlib
 import json
 import logging
 import os
 import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted, RankLost
-from trainer.common.process import loading
+from trainer.common.process import QuickEnd, die_with_parent, loading, name_process, return_freed_memory
 from trainer.common.stopping import (
     blocked_stops,
     check_stop,
     defer_stop,
     install_signal_handlers,
     leave,
+    on_stop,
     stop_requested,
     stoppable,
 )
+
+IDLE = "stages"
+"""The name of the process while it runs none: with one, it is `stage NAME`."""
 
 SAVING_TIMEOUT = "3600"
 """Seconds that torchrun gives the ranks to save when it is told to stop; when one has failed, it gives the others
@@ -43,44 +56,93 @@ shell.
 TELL_SECONDS = 0.2
 """Between two looks whether ranks are to be asked to stop."""
 
+Request = dict[str, Any]
 
-def main(parent: int | None = None) -> int:
-    """Run the requested stage; returns the exit status. `parent` is the process that has started this one, if it is
-    another than the one that waits."""
+
+def main(arguments: list[str]) -> int:
+    """Run stages until there is none to come; returns the exit status, that of the last one if it ends this process."""
     install_signal_handlers()  # before the libraries are loaded, which takes seconds
-    from trainer.common.process import die_with_parent, name_process
-    from trainer.store import roots
-    from trainer.training.logs import AsEvents, start_logging
-
-    stdin = sys.stdin.fileno()
-    # A file, which several ranks read, each from its start.
-    request = json.loads(os.pread(stdin, os.fstat(stdin).st_size, 0))
-    roots.remember(request["roots"])
-    launched = "RANK" in os.environ
-    name_process(f"stage {request['stage']}")
-    die_with_parent(os.getppid() if launched else parent or request["parent"])
-    if request["engine"]["kind"] == "ray":
-        start_logging(logging.INFO, AsEvents())
-        return leave(on_cluster(request))
-    if request["ranks"] > 1 and not launched:
-        return leave(launch(request["ranks"]))
-    status = run_rank(request["stage"], request["arguments"], launched)
+    if "RANK" in os.environ:  # started by torchrun, with the file of the request
+        die_with_parent(os.getppid())
+        request = json.loads(Path(arguments[0]).read_text())
+        _begin(request)
+        return leave(run_rank(request["stage"], request["arguments"], launched=True))
+    name_process(IDLE)
+    requests: SimpleQueue[Request | None] = SimpleQueue()
+    receiving = os.dup(0)  # what a stage starts inherits an empty standard input
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    threading.Thread(target=_receive, args=(receiving, requests), name="requests", daemon=True).start()
+    if arguments:
+        _load(arguments[0])
+    status = EXIT_PREEMPTED
+    with on_stop(lambda: requests.put(None)):
+        while (request := requests.get()) is not None:
+            status = _run(request)
+            if status or request["ranks"] > 1 or is_spent():
+                break
+            status = EXIT_PREEMPTED
+            gc.collect()
+            return_freed_memory()
     return leave(status)
 
 
-def on_cluster(request: dict[str, Any]) -> int:
+def _receive(receiving: int, requests: "SimpleQueue[Request | None]") -> None:
+    """Take requests until nobody can ask any more; then nobody waits for the stage that runs either."""
+    with os.fdopen(receiving) as lines:
+        for line in lines:
+            requests.put(json.loads(line))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _load(name: str) -> None:
+    """Load the libraries of a stage; an error is met, and told, by the stage itself. A stop does not wait for them."""
+    from trainer.pipelines.stage_table import MODULES
+
+    with loading(), on_stop(lambda: os._exit(EXIT_PREEMPTED)), suppress(Exception):
+        importlib.import_module(MODULES[name])
+
+
+def is_spent() -> bool:
+    """Whether a GPU or a cluster was used here, which keep much for as long as the process lives."""
+    torch = sys.modules.get("torch")
+    return "ray" in sys.modules or (torch is not None and torch.cuda.is_initialized())
+
+
+def _begin(request: Request) -> None:
+    from trainer.store import roots
+
+    roots.remember(request["roots"])
+    name_process(f"stage {request['stage']}")
+
+
+def _run(request: Request) -> int:
+    """Run a stage; returns its exit status."""
+    from trainer.training.logs import AsEvents, start_logging
+
+    _begin(request)
+    logging.root.handlers.clear()  # each stage may tell as much
+    if request["engine"]["kind"] == "ray":
+        start_logging(logging.INFO, AsEvents())
+        return on_cluster(request)
+    if request["ranks"] > 1:
+        return launch(request)
+    _load(request["stage"])
+    return run_rank(request["stage"], request["arguments"], launched=False)
+
+
+def on_cluster(request: Request) -> int:
     """Have Ray carry the ranks, whose lines are passed on like those of local ones. Returns the status that tells
     most.
     """
     from trainer.config.engines import RayEngine
-    from trainer.pipelines import child
+    from trainer.pipelines import worker
 
     statuses: list[int] = []
 
     def work() -> None:
         from trainer.engines.ray_ranks import carry_ranks
 
-        rank = partial(child.run_rank, request["stage"], request["arguments"], True)
+        rank = partial(worker.run_rank, request["stage"], request["arguments"], True)
         statuses.extend(
             carry_ranks(RayEngine(**request["engine"]), request["device"], request["ranks"], rank, sys.stdout)
         )
@@ -90,8 +152,8 @@ def on_cluster(request: dict[str, Any]) -> int:
     return status or (_status_of(statuses) if any(statuses) else 0)
 
 
-def launch(ranks: int) -> int:
-    """Start the ranks with torchrun, in this process; they inherit the request. Returns the status that tells most.
+def launch(request: Request) -> int:
+    """Start the ranks of a stage with torchrun, in this process. Returns the status that tells most.
 
     torchrun runs in a thread: in the main one it would install handlers that raise. The ranks are asked to stop from
     here.
@@ -102,7 +164,7 @@ def launch(ranks: int) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_TIMEOUT)
     with ThreadPoolExecutor(1, "torchrun") as pool, defer_stop():
-        work = pool.submit(_torchrun, ranks)
+        work = pool.submit(_torchrun, request)
         _ask_to_stop_with(work)
         try:
             work.result()
@@ -111,13 +173,17 @@ def launch(ranks: int) -> int:
     return 0
 
 
-def _torchrun(ranks: int) -> None:
+def _torchrun(request: Request) -> None:
     from torch.distributed.run import main as torchrun
 
     # That it installs no handlers in a thread is no news; what it says of ranks is said here as well.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory(prefix="headrace-") as logs, blocked_stops():  # torchrun leaves its own behind
-        torchrun(["--standalone", "--log-dir", logs, "--nproc-per-node", str(ranks), "-m", "trainer.pipelines.child"])
+    # torchrun leaves its logs behind.
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder, blocked_stops():
+        file = Path(folder, "request.json")
+        file.write_text(json.dumps(request))
+        options = ["--standalone", "--log-dir", folder, "--nproc-per-node", str(request["ranks"])]
+        torchrun([*options, "-m", "trainer.pipelines.worker", str(file)])
 
 
 def _ask_to_stop_with(work: "Future[None]") -> None:
@@ -152,7 +218,8 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
     from trainer.training.logs import AsEvents, start_logging
 
     rank = int(os.environ.get("RANK", "0"))
-    start_logging(logging.INFO if rank == 0 else logging.WARNING, AsEvents(rank if launched else None))
+    events = AsEvents(rank if launched else None)
+    start_logging(logging.INFO if rank == 0 else logging.WARNING, events)
 
     def run() -> None:
         from trainer.pipelines.stage_table import stage
@@ -161,8 +228,11 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
             work = stage(name)
         check_stop()
         result = work(**arguments, progress=as_events(sys.stdout) if rank == 0 else silent())
+        if not launched:
+            events.tell_left_out()
+            name_process(IDLE)
         if rank == 0:
-            emit(sys.stdout, "result", value=result.model_dump(mode="json"))
+            emit(sys.stdout, "result", value=result.model_dump(mode="json"), last=launched or is_spent())
 
     status = telling(run, rank)
     if launched and status == 0:
@@ -212,4 +282,5 @@ def _tell_error(error: Exception, rank: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end = QuickEnd()
+    end(main(sys.argv[1:]))
