@@ -24,9 +24,8 @@ from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.data.chat.messages import MESSAGES, read_records
 from trainer.data.decisions import transformed
 from trainer.data.labelled.examples import read_texts
-from trainer.data.labelled.rows import Part
-from trainer.data.labelled.scan import bad_records
-from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION, fetch_part
+from trainer.data.labelled.rows import bad_records
+from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION, Part, fetch_part
 from trainer.data.pieces import Piece
 from trainer.data.raw_bytes import RawFile
 from trainer.data.readers import Document, read_documents, refuse

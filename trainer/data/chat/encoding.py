@@ -18,7 +18,7 @@ from trainer.data.chat.encoder import (
 )
 from trainer.data.chat.messages import Counts
 from trainer.data.labelled.encoding import describe_source, encoded_step, in_data
-from trainer.data.labelled.scan import bad_records
+from trainer.data.labelled.rows import bad_records
 from trainer.data.labelled.sources import TRAIN, VALIDATION, LabelledSource, find_labelled
 from trainer.data.sources import forgetting_changed
 from trainer.models.pretrained import find_model

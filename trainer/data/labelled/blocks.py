@@ -15,8 +15,8 @@ from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.labelled.encoded import ENDING, FIRST_TOKENS, LISTS, EncodedSet, open_rows, open_split
-from trainer.data.labelled.examples import Example, LabelledSplit, check_columns, read_split, require_examples
-from trainer.data.labelled.scan import BAD, scan_rows
+from trainer.data.labelled.examples import LabelledSplit, check_columns, read_split, require_examples
+from trainer.data.labelled.rows import BAD, Example, scan_rows
 from trainer.data.labelled.sources import TEST, TRAIN, LabelledSource, fetch_part
 from trainer.data.labelled.text_encoder import Encoding, TextEncoder
 from trainer.data.labelled.words import KINDS, UNSEEN, all_words
