@@ -22,9 +22,9 @@ from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.chat import ChatDataConfig
 from trainer.data.chat.messages import ASSISTANT, Counts, Message, question_of, read_records
 from trainer.data.chat.template import ChatTemplate, load_template
-from trainer.data.labelled.sources import TRAIN, VALIDATION, Part
 from trainer.data.labelled.text_encoder import choose_padding, load_own_tokenizer
 from trainer.data.shards import is_held_out
+from trainer.data.splits import TRAIN, VALIDATION, Part
 from trainer.models.taken_tokenizer import save_flat
 from trainer.models.tokenizer import byte_lengths
 from trainer.store.manifest import digest_file, fingerprint

@@ -9,8 +9,8 @@ from trainer.common.bad_records import BadRecords
 from trainer.common.errors import CorpusError, RecordError, brief
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatDataConfig
-from trainer.data.labelled.sources import Part, look_at_columns, read_part
 from trainer.data.records import Reading
+from trainer.data.splits import Part, look_at_columns, read_part
 
 MESSAGES = "messages"
 """The field that the texts of a conversation are told to be of, however its record is written."""

@@ -22,8 +22,8 @@ from trainer.config.labelled import LabelledDataConfig
 from trainer.data.csv_files import delimiter_hint
 from trainer.data.labelled.labels import REGRESSION, UNLABELLED, Labels
 from trainer.data.labelled.rows import BAD, Example, Scan, bad_records, columns_of, read_rows, reading_of, scan_rows
-from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION, LabelledSource, Part, fetch_part, look_at_columns
 from trainer.data.labelled.words import KINDS, all_words
+from trainer.data.splits import TEST, TRAIN, VALIDATION, Part, SplitSource, fetch_part, look_at_columns
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ class LabelledSet(NamedTuple):
 
 
 @contextmanager
-def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Progress) -> Iterator[LabelledSet]:
+def open_labelled(data: LabelledDataConfig, source: SplitSource, progress: Progress) -> Iterator[LabelledSet]:
     """Check all rows; the set can be read for the length of the block.
 
     Raises `CorpusError` for a missing column, an empty split, or labels that cannot be classes, and `RecordError` for

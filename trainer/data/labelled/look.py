@@ -15,9 +15,9 @@ from trainer.data.labelled.blocks import count_labels, in_blocks
 from trainer.data.labelled.examples import check_columns, open_labelled, read_labels
 from trainer.data.labelled.labels import refuse_fractions
 from trainer.data.labelled.rows import BAD, Example, read_rows, scan_rows
-from trainer.data.labelled.sources import TRAIN, LabelledSource, Part, find_labelled
 from trainer.data.labelled.text_encoder import TextEncoder
 from trainer.data.labelled.words import KINDS
+from trainer.data.splits import TRAIN, Part, SplitSource, find_splits
 from trainer.records.results import Lengths
 from trainer.store.storage import Store
 
@@ -77,7 +77,7 @@ class Look(NamedTuple):
 
 def look_at_labelled(store: Store, data: LabelledDataConfig, encoder: TextEncoder, progress: Progress) -> Look:
     """Check the data as far as that is cheap. Raises `CorpusError` and `RecordError` as encoding it would."""
-    source = find_labelled(store, data)
+    source = find_splits(store, data)
     parts = [part for each in source.parts.values() for part in each]
     if sum(map(stored_bytes, parts)) > WHOLE_BYTES:
         return _look_at_heads(data, source, encoder, progress, len(parts))
@@ -90,7 +90,7 @@ def look_at_labelled(store: Store, data: LabelledDataConfig, encoder: TextEncode
 
 
 def _look_at_heads(
-    data: LabelledDataConfig, source: LabelledSource, encoder: TextEncoder, progress: Progress, files: int
+    data: LabelledDataConfig, source: SplitSource, encoder: TextEncoder, progress: Progress, files: int
 ) -> Look:
     """Check columns and first rows: what labels mean if the classes are known, else only that they can be some."""
     _, named = check_columns(data, source.parts)

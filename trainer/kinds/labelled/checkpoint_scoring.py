@@ -11,7 +11,7 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.data.csv_files import FORMATS, format_by_name
-from trainer.data.labelled.sources import TRAIN, LabelledSource, find_labelled
+from trainer.data.splits import TRAIN, SplitSource, find_splits
 from trainer.evaluation.cache import Scoring, identify_scoring, scoring_fingerprint
 from trainer.models.pretrained import Checkpoint, classifies, find_model, read_object
 from trainer.records.run_kinds import FINE_TUNING, run_kind
@@ -33,7 +33,7 @@ class CheckpointScoring(NamedTuple):
     run: str
     job: FinetuneJob
     wanted: Scoring
-    files: LabelledSource | None = None
+    files: SplitSource | None = None
 
 
 def identify_checkpoint(store: Store, job: EvaluateJob) -> CheckpointScoring | None:
@@ -97,7 +97,7 @@ def _on_files(
         )
     named = {} if own.data.label_columns else {"classes": classes}
     data = validate_job(LabelledDataConfig, {**values, "source": source, "train": job.labelled, **named}, "labelled")
-    files = find_labelled(store, data)
+    files = find_splits(store, data)
     read = data.model_dump(include={"source", "quoting", "columns", "text_columns", "label_column", "label_columns"})
     name = fingerprint([scoring_fingerprint(own, found, encoded), files.identity[TRAIN], read])
     wanted = Scoring(found, encoded, name, f"evaluations/{Path(job.checkpoint).name}-{name}.json")

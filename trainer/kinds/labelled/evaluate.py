@@ -21,8 +21,8 @@ from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data.labelled.blocks import encode_files
 from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, EncodedWords, open_encoded
-from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION
 from trainer.data.labelled.text_encoder import load_text_encoder
+from trainer.data.splits import TEST, TRAIN, VALIDATION
 from trainer.evaluation.cache import (
     FORMAT,
     PREDICTED,

@@ -21,8 +21,8 @@ from trainer.common.progress import Bar, Progress
 from trainer.config.predicting import PredictJob
 from trainer.data.labelled.blocks import TAGS, encode_block, in_blocks
 from trainer.data.labelled.encoded import EncodedSplit, open_split
-from trainer.data.labelled.sources import TRAIN
 from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
+from trainer.data.splits import TRAIN
 from trainer.kinds.labelled.measure import applying, label_count, predict, split_lines
 from trainer.kinds.labelled.predictions import (
     FILE,

@@ -17,10 +17,10 @@ from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.config.predicting import PredictJob, as_labelled
-from trainer.data.labelled.encoding import check_budget, in_data
+from trainer.data.encoded import check_budget, in_data
 from trainer.data.labelled.examples import lacks_column
 from trainer.data.labelled.rows import Example, bad_records, columns_of, read_rows, reading_of
-from trainer.data.labelled.sources import TRAIN, LabelledSource, Part, fetch_part, find_labelled, look_at_columns
+from trainer.data.splits import TRAIN, Part, SplitSource, fetch_part, find_splits, look_at_columns
 from trainer.models.pretrained import Checkpoint, classifies_words, find_model, read_object
 from trainer.records.names import run_at
 from trainer.records.results import PredictedTexts
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
 
     model: Checkpoint
     data: LabelledDataConfig
-    source: LabelledSource
+    source: SplitSource
     recipe: dict[str, Any]
 
 
@@ -61,7 +61,7 @@ def identify_predictions(store: Store, job: PredictJob) -> Wanted:
             "of jsonl or parquet with a list of words in each row"
         )
     data = as_labelled(job, _text_columns(store, job, found), by_words)
-    source = find_labelled(store, data)
+    source = find_splits(store, data)
     options = data.model_dump(include={"source", "quoting", "columns", "text_columns", "id_column", "max_length"})
     contents = {"model": found.files, "text": fingerprint(source.identity[TRAIN])}
     recipe = {"format": FORMAT, **in_data(options), "precision": job.precision, CONTENTS: contents}

@@ -39,7 +39,7 @@ class Part:
     files: tuple[RawFile, ...] = ()
 
 
-class LabelledSource(NamedTuple):
+class SplitSource(NamedTuple):
     """The parts of each split that is there, and a JSON-like value that changes whenever their content does.
 
     Without validation parts, the validation split is to be cut from train.
@@ -53,7 +53,7 @@ class LabelledSource(NamedTuple):
         return VALIDATION not in self.parts
 
 
-def find_labelled(store: Store, data: SplitsConfig) -> LabelledSource:
+def find_splits(store: Store, data: SplitsConfig) -> SplitSource:
     """Find the data. The store remembers the digests of files, so that unchanged ones are not read again.
 
     A data set of the hub is downloaded by this, once: `datasets` keeps it. Raises `CorpusError` for files or splits
@@ -125,7 +125,7 @@ def _require_same(part: Part) -> None:
         require_file(file)
 
 
-def _find_files(store: Store, data: SplitsConfig) -> LabelledSource:
+def _find_files(store: Store, data: SplitsConfig) -> SplitSource:
     patterns = {split: paths for split, paths in _wanted(data).items() if paths}
     digests = {
         piece.path: piece.sha256 for piece in _pieces(store, data, [p for paths in patterns.values() for p in paths])
@@ -136,7 +136,7 @@ def _find_files(store: Store, data: SplitsConfig) -> LabelledSource:
         dialect = csv_dialect(data, path) if isinstance(data, LabelledDataConfig) and data.source == "csv" else None
         return [digests[path], is_compressed(path), dialect and [dialect["delimiter"], is_quoted(dialect)]]
 
-    return LabelledSource(
+    return SplitSource(
         parts={
             split: [Part(path, path, files=(RawFile(path, path, digests[path]),)) for path in paths]
             for split, paths in found.items()
@@ -145,7 +145,7 @@ def _find_files(store: Store, data: SplitsConfig) -> LabelledSource:
     )
 
 
-def _find_hub(data: SplitsConfig) -> LabelledSource:
+def _find_hub(data: SplitsConfig) -> SplitSource:
     import datasets
 
     name = f"{data.path}/{data.subset}" if data.subset else str(data.path)
@@ -159,10 +159,10 @@ def _find_hub(data: SplitsConfig) -> LabelledSource:
         ) from error
     splits = _choose(name, loaded, data)
     prints = {split: [loaded[chosen]._fingerprint for chosen in names] for split, names in splits.items()}
-    return LabelledSource(_loaded_parts(name, loaded, splits, ()), [data.path, data.subset, prints])
+    return SplitSource(_loaded_parts(name, loaded, splits, ()), [data.path, data.subset, prints])
 
 
-def _find_folder(store: Store, data: SplitsConfig) -> LabelledSource:
+def _find_folder(store: Store, data: SplitsConfig) -> SplitSource:
     import datasets
 
     path = str(data.path).rstrip("/")
@@ -177,7 +177,7 @@ def _find_folder(store: Store, data: SplitsConfig) -> LabelledSource:
     sets = {TRAIN: loaded} if isinstance(loaded, datasets.Dataset) else loaded
     splits = _choose(path, sets, data)
     files = tuple(RawFile(piece.path, piece.path, piece.sha256) for piece in pieces)
-    return LabelledSource(
+    return SplitSource(
         _loaded_parts(path, sets, splits, files), [[[piece.key, piece.sha256] for piece in pieces], splits]
     )
 
