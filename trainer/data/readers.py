@@ -18,6 +18,9 @@ from trainer.data.records import FORMATS, Reading, Record, Span, Table
 NAMED_BY = "; text_field says which one holds the text"
 
 
+NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
+
+
 class Document(NamedTuple):
     """A document, or a part of one that is too large; `ends` says whether this is its last part.
 
@@ -26,7 +29,7 @@ class Document(NamedTuple):
 
     text: bytes
     ends: bool
-    columns: Mapping[str, float] = MappingProxyType({})
+    columns: Mapping[str, float] = NO_NUMBERS
 
 
 OnBad = Callable[[RecordError], None]
@@ -115,7 +118,7 @@ def _document(record: Record, field: str, columns: Columns) -> Document:
             raise ValueError(f"field {field!r} holds half of a surrogate pair at character {error.start}") from error
     elif not isinstance(text, bytes):
         raise ValueError(f"field {field!r} holds {type(text).__name__}, not text")
-    return Document(text, record.ends, _numbers(values, columns))
+    return Document(text, record.ends, _numbers(values, columns) if columns else NO_NUMBERS)
 
 
 def _numbers(values: Mapping[str, Any], columns: Columns) -> dict[str, float]:
