@@ -86,12 +86,6 @@ def test_a_quote_that_never_ends_is_an_error_of_a_corpus_too(piece_bytes: int, t
         read_all(path, piece_bytes, format="csv", max_bad_records=5)
 
 
-def test_a_stray_quote_is_an_error_of_a_corpus_too(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.csv", 'text,n\none,1\n"two" and more,2\n')
-    with pytest.raises(RecordError, match=r"line 3: not valid CSV: ',' expected after"):
-        read_all(path, format="csv")
-
-
 def test_quoting_names_what_is_made_of_csv_files_alone() -> None:
     corpus = CorpusConfig(name="a", paths=["a.txt"], format="lines")
     assert reading_options(corpus) == {"format": "lines", "text_field": "text", "separator": None, "delimiter": None}

@@ -17,9 +17,10 @@ from trainer.config.labelled import LabelledDataConfig
 from trainer.data.encoded import ENDING, open_rows, writing_rows
 from trainer.data.labelled.encoded import FIRST_TOKENS, LISTS, EncodedSet, open_split
 from trainer.data.labelled.examples import LabelledSplit, check_columns, read_split, require_examples
-from trainer.data.labelled.rows import BAD, Example, scan_rows
+from trainer.data.labelled.rows import BAD, Example, characters_of, scan_rows
 from trainer.data.labelled.text_encoder import Encoding, TextEncoder
 from trainer.data.labelled.words import KINDS, UNSEEN, all_words
+from trainer.data.shards import batches
 from trainer.data.splits import TEST, TRAIN, SplitSource, fetch_part
 
 TAGS = pa.list_(pa.int32())
@@ -70,7 +71,7 @@ def write_split(
 
 def _labelled_blocks(split: LabelledSplit) -> Iterator[LabelledBlock]:
     done = 0
-    for block in in_blocks(split.examples(), BLOCK_EXAMPLES, BLOCK_CHARACTERS):
+    for block in batches(split.examples(), BLOCK_CHARACTERS, characters_of, BLOCK_EXAMPLES):
         yield block, split.labels[done : done + len(block)]
         done += len(block)
 
@@ -174,20 +175,6 @@ def count_labels(
         "labelled": len(known),
         "target": {"mean": float(known.mean()), "min": float(known.min()), "max": float(known.max())},
     }
-
-
-def in_blocks(examples: Iterable[Example], most: int, characters: int) -> Iterator[list[Example]]:
-    """Examples in lists that hold a limited amount of text."""
-    block: list[Example] = []
-    size = 0
-    for example in examples:
-        block.append(example)
-        size += sum(map(len, example.texts))
-        if size >= characters or len(block) >= most:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
 
 
 def _lists(encodings: list[Encoding], name: str, kind: pa.DataType, lengths: NDArray[np.int64]) -> pa.ListArray:

@@ -11,12 +11,13 @@ import numpy as np
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.labelled.blocks import count_labels, in_blocks
+from trainer.data.labelled.blocks import count_labels
 from trainer.data.labelled.examples import check_columns, open_labelled, read_labels
 from trainer.data.labelled.labels import refuse_fractions
-from trainer.data.labelled.rows import BAD, Example, read_rows, scan_rows
+from trainer.data.labelled.rows import BAD, Example, characters_of, read_rows, scan_rows
 from trainer.data.labelled.text_encoder import TextEncoder
 from trainer.data.labelled.words import KINDS
+from trainer.data.shards import batches
 from trainer.data.splits import TRAIN, Part, SplitSource, find_splits
 from trainer.records.results import Lengths
 from trainer.store.storage import Store
@@ -36,7 +37,8 @@ def measure_lengths(examples: Iterable[Example], count: int, encoder: TextEncode
     lengths: list[int] = []
     cut = 0
     sample = islice(examples, 0, None, max(1, count // SAMPLED))
-    for block in in_blocks((_shortened(each, encoder) for each in sample), BLOCK_EXAMPLES, BLOCK_CHARACTERS):
+    shortened = (_shortened(each, encoder) for each in sample)
+    for block in batches(shortened, BLOCK_CHARACTERS, characters_of, BLOCK_EXAMPLES):
         encodings = encoder.encode([each.texts for each in block])
         lengths += [len(each.input_ids) for each in encodings]
         cut += sum(each.truncated for each in encodings)

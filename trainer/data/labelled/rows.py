@@ -57,6 +57,11 @@ class Example(NamedTuple):
     texts: tuple[str, ...]
 
 
+def characters_of(example: Example) -> int:
+    """The length of an example's texts."""
+    return sum(map(len, example.texts))
+
+
 def columns_of(data: LabelledDataConfig) -> list[str]:
     """The columns that are read: texts, label or labels, and id if there is one."""
     return [*data.text_columns, *data.columns_of_labels, *([data.id_column] if data.id_column else [])]
