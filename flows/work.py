@@ -31,15 +31,15 @@ from trainer.config.predicting import PredictJob
 if TYPE_CHECKING:
     from prefect import Flow
 
-FIRST_STAGES: dict[type[Any], str] = {
-    PipelineJob: "preflight",
-    FinetuneJob: "finetune-preflight",
-    ChatJob: "chat-preflight",
-    PrepareJob: "tokenizer",
-    EvaluateJob: "evaluate",
-    PredictJob: "predict",
+NEEDED_FIRST: dict[type[Any], str] = {
+    PipelineJob: "trainer.kinds.pretraining.preflight",
+    FinetuneJob: "trainer.kinds.labelled.preflight",
+    ChatJob: "trainer.kinds.chat.preflight",
+    PrepareJob: "trainer.data.tokenizer_training",
+    EvaluateJob: "trainer.kinds.pretraining.evaluate",
+    PredictJob: "trainer.kinds.labelled.predict",
 }
-"""The stage that the flow on such a job begins with."""
+"""The module whose libraries the first stage of the flow on such a job needs."""
 
 Found = tuple["Flow[[Any], Any]", Callable[[Any, Any], None]]
 """A flow, and what prints for people what it made."""
@@ -63,8 +63,8 @@ def carry_out(
 
             dry_run(jobs[0], as_json)  # what is checked and planned is the same with each seed
             return
-        if type(job) in FIRST_STAGES:
-            load_early(FIRST_STAGES[type(job)])
+        if type(job) in NEEDED_FIRST:
+            load_early(NEEDED_FIRST[type(job)])
         server = start_loading()
         with loading():
             flow, show = find()

@@ -14,7 +14,7 @@ from trainer.config.chat import TunedJob
 from trainer.config.jobs import PrepareJob
 from trainer.curation.telling import decision_rows, decision_warnings, describe_decisions
 from trainer.data.decisions import read_decisions
-from trainer.data.labelled.encoded import encoded_details
+from trainer.data.encoded import encoded_details
 from trainer.data.tokenization import PreparedData, shard_manifests
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store

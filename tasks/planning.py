@@ -11,7 +11,7 @@ from trainer.common.formats import plural
 from trainer.common.transient import AT_THE_START
 from trainer.config.chat import TunedJob
 from trainer.config.jobs import PipelineJob
-from trainer.data.labelled.encoded import encoded_details
+from trainer.data.encoded import encoded_details
 from trainer.data.tokenization import PreparedData
 from trainer.kinds.table import kind_of
 from trainer.records.plans import Plan, RunPlan, StepPlan

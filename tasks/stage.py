@@ -55,7 +55,7 @@ class Worker:
     """A process in which stages run, in this process's group: a cancel reaches it. It ends when this process does."""
 
     def __init__(self, *early: str) -> None:
-        """Start it, and have it load the libraries of a stage that is named."""
+        """Start it, and have it load a module that is named, with the libraries that this needs."""
         self._given = Surroundings.now()
         with blocked_stops():  # until it has said what they mean to it
             self.process = subprocess.Popen(
@@ -132,9 +132,9 @@ _idle: list[Worker] = []
 _taking = threading.Lock()
 
 
-def load_early(name: str) -> None:
-    """Begin to load a stage's libraries, while this process loads its own."""
-    _idle.append(Worker(name))
+def load_early(module: str) -> None:
+    """Begin to load a module of the first stage and its libraries, while this process loads its own."""
+    _idle.append(Worker(module))
 
 
 @contextmanager

@@ -66,7 +66,7 @@ def test_a_stage_is_given_what_this_process_has_when_it_is_started(
     moved = reuse(prepared)
     assert Path(f"/proc/{moved}/cwd").readlink() == tmp_path
     with cores(1):
-        load_early("tokenizer")
+        load_early("trainer.data.tokenizer_training")
         assert os.sched_getaffinity(idle()[-1]) == os.sched_getaffinity(0)
 
 

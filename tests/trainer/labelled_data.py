@@ -21,7 +21,7 @@ from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.data.labelled.encoded import EncodedSet, open_encoded
 from trainer.data.labelled.examples import open_labelled
-from trainer.data.labelled.sources import find_labelled
+from trainer.data.splits import find_splits
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
@@ -99,7 +99,7 @@ def read(**options: Any) -> Found:
     """Read a labelled data set; the columns are those of `records` if not said otherwise."""
     columns = {"text_columns": ["a", "b"], "id_column": "id"}
     data = LabelledDataConfig.model_validate({"name": "small", **columns, **options})
-    source = find_labelled(Store(f"memory://{uuid.uuid4().hex}"), data)
+    source = find_splits(Store(f"memory://{uuid.uuid4().hex}"), data)
     with open_labelled(data, source, silent()) as found:
         examples = {name: list(split.examples()) for name, split in found.splits.items()}
         return Found(

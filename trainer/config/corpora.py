@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from trainer.config.curation import CurationConfig
-from trainer.config.schema import Name, Schema
+from trainer.config.schema import Name, Schema, TableFormat
 
 MIB = 2**20
 
@@ -19,7 +19,7 @@ class CorpusConfig(Schema):
 
     name: Name = Field(description="name of the corpus, used in directory names and reports")
     paths: list[str] = Field(min_length=1, description="files or globs (** goes into folders), local or any fsspec URL")
-    format: Literal["text", "source", "lines", "jsonl", "csv", "parquet"] = Field(
+    format: Literal["text", "source", "lines", TableFormat] = Field(
         default="text",
         description="text: one document a file, or split at `separator`; source: one document a file, line ends "
         "normalised; lines: one document a line; jsonl, csv, parquet: one document a record. .gz and .zst are unpacked",

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, Strict, model_validator
 from trainer.config.corpora import QUOTING
 from trainer.config.models import TunedModelConfig
 from trainer.config.runs import RunJob
-from trainer.config.schema import JobName, Name, Schema
+from trainer.config.schema import JobName, Name, Schema, TableFormat
 from trainer.config.training import OptimizationConfig, Schedule
 
 
@@ -15,7 +15,7 @@ class SplitsConfig(Schema):
     """Data in splits: where it is, and which files or splits of it are for training, validation and testing."""
 
     name: Name = Field(default="labelled", description="name of the data set, used in directory names and reports")
-    source: Literal["csv", "jsonl", "parquet", "hub", "disk"] = Field(
+    source: Literal[TableFormat, "hub", "disk"] = Field(
         description="csv (also TSV), jsonl, parquet: files; hub: a data set of the Hugging Face hub; disk: a folder "
         "that `save_to_disk` wrote"
     )

@@ -1,13 +1,13 @@
 """The schema of predicting: new texts and a finished classifier, no training."""
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
 from trainer.config.corpora import QUOTING
 from trainer.config.files import validate_job
 from trainer.config.labelled import LabelledDataConfig
-from trainer.config.schema import Device, Name, Place, Precision, Schema
+from trainer.config.schema import Device, Name, Place, Precision, Schema, TableFormat
 
 NO_COLUMN = "\0"
 """Stands for the label column where there is none: no file has a column of this name."""
@@ -16,9 +16,7 @@ NO_COLUMN = "\0"
 class NewTextsConfig(Schema):
     """Files with texts that have no label, or whose label is not looked at."""
 
-    source: Literal["csv", "jsonl", "parquet"] = Field(
-        description="what kind of files: csv (also TSV), jsonl or parquet"
-    )
+    source: TableFormat = Field(description="what kind of files: csv (also TSV), jsonl or parquet")
     paths: list[str] = Field(min_length=1, description="files or globs (** goes into folders), local or any fsspec URL")
     delimiter: str | None = Field(
         default=None, min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"

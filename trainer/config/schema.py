@@ -25,6 +25,8 @@ Name = Annotated[str, Field(pattern=NAME, max_length=64)]
 JobName = Annotated[Name, Field(description="name of the job")]
 Place = Annotated[str, Field(description="where artifacts live: a folder or any fsspec URL")]
 Precision = Annotated[Literal["fp32", "bf16", "fp16"], Field(description="arithmetic of the forward pass")]
+TableFormat = Literal["csv", "jsonl", "parquet"]
+"""Formats of trainer/data/records.py whose records have columns: any data but conversations may take them."""
 Device = Annotated[Literal["auto", "cpu", "gpu"], Field(description="auto: the GPUs if there are any")]
 
 

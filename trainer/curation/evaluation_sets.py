@@ -21,20 +21,20 @@ from trainer.config.curation import DecontaminateConfig, EvaluationText, Transfo
 from trainer.config.files import read_values, validate_job
 from trainer.config.harness_files import FunctionName, LocalTask, data_files, leaves, task_of_file, tasks_below
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
+from trainer.config.schema import TableFormat
 from trainer.data.chat.messages import MESSAGES, read_records
 from trainer.data.decisions import transformed
 from trainer.data.labelled.examples import read_texts
-from trainer.data.labelled.rows import Part
-from trainer.data.labelled.scan import bad_records
-from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION, fetch_part
+from trainer.data.labelled.rows import bad_records
 from trainer.data.pieces import Piece
 from trainer.data.raw_bytes import RawFile
 from trainer.data.readers import Document, read_documents, refuse
 from trainer.data.sources import find_pieces
+from trainer.data.splits import TEST, TRAIN, VALIDATION, Part, fetch_part
 from trainer.records.run_kinds import CHAT, task_of
 from trainer.store.storage import Store
 
-FORMATS: dict[str, Literal["jsonl", "csv", "parquet", "lines"]] = {
+FORMATS: dict[str, Literal[TableFormat, "lines"]] = {
     "json": "jsonl", "csv": "csv", "parquet": "parquet", "text": "lines",
 }  # fmt: skip
 """The `dataset_path` of tasks whose files can be read as those of a corpus."""

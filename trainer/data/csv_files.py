@@ -1,18 +1,8 @@
-"""CSV and TSV files: how they are read, and quotes that seem to have swallowed line ends."""
+"""CSV and TSV files: how they are read, and what to try where that fails."""
 
 import csv
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
-
-log = logging.getLogger(__name__)
-
-
-SHORT_TEXT = 500
-"""Characters; texts of no more on average are lines of a table rather than documents with line ends of their own."""
-
-RARE = 0.05
-"""The share of records that span lines up to which they are exceptions in their file."""
 
 FORMATS = {"csv": "csv", "tsv": "csv", "jsonl": "jsonl", "json": "jsonl", "parquet": "parquet"}
 """How files are read, by how their names end."""
@@ -86,48 +76,3 @@ def format_by_name(path: str) -> str | None:
 def never_ends(error: csv.Error) -> bool:
     """Whether a quote was still open at the end of the file: all the rest of it, and not one record, is bad then."""
     return "unexpected end" in str(error)
-
-
-class QuoteWatch:
-    """Looks at the records of a file for signs that its quote characters mean something else than they are taken
-    for.
-    """
-
-    def __init__(self, settings: CsvSettings, path: str) -> None:
-        self._quoted = is_quoted(csv_dialect(settings, path))
-        self._assumed = settings.quoting is None
-        self._records = self._odd = self._characters = 0
-        self._first: Callable[[], str] | None = None
-
-    def add(self, texts: Sequence[str], spans: bool, place: Callable[[], str]) -> None:
-        """Look at a good record: its texts, whether it spans lines, and what names its place."""
-        self._records += 1
-        if spans if self._quoted else any(map(_is_escaped, texts)):
-            self._odd += 1
-            self._first = self._first or place
-        else:
-            self._characters += sum(map(len, texts))
-
-    def warn(self) -> None:
-        """Log a warning if a few records span lines, the others being short, or if texts are quoted after all."""
-        if self._first is None:
-            return
-        more = f", and {self._odd - 1:,} more do" if self._odd > 1 else ""
-        others = self._records - self._odd
-        if not self._quoted and self._assumed:
-            log.warning(
-                "%s: a text stands in quotes, its own quotes doubled%s, but quote characters are taken as text in "
-                "files with tabs between columns; if they quote here, set quoting to true", self._first(), more,
-            )  # fmt: skip
-        elif self._quoted and self._odd <= RARE * self._records and self._characters <= SHORT_TEXT * others:
-            log.warning(
-                "%s: a record in quotes goes on over line ends%s, while the other %s are short and on a line each: are "
-                "several records taken for one%s?", self._first(), more, f"{others:,}", UNQUOTE,
-            )  # fmt: skip
-
-
-def _is_escaped(text: str) -> bool:
-    """Whether a text is written as csv writes one that holds quotes."""
-    return (
-        len(text) > 3 and text[0] == text[-1] == '"' and '""' in text[1:-1] and '"' not in text[1:-1].replace('""', "")
-    )

@@ -22,7 +22,7 @@ from trainer.config.training import MaskingConfig, TrainingConfig
 from trainer.data.held_out import HeldOut, open_held_out
 from trainer.data.order import CorpusOrder, DataOrder
 from trainer.data.packing import PackedShard, count_packed, pack_shard
-from trainer.data.shard_files import Shards, Windows, read_index
+from trainer.data.shard_files import NumberedWindows, Shards, Windows, read_index
 from trainer.data.shards import ShardSet, open_shards
 from trainer.data.tokenization import PreparedData
 from trainer.models.losses import IGNORED
@@ -116,8 +116,8 @@ class DocumentWindows(PlainWindows):
         return Counts(len(numbers) * (self.context - 1) - ends, len(numbers) * self.context)
 
 
-class PackedWindows:
-    """The packed windows of one corpus, numbered through all its shards; `counts` are those of each shard.
+class PackedWindows(NumberedWindows):
+    """The packed windows of one corpus as inputs of a model.
 
     `pack` packs a shard: when it is first looked at, and again if it comes back after it was let go of. What a window
     has no documents for is filled up with `fill_id`, which is not predicted, and seen by no document.
@@ -134,24 +134,20 @@ class PackedWindows:
         fill_id: int,
         document_mask: bool,
     ) -> None:
-        self.shards, self.counts, self.context = shards, list(counts), context
+        super().__init__(shards, counts, context)
         self._pack, self._fill_id, self._document_mask = pack, fill_id, document_mask
-        self._ends = np.cumsum(self.counts, dtype=np.int64)
         self._packed: dict[int, PackedShard] = {}
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
 
     def prepare(self, numbers: I64, ahead: Sequence[int]) -> None:
         """Get ready the shards of these windows, and those that are read next; others are let go of."""
+        super().prepare(numbers, ahead)
         now = np.unique(np.searchsorted(self._ends, numbers, side="right")).tolist()
-        self.shards.use(now, ahead)
         for shard in self._packed.keys() - {*now, *ahead}:
             del self._packed[shard]
 
     def inputs(self, number: int) -> dict[str, I64]:
         """Tokens and labels of a window, and with a document mask its positions; each of shape [context]."""
-        shard, place = self._locate(number)
+        shard, place = self.locate(number)
         tokens = np.full(self.context, self._fill_id, dtype=np.int64)
         positions = np.zeros(self.context, dtype=np.int64)
         end = 0
@@ -167,16 +163,11 @@ class PackedWindows:
         """The predicted tokens of these windows, and those that are read."""
         tokens = begun = 0
         for number in numbers.tolist():
-            shard, place = self._locate(number)
+            shard, place = self.locate(number)
             lengths = [length for _, length in self._shard(shard).pieces(place)]
             tokens += sum(lengths)
             begun += len(lengths) if self._document_mask else 1
         return Counts(tokens - begun, tokens)
-
-    def _locate(self, number: int) -> tuple[int, int]:
-        """The shard of a window, and its number there."""
-        shard = int(np.searchsorted(self._ends, number, side="right"))
-        return shard, number - (int(self._ends[shard - 1]) if shard else 0)
 
     def _shard(self, number: int) -> PackedShard:
         if number not in self._packed:

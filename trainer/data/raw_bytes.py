@@ -19,7 +19,7 @@ from trainer.common.errors import ChangedFile, WrongContent
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.data.pieces import Piece
-from trainer.data.raw_files import csv_header, digest_stretch, open_bytes, open_raw, unpack
+from trainer.data.raw_files import READ_HERE_AND_THERE, csv_header, digest_stretch, open_bytes, open_raw, unpack
 from trainer.store.checked_files import require_content
 
 
@@ -62,7 +62,7 @@ def open_piece(piece: Piece, corpus: CorpusConfig) -> Iterator[IO[bytes]]:
     error that reading them led to, but not if the reader gives up early: then nothing is compared.
     """
     with ExitStack() as open_files:
-        if corpus.format == "parquet":
+        if corpus.format in READ_HERE_AND_THERE:
             raw, stream = None, open_files.enter_context(open_bytes(piece.path))
         else:
             raw = open_files.enter_context(RawBytes(piece.path, piece.start, piece.end))

@@ -16,7 +16,7 @@ from fsspec.core import get_compression
 from trainer.common.errors import CorpusError, PipelineError, reason_of
 from trainer.common.transient import is_transient
 from trainer.config.corpora import CorpusConfig
-from trainer.data.csv_files import csv_dialect
+from trainer.data.csv_files import CsvSettings, csv_dialect
 from trainer.store.checked_files import digest_stream
 
 MAX_RECORD = 64 * 2**20
@@ -24,6 +24,8 @@ MAX_RECORD = 64 * 2**20
 
 BOM = b"\xef\xbb\xbf"
 
+READ_HERE_AND_THERE = frozenset({"parquet"})
+"""Formats whose library reads here and there in a file as it lies: it is never unpacked, and compared as a whole."""
 
 CONVERT = "convert it to UTF-8, such as by `iconv -f {0} -t UTF-8`"
 SIGNATURES = {
@@ -86,6 +88,11 @@ def open_bytes(path: str) -> IO[bytes]:
     return io.BufferedReader(cast(io.RawIOBase, fsspec.open(path, "rb").open()), 2**20)
 
 
+def open_as(form: str, path: str) -> IO[bytes]:
+    """Open a file of a format: unpacked, unless the format is read here and there."""
+    return (open_bytes if form in READ_HERE_AND_THERE else open_raw)(path)
+
+
 def not_text(path: str) -> str | None:
     """What kind of file it is that turned out not to hold text in UTF-8, and what to do; None if that cannot be
     told.
@@ -120,7 +127,7 @@ def unreadable(path: str, error: Exception) -> CorpusError:
     return CorpusError(message, is_transient(error))
 
 
-def csv_header(path: str, corpus: CorpusConfig) -> tuple[list[str], int]:
+def csv_header(path: str, settings: CsvSettings) -> tuple[list[str], int]:
     """The names in a CSV file's first row, none if it is no CSV, and the bytes that the row takes (unpacked)."""
     taken = 0
 
@@ -133,7 +140,7 @@ def csv_header(path: str, corpus: CorpusConfig) -> tuple[list[str], int]:
 
     with open_raw(path) as file:
         try:
-            names = next(csv.reader(lines(file), **csv_dialect(corpus, path)), [])
+            names = next(csv.reader(lines(file), **csv_dialect(settings, path)), [])
         except csv.Error:
             names = []
     return names, taken

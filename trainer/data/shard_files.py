@@ -42,13 +42,11 @@ def count_windows(tokens: int, context: int, stride: int) -> int:
     return 0 if tokens < context else -(-(tokens - context) // stride) + 1
 
 
-class Windows:
-    """The windows of one corpus, numbered through all its shards."""
+class NumberedWindows:
+    """Windows of `context` tokens, numbered through all shards of a corpus; `counts` are those of each shard."""
 
-    def __init__(self, shards: Shards, context: int, stride: int) -> None:
-        self.shards, self.context, self._stride = shards, context, stride
-        self.counts = [count_windows(length, context, stride) for length in shards.lengths]
-        """Windows in each shard."""
+    def __init__(self, shards: Shards, counts: Sequence[int], context: int) -> None:
+        self.shards, self.counts, self.context = shards, list(counts), context
         self._ends = np.cumsum(self.counts, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -58,10 +56,22 @@ class Windows:
         """Get ready the shards of these windows, and those that are read next; others are let go of."""
         self.shards.use(np.unique(np.searchsorted(self._ends, numbers, side="right")).tolist(), ahead)
 
+    def locate(self, number: int) -> tuple[int, int]:
+        """The shard of a window, and its number there."""
+        shard = int(np.searchsorted(self._ends, number, side="right"))
+        return shard, number - (int(self._ends[shard - 1]) if shard else 0)
+
+
+class Windows(NumberedWindows):
+    """The windows over the stream of documents of a corpus, one every `stride` tokens."""
+
+    def __init__(self, shards: Shards, context: int, stride: int) -> None:
+        super().__init__(shards, [count_windows(length, context, stride) for length in shards.lengths], context)
+        self._stride = stride
+
     def read(self, number: int) -> NDArray[np.int64]:
         """The tokens of a window, of shape [context]."""
-        shard = int(np.searchsorted(self._ends, number, side="right"))
-        place = number - (int(self._ends[shard - 1]) if shard else 0)
+        shard, place = self.locate(number)
         start = min(place * self._stride, self.shards.lengths[shard] - self.context)
         return self.shards.read(shard, start, start + self.context).astype(np.int64)
 

@@ -1,6 +1,5 @@
 """The raw files of a corpus: finding them, looking at their beginnings, and knowing which of them changed."""
 
-import json
 import logging
 import re
 import time
@@ -19,8 +18,9 @@ from trainer.common.formats import count, plural
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.data.pieces import Piece, Stretch, digest_stretches, pieces_of
-from trainer.data.raw_files import SourceFile, csv_header, open_bytes, open_raw, reading
-from trainer.data.readers import read_head
+from trainer.data.raw_files import SourceFile, open_as, open_raw, reading
+from trainer.data.readers import open_corpus, read_head
+from trainer.data.records import Span
 from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.store.checked_files import RACY_SECONDS
 from trainer.store.manifest import fingerprint
@@ -280,22 +280,8 @@ LOOKED_AT = 1000
 
 def column_names(piece: Piece, corpus: CorpusConfig) -> list[str]:
     """The columns of a piece's file; of JSON Lines the fields of its first records. None for a format without any."""
-    with reading(piece.path):
-        if corpus.format == "csv":
-            return list(csv_header(piece.path, corpus)[0])
-        if corpus.format == "parquet":
-            import pyarrow.parquet as pq
-
-            with open_bytes(piece.path) as file:
-                return list(pq.ParquetFile(file).schema_arrow.names)
-        return _first_fields(piece.path) if corpus.format == "jsonl" else []
-
-
-def _first_fields(path: str) -> list[str]:
-    found: dict[str, None] = {}
-    with open_raw(path) as file:
-        for line in islice(file, LOOKED_AT):
-            with suppress(ValueError, RecursionError):
-                if isinstance(record := json.loads(line), dict):
-                    found.update(dict.fromkeys(record))
-    return list(found)
+    with reading(piece.path), open_as(corpus.format, piece.path) as file:
+        table = open_corpus(file, Span(piece.path, piece.path), corpus)
+        if table.columns is not None:
+            return table.columns
+        return list(dict.fromkeys(name for record in islice(table.records(()), LOOKED_AT) for name in record.values))

@@ -7,8 +7,8 @@ from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from trainer.data.decisions import decisions_alike, decisions_behind, read_decisions
-from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION
 from trainer.data.shards import KIND as SHARDS
+from trainer.data.splits import TEST, TRAIN, VALIDATION
 from trainer.records.evaluations import CleanOf, KeptOutFile
 from trainer.records.sealed import read_sealed
 from trainer.store.manifest import Manifest, read_manifest

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from trainer.config.labelled import TuningJob
-from trainer.data.labelled.encoded import tokenizer_paths
+from trainer.data.encoded import tokenizer_paths
 from trainer.data.order import EpochOrder
 from trainer.models.pretrained import find_model, identify_base
 from trainer.models.weights import Base

@@ -1,8 +1,9 @@
-"""The process in which a flow's stages run: `python -m trainer.pipelines.worker [STAGE]`.
+"""The process in which a flow's stages run: `python -m trainer.pipelines.worker [MODULE]`.
 
-It loads the libraries of the named stage at once, and then runs the stages that it is asked for, one after another:
-each request is a line of JSON on standard input, with the stage's name, its arguments, the number of ranks, and the
-engine that carries them. Progress, log lines, the error and the result go to standard output, one JSON object a line.
+It loads a module that is named with its libraries at once, and then runs the stages that it is asked for, one after
+another: each request is a line of JSON on standard input, with the stage's name, its arguments, the number of ranks,
+and the engine that carries them. Progress, log lines, the error and the result go to standard output, one JSON object a
+line.
 
 The next stage finds the libraries loaded, and nothing else of the one before: the process ends with a stage that failed
 or was stopped, that used a GPU or joined a cluster, and that had ranks of its own. It ends when standard input does,
@@ -94,12 +95,10 @@ def _receive(receiving: int, requests: "SimpleQueue[Request | None]") -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _load(name: str) -> None:
-    """Load the libraries of a stage; an error is met, and told, by the stage itself. A stop does not wait for them."""
-    from trainer.pipelines.stage_table import MODULES
-
+def _load(module: str) -> None:
+    """Load a module of a stage; an error is met, and told, by the stage itself. A stop does not wait for it."""
     with loading(), on_stop(lambda: os._exit(EXIT_PREEMPTED)), suppress(Exception):
-        importlib.import_module(MODULES[name])
+        importlib.import_module(module)
 
 
 def is_spent() -> bool:
@@ -117,6 +116,7 @@ def _begin(request: Request) -> None:
 
 def _run(request: Request) -> int:
     """Run a stage; returns its exit status."""
+    from trainer.pipelines.stage_table import MODULES
     from trainer.training.logs import AsEvents, start_logging
 
     _begin(request)
@@ -126,7 +126,7 @@ def _run(request: Request) -> int:
         return on_cluster(request)
     if request["ranks"] > 1:
         return launch(request)
-    _load(request["stage"])
+    _load(MODULES[request["stage"]])
     return run_rank(request["stage"], request["arguments"], launched=False)
 
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from trainer.common.formats import NOTHING, count, plural, size
 from trainer.data.decisions import decisions_behind
-from trainer.data.labelled.encoded import ENDING
-from trainer.data.labelled.sources import TEST
+from trainer.data.encoded import ENDING
+from trainer.data.splits import TEST
 from trainer.data.tokenization import SOURCES
 from trainer.records.basis import without_test
 from trainer.records.fields import all_same, printable

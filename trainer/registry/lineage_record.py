@@ -7,7 +7,7 @@ from typing import Any
 
 from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.decisions import decisions_behind
-from trainer.data.labelled.encoded import KIND as ENCODED
+from trainer.data.encoded import KIND as ENCODED
 from trainer.data.shards import KIND as SHARDS
 from trainer.data.tokenization import SOURCES
 from trainer.models.tokenizer import KIND as TOKENIZER

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError, StorageError
 from trainer.data.decisions import KIND as DECISIONS
-from trainer.data.labelled.encoded import KIND as ENCODED
+from trainer.data.encoded import KIND as ENCODED
 from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.records.lease import is_held

@@ -11,8 +11,8 @@ from trainer.common.formats import count, number, percent, plural, significant, 
 from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.decisions import decisions_behind
-from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION
 from trainer.data.shards import KIND as SHARDS
+from trainer.data.splits import TEST, TRAIN, VALIDATION
 from trainer.records.evaluations import Asked, Scores
 from trainer.registry.content import Block, ReportContent, Section
 from trainer.registry.facts import RunFacts

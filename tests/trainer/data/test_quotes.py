@@ -9,7 +9,8 @@ from tests.trainer.labelled_data import as_csv, as_plain_tsv, read, written
 from tests.trainer.raw_files import read_all
 from trainer.common.errors import RecordError
 from trainer.config.corpora import CorpusConfig
-from trainer.data.csv_files import RARE, csv_hint, format_by_name
+from trainer.data.csv_files import csv_hint, format_by_name
+from trainer.data.quotes import RARE
 from trainer.data.sources import reading_options
 
 SHORT = {"text_columns": ["a"], "id_column": None}
@@ -83,12 +84,6 @@ def test_a_quote_that_never_ends_is_an_error_of_a_corpus_too(piece_bytes: int, t
         RecordError, match=r"a\.csv: line 151: not valid CSV: unexpected end of data; .*set quoting to false"
     ):
         read_all(path, piece_bytes, format="csv", max_bad_records=5)
-
-
-def test_a_stray_quote_is_an_error_of_a_corpus_too(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.csv", 'text,n\none,1\n"two" and more,2\n')
-    with pytest.raises(RecordError, match=r"line 3: not valid CSV: ',' expected after"):
-        read_all(path, format="csv")
 
 
 def test_quoting_names_what_is_made_of_csv_files_alone() -> None:

@@ -13,7 +13,7 @@ from tests.trainer.labelled_data import bert_folder
 from tests.trainer.labelled_words import CLASSES, word_job, write_words
 from tests.trainer.made import encode
 from trainer.common.progress import silent
-from trainer.data.labelled.encoded import encoded_details
+from trainer.data.encoded import encoded_details
 from trainer.kinds.labelled import preflight
 from trainer.kinds.labelled.preflight import finetune_preflight
 from trainer.models.classifiers import load_classifier, outline_classifier

@@ -10,7 +10,7 @@ import pytest
 
 from tests.trainer.labelled_data import as_jsonl, flat_records, job_of, prepared, read, records, saved_set, written
 from trainer.config.labelled import FinetuneJob
-from trainer.data.labelled.encoded import encoded_details
+from trainer.data.encoded import encoded_details
 from trainer.records.basis import split_content, without_test
 from trainer.store.storage import Store
 

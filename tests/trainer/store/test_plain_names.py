@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from tests.trainer.report_runs import publish
 from trainer.common.errors import ArtifactError, PipelineError, StorageError
 from trainer.config.jobs import EvaluateJob
-from trainer.data.labelled.encoded import tokenizer_paths
+from trainer.data.encoded import tokenizer_paths
 from trainer.data.shards import read_record, write_record
 from trainer.models.pretrained import find_model
 from trainer.registry.pins import pin

@@ -1,16 +1,13 @@
-"""Encoded conversations, as training reads them, and the windows that they are read in.
+"""Splits of encoded conversations, as training reads them, and the windows that they are read in.
 
-train.arrow  validation.arrow  test.arrow     Arrow IPC files, uncompressed, mapped into memory
+train.arrow  validation.arrow  test.arrow
     id              string: the record's number in the files of its split
     input_ids       list<int32>
     answered        list<int8>: 1 where a token is the assistant's
     answer_tokens   int32: how many of those are predicted
-tokenizer.json, tokenizer_config.json, chat_template.jinja …    as `AutoTokenizer.from_pretrained` reads them
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +15,11 @@ from numpy.typing import NDArray
 
 from trainer.config.chat import ChatDataConfig, ChatJob
 from trainer.data.chat.encoder import Encoded
-from trainer.data.labelled.encoded import ENDING, Lists, encoded_manifest, open_rows
-from trainer.data.labelled.sources import TRAIN, VALIDATION
+from trainer.data.encoded import Lists, SplitSet, open_set
 from trainer.data.packing import Packing, one_each, pack
+from trainer.data.splits import TRAIN, VALIDATION
 from trainer.data.step_plan import make_chat_plan
 from trainer.records.plans import ChatPlan
-from trainer.store.manifest import fetch_made
 from trainer.store.storage import Store
 
 SCHEMA = pa.schema(
@@ -36,9 +32,6 @@ SCHEMA = pa.schema(
 
 IGNORED = -100
 """The label of what is not predicted, as the loss of language models has it."""
-
-BLOCK = 512
-"""Conversations that are written at a time."""
 
 
 class ChatSplit:
@@ -63,26 +56,12 @@ class ChatSplit:
         return self._ids.read(place, length, 0)[0], self._answered.read(place, length, 0)[0].astype(bool)
 
 
-class ChatSet(NamedTuple):
-    """A published set of conversations: its manifest's details, its splits, and the id that fills windows."""
-
-    details: dict[str, Any]
-    splits: dict[str, ChatSplit]
-    pad_id: int
+ChatSet = SplitSet[ChatSplit]
 
 
 def open_chat(store: Store, key: str) -> ChatSet:
     """Map a published set. Raises `ArtifactError` if there is none, or it is damaged."""
-    manifest = encoded_manifest(store, key)
-    details, digests = manifest.details, manifest.digests()
-    names = {split: f"{split}{ENDING}" for split in details["splits"]}
-    splits = {
-        each: ChatSplit(
-            open_rows(fetch_made(store, key, name, digests[name])), details["splits"][each].get("answer_bytes") or 0
-        )
-        for each, name in names.items()
-    }
-    return ChatSet(details, splits, details["pad_id"])
+    return open_set(store, key, lambda table, told, pad_id: ChatSplit(table, told.get("answer_bytes") or 0))
 
 
 def read_windows(
@@ -109,34 +88,15 @@ def read_windows(
     return {"input_ids": input_ids, "labels": labels, "position_ids": position_ids}
 
 
-class ChatWriter:
-    """Writes the conversations of a split to its file, a block at a time."""
-
-    def __init__(self, folder: Path, split: str) -> None:
-        self._sink = pa.OSFile(str(folder / f"{split}{ENDING}"), "wb")
-        self._file = pa.ipc.new_file(self._sink, SCHEMA)
-        self._block: list[Encoded] = []
-
-    def add(self, found: Encoded) -> None:
-        self._block.append(found)
-        if len(self._block) == BLOCK:
-            self._write()
-
-    def close(self) -> None:
-        if self._block:
-            self._write()
-        self._file.close()
-        self._sink.close()
-
-    def _write(self) -> None:
-        columns = [
-            pa.array([each.id for each in self._block], pa.string()),
-            pa.array([each.tokens.input_ids for each in self._block], pa.list_(pa.int32())),
-            pa.array([each.tokens.answered.astype(np.int8) for each in self._block], pa.list_(pa.int8())),
-            pa.array([int(each.tokens.answered[1:].sum()) for each in self._block], pa.int32()),
-        ]
-        self._file.write_batch(pa.record_batch(columns, schema=SCHEMA))
-        self._block = []
+def rows_of(block: Sequence[Encoded]) -> pa.RecordBatch:
+    """Some conversations as rows of such a file."""
+    columns = [
+        pa.array([each.id for each in block], pa.string()),
+        pa.array([each.tokens.input_ids for each in block], pa.list_(pa.int32())),
+        pa.array([each.tokens.answered.astype(np.int8) for each in block], pa.list_(pa.int8())),
+        pa.array([int(each.tokens.answered[1:].sum()) for each in block], pa.int32()),
+    ]
+    return pa.record_batch(columns, schema=SCHEMA)
 
 
 def pack_split(data: ChatDataConfig, split: ChatSplit, context: int) -> Packing:

@@ -9,10 +9,9 @@ asked.
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,13 +21,12 @@ from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.chat import ChatDataConfig
 from trainer.data.chat.messages import ASSISTANT, Counts, Message, question_of, read_records
 from trainer.data.chat.template import ChatTemplate, load_template
-from trainer.data.labelled.rows import Part
-from trainer.data.labelled.sources import TRAIN, VALIDATION
-from trainer.data.labelled.text_encoder import choose_padding, load_own_tokenizer
+from trainer.data.labelled.text_encoder import choose_padding, digest_saved, keep_settings
 from trainer.data.shards import is_held_out
+from trainer.data.splits import TRAIN, VALIDATION, Part
+from trainer.models.loading import load_config, load_tokenizer
 from trainer.models.taken_tokenizer import save_flat
 from trainer.models.tokenizer import byte_lengths
-from trainer.store.manifest import digest_file, fingerprint
 
 LONGEST = 2048
 """Tokens a window if nothing is said, and the model has as many positions."""
@@ -193,7 +191,7 @@ def load_chat_encoder(model: str | Path, data: ChatDataConfig) -> ChatEncoder:
     asked.
     """
     name = str(model)
-    config, tokenizer = load_own_tokenizer(name)
+    config, tokenizer = load_config(name).get_text_config(), load_tokenizer(name)
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -201,19 +199,10 @@ def load_chat_encoder(model: str | Path, data: ChatDataConfig) -> ChatEncoder:
     choose_padding(tokenizer, name)
     template = load_template(data.chat_template, tokenizer, name)
     (end_id,) = backend.encode(template.end, add_special_tokens=False).ids
-    settings = {
-        "split_special_tokens": False,
-        "padding_side": "right",
-        "model_input_names": ["input_ids", "attention_mask"],
-    }
-    for key, value in settings.items():
-        setattr(tokenizer, key, value)
-        tokenizer.init_kwargs[key] = value
+    keep_settings(tokenizer, split_special_tokens=False, model_input_names=["input_ids", "attention_mask"])
     tokenizer.chat_template = template.source
     vocab_size = max(backend.get_vocab(True).values()) + 1
-    with TemporaryDirectory(prefix="headrace-") as folder:
-        save_flat(tokenizer, Path(folder))
-        digest = fingerprint({path.name: digest_file(path).sha256 for path in Path(folder).iterdir()})
+    digest = digest_saved(partial(save_flat, tokenizer))
     special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     return ChatEncoder(tokenizer, template, _resolve_context(data, config, name), vocab_size, end_id, special, digest)
 

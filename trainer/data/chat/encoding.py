@@ -1,6 +1,7 @@
 """The step that encodes conversations."""
 
 import logging
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -8,29 +9,31 @@ from typing import Any
 
 from trainer.common.progress import Progress
 from trainer.config.chat import ChatDataConfig, ChatJob
-from trainer.data.chat.encoded import ChatWriter
+from trainer.data.chat.encoded import SCHEMA, rows_of
 from trainer.data.chat.encoder import (
     ChatEncoder,
+    Encoded,
     duplicates_across,
     load_chat_encoder,
     read_encoded,
     require_conversations,
 )
 from trainer.data.chat.messages import Counts
-from trainer.data.labelled.encoding import describe_source, encoded_step, in_data
-from trainer.data.labelled.scan import bad_records
-from trainer.data.labelled.sources import TRAIN, VALIDATION, LabelledSource, find_labelled
-from trainer.data.sources import forgetting_changed
+from trainer.data.encoded import encoded_step, in_data, writing_rows
+from trainer.data.labelled.rows import bad_records
+from trainer.data.splits import TRAIN, VALIDATION, SplitSource, find_splits
 from trainer.models.pretrained import find_model
-from trainer.models.tokenizer import TOKENIZER_FILE, keeps_text
-from trainer.records.steps import Step, publish
-from trainer.store.manifest import Manifest, digest_file
+from trainer.models.tokenizer import keeps_text
+from trainer.records.steps import Step
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
 
 FORMAT = 4
+
+BLOCK = 512
+"""Conversations that are written at a time."""
 
 
 def encode_conversations(
@@ -42,32 +45,25 @@ def encode_conversations(
     be used, `ConfigError` for a context beyond the model's positions, `StorageError` if the store refuses.
     """
     folder = model_folder or find_model(store, job.model.pretrained, hub=True).folder
-    encoder, source = load_chat_encoder(folder, job.data), find_labelled(store, job.data)
+    encoder, source = load_chat_encoder(folder, job.data), find_splits(store, job.data)
     options = in_data({"task": job.data.task, "source": job.data.source, "context": encoder.context})
-    return encoded_step(store, job.data, source, encoder, {"format": FORMAT, **options}, partial(_build, job, progress))
+    return encoded_step(
+        store, job.data, source, encoder, {"format": FORMAT, **options}, partial(_write, job, progress, source, encoder)
+    )
 
 
-def _build(job: ChatJob, progress: Progress, step: Step, source: LabelledSource, encoder: ChatEncoder) -> Manifest:
-    with forgetting_changed(step.store), step.store.staging(key=step.key) as folder:
-        encoder.save(folder)
-        counts = _write(job, source, encoder, folder, progress)
-        tell(job, counts)
-        details = _describe(job, encoder, counts)
-        details["tokenizer_sha256"] = digest_file(folder / TOKENIZER_FILE).sha256
-        return publish(step, folder, {**details, "tokenizer": encoder.digest, "source": describe_source(source)})
-
-
-def count_conversations(
-    job: ChatJob, source: LabelledSource, encoder: ChatEncoder, progress: Progress
-) -> dict[str, Counts]:
-    """Look at all conversations without writing them. Raises as encoding does."""
-    counts = empty_counts(job.data, source)
-    with progress.bar(f"look at {job.data.name}", None, "conversation") as bar:
+def read_conversations(
+    job: ChatJob, source: SplitSource, encoder: ChatEncoder, counts: dict[str, Counts], progress: Progress,
+    doing: str = "look at", most: int | None = None,
+) -> Iterator[Encoded]:  # fmt: skip
+    """All conversations of a job, or `most` of each file, encoded and counted. Raises as encoding does."""
+    with progress.bar(f"{doing} {job.data.name}", None, "conversation") as bar:
         for split, parts in source.parts.items():
-            for _ in read_encoded(job.data, split, parts, source.cut and split == TRAIN, encoder, counts):
+            for found in read_encoded(job.data, split, parts, source.cut and split == TRAIN, encoder, counts, most):
+                yield found
                 bar.advance(1)
-    require_conversations(job.data, counts, source.cut)
-    return counts
+    if most is None:
+        require_conversations(job.data, counts, source.cut)
 
 
 def tell(job: ChatJob, counts: dict[str, Counts]) -> None:
@@ -94,28 +90,29 @@ def tell(job: ChatJob, counts: dict[str, Counts]) -> None:
         )  # fmt: skip
 
 
-def empty_counts(data: ChatDataConfig, source: LabelledSource) -> dict[str, Counts]:
+def empty_counts(data: ChatDataConfig, source: SplitSource) -> dict[str, Counts]:
     """Counts of nothing yet, of the splits that there will be."""
     splits = [TRAIN, VALIDATION, *(split for split in source.parts if split not in (TRAIN, VALIDATION))]
     return {split: Counts(bad_records(data, split)) for split in splits}
 
 
-def _write(
-    job: ChatJob, source: LabelledSource, encoder: ChatEncoder, folder: Path, progress: Progress
-) -> dict[str, Counts]:
-    """Write a file for each split."""
+def _write(job: ChatJob, progress: Progress, source: SplitSource, encoder: ChatEncoder, folder: Path) -> dict[str, Any]:
+    """Write a file for each split; returns the manifest's details."""
     counts = empty_counts(job.data, source)
+    blocks: dict[str, list[Encoded]] = {split: [] for split in counts}
     with ExitStack() as stack:
-        writers = {split: ChatWriter(folder, split) for split in counts}
-        for writer in writers.values():
-            stack.callback(writer.close)
-        bar = stack.enter_context(progress.bar(f"encode {job.data.name}", None, "conversation"))
-        for split, parts in source.parts.items():
-            for found in read_encoded(job.data, split, parts, source.cut and split == TRAIN, encoder, counts):
-                writers[found.split].add(found)
-                bar.advance(1)
-    require_conversations(job.data, counts, source.cut)
-    return counts
+        files = {split: stack.enter_context(writing_rows(folder, split, SCHEMA)) for split in counts}
+        for found in read_conversations(job, source, encoder, counts, progress, "encode"):
+            block = blocks[found.split]
+            block.append(found)
+            if len(block) == BLOCK:
+                files[found.split].write_batch(rows_of(block))
+                block.clear()
+        for split, block in blocks.items():
+            if block:
+                files[split].write_batch(rows_of(block))
+    tell(job, counts)
+    return _describe(job, encoder, counts)
 
 
 def _describe(job: ChatJob, encoder: ChatEncoder, counts: dict[str, Counts]) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from trainer.common.bad_records import BadRecords
 from trainer.common.errors import CorpusError, RecordError, brief
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatDataConfig
-from trainer.data.labelled.rows import Part, Row, open_table
+from trainer.data.records import Reading
+from trainer.data.splits import Part, look_at_columns, read_part
 
 MESSAGES = "messages"
 """The field that the texts of a conversation are told to be of, however its record is written."""
@@ -146,33 +148,24 @@ def read_records(
     A record is bad of which no conversation can be read or made, for which `make` raises `ValueError`. `most`: records
     of each part that are looked at. Raises `RecordError` for the first that is too many for `bad`.
     """
-    number = 0
+    number, how = 0, Reading(data.source)
     for part in parts:
-        table = open_table(part, data)
-        present = [
-            column for column in COLUMNS if column in table.columns or (data.source == "jsonl" and part.loaded is None)
-        ]
-        if not present:
-            there = ", ".join(table.columns) or "none"
+        there = look_at_columns(part, how).names
+        if data.source != "jsonl" and not set(COLUMNS) & set(there):
             raise CorpusError(
-                f"{part.name} has neither a column `messages` nor `prompt` and `completion`; it has {there}"
+                f"{part.name} has neither a column `messages` nor `prompt` and `completion`; it has "
+                f"{', '.join(there) or 'none'}"
             )
-        for taken, row in enumerate(table.rows(present)):
-            if taken == most:
-                break
+        for record in islice(read_part(part, how, COLUMNS), most):
             check_stop()
-            try:
-                conversation = read_conversation(_values(row, present), table.columns)
-                made = make(conversation)
-            except ValueError as problem:
-                bad.add(RecordError(f"{part.name}: {table.unit} {row.number}: {problem}"))
+            if record.wrong is not None:
+                bad.add(record.wrong)
             else:
-                yield number, conversation, made
+                try:
+                    conversation = read_conversation([record.values.get(column) for column in COLUMNS], there)
+                    made = make(conversation)
+                except ValueError as problem:
+                    bad.add(RecordError(f"{record.place()}: {problem}"))
+                else:
+                    yield number, conversation, made
             number += 1
-
-
-def _values(row: Row, present: Sequence[str]) -> list[object]:
-    if row.problem is not None:
-        raise ValueError(row.problem)
-    given = dict(zip(present, row.values, strict=True))
-    return [given.get(column) for column in COLUMNS]

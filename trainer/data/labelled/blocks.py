@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.labelled.encoded import ENDING, FIRST_TOKENS, LISTS, EncodedSet, open_rows, open_split
-from trainer.data.labelled.examples import Example, LabelledSplit, check_columns, read_split, require_examples
-from trainer.data.labelled.scan import BAD, scan_rows
-from trainer.data.labelled.sources import TEST, TRAIN, LabelledSource, fetch_part
+from trainer.data.encoded import ENDING, open_rows, writing_rows
+from trainer.data.labelled.encoded import FIRST_TOKENS, LISTS, EncodedSet, open_split
+from trainer.data.labelled.examples import LabelledSplit, check_columns, read_split, require_examples
+from trainer.data.labelled.rows import BAD, Example, characters_of, scan_rows
 from trainer.data.labelled.text_encoder import Encoding, TextEncoder
 from trainer.data.labelled.words import KINDS, UNSEEN, all_words
+from trainer.data.shards import batches
+from trainer.data.splits import TEST, TRAIN, SplitSource, fetch_part
 
 TAGS = pa.list_(pa.int32())
 """How labels of words are held."""
@@ -34,25 +36,28 @@ BLOCK_CHARACTERS, BLOCK_EXAMPLES = 2**20, 1024
 
 
 def write_split(
-    path: Path,
-    split: LabelledSplit,
-    encoder: TextEncoder,
+    folder: Path,
     name: str,
+    examples: LabelledSplit,
+    encoder: TextEncoder,
+    told: str,
     advance: Callable[[int], None],
     carry: Carry = map,
-) -> dict[str, int]:
-    """Encode a split into an Arrow file, a block at a time; `carry` is `map`, or one that has it done elsewhere.
+) -> dict[str, Any]:
+    """Encode a split into its file, a block at a time; `told` names it in errors, and `carry` is `map`, or one that has
+    it done elsewhere.
 
     Returns what was counted.
     """
-    kind = TAGS if split.labels.dtype == object else pa.from_numpy_dtype(split.labels.dtype)
-    if split.labels.ndim > 1:
-        kind = pa.list_(kind, split.labels.shape[1])
-    figures = {"examples": len(split), "tokens": 0, "longest": 0, "truncated": 0}
+    kind = TAGS if examples.labels.dtype == object else pa.from_numpy_dtype(examples.labels.dtype)
+    if examples.labels.ndim > 1:
+        kind = pa.list_(kind, examples.labels.shape[1])
+    figures = {"examples": len(examples), "tokens": 0, "longest": 0, "truncated": 0}
     if encoder.by_words:
         figures |= {"words": 0, "unseen_words": 0}
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _schema(encoder, kind)) as writer:
-        for encoded in carry(partial(_encode_labelled, encoder=encoder, kind=kind, name=name), _labelled_blocks(split)):
+    with writing_rows(folder, name, _schema(encoder, kind)) as writer:
+        encode = partial(_encode_labelled, encoder=encoder, kind=kind, name=told)
+        for encoded in carry(encode, _labelled_blocks(examples)):
             writer.write_batch(encoded.rows)
             figures["tokens"] += encoded.tokens
             figures["longest"] = max(figures["longest"], encoded.longest)
@@ -66,7 +71,7 @@ def write_split(
 
 def _labelled_blocks(split: LabelledSplit) -> Iterator[LabelledBlock]:
     done = 0
-    for block in in_blocks(split.examples(), BLOCK_EXAMPLES, BLOCK_CHARACTERS):
+    for block in batches(split.examples(), BLOCK_CHARACTERS, characters_of, BLOCK_EXAMPLES):
         yield block, split.labels[done : done + len(block)]
         done += len(block)
 
@@ -172,20 +177,6 @@ def count_labels(
     }
 
 
-def in_blocks(examples: Iterable[Example], most: int, characters: int) -> Iterator[list[Example]]:
-    """Examples in lists that hold a limited amount of text."""
-    block: list[Example] = []
-    size = 0
-    for example in examples:
-        block.append(example)
-        size += sum(map(len, example.texts))
-        if size >= characters or len(block) >= most:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
-
-
 def _lists(encodings: list[Encoding], name: str, kind: pa.DataType, lengths: NDArray[np.int64]) -> pa.ListArray:
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     values = np.concatenate([getattr(each, name) for each in encodings])
@@ -195,7 +186,7 @@ def _lists(encodings: list[Encoding], name: str, kind: pa.DataType, lengths: NDA
 @contextmanager
 def encode_files(
     data: LabelledDataConfig,
-    source: LabelledSource,
+    source: SplitSource,
     encoder: TextEncoder,
     classes: list[str] | None,
     progress: Progress,
@@ -220,9 +211,8 @@ def encode_files(
             raise CorpusError(
                 f"{names}: no example has a label, so that nothing can be measured; `predict` predicts them"
             )
-        path = Path(folder, f"{TEST}{ENDING}")
         with progress.bar(f"encode {data.name}", len(split), "example") as bar:
-            figures = write_split(path, split, encoder, data.name, bar.advance)
+            figures = write_split(Path(folder), TEST, split, encoder, data.name, bar.advance)
         details = {
             "name": data.name,
             "task": data.task,
@@ -236,4 +226,6 @@ def encode_files(
             "tokenizer": encoder.digest,
             "source": {"identity": source.identity[TRAIN], "validation_cut": False},
         }
-        yield EncodedSet(details, {TEST: open_split(open_rows(path), encoder.pad_id)}, encoder.pad_id)
+        yield EncodedSet(
+            details, {TEST: open_split(open_rows(Path(folder, f"{TEST}{ENDING}")), encoder.pad_id)}, encoder.pad_id
+        )

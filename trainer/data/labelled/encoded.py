@@ -1,27 +1,24 @@
-"""Encoded labelled data, as training reads it.
+"""Splits of encoded labelled data, as training reads them.
 
-train.arrow  validation.arrow  test.arrow     Arrow IPC files, uncompressed, mapped into memory
+train.arrow  validation.arrow  test.arrow
     id              string
     input_ids       list<int32>
     token_type_ids  list<int8>, where the model knows token types
     labels          int64 class ids, float64 numbers or, of several labels, an int8 for each class; null if unlabelled
     first_tokens    list<int32>, where each word has a label: the place of its first token, -1 if it has none; `labels`
                     are then list<int32>, the id of each word's class
-tokenizer.json, tokenizer_config.json …       as `AutoTokenizer.from_pretrained` reads them
 """
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from trainer.common.errors import ArtifactError
+from trainer.data.encoded import Lists, SplitSet, open_set
 from trainer.data.labelled.labels import UNLABELLED
 from trainer.data.labelled.words import IGNORED, Words
-from trainer.store.manifest import Manifest, fetch_made, read_manifest
 from trainer.store.storage import Store
 
 LISTS = {"input_ids": pa.int32(), "token_type_ids": pa.int8()}
@@ -145,76 +142,9 @@ def open_split(table: pa.Table, pad_id: int) -> EncodedSplit:
     return (EncodedWords if FIRST_TOKENS in table.column_names else EncodedSplit)(table, pad_id)
 
 
-class Lists:
-    """A column of lists as numpy sees it: one array of values for each record batch, and where each list lies."""
-
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        offsets = [chunk.offsets.to_numpy() for chunk in column.chunks]
-        self._values = [chunk.values.to_numpy() for chunk in column.chunks]
-        self._chunks = np.repeat(np.arange(len(offsets)), [len(chunk) for chunk in column.chunks])
-        self._starts = np.concatenate([each[:-1] for each in offsets]).astype(np.int64)
-        self.lengths = np.concatenate([np.diff(each) for each in offsets]).astype(np.int64)
-
-    def read(self, places: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
-        """Lists in the rows of an array of this width, of shape [B, width]."""
-        rows = np.full((len(places), width), fill, dtype=np.int64)
-        wanted = zip(self._chunks[places], self._starts[places], self.lengths[places], strict=True)
-        for row, (chunk, start, length) in zip(rows, wanted, strict=True):
-            row[:length] = self._values[chunk][start : start + length]
-        return rows
-
-
-KIND = "encoded"
-ENDING = ".arrow"
-
-
-class EncodedSet(NamedTuple):
-    """A published data set: its manifest's details, its splits, and the id that pads."""
-
-    details: dict[str, Any]
-    splits: dict[str, EncodedSplit]
-    pad_id: int
+EncodedSet = SplitSet[EncodedSplit]
 
 
 def open_encoded(store: Store, key: str) -> EncodedSet:
     """Map a published data set. Raises `ArtifactError` if there is none, or it is damaged."""
-    manifest = encoded_manifest(store, key)
-    details, digests = manifest.details, manifest.digests()
-    pad_id: int = details["pad_id"]
-    names = {split: f"{split}{ENDING}" for split in details["splits"]}
-    splits = {
-        s: open_split(open_rows(fetch_made(store, key, name, digests[name])), pad_id) for s, name in names.items()
-    }
-    return EncodedSet(details, splits, pad_id)
-
-
-def encoded_details(store: Store, key: str) -> dict[str, Any]:
-    """What the manifest of a published data set says of it. Raises `ArtifactError` if there is none."""
-    return encoded_manifest(store, key).details
-
-
-def split_sizes(details: dict[str, Any]) -> dict[str, int]:
-    """The number of examples of each split, from the manifest's details: no split is opened."""
-    return {name: split["examples"] for name, split in details["splits"].items()}
-
-
-def tokenizer_paths(store: Store, key: str) -> list[Path]:
-    """The files that `AutoTokenizer.from_pretrained` needs beside a model. Raises `ArtifactError` if there is no such
-    set.
-    """
-    digests = {name: sha for name, sha in encoded_manifest(store, key).digests().items() if not name.endswith(ENDING)}
-    return [fetch_made(store, key, name, sha256) for name, sha256 in digests.items()]
-
-
-def encoded_manifest(store: Store, key: str) -> Manifest:
-    manifest = read_manifest(store, key, KIND)
-    if manifest is None:
-        raise ArtifactError(
-            f"{store.path(key)} holds no encoded data set; encode it first: run its fine-tuning job again, which "
-            "reuses what is trained"
-        )
-    return manifest
-
-
-def open_rows(path: Path) -> pa.Table:
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    return open_set(store, key, lambda table, told, pad_id: open_split(table, pad_id))

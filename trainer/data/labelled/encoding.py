@@ -1,44 +1,31 @@
 """The step that encodes a labelled data set."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from trainer.common.bad_records import describe_bad
-from trainer.common.errors import RecordError
 from trainer.common.progress import Progress
-from trainer.config.chat import ChatDataConfig
 from trainer.config.engines import Engine, RayEngine
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
+from trainer.data.encoded import ENDING, PLACES, encoded_step, in_data, open_rows
 from trainer.data.labelled.blocks import Carry, count_labels, unlabelled, write_split
-from trainer.data.labelled.encoded import ENDING, FIRST_TOKENS, KIND, open_rows
+from trainer.data.labelled.encoded import FIRST_TOKENS
 from trainer.data.labelled.examples import LabelledSet, LabelledSplit, open_labelled
-from trainer.data.labelled.sources import LabelledSource, find_labelled
 from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.data.labelled.words import Words
-from trainer.data.sources import forgetting_changed
+from trainer.data.splits import SplitSource, find_splits
 from trainer.models.pretrained import find_model
 from trainer.models.taken_tokenizer import PLAIN_CLASS
-from trainer.models.tokenizer import TOKENIZER_FILE
-from trainer.records.basis import labelled_digests, without_test
-from trainer.records.steps import CONTENTS, Explains, Sources, Step, publish
-from trainer.store.manifest import Manifest, digest_file, fingerprint, name_of
+from trainer.records.steps import Step
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
 
 FORMAT = 5
-
-
-class Encodes(Protocol):
-    """What an encoder of any kind says of itself: `digest` names the files of its tokenizer."""
-
-    @property
-    def digest(self) -> str: ...
 
 
 def encode(store: Store, job: FinetuneJob, progress: Progress, model_folder: str | Path | None = None) -> Step:
@@ -50,75 +37,36 @@ def encode(store: Store, job: FinetuneJob, progress: Progress, model_folder: str
     """
     data = job.data
     folder = model_folder or find_model(store, job.model.pretrained, hub=True).folder
-    encoder, source = load_text_encoder(folder, data), find_labelled(store, data)
+    encoder, source = load_text_encoder(folder, data), find_splits(store, data)
     options = data.model_dump(exclude={*PLACES, "validation_fraction"})
     options |= {"quoting": data.quoting, "max_length": encoder.max_length}
     recipe = {"format": FORMAT, **in_data(options)}
-    return encoded_step(store, data, source, encoder, recipe, partial(_build, job, progress))
+    return encoded_step(store, data, source, encoder, recipe, partial(_write, store, job, progress, source, encoder))
 
 
-PLACES = {"name", "path", "subset", "train", "validation", "test", "delimiter", "quoting", "max_bad_records"}
-"""Settings that say where records lie, or are part of what the files are known by."""
-
-EncodedData = LabelledDataConfig | ChatDataConfig
-Build = Callable[[Step, LabelledSource, Any], Manifest]
-
-
-def in_data(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by their places in a configuration."""
-    return {f"data.{name}": value for name, value in options.items()}
-
-
-def encoded_step(
-    store: Store, data: EncodedData, source: LabelledSource, encoder: Encodes, options: Mapping[str, Any], build: Build
-) -> Step:
-    """The step that encodes what a job reads of its files, by an encoder; a run is named by all of it but the test
-    split.
-    """
-    cut = data.validation_fraction if source.cut else None
-    told = frozenset({"data.quoting"})
-
-    def recipe_of(identity: Any) -> dict[str, Any]:
-        contents = {"text": fingerprint(identity)}
-        return {**options, "data.validation_fraction": cut, "the model's tokenizer": encoder.digest, CONTENTS: contents}
-
-    trained = name_of(recipe_of(without_test(source.identity)), {}, told)
-    paths = {split: [part.path for part in parts] for split, parts in source.parts.items()}
-
-    def accept(manifest: Manifest) -> None:
-        for split, found in manifest.details["splits"].items():
-            check_budget(f"data set {data.name!r}, {split} split", data.max_bad_records, found)
-
-    def recall_sources(key: str, manifest: Manifest) -> Sources:
-        told = manifest.details["source"]
-        return labelled_digests(told["identity"], told["paths"])
-
-    return Step(
-        store, KIND, KIND, data.name, recipe_of(source.identity),
-        lambda step: build(step, source, encoder), told=told, identity=trained, accept=accept,
-        explains=Explains(
-            sources=lambda: labelled_digests(source.identity, paths), recall_sources=recall_sources, by_content=True,
-        ),
-    )  # fmt: skip
+def _write(
+    store: Store, job: FinetuneJob, progress: Progress, source: SplitSource, encoder: TextEncoder, folder: Path
+) -> dict[str, Any]:
+    """Write the splits of the job's data into a folder; returns the manifest's details."""
+    data = job.data
+    _tell_of_tokenizer(encoder)
+    with open_labelled(data, source, progress) as labelled:
+        _warn_of_unlabelled(data, labelled)
+        total = sum(map(len, labelled.splits.values()))
+        with _carry(job.engine, store) as carry, progress.bar(f"encode {data.name}", total, "example") as bar:
+            figures = {
+                split: write_split(folder, split, examples, encoder, f"{data.name}: {split}", bar.advance, carry)
+                for split, examples in labelled.splits.items()
+            }
+        for split, examples in labelled.splits.items():
+            figures[split] |= _count(folder, split, examples, labelled.classes)
+        details = _describe(data, labelled, encoder, figures)
+    log.info("%s: %s", data.name, describe_columns(details))
+    _warn_of_unseen(details)
+    return details
 
 
-def check_budget(what: str, most: int, found: Mapping[str, Any]) -> None:
-    """Raise `RecordError` if more records were bad, as a manifest tells of a split, than may be skipped."""
-    if (bad := found["bad_records"]) > most:
-        raise RecordError(
-            f"{what}: at most {most} bad records may be skipped, but {describe_bad(bad, found.get('skipped', []))}; "
-            "mend the file or raise data.max_bad_records"
-        )
-
-
-def describe_source(source: LabelledSource) -> dict[str, Any]:
-    """What an encoded set's manifest says of the files that it was read from."""
-    paths = {split: [part.path for part in parts] for split, parts in source.parts.items()}
-    return {"identity": source.identity, "validation_cut": source.cut, "paths": paths}
-
-
-def _build(job: FinetuneJob, progress: Progress, step: Step, source: LabelledSource, encoder: TextEncoder) -> Manifest:
-    data, store = job.data, step.store
+def _tell_of_tokenizer(encoder: TextEncoder) -> None:
     if encoder.pad_is_end:
         log.info("the tokenizer has no padding token: padding with its end token %r", encoder.pad_token)
     if encoder.divider is not None:
@@ -129,30 +77,6 @@ def _build(job: FinetuneJob, progress: Progress, step: Step, source: LabelledSou
             "space before words, as the model is trained to read them: load it with `%s.from_pretrained`",
             encoder.other_class, PLAIN_CLASS,
         )  # fmt: skip
-    with (
-        forgetting_changed(store),
-        open_labelled(data, source, progress) as labelled,
-        store.staging(key=step.key) as folder,
-    ):
-        _warn_of_unlabelled(data, labelled)
-        encoder.save(folder)
-        total = sum(map(len, labelled.splits.values()))
-        with _carry(job.engine, store) as carry, progress.bar(f"encode {data.name}", total, "example") as bar:
-            figures = {
-                split: write_split(
-                    folder / f"{split}{ENDING}", examples, encoder, f"{data.name}: {split}", bar.advance, carry
-                )
-                for split, examples in labelled.splits.items()
-            }
-        counts = {
-            split: _count(folder, split, examples, labelled.classes) for split, examples in labelled.splits.items()
-        }
-        details = _describe(data, labelled, encoder, {split: {**figures[split], **counts[split]} for split in counts})
-        details["tokenizer_sha256"] = digest_file(folder / TOKENIZER_FILE).sha256
-        manifest = publish(step, folder, {**details, "tokenizer": encoder.digest, "source": describe_source(source)})
-    log.info("%s: %s", data.name, describe_columns(details))
-    _warn_of_unseen(details)
-    return manifest
 
 
 @contextmanager

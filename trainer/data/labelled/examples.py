@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +21,9 @@ from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.csv_files import delimiter_hint
 from trainer.data.labelled.labels import REGRESSION, UNLABELLED, Labels
-from trainer.data.labelled.rows import Part, columns_of, open_table
-from trainer.data.labelled.scan import BAD, Scan, bad_records, id_of, rows_of, scan_rows, texts_of
-from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION, LabelledSource, fetch_part
+from trainer.data.labelled.rows import BAD, Example, Scan, bad_records, columns_of, read_rows, reading_of, scan_rows
 from trainer.data.labelled.words import KINDS, all_words
+from trainer.data.splits import TEST, TRAIN, VALIDATION, Part, SplitSource, fetch_part, look_at_columns
 
 log = logging.getLogger(__name__)
 
@@ -45,19 +44,29 @@ def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tup
     identified: dict[str, set[bool]] = {}
     for split, each in parts.items():
         for part in each:
-            table = open_table(part, data)
-            require_columns(data, split, part, table.columns)
-            identified.setdefault(split, set()).add(data.id_column in table.columns)
-            dropped.update(dict.fromkeys(column for column in table.columns if column not in wanted))
-            if table.class_names is not None:
-                names[part.name] = table.class_names
-                named = named or (table.class_names if split != TEST else None)
+            columns, features = look_at_columns(part, reading_of(data))
+            require_columns(data, split, part, columns)
+            identified.setdefault(split, set()).add(data.id_column in columns)
+            dropped.update(dict.fromkeys(column for column in columns if column not in wanted))
+            if data.label_columns is None and (own := _class_names(features().get(data.label_column))) is not None:
+                names[part.name] = own
+                named = named or (own if split != TEST else None)
     if data.id_column is not None:
         _check_ids(data, parts, identified)
     if len({tuple(each) for each in names.values()}) > 1:
         found = "; ".join(f"{part} has {', '.join(each)}" for part, each in names.items())
         raise CorpusError(f"data set {data.name!r}: its parts do not number the same classes alike: {found}")
     return list(dropped), named
+
+
+def _class_names(feature: Any) -> list[str] | None:
+    """The names that a data set gives to the classes of a column, if it does."""
+    if feature is None:
+        return None
+    from datasets import ClassLabel
+
+    feature = getattr(feature, "feature", feature)  # of a list's entries
+    return list(feature.names) if isinstance(feature, ClassLabel) else None
 
 
 def require_columns(data: LabelledDataConfig, split: str, part: Part, found: list[str]) -> None:
@@ -73,7 +82,7 @@ def _check_ids(data: LabelledDataConfig, parts: dict[str, list[Part]], identifie
     assert data.id_column is not None
     if not any(True in found for found in identified.values()):
         part = parts[TRAIN][0]
-        raise lacks_column(data, part, data.id_column, open_table(part, data).columns)
+        raise lacks_column(data, part, data.id_column, look_at_columns(part, reading_of(data)).names)
     if mixed := [split for split, found in identified.items() if len(found) > 1]:
         raise CorpusError(
             f"data set {data.name!r}: some files of the {mixed[0]} split have the column {data.id_column!r} and others "
@@ -109,7 +118,7 @@ def require_all_classes(
     else:
         has_last = meant[:, present[-1]] > 0 if meant.ndim > 1 else meant == present[-1]
     row = int(np.flatnonzero(kept)[np.argmax(has_last)])
-    place = next(place for number, (place, _) in enumerate(rows_of(data, parts)) if number == row)
+    place = next(islice(read_rows(data, parts), row, None)).place
     raise CorpusError(
         f"data set {data.name!r}: column {data.label_column!r} holds "
         f"{_listed([labels.classes[each] for each in present])} in train; ids from 0 on make that "
@@ -128,13 +137,6 @@ def classes_present(meant: NDArray[Any]) -> NDArray[np.int64]:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_TOLD]) + (f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else "")
-
-
-class Example(NamedTuple):
-    """What is encoded: the example's name, and its text, the two of a pair, or its words."""
-
-    id: str
-    texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -158,10 +160,9 @@ class LabelledSplit:
 
     def examples(self) -> Iterator[Example]:
         """The examples in the order of their rows, read anew. An id is the id column's value, else the row's number."""
-        for number, (_, row) in enumerate(rows_of(self.data, self.parts)):
+        for number, row in enumerate(read_rows(self.data, self.parts)):
             if self.kept[number]:
-                name = id_of(self.data, row)
-                yield Example(str(number if name is None else name), texts_of(self.data, row.values))
+                yield row.example(number)
 
 
 class LabelledSet(NamedTuple):
@@ -177,7 +178,7 @@ class LabelledSet(NamedTuple):
 
 
 @contextmanager
-def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Progress) -> Iterator[LabelledSet]:
+def open_labelled(data: LabelledDataConfig, source: SplitSource, progress: Progress) -> Iterator[LabelledSet]:
     """Check all rows; the set can be read for the length of the block.
 
     Raises `CorpusError` for a missing column, an empty split, or labels that cannot be classes, and `RecordError` for
@@ -263,8 +264,8 @@ def _meaningless(
     data: LabelledDataConfig, scan: Scan, wrong: NDArray[np.bool_], problems: dict[int, ValueError]
 ) -> Iterator[RecordError]:
     """The errors of rows whose labels mean nothing; their places are looked for again, as only errors ask for them."""
-    for code, (place, _) in compress(zip(scan.codes.tolist(), rows_of(data, scan.parts), strict=False), wrong):
-        yield RecordError(f"{place()}: column {data.columns_of_labels[0]!r}: {problems[code]}")
+    for code, row in compress(zip(scan.codes.tolist(), read_rows(data, scan.parts), strict=False), wrong):
+        yield RecordError(f"{row.place()}: column {data.columns_of_labels[0]!r}: {problems[code]}")
 
 
 def _labels_given(data: LabelledDataConfig, scan: Scan) -> int:
@@ -331,10 +332,9 @@ def read_texts(data: LabelledDataConfig, split: str, parts: Sequence[Part]) -> I
     reading the data as a whole does. Only what that says of labels because of other splits is not known here.
     """
     for part in parts:
-        require_columns(data, split, part, open_table(part, data).columns)
+        require_columns(data, split, part, look_at_columns(part, reading_of(data)).names)
     is_good = iter(scan_rows(data, split, parts, False, lambda rows: None).codes != BAD)
     for place, part in enumerate(parts):
-        for number, (_, row) in enumerate(rows_of(data, [part])):
+        for number, row in enumerate(read_rows(data, [part])):
             if next(is_good, False):  # a file that has grown is refused at its end
-                texts = texts_of(data, row.values)
-                yield RowTexts(place, number, (" ".join(texts),) if data.task == "tokens" else texts)
+                yield RowTexts(place, number, (" ".join(row.texts),) if data.task == "tokens" else row.texts)

@@ -1,8 +1,7 @@
 """A look at labelled data before long work: at all of it if that takes seconds, else at how files begin."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
@@ -12,14 +11,14 @@ import numpy as np
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.labelled.blocks import count_labels, in_blocks
-from trainer.data.labelled.examples import Example, check_columns, open_labelled, read_labels
+from trainer.data.labelled.blocks import count_labels
+from trainer.data.labelled.examples import check_columns, open_labelled, read_labels
 from trainer.data.labelled.labels import refuse_fractions
-from trainer.data.labelled.rows import Part
-from trainer.data.labelled.scan import BAD, read_values, rows_of, scan_rows, texts_of
-from trainer.data.labelled.sources import TRAIN, LabelledSource, find_labelled
+from trainer.data.labelled.rows import BAD, Example, characters_of, read_rows, scan_rows
 from trainer.data.labelled.text_encoder import TextEncoder
 from trainer.data.labelled.words import KINDS
+from trainer.data.shards import batches
+from trainer.data.splits import TRAIN, Part, SplitSource, find_splits
 from trainer.records.results import Lengths
 from trainer.store.storage import Store
 
@@ -38,7 +37,8 @@ def measure_lengths(examples: Iterable[Example], count: int, encoder: TextEncode
     lengths: list[int] = []
     cut = 0
     sample = islice(examples, 0, None, max(1, count // SAMPLED))
-    for block in in_blocks((_shortened(each, encoder) for each in sample), BLOCK_EXAMPLES, BLOCK_CHARACTERS):
+    shortened = (_shortened(each, encoder) for each in sample)
+    for block in batches(shortened, BLOCK_CHARACTERS, characters_of, BLOCK_EXAMPLES):
         encodings = encoder.encode([each.texts for each in block])
         lengths += [len(each.input_ids) for each in encodings]
         cut += sum(each.truncated for each in encodings)
@@ -79,7 +79,7 @@ class Look(NamedTuple):
 
 def look_at_labelled(store: Store, data: LabelledDataConfig, encoder: TextEncoder, progress: Progress) -> Look:
     """Check the data as far as that is cheap. Raises `CorpusError` and `RecordError` as encoding it would."""
-    source = find_labelled(store, data)
+    source = find_splits(store, data)
     parts = [part for each in source.parts.values() for part in each]
     if sum(map(stored_bytes, parts)) > WHOLE_BYTES:
         return _look_at_heads(data, source, encoder, progress, len(parts))
@@ -92,7 +92,7 @@ def look_at_labelled(store: Store, data: LabelledDataConfig, encoder: TextEncode
 
 
 def _look_at_heads(
-    data: LabelledDataConfig, source: LabelledSource, encoder: TextEncoder, progress: Progress, files: int
+    data: LabelledDataConfig, source: SplitSource, encoder: TextEncoder, progress: Progress, files: int
 ) -> Look:
     """Check columns and first rows: what labels mean if the classes are known, else only that they can be some."""
     _, named = check_columns(data, source.parts)
@@ -103,7 +103,8 @@ def _look_at_heads(
     balance: Counter[str] = Counter()
     with progress.bar(f"look at {data.name}", None, "row") as bar:
         for split, parts in source.parts.items():
-            lengths[split] = measure_lengths(_first_examples(data, parts), HEAD_ROWS * len(parts), encoder)
+            first = (row.example(0) for row in read_rows(data, parts, HEAD_ROWS) if row.wrong is None)
+            lengths[split] = measure_lengths(first, HEAD_ROWS * len(parts), encoder)
             for part in parts:
                 scan = scan_rows(data, split, [part], False, bar.advance, HEAD_ROWS)
                 if split == TRAIN and data.task == "classification":
@@ -116,16 +117,6 @@ def _look_at_heads(
                     seen.update(str(label) for tags in scan.values if tags is not None for label in tags)
     told = f"the first {count(HEAD_ROWS)} rows of each of {plural(files, 'file')}"
     return Look(classes, None, told, lengths, dict(sorted(balance.items())) or None, seen=sorted(seen) or None)
-
-
-def _first_examples(data: LabelledDataConfig, parts: Sequence[Part]) -> Iterator[Example]:
-    """The good examples among the first rows of each part."""
-    for part in parts:
-        for _, row in islice(rows_of(data, [part]), HEAD_ROWS):
-            if row.problem is None:
-                with suppress(ValueError):
-                    read_values(data, row.values)
-                    yield Example("", texts_of(data, row.values))
 
 
 def stored_bytes(part: Part) -> int:

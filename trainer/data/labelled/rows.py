@@ -1,99 +1,65 @@
-"""Rows of labelled data, from files and from data sets of the `datasets` library, each with its exact place.
+"""Rows of labelled data: what a record says, and a look at all of them, which keeps labels and digests of texts."""
 
-Files are read by csv, json and pyarrow themselves: the builders of `datasets` guess types from values (a text that
-looks like a date becomes a timestamp), name no row when one is bad, and cannot pass over it.
-"""
-
-import csv
-import io
-import json
-import zlib
+import hashlib
+from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from itertools import compress, islice, repeat
+from typing import Any, NamedTuple
 
-from trainer.common.errors import CorpusError, RecordError, reason_of
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.common.bad_records import BadRecords
+from trainer.common.errors import CorpusError, RecordError
+from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatDataConfig
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.csv_files import csv_dialect, csv_hint, never_ends, quoting_hint
-from trainer.data.raw_bytes import RawFile, require_file
-from trainer.data.raw_files import MAX_RECORD, not_text, open_bytes, open_raw, unreadable
+from trainer.data.labelled.words import KINDS, AnyLabel, require_words
+from trainer.data.quotes import watched
+from trainer.data.records import FIRST_LINE, Reading, Record
+from trainer.data.shards import is_held_out
+from trainer.data.splits import Part, look_at_columns, read_part
 
-if TYPE_CHECKING:
-    from datasets import Dataset
+BAD = -1
+"""Stands for the number of the label in rows that are passed over."""
 
-
-BOM = b"\xef\xbb\xbf"
-ROWS = 1024
-"""Rows that are taken at a time out of a Parquet file or a data set."""
-
-FIRST_LINE = "the first line"
-
-csv.field_size_limit(MAX_RECORD)
-
-
-@dataclass(frozen=True)
-class Part:
-    """A file, or a split of a data set: its name for people, where its rows are, and all files that they may come
-    from.
-    """
-
-    name: str
-    path: str = ""
-    loaded: "Dataset | None" = None
-    files: tuple[RawFile, ...] = ()
-
-    def require_same(self) -> None:
-        """Raise `ChangedFile` unless its files are what they were when they were looked at."""
-        for file in self.files:
-            require_file(file)
+NAMELESS = 0
+"""Stands for the digest of an id where there is none."""
 
 
 class Row(NamedTuple):
-    """The values of the wanted columns, or a problem, of the row with this number (as the table's unit counts)."""
+    """What a record says, or what is `wrong` with it: the texts of its example, or its words, its label, and its id.
 
-    number: int
-    values: Sequence[Any]
-    problem: str | None = None
-    spans: bool = False
-    """Whether the row goes on over line ends, in a file of lines."""
-
-
-class Table(NamedTuple):
-    """A part that was opened: its columns, its class names if it has them, and how to read some of its columns."""
-
-    columns: list[str]
-    class_names: list[str] | None
-    unit: str
-    rows: Callable[[Sequence[str]], Iterator[Row]]
-
-
-def open_table(part: Part, data: LabelledDataConfig | ChatDataConfig) -> Table:
-    """Open a part, reading no more than its head.
-
-    Raises `CorpusError`, also later, if it is damaged, and after its last row if it is not what was looked at.
+    An id is None where there is no such column.
     """
-    with _explained(part):
-        label = data.label_column if isinstance(data, LabelledDataConfig) and data.label_columns is None else None
-        table = _open_loaded(part, label) if part.loaded is not None else _open_file(part, data, label)
 
-    def rows(columns: Sequence[str]) -> Iterator[Row]:
-        with _explained(part):
-            try:
-                yield from table.rows(columns)
-            except Exception:
-                part.require_same()
-                raise
-            part.require_same()
+    place: Callable[[], str]
+    texts: tuple[str, ...] = ()
+    label: AnyLabel | None = None
+    id: Any = None
+    wrong: RecordError | None = None
 
-    return table._replace(rows=rows)
+    @property
+    def text(self) -> bytes:
+        """All texts in one, by whose hash examples are held out."""
+        return b"\0".join(map(str.encode, self.texts))
+
+    def example(self, number: int) -> "Example":
+        """A good row as it is encoded: named by its id, else by its number."""
+        return Example(str(number if self.id is None else self.id), self.texts)
 
 
-def _open_file(part: Part, data: LabelledDataConfig | ChatDataConfig, label: str | None) -> Table:
-    if isinstance(data, LabelledDataConfig) and data.source == "csv":
-        return _open_csv(part, data)
-    return _open_parquet(part, label) if data.source == "parquet" else _open_jsonl(part)
+class Example(NamedTuple):
+    """What is encoded: the example's name, and its text, the two of a pair, or its words."""
+
+    id: str
+    texts: tuple[str, ...]
+
+
+def characters_of(example: Example) -> int:
+    """The length of an example's texts."""
+    return sum(map(len, example.texts))
 
 
 def columns_of(data: LabelledDataConfig) -> list[str]:
@@ -101,165 +67,167 @@ def columns_of(data: LabelledDataConfig) -> list[str]:
     return [*data.text_columns, *data.columns_of_labels, *([data.id_column] if data.id_column else [])]
 
 
-def _open_csv(part: Part, data: LabelledDataConfig) -> Table:
-    dialect, hint = csv_dialect(data, part.name), quoting_hint(data, part.name)
-
-    def text() -> io.TextIOWrapper:
-        return io.TextIOWrapper(open_raw(part.path), encoding="utf-8-sig", errors="surrogateescape", newline="")
-
-    with text() as file:
-        header, named_by = _read_header(part, data, csv.reader(file, **dialect), hint)
-
-    def rows(columns: Sequence[str]) -> Iterator[Row]:
-        places = [header.index(column) for column in columns]
-        with text() as file:
-            reader = csv.reader(file, **dialect)
-            if named_by == FIRST_LINE:
-                next(reader)
-            while True:
-                line = reader.line_num + 1
-                try:
-                    row = next(reader)
-                except StopIteration:
-                    return
-                except csv.Error as error:
-                    last = f" (up to line {reader.line_num})" if reader.line_num > line else ""
-                    problem = f"not valid CSV: {error}{last}{hint}"
-                    if never_ends(error):
-                        raise RecordError(f"{part.name}: line {line}: {problem}") from error
-                    yield Row(line, (), problem)
-                    continue
-                if row and len(row) != len(header):
-                    yield Row(line, (), f"{len(row)} columns, {named_by} names {len(header)}{hint}")
-                elif row:
-                    yield Row(line, [row[place] for place in places], spans=reader.line_num > line)
-
-    return Table(header, None, "line", rows)
+def reading_of(data: LabelledDataConfig) -> Reading:
+    """How the files of the data are read."""
+    return Reading(data.source, data.delimiter, data.quoting, name_columns=partial(_name_columns, data))
 
 
-def _read_header(part: Part, data: LabelledDataConfig, rows: Iterator[list[str]], hint: str) -> tuple[list[str], str]:
-    """The names of a file's columns, and what names them: its first line, or the setting `columns`.
+def _name_columns(data: LabelledDataConfig, file: str, first: list[str]) -> tuple[list[str], str]:
+    """The names of a csv file's columns, and what names them: its first line, or the setting `columns`.
 
     With that setting, a first line is a header only if it names the text columns itself. A file that has as many
     columns as the setting names besides those of labels is one without labels, as test files are.
     """
-    try:
-        first = next(rows, [])
-    except csv.Error as error:
-        raise CorpusError(f"{part.name}: line 1: not valid CSV: {error}{hint}") from error
-    try:
-        "".join(first).encode()
-    except UnicodeEncodeError as error:
-        known = not_text(part.path)
-        told = f"{part.name} {known}" if known else f"{part.name}: line 1 is not valid UTF-8; convert the file to UTF-8"
-        raise CorpusError(told) from error
-    if data.columns is not None and not set(data.text_columns) <= set(first):
-        named = list(data.columns)
-        if like := [
-            cell for cell, name in zip(first, named, strict=False) if cell.strip().casefold() == name.casefold()
-        ]:
-            raise CorpusError(
-                f"{part.name}: line 1 looks like a header, as it names {like[0]!r}; leave `columns` out, or name "
-                "text_columns as it does"
-            )
-        labels = data.columns_of_labels
-        if len(first) == len(named) - len(labels) and set(labels) <= set(named):
-            return [
-                name for name in named if name not in labels
-            ], f"`columns` without the label{'s'[: len(labels) > 1]}"
-        return named, "`columns`"
-    if twice := [column for column in columns_of(data) if first.count(column) > 1]:
-        raise CorpusError(f"{part.name}: the first line names the column {twice[0]!r} twice; rename one of them")
-    return first, FIRST_LINE
+    if data.columns is None or set(data.text_columns) <= set(first):
+        if twice := [column for column in columns_of(data) if first.count(column) > 1]:
+            raise CorpusError(f"{file}: the first line names the column {twice[0]!r} twice; rename one of them")
+        return first, FIRST_LINE
+    named, labels = list(data.columns), data.columns_of_labels
+    pairs = zip(first, named, strict=False)
+    if like := [cell for cell, name in pairs if cell.strip().casefold() == name.casefold()]:
+        raise CorpusError(
+            f"{file}: line 1 looks like a header, as it names {like[0]!r}; leave `columns` out, or name text_columns "
+            "as it does"
+        )
+    if len(first) == len(named) - len(labels) and set(labels) <= set(named):
+        without = f"`columns` without the label{'s'[: len(labels) > 1]}"
+        return [name for name in named if name not in labels], without
+    return named, "`columns`"
 
 
-def _open_jsonl(part: Part) -> Table:
-    def records() -> Iterator[tuple[int, dict[str, Any] | None, str | None]]:
-        with open_raw(part.path) as file:
-            number = 0
-            while line := file.readline(MAX_RECORD + 1):
-                number += 1
-                if len(line) > MAX_RECORD:
-                    raise RecordError(
-                        f"{part.name}: line {number}: longer than {MAX_RECORD >> 20} MiB; is this JSON Lines?"
-                    )
-                if not (line := line.removeprefix(BOM) if number == 1 else line).strip():
-                    continue
-                try:
-                    record = json.loads(line.decode())
-                except UnicodeDecodeError as error:
-                    known = not_text(part.path)
-                    yield (
-                        number,
-                        None,
-                        f"the file {known}" if known else f"not valid UTF-8 ({reason_of(error)}); convert it",
-                    )
-                except (ValueError, RecursionError) as error:
-                    yield number, None, f"not valid JSON: {error}{csv_hint(part.name)}"
-                    continue
-                if isinstance(record, dict):
-                    yield number, record, None
-                else:
-                    yield number, None, f"a JSON object was expected, found {type(record).__name__}"
-
-    def rows(columns: Sequence[str]) -> Iterator[Row]:
-        for number, record, problem in records():
-            yield Row(number, () if record is None else [record.get(column) for column in columns], problem)
-
-    trouble = f"{part.name} holds no record"
-    for count, (number, record, problem) in enumerate(records()):
-        if record is not None:
-            return Table(list(record), None, "line", rows)
-        trouble = trouble if count else f"{part.name}: line {number}: {problem}"
-    raise RecordError(trouble)
+def read_rows(
+    data: LabelledDataConfig, parts: Sequence[Part], most: int | None = None, watch: bool = False
+) -> Iterator[Row]:
+    """Every row, or so many of each part; `watch`: warn at the end of a csv file whose quotes look misunderstood."""
+    how = reading_of(data)
+    for part in parts:
+        there = look_at_columns(part, how).names
+        records: Iterator[Record] = islice(read_part(part, how, columns_of(data)), most)
+        if watch and data.source == "csv":
+            records = watched(records, data.text_columns, data, part.name)
+        for record in records:
+            check_stop()
+            if record.wrong is not None:
+                yield Row(record.place, wrong=record.wrong)
+                continue
+            try:
+                row = _read(data, record, there)
+            except ValueError as error:
+                row = Row(record.place, wrong=RecordError(f"{record.place()}: {error}"))
+            yield row
 
 
-def _open_parquet(part: Part, label: str | None) -> Table:
-    import pyarrow.parquet as pq
-    from datasets import Features
-
-    with open_bytes(part.path) as file:
-        schema = pq.ParquetFile(file).schema_arrow
-    described = b"huggingface" in (schema.metadata or {})
-    feature = Features.from_arrow_schema(schema).get(label) if described else None
-
-    def rows(columns: Sequence[str]) -> Iterator[Row]:
-        number = 0
-        with open_bytes(part.path) as file:
-            for batch in pq.ParquetFile(file).iter_batches(batch_size=ROWS, columns=list(columns)):
-                for values in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
-                    yield Row(number, values)
-                    number += 1
-
-    return Table(list(schema.names), _class_names(feature), "row", rows)
-
-
-def _open_loaded(part: Part, label: str | None) -> Table:
-    loaded = part.loaded
-    assert loaded is not None
-
-    def rows(columns: Sequence[str]) -> Iterator[Row]:
-        number = 0
-        for block in loaded.select_columns(list(columns)).with_format(None).iter(batch_size=ROWS):
-            for values in zip(*(block[column] for column in columns), strict=True):
-                yield Row(number, values)
-                number += 1
-
-    return Table(list(loaded.column_names), _class_names(loaded.features.get(label)), "row", rows)
+def _read(data: LabelledDataConfig, record: Record, there: Sequence[str]) -> Row:
+    """What a record of these columns says. Raises `ValueError` if one of its values cannot be what it should."""
+    values, column, by_words = record.values, data.text_columns[0], data.task == "tokens"
+    if by_words:
+        require_words(column, values.get(column))
+    texts = tuple(values[column] if by_words else (values.get(each) for each in data.text_columns))
+    for each, text in zip(repeat(column) if by_words else data.text_columns, texts, strict=False):
+        if not isinstance(text, str):
+            found = "no text" if text is None else f"{type(text).__name__}, not text"
+            hint = "; for words that each have a label, set task to tokens" if isinstance(text, list) else ""
+            raise ValueError(f"column {each!r} holds {found}{hint}")
+        _require_utf8(each, text)
+    if not any(map(str.strip, texts)):
+        raise ValueError(f"column {column!r} is empty")
+    label, name = None, None
+    if set(data.columns_of_labels) <= set(there):
+        label = values.get(data.label_column)
+        if data.label_columns is not None:
+            label = tuple(map(values.get, data.label_columns))
+        _require_utf8(data.columns_of_labels[0], label)
+    if data.id_column is not None and data.id_column in there:
+        name = values.get(data.id_column)
+        _require_utf8(data.id_column, name)
+        if name is None or name == "":
+            raise ValueError(f"column {data.id_column!r} is empty; leave id_column out to number the examples instead")
+    return Row(record.place, texts, KINDS[data.task].plain(label, len(texts), data), name)
 
 
-def _class_names(feature: Any) -> list[str] | None:
-    from datasets import ClassLabel
+def _require_utf8(column: str, value: Any) -> None:
+    """Raise `ValueError` if a text, or one in a list, has characters that UTF-8 cannot write."""
+    for text in value if isinstance(value, list) else [value]:
+        try:
+            _ = isinstance(text, str) and text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"column {column!r} is not valid UTF-8 at character {error.start}; convert it to UTF-8"
+            ) from error
 
-    feature = getattr(feature, "feature", feature)  # of a list's entries
-    return list(feature.names) if isinstance(feature, ClassLabel) else None
+
+class Scan(NamedTuple):
+    """What is kept of a split's rows: a few bytes each, and each label once, so that lists for words are about as many
+    as rows.
+
+    `codes`: the number of the row's label among the distinct `values`, or BAD; `digests`: of its texts; `held`: whether
+    a hash of them puts it on the validation side; all of shape [rows]. `bad` are the rows that are BAD.
+    """
+
+    parts: Sequence[Part]
+    codes: NDArray[np.int64]
+    digests: NDArray[np.uint64]
+    held: NDArray[np.bool_]
+    values: list[Any]
+    bad: BadRecords
 
 
-@contextmanager
-def _explained(part: Part) -> Iterator[None]:
-    import pyarrow as pa
+def scan_rows(
+    data: LabelledDataConfig,
+    split: str,
+    parts: Sequence[Part],
+    cut: bool,
+    advance: Callable[[int], None],
+    most: int | None = None,
+) -> Scan:
+    """Look at all rows of a split, or at `most` of each part; with `cut`, decide which of them are held out for
+    validation.
 
-    try:
-        yield
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise unreadable(part.name, error) from error
+    Raises `RecordError` for the first bad row that may not be passed over; a row whose id names an earlier one too is
+    bad.
+    """
+    codes, digests, held, ids = array("q"), array("Q"), array("b"), array("Q")
+    values: dict[AnyLabel | None, int] = {}
+    bad = bad_records(data, split)
+    for row in read_rows(data, parts, most, watch=True):
+        if row.wrong is not None:
+            bad.add(row.wrong)
+        text = row.text
+        codes.append(BAD if row.wrong is not None else values.setdefault(row.label, len(values)))
+        digests.append(_digest(text))
+        held.append(cut and is_held_out(text, data.validation_fraction))
+        ids.append(NAMELESS if row.id is None else _digest(str(row.id).encode()))
+        advance(1)
+    found = np.array(codes, dtype=np.int64)
+    if (repeated := _repeated(np.array(ids, dtype=np.uint64))).any():
+        bad.add_all(int(repeated.sum()), _repeats(data, lambda: read_rows(data, parts, most), repeated))
+        found[repeated] = BAD
+    return Scan(parts, found, np.array(digests, dtype=np.uint64), np.array(held, dtype=bool), list(values), bad)
+
+
+def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which rows have the id of an earlier one."""
+    repeated: NDArray[np.bool_] = ids != NAMELESS
+    rows = np.flatnonzero(repeated)
+    repeated[rows[np.unique(ids[rows], return_index=True)[1]]] = False
+    return repeated
+
+
+def _repeats(
+    data: LabelledDataConfig, rows: Callable[[], Iterator[Row]], repeated: NDArray[np.bool_]
+) -> Iterator[RecordError]:
+    """The errors of rows whose ids earlier ones have; both are read again."""
+    for row in compress(rows(), repeated):
+        first = next(each for each in rows() if each.id is not None and str(each.id) == str(row.id))
+        yield RecordError(
+            f"{row.place()}: column {data.id_column!r}: {row.id!r} names {first.place()} too; ids may not repeat"
+        )
+
+
+def _digest(text: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def bad_records(data: LabelledDataConfig | ChatDataConfig, split: str | None) -> BadRecords:
+    """The bad rows of a split, none of them found yet; `split` is None where there is only one."""
+    return BadRecords(data.max_bad_records, f"data set {data.name!r}{f', {split} split' if split else ''}: ")

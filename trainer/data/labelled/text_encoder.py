@@ -8,9 +8,9 @@ lengths.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -244,7 +244,8 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: boo
     `TokenizerError` if it cannot be loaded or used, `ConfigError` if the model cannot be read or is too short.
     """
     name, by_words = str(model), data.task == "tokens"
-    config, tokenizer = load_own_tokenizer(name, plain=finished and by_words and _is_plain(name))
+    config = load_config(name).get_text_config()
+    tokenizer = load_tokenizer(name, finished and by_words and _is_plain(name))
     backend: Tokenizer = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -261,17 +262,9 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: boo
     # Not every tokenizer that gives types belongs to a model that knows them: GPT-2 would look them up as token ids.
     has_types = "token_type_ids" in tokenizer.model_input_names and (getattr(config, "type_vocab_size", 0) or 0) > 1
     inputs = ["input_ids", "token_type_ids", "attention_mask"] if has_types else ["input_ids", "attention_mask"]
-    settings = {
-        "model_input_names": inputs, "model_max_length": length, "padding_side": "right", "split_special_tokens": True,
-    }  # fmt: skip
-    # So that the published tokenizer, loaded anew, gives what the model was trained on.
-    for key, value in settings.items():
-        setattr(tokenizer, key, value)
-        tokenizer.init_kwargs[key] = value
+    keep_settings(tokenizer, model_input_names=inputs, model_max_length=length, split_special_tokens=True)
     vocab_size = max(backend.get_vocab(True).values()) + 1
-    with TemporaryDirectory(prefix="headrace-") as folder:
-        _save(tokenizer, spaced or divider is not None, Path(folder))
-        digest = fingerprint({path.name: digest_file(path).sha256 for path in Path(folder).iterdir()})
+    digest = digest_saved(partial(_save, tokenizer, spaced or divider is not None))
     return TextEncoder(
         tokenizer, frame, length, vocab_size, pad_is_end, divider, has_types, digest, by_words, spaced,
         config.model_type
@@ -307,12 +300,18 @@ def resolve_length(data: LabelledDataConfig, tokenizer: Any, config: Any, name: 
     return int(min(said))
 
 
-def load_own_tokenizer(name: str, plain: bool = False) -> tuple[Any, Any]:
-    """The text configuration of a model folder or a pretrained name, and its tokenizer, of the `plain` class if so.
+def keep_settings(tokenizer: Any, **settings: Any) -> None:
+    """Set what a tokenizer saves, so that the published one, loaded again, gives what the model was trained on."""
+    for key, value in {**settings, "padding_side": "right"}.items():
+        setattr(tokenizer, key, value)
+        tokenizer.init_kwargs[key] = value
 
-    Raises as `load_text_encoder` does.
-    """
-    return load_config(name).get_text_config(), load_tokenizer(name, plain)
+
+def digest_saved(save: Callable[[Path], None]) -> str:
+    """The digest of the files that a tokenizer's `save` writes."""
+    with TemporaryDirectory(prefix="headrace-") as folder:
+        save(Path(folder))
+        return fingerprint({path.name: digest_file(path).sha256 for path in Path(folder).iterdir()})
 
 
 def choose_padding(tokenizer: Any, name: str) -> bool:

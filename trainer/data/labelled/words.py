@@ -175,24 +175,18 @@ class LabelKind(NamedTuple):
     gather: Callable[[list[Any]], NDArray[Any]]
 
 
-def _plain_label(value: Any, texts: int, data: LabelledDataConfig) -> AnyLabel | None:
-    return plain_label(value, data)
-
-
-def _plain_labels(value: Any, texts: int, data: LabelledDataConfig) -> AnyLabel | None:
-    return plain_labels(value, data)
-
-
 KINDS = {
     "classification": LabelKind(
-        _plain_label, find_labels, read_label, lambda labels: UNLABELLED, lambda found: np.array(found, dtype=np.int64)
+        lambda value, texts, data: plain_label(value, data), find_labels, read_label, lambda labels: UNLABELLED,
+        lambda found: np.array(found, dtype=np.int64),
     ),
     "regression": LabelKind(
-        _plain_label, find_labels, read_label, lambda labels: np.nan, lambda found: np.array(found, dtype=np.float64)
+        lambda value, texts, data: plain_label(value, data), find_labels, read_label, lambda labels: np.nan,
+        lambda found: np.array(found, dtype=np.float64),
     ),
     "multi-label": LabelKind(
-        _plain_labels, find_listed, read_list, lambda labels: np.full(len(labels.classes or ()), UNLABELLED),
-        lambda found: np.array(found, dtype=np.int8),
+        lambda value, texts, data: plain_labels(value, data), find_listed, read_list,
+        lambda labels: np.full(len(labels.classes or ()), UNLABELLED), lambda found: np.array(found, dtype=np.int8),
     ),
     "tokens": LabelKind(plain_tags, find_listed, read_tags, lambda labels: np.empty(0, dtype=np.int32), as_column),
 }  # fmt: skip

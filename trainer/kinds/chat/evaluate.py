@@ -19,8 +19,8 @@ from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatJob
 from trainer.data.chat.encoded import ChatSet, ChatSplit, open_chat, pack_split, read_windows
 from trainer.data.chat.messages import MESSAGES
-from trainer.data.labelled.encoded import tokenizer_paths
-from trainer.data.labelled.sources import VALIDATION
+from trainer.data.encoded import tokenizer_paths
+from trainer.data.splits import VALIDATION
 from trainer.evaluation.decontamination import clean_of_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement
 from trainer.models.answering import load_answering, outline_answering

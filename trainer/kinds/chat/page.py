@@ -3,8 +3,8 @@
 from typing import Any
 
 from trainer.common.formats import count, number, percent, plural, short
-from trainer.data.labelled.encoded import KIND as ENCODED
-from trainer.data.labelled.sources import TRAIN
+from trainer.data.encoded import KIND as ENCODED
+from trainer.data.splits import TRAIN
 from trainer.records import run_kinds
 from trainer.records.basis import answers_basis, facts_of
 from trainer.records.plans import ChatPlan

@@ -5,12 +5,12 @@ from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.chat import CHAT_FIGURES, ChatJob
 from trainer.data.chat.encoded import plan_chat
-from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder, read_encoded
-from trainer.data.chat.encoding import count_conversations, empty_counts, tell
+from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder
+from trainer.data.chat.encoding import empty_counts, read_conversations, tell
 from trainer.data.chat.messages import Counts
-from trainer.data.labelled.encoded import split_sizes
+from trainer.data.encoded import split_sizes
 from trainer.data.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
-from trainer.data.labelled.sources import TRAIN, find_labelled
+from trainer.data.splits import find_splits
 from trainer.kinds.chat.identity import identify
 from trainer.kinds.tuning_preflight import Known, Size, conclude, look_at_start, recorded_lengths
 from trainer.models.answering import check_fits
@@ -51,20 +51,19 @@ def chat_preflight(job: ChatJob, progress: Progress) -> FinetunePreflight:
 
 def _look(store: Store, job: ChatJob, encoder: ChatEncoder, progress: Progress) -> Known:
     """What a look shows: the sizes of the splits, if it is one at all of the data."""
-    source = find_labelled(store, job.data)
+    source = find_splits(store, job.data)
     parts = [part for each in source.parts.values() for part in each]
+    counts = empty_counts(job.data, source)
     if sum(map(stored_bytes, parts)) <= WHOLE_BYTES:
-        counts = count_conversations(job, source, encoder, progress)
+        for _ in read_conversations(job, source, encoder, counts, progress):
+            pass
         tell(job, counts)
         sizes = {split: each.examples for split, each in counts.items()}
         return Known(
             sizes, f"all of it, {plural(sum(sizes.values()), 'conversation')}", None, _lengths(counts, encoder)
         )
-    counts = empty_counts(job.data, source)
-    with progress.bar(f"look at {job.data.name}", None, "conversation") as bar:
-        for split, each in source.parts.items():
-            for _ in read_encoded(job.data, split, each, source.cut and split == TRAIN, encoder, counts, HEAD_ROWS):
-                bar.advance(1)
+    for _ in read_conversations(job, source, encoder, counts, progress, most=HEAD_ROWS):
+        pass
     told = f"the first {count(HEAD_ROWS)} conversations of each of {plural(len(parts), 'file')}"
     return Known(None, told, None, _lengths(counts, encoder))
 

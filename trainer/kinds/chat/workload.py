@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from trainer.config.chat import ChatJob
 from trainer.data.chat.encoded import open_chat, pack_split, plan_windows, read_windows
 from trainer.data.dataset import Batch
-from trainer.data.labelled.sources import TRAIN, VALIDATION
+from trainer.data.splits import TRAIN, VALIDATION
 from trainer.kinds.chat.evaluate import answer_losses
 from trainer.kinds.tuning_workload import TuningWorkload
 from trainer.models.adapters import add_adapter, restore_adapter

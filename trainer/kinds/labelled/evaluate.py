@@ -20,8 +20,8 @@ from trainer.common.progress import Progress
 from trainer.config.labelled import FinetuneJob
 from trainer.data.labelled.blocks import encode_files
 from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, EncodedWords, open_encoded
-from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION
 from trainer.data.labelled.text_encoder import load_text_encoder
+from trainer.data.splits import TEST, TRAIN, VALIDATION
 from trainer.evaluation.decontamination import clean_of_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement, check_asked, predictions_key
 from trainer.evaluation.metrics.measures import marks_entities, metric_identity, score_entities

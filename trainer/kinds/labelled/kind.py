@@ -38,7 +38,7 @@ def open_workload(job: FinetuneJob, store: Store, data: ArtifactRef, ranks: int)
 
 
 def plan(job: FinetuneJob, data: ArtifactRef, ranks: int) -> tuple[FinetunePlan, str]:
-    from trainer.data.labelled.encoded import encoded_details, split_sizes
+    from trainer.data.encoded import encoded_details, split_sizes
     from trainer.data.labelled.encoding import describe_columns
     from trainer.data.step_plan import make_finetune_plan
 

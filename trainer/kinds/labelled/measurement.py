@@ -12,8 +12,8 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.data.csv_files import FORMATS, format_by_name
-from trainer.data.labelled.encoded import KIND as ENCODED
-from trainer.data.labelled.sources import TRAIN, LabelledSource, find_labelled
+from trainer.data.encoded import KIND as ENCODED
+from trainer.data.splits import TRAIN, SplitSource, find_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement, encoded_of, predictions_key
 from trainer.evaluation.metrics.measures import metric_identity
 from trainer.models.pretrained import Checkpoint, classifies, find_model, read_object
@@ -74,7 +74,7 @@ class NewFiles(NamedTuple):
     """New labelled files to measure a run's checkpoint on: its job, whose data they are, and its model's folder."""
 
     job: FinetuneJob
-    files: LabelledSource
+    files: SplitSource
     folder: str
 
 
@@ -138,7 +138,7 @@ def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Mea
         )
     named = {} if own.data.label_columns else {"classes": classes}
     data = validate_job(LabelledDataConfig, {**values, "source": source, "train": labelled, **named}, "labelled")
-    files = find_labelled(store, data)
+    files = find_splits(store, data)
     read = data.model_dump(include={"source", "quoting", "columns", "text_columns", "label_column", "label_columns"})
     new = NewFiles(own.model_copy(update={"data": data}), files, folder)
     recipe = {**measured.recipe, "files": files.identity[TRAIN], "read": read}

@@ -19,10 +19,12 @@ from transformers import PreTrainedModel
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError
 from trainer.common.progress import Bar, Progress
 from trainer.config.predicting import PredictJob
-from trainer.data.labelled.blocks import TAGS, encode_block, in_blocks
+from trainer.data.labelled.blocks import TAGS, encode_block
 from trainer.data.labelled.encoded import EncodedSplit, open_split
-from trainer.data.labelled.sources import TRAIN
+from trainer.data.labelled.rows import characters_of
 from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
+from trainer.data.shards import batches
+from trainer.data.splits import TRAIN
 from trainer.kinds.labelled.measure import applying, label_count, predict, split_lines
 from trainer.kinds.labelled.predictions import (
     FILE,
@@ -96,7 +98,7 @@ def _predict(
     with ExitStack() as stack:
         file: TextIO | None = stack.enter_context(open(path, "w", encoding="utf-8")) if path else None
         bar = stack.enter_context(progress.bar("predict", sum(texts.counts), "text"))
-        for block in in_blocks(texts.examples(), BLOCK_TEXTS, BLOCK_CHARACTERS):
+        for block in batches(texts.examples(), BLOCK_CHARACTERS, characters_of, BLOCK_TEXTS):
             nothing = pa.nulls(len(block), TAGS if encoder.by_words else pa.int64())
             encoded = encode_block(block, encoder, nothing, job.name)
             for name in counts:

@@ -9,8 +9,8 @@ from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.config.predicting import PredictJob
 from trainer.data.labelled.look import HEAD_ROWS, WHOLE_BYTES, measure_lengths, stored_bytes
-from trainer.data.labelled.sources import TRAIN
 from trainer.data.labelled.text_encoder import load_text_encoder
+from trainer.data.splits import TRAIN
 from trainer.kinds.labelled.predictions import Wanted, open_texts
 from trainer.models.pretrained import classifies, read_object
 from trainer.models.weights import check_weights

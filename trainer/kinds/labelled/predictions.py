@@ -6,22 +6,21 @@ predictions/NAME-FINGERPRINT/manifest.json         the model, the files of texts
 
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.bad_records import BadRecords, describe_bad
-from trainer.common.errors import ConfigError, CorpusError, RecordError
+from trainer.common.errors import ConfigError, CorpusError
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.config.predicting import PredictJob, as_labelled
-from trainer.data.labelled.encoding import check_budget, in_data
-from trainer.data.labelled.examples import Example, lacks_column
-from trainer.data.labelled.rows import Part, columns_of, open_table
-from trainer.data.labelled.scan import Placed, bad_records, id_of, read_values, rows_of, texts_of, watched_rows
-from trainer.data.labelled.sources import TRAIN, LabelledSource, fetch_part, find_labelled
+from trainer.data.encoded import check_budget, in_data
+from trainer.data.labelled.examples import lacks_column
+from trainer.data.labelled.rows import Example, bad_records, columns_of, read_rows, reading_of
+from trainer.data.splits import TRAIN, Part, SplitSource, fetch_part, find_splits, look_at_columns
 from trainer.models.pretrained import Checkpoint, classifies_words, find_model, read_object
 from trainer.records.names import run_at
 from trainer.records.results import PredictedTexts
@@ -44,7 +43,7 @@ class Wanted(NamedTuple):
 
     model: Checkpoint
     data: LabelledDataConfig
-    source: LabelledSource
+    source: SplitSource
     recipe: dict[str, Any]
 
 
@@ -62,7 +61,7 @@ def identify_predictions(store: Store, job: PredictJob) -> Wanted:
             "of jsonl or parquet with a list of words in each row"
         )
     data = as_labelled(job, _text_columns(store, job, found), by_words)
-    source = find_labelled(store, data)
+    source = find_splits(store, data)
     options = data.model_dump(include={"source", "quoting", "columns", "text_columns", "id_column", "max_length"})
     contents = {"model": found.files, "text": fingerprint(source.identity[TRAIN])}
     recipe = {"format": FORMAT, **in_data(options), "precision": job.precision, CONTENTS: contents}
@@ -152,9 +151,9 @@ class NewTexts(NamedTuple):
         """The good texts in the order of files and rows, read anew. An id is the id column's value, else the row's
         number.
         """
-        for number, (_, found) in enumerate(_checked(self.data, rows_of(self.data, self.parts))):
-            if isinstance(found, Example):
-                yield found if self.data.id_column is not None and found.id else found._replace(id=str(number))
+        for number, row in enumerate(read_rows(self.data, self.parts)):
+            if row.wrong is None:
+                yield row.example(number)
 
 
 @contextmanager
@@ -173,11 +172,11 @@ def open_texts(
         with progress.bar(f"read {data.name}", None, "row") as bar:
             for part in fetched:
                 good = 0
-                for place, found in _checked(data, watched_rows(data, [part], most)):
-                    if isinstance(found, Example):
+                for row in read_rows(data, [part], most, watch=True):
+                    if row.wrong is None:
                         good += 1
                     else:
-                        bad.add(RecordError(f"{place()}: {found}"))
+                        bad.add(row.wrong)
                     bar.advance(1)
                 counts.append(good)
         if not any(counts):
@@ -192,22 +191,6 @@ def open_texts(
 
 def _check_columns(data: LabelledDataConfig, parts: Sequence[Part]) -> None:
     for part in parts:
-        columns = open_table(part, data).columns
+        columns = look_at_columns(part, reading_of(data)).names
         if missing := [each for each in columns_of(data) if each != data.label_column and each not in columns]:
             raise lacks_column(data, part, missing[0], columns)
-
-
-def _checked(data: LabelledDataConfig, rows: Iterable[Placed]) -> Iterator[tuple[Callable[[], str], Example | str]]:
-    """Every row: what names its place, and its example, without an id where it has none, or what is wrong with it."""
-    for place, row in rows:
-        problem = row.problem
-        if problem is None:
-            try:
-                read_values(data, row.values)
-            except ValueError as error:
-                problem = str(error)
-        if problem is not None:
-            yield place, problem
-            continue
-        name = id_of(data, row)
-        yield place, Example("" if name is None else str(name), texts_of(data, row.values))

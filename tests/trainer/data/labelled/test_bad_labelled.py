@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.trainer.labelled_data import (
@@ -161,14 +159,3 @@ def test_a_damaged_file_is_an_error(data: bytes, tmp_path: Path) -> None:
         read(source="parquet", train=[written(tmp_path / "a.parquet", data)])
     with pytest.raises(CorpusError, match=r"a\.csv\.gz cannot be read"):
         read(source="csv", train=[written(tmp_path / "a.csv.gz", data)])
-
-
-def test_damage_within_a_table_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    table = pa.table({"a": [f"text {n} " * 20 for n in range(500)], "label": [0, 1] * 250})
-    pq.write_table(table, path)
-    data = bytearray(path.read_bytes())
-    data[100:300] = bytes(200)
-    path.write_bytes(data)
-    with pytest.raises(CorpusError, match=r"a\.parquet cannot be read"):
-        read(source="parquet", train=[str(path)], text_columns=["a"], id_column=None)

@@ -27,9 +27,10 @@ from tests.trainer.preparing import LONG_AGO, leftovers
 from trainer.common.errors import ArtifactError, ChangedFile
 from trainer.common.progress import silent
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.labelled.encoded import open_encoded, tokenizer_paths
+from trainer.data.encoded import tokenizer_paths
+from trainer.data.labelled.encoded import open_encoded
 from trainer.data.labelled.examples import open_labelled
-from trainer.data.labelled.sources import find_labelled
+from trainer.data.splits import find_splits
 from trainer.store.storage import Store
 
 PACK: dict[str, Callable[[list[Record]], bytes]] = {"csv": as_csv, "jsonl": as_jsonl, "parquet": as_parquet}
@@ -68,7 +69,7 @@ def test_labelled_data_that_changes_after_the_look_is_refused_by_its_file(
     data = LabelledDataConfig.model_validate(
         {"name": "small", "text_columns": ["a", "b"], "id_column": "id", **options}
     )
-    found = find_labelled(Store(str(tmp_path / "store")), data)
+    found = find_splits(Store(str(tmp_path / "store")), data)
     if moment == "before it is checked":
         flip(path)
     with pytest.raises(ChangedFile, match="has changed since it was looked at") as refused:  # noqa: SIM117
@@ -86,7 +87,7 @@ def test_a_remote_file_that_changes_after_the_look_is_refused_by_its_address(tmp
         file.write(as_jsonl(rows))
     values = {"name": "small", "text_columns": ["a", "b"], "source": "jsonl", "train": [url], "validation": [url]}
     data = LabelledDataConfig.model_validate(values)
-    found = find_labelled(Store(str(tmp_path / "store")), data)
+    found = find_splits(Store(str(tmp_path / "store")), data)
     with fsspec.open(url, "wb") as file:
         file.write(as_jsonl(rows[::-1]))
     with pytest.raises(ChangedFile) as refused, open_labelled(data, found, silent()):

@@ -30,7 +30,8 @@ from tests.trainer.raw_files import docstrings
 from tests.trainer.small_tokenizers import byte_level_bpe, random_texts
 from trainer.common.errors import ArtifactError, CorpusError, RecordError
 from trainer.common.progress import silent
-from trainer.data.labelled.encoded import open_encoded, tokenizer_paths
+from trainer.data.encoded import tokenizer_paths
+from trainer.data.labelled.encoded import open_encoded
 from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.store.storage import Store
 

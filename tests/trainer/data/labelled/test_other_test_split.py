@@ -25,7 +25,7 @@ from tests.trainer.stocked_store import keys
 from trainer.common.errors import ArtifactError, Preempted, RunError
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob
-from trainer.data.labelled.encoded import encoded_details
+from trainer.data.encoded import encoded_details
 from trainer.kinds.table import identify_run
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.compare import compare

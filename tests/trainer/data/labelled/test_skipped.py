@@ -11,7 +11,7 @@ from tests.trainer.labelled_data import as_jsonl, bert_folder, flat_records, job
 from tests.trainer.made import encode_conversations
 from trainer.common.bad_records import skipped_rows
 from trainer.common.progress import silent
-from trainer.data.labelled.encoded import encoded_details
+from trainer.data.encoded import encoded_details
 from trainer.store.storage import Store
 
 

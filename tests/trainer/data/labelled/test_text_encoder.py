@@ -26,7 +26,7 @@ from tests.trainer.labelled_data import (
 from tests.trainer.raw_files import docstrings
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.common.errors import ConfigError, RecordError, TokenizerError
-from trainer.data.labelled.encoded import tokenizer_paths
+from trainer.data.encoded import tokenizer_paths
 from trainer.data.labelled.text_encoder import cut_lengths, load_text_encoder
 from trainer.store.storage import Store
 

@@ -1,29 +1,45 @@
-"""Where labelled data is: the files or data sets of each split, and a name of their content."""
+"""Data in splits: the files or data sets of each, a name of their content, and their records."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fsspec
 
-from trainer.common.errors import CorpusError, brief
+from trainer.common.errors import CorpusError, RecordError, brief
 from trainer.config.corpora import CorpusConfig
 from trainer.config.labelled import LabelledDataConfig, SplitsConfig
 from trainer.data.csv_files import csv_dialect, is_quoted
-from trainer.data.labelled.rows import Part
 from trainer.data.pieces import Piece
-from trainer.data.raw_bytes import RawFile
-from trainer.data.raw_files import is_compressed, reading
+from trainer.data.raw_bytes import RawFile, require_file
+from trainer.data.raw_files import is_compressed, open_as, reading
+from trainer.data.records import FORMATS, Reading, Record, Span, Table, open_loaded
 from trainer.data.sources import find_pieces, find_sources
 from trainer.models.pretrained import hub_reason
 from trainer.store.storage import Store
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 
 
-class LabelledSource(NamedTuple):
+@dataclass(frozen=True)
+class Part:
+    """A file, or a split of a data set: its name for people, where its records are, and all files that they may come
+    from.
+    """
+
+    name: str
+    path: str = ""
+    loaded: "Dataset | None" = None
+    files: tuple[RawFile, ...] = ()
+
+
+class SplitSource(NamedTuple):
     """The parts of each split that is there, and a JSON-like value that changes whenever their content does.
 
     Without validation parts, the validation split is to be cut from train.
@@ -37,7 +53,7 @@ class LabelledSource(NamedTuple):
         return VALIDATION not in self.parts
 
 
-def find_labelled(store: Store, data: SplitsConfig) -> LabelledSource:
+def find_splits(store: Store, data: SplitsConfig) -> SplitSource:
     """Find the data. The store remembers the digests of files, so that unchanged ones are not read again.
 
     A data set of the hub is downloaded by this, once: `datasets` keeps it. Raises `CorpusError` for files or splits
@@ -59,7 +75,57 @@ def fetch_part(part: Part, folder: Path) -> Part:
     return replace(part, path=str(target), files=tuple(file._replace(path=str(target)) for file in part.files))
 
 
-def _find_files(store: Store, data: SplitsConfig) -> LabelledSource:
+class Columns(NamedTuple):
+    """The columns of a part: of JSON Lines those of its first good record; `features` as a `Table` has them."""
+
+    names: list[str]
+    features: Callable[[], Mapping[str, Any]]
+
+
+def look_at_columns(part: Part, how: Reading) -> Columns:
+    """The columns of a part. Raises `CorpusError` if it is damaged, or has no record to tell them by."""
+    with _open(part, how) as table:
+        if table.columns is not None:
+            return Columns(table.columns, table.features)
+        wrong: RecordError | None = None
+        for record in table.records(()):
+            if record.wrong is None:
+                return Columns(list(record.values), table.features)
+            wrong = wrong or record.wrong
+    raise wrong or RecordError(f"{part.name} holds no record")
+
+
+def read_part(part: Part, how: Reading, wanted: Sequence[str]) -> Iterator[Record]:
+    """The records of a part, with the values of the wanted columns that it has.
+
+    Raises `CorpusError` if it is damaged, and `ChangedFile`, at the end or in place of another error, unless its files
+    are what they were when they were looked at.
+    """
+    with _open(part, how) as table:
+        try:
+            yield from table.records(wanted)
+        except Exception:
+            _require_same(part)
+            raise
+        _require_same(part)
+
+
+@contextmanager
+def _open(part: Part, how: Reading) -> Iterator[Table]:
+    with reading(part.name):
+        if part.loaded is not None:
+            yield open_loaded(part.name, part.loaded)
+            return
+        with open_as(how.format, part.path) as file:
+            yield FORMATS[how.format](file, Span(part.name, part.path), how)
+
+
+def _require_same(part: Part) -> None:
+    for file in part.files:
+        require_file(file)
+
+
+def _find_files(store: Store, data: SplitsConfig) -> SplitSource:
     patterns = {split: paths for split, paths in _wanted(data).items() if paths}
     digests = {
         piece.path: piece.sha256 for piece in _pieces(store, data, [p for paths in patterns.values() for p in paths])
@@ -70,7 +136,7 @@ def _find_files(store: Store, data: SplitsConfig) -> LabelledSource:
         dialect = csv_dialect(data, path) if isinstance(data, LabelledDataConfig) and data.source == "csv" else None
         return [digests[path], is_compressed(path), dialect and [dialect["delimiter"], is_quoted(dialect)]]
 
-    return LabelledSource(
+    return SplitSource(
         parts={
             split: [Part(path, path, files=(RawFile(path, path, digests[path]),)) for path in paths]
             for split, paths in found.items()
@@ -79,7 +145,7 @@ def _find_files(store: Store, data: SplitsConfig) -> LabelledSource:
     )
 
 
-def _find_hub(data: SplitsConfig) -> LabelledSource:
+def _find_hub(data: SplitsConfig) -> SplitSource:
     import datasets
 
     name = f"{data.path}/{data.subset}" if data.subset else str(data.path)
@@ -93,10 +159,10 @@ def _find_hub(data: SplitsConfig) -> LabelledSource:
         ) from error
     splits = _choose(name, loaded, data)
     prints = {split: [loaded[chosen]._fingerprint for chosen in names] for split, names in splits.items()}
-    return LabelledSource(_loaded_parts(name, loaded, splits, ()), [data.path, data.subset, prints])
+    return SplitSource(_loaded_parts(name, loaded, splits, ()), [data.path, data.subset, prints])
 
 
-def _find_folder(store: Store, data: SplitsConfig) -> LabelledSource:
+def _find_folder(store: Store, data: SplitsConfig) -> SplitSource:
     import datasets
 
     path = str(data.path).rstrip("/")
@@ -111,7 +177,7 @@ def _find_folder(store: Store, data: SplitsConfig) -> LabelledSource:
     sets = {TRAIN: loaded} if isinstance(loaded, datasets.Dataset) else loaded
     splits = _choose(path, sets, data)
     files = tuple(RawFile(piece.path, piece.path, piece.sha256) for piece in pieces)
-    return LabelledSource(
+    return SplitSource(
         _loaded_parts(path, sets, splits, files), [[[piece.key, piece.sha256] for piece in pieces], splits]
     )
 
