@@ -6,8 +6,8 @@ from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.records.basis import HarnessResult
-from trainer.records.sealed import read_sealed, remedy_of, require_sealed
-from trainer.records.shapes import require_evaluation
+from trainer.records.sealed import read_sealed, require_sealed
+from trainer.records.shapes import remedy_of, require_evaluation
 from trainer.store.names import CONFIG, EVALUATION, HARNESS
 from trainer.store.storage import Store
 

@@ -19,8 +19,9 @@ from trainer.models.pretrained import digest_files
 from trainer.records.basis import by_file, describe_file, labelled_digests
 from trainer.records.names import find_run_name, run_at
 from trainer.records.sealed import read_listed, read_sealed
+from trainer.records.shapes import Move
 from trainer.registry.facts import read_facts, require_job
-from trainer.registry.gate import Move, figures
+from trainer.registry.gate import figures
 from trainer.registry.lineage_record import make_lineage
 from trainer.registry.promotion import find_champion, find_measured, key_of, moves
 from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest

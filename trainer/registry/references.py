@@ -18,7 +18,8 @@ from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.records.lease import is_held
 from trainer.records.names import FOLDERS, RUN_PREFIX, run_at
-from trainer.records.sealed import read_sealed, remedy_of
+from trainer.records.sealed import read_sealed
+from trainer.records.shapes import remedy_of
 from trainer.store.manifest import MANIFEST, read_manifest
 from trainer.store.names import (
     CONFIG,

@@ -29,7 +29,8 @@ from trainer.models.tokenizer import tokenizer_files
 from trainer.records.basis import TextBasis, why_incomparable
 from trainer.records.evaluations import Evaluation
 from trainer.records.results import Verdict
-from trainer.registry.gate import Move, figures
+from trainer.records.shapes import Move
+from trainer.registry.gate import figures
 from trainer.registry.promotion import find_champion, look, pass_through, promote
 from trainer.store.manifest import MANIFEST, publish_folder
 from trainer.store.names import FINAL, FINAL_KIND
