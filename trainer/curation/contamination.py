@@ -14,8 +14,6 @@ from trainer.common.errors import CorpusError
 from trainer.config.curation import DecontaminateConfig, TransformConfig
 from trainer.curation.characters import UNICODE, Hashes
 from trainer.curation.evaluation_sets import EvaluationSet, read_examples
-from trainer.curation.matching import MATCHING, matching, matching_words
-from trainer.curation.measuring import is_intact, write_arrays
 from trainer.curation.overlaps import (
     ExampleFile,
     Overlap,
@@ -26,7 +24,8 @@ from trainer.curation.overlaps import (
     pack_examples,
     wanted_of,
 )
-from trainer.curation.texts import Texts, shingles_of, starts_of
+from trainer.curation.texts import MATCHING, Texts, matching, matching_words, shingles_of, starts_of
+from trainer.curation.units import is_intact, write_arrays
 from trainer.data.decisions import transform_options
 from trainer.data.shards import batches, text_bytes
 from trainer.data.sources import named_reading, reading_options

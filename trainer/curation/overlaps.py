@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.curation.characters import Hashes, Positions
-from trainer.curation.matching import MATCHING, matching, matching_words
 from trainer.curation.measures import Batch, Measure, Rows
-from trainer.curation.measuring import Arrays, read_all, read_arrays
-from trainer.curation.texts import Texts, shingles_of, starts_of
+from trainer.curation.texts import MATCHING, Texts, matching, matching_words, shingles_of, starts_of
+from trainer.curation.units import Arrays, read_all, read_arrays
 from trainer.store.storage import Store
 
 NOTHING = np.uint64(0)
@@ -224,7 +223,7 @@ def find_words(text: bytes, wanted: Iterable[Wanted]) -> Shared | None:
     return None
 
 
-class Sharing:
+class SharedWithExamples:
     """What documents share with the evaluation sets that decisions kept out, of which their manifest says
     `kept_out`.
     """

@@ -11,8 +11,7 @@ from trainer.common.errors import ConfigError, PipelineError
 from trainer.common.formats import count, plural, show, show_json, size
 from trainer.common.transient import tell_failure
 from trainer.config.corpora import CorpusConfig
-from trainer.curation.showing import BINS, Shown, StoredDecisions
-from trainer.curation.telling import decision_rows, describe_decisions
+from trainer.curation.showing import BINS, Shown, StoredDecisions, decision_rows, describe_decisions
 from trainer.store.storage import Store
 
 WIDTH = 58

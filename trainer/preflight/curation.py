@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import DataConfig
 from trainer.curation.contamination import look_for, name_frequent
-from trainer.curation.matching import matching_words
-from trainer.curation.measures import Batch, DocumentError, unique
-from trainer.curation.measuring import PlaceError, with_address
+from trainer.curation.deciding import CONTAMINATED, Plan, make_plan, reasons_of
+from trainer.curation.measures import Batch, DocumentError, Test, columns_of, of_corpus, unique
 from trainer.curation.overlaps import NOTHING, Wanted, find_shared, wanted_of
-from trainer.curation.plan import CONTAMINATED, Plan, make_plan, reasons_of
-from trainer.curation.rules import Test, columns_of, of_corpus
-from trainer.curation.telling import tell_frequent
+from trainer.curation.showing import tell_frequent
+from trainer.curation.texts import matching_words
+from trainer.curation.units import PlaceError, with_address
 from trainer.data.decisions import read_curated
 from trainer.data.pieces import Piece
 from trainer.data.readers import Document, ignore

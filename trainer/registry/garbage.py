@@ -2,7 +2,7 @@
 
     measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    the newest file of each unit stays as long as
                                                                        decisions that were made from such measures do
-                                                                       (curation/measuring.py)
+                                                                       (curation/units.py)
     measures/overlaps/EVALUATION.npz                                   stays with decisions that keep these sets out
     measures/pairs/PASS/…                                              for going on with a curation that was broken off
 

@@ -6,7 +6,7 @@ from typing import Any
 from trainer.common.errors import PipelineError
 from trainer.common.formats import count, plural, score, show, show_json, size
 from trainer.common.transient import tell_failure
-from trainer.curation.telling import decision_rows, describe_decisions
+from trainer.curation.showing import decision_rows, describe_decisions
 from trainer.registry.lineage import Finding, check, find_run, trace
 from trainer.store.storage import Store
 

@@ -12,9 +12,9 @@ from tests.support import write_config
 from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
 from trainer.common.errors import EXIT_BAD_INPUT, ArtifactError
 from trainer.curation import functions, overlaps
+from trainer.curation.measures import Size
 from trainer.curation.overlaps import Overlap
 from trainer.curation.report import side_by_side, tell
-from trainer.curation.text_measures import Size
 from trainer.data.decisions import read_decisions
 from trainer.store.storage import Store
 
