@@ -125,7 +125,7 @@ def test_what_a_document_shares_is_told_with_the_example_that_has_it(
     (name,) = Store(job.store).names("decisions")
     kept = read_decisions(Store(job.store), f"decisions/{name}").details["kept_out"]
     with pytest.raises(ArtifactError, match="the manifest of the decisions names no evaluation file of SHA-256"):
-        overlaps.Sharing(Store(job.store), {**kept, "files": kept["files"][:1]}).tell(said[2].encode())
+        overlaps.SharedWithExamples(Store(job.store), {**kept, "files": kept["files"][:1]}).tell(said[2].encode())
     (hashes,) = (tmp_path / "store" / "measures" / "overlaps").glob("*-examples.npz")
     hashes.unlink()
     overlaps._origins.cache_clear()
