@@ -17,7 +17,18 @@ from trainer.config.curation import CurationConfig, NearConfig
 from trainer.config.jobs import PrepareJob
 from trainer.curation.contamination import find_overlap, name_evaluation
 from trainer.curation.evaluation_sets import EvaluationSet, find_evaluation
-from trainer.curation.measures import Function, Measure, Score, Size, Test, all_tests, columns_of, of_corpus, unique
+from trainer.curation.measures import (
+    Function,
+    Measure,
+    PlaceError,
+    Score,
+    Size,
+    Test,
+    all_tests,
+    columns_of,
+    of_corpus,
+    unique,
+)
 from trainer.curation.overlaps import NOTHING, BorderWords, Overlap
 from trainer.curation.shared_keys import (
     Compared,
@@ -35,7 +46,7 @@ from trainer.curation.shared_keys import (
     slices,
     start_pass,
 )
-from trainer.curation.units import Numbering, PlaceError, Unit, divide, measure, number, with_address
+from trainer.curation.units import Numbering, Unit, divide, measure, number, with_address
 from trainer.data.decisions import FORMAT, identities, transform_options
 from trainer.data.pieces import Piece, is_cut_within_documents
 from trainer.data.sources import PIECE_BYTES, column_names, find_pieces, reading_options

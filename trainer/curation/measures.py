@@ -33,19 +33,27 @@ from trainer.config.curation import (
 from trainer.curation.characters import UNICODE
 from trainer.curation.functions import digest_sources, load_function
 from trainer.curation.texts import Texts, matching
+from trainer.data.pieces import Piece
 from trainer.data.readers import Document
 from trainer.store.manifest import fingerprint
 
 Rows = dict[str, NDArray[Any]]
 """Arrays by name, each with one row a document."""
 
+Place = tuple[str, Piece, int]
+"""Where a document is: its corpus, its piece, and how many stand before it there."""
+
 
 class Batch:
-    """Some documents, and their texts as measures look at them."""
+    """Some documents, with their places if these are told, and their texts as measures look at them."""
 
-    def __init__(self, documents: Sequence[Document]) -> None:
-        self.documents = documents
+    def __init__(self, documents: Sequence[Document], places: Sequence[Place] = ()) -> None:
+        self.documents, self.places = documents, places
         self.texts = Texts([document.text for document in documents])
+
+    def wrong(self, number: int, message: str) -> CorpusError:
+        """The error that something is wrong with one of the documents."""
+        return PlaceError(*self.places[number], message) if self.places else CorpusError(message)
 
     def composed(self, find: Callable[[Texts], NDArray[Any]]) -> NDArray[Any]:
         """What is found in each text, with its characters written in one way (NFC), where it matters what texts have in
@@ -105,15 +113,15 @@ class Measure:
         return f"{self.name}-{fingerprint([self.version, self.options(), UNICODE, *self.made_by()])}"
 
 
-class DocumentError(CorpusError):
-    """Something is wrong with a document of a batch, of which this is the number."""
+class PlaceError(CorpusError):
+    """Something is wrong with a document of a corpus's piece; `number` is how many stand before it there."""
 
-    def __init__(self, number: int, message: str) -> None:
+    def __init__(self, corpus: str, piece: Piece, number: int, message: str) -> None:
         super().__init__(message)
-        self.number = number
+        self.corpus, self.piece, self.number = corpus, piece, number
 
     def __reduce__(self) -> Any:
-        return DocumentError, (self.number, str(self))
+        return PlaceError, (self.corpus, self.piece, self.number, str(self))
 
 
 def unique(measures: Sequence[Measure]) -> list[Measure]:
@@ -246,11 +254,11 @@ class Function(Measure):
             try:
                 value = function(text)
             except Exception as error:
-                raise DocumentError(number, f"{self.function} raised {type(error).__name__}: {error}") from error
+                raise batch.wrong(number, f"{self.function} raised {type(error).__name__}: {error}") from error
             try:
                 values[number] = _number(value)
             except ValueError as error:
-                raise DocumentError(number, f"{self.function} returned {error}") from error
+                raise batch.wrong(number, f"{self.function} returned {error}") from error
         return {"value": values}
 
 

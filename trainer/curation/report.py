@@ -7,9 +7,9 @@ from difflib import SequenceMatcher
 from itertools import islice, pairwise, zip_longest
 from typing import Any
 
-from trainer.common.errors import ConfigError, PipelineError
+from trainer.common.errors import ConfigError
 from trainer.common.formats import count, plural, show, show_json, size
-from trainer.common.transient import tell_failure
+from trainer.common.transient import looking
 from trainer.config.corpora import CorpusConfig
 from trainer.curation.showing import BINS, Shown, StoredDecisions, decision_rows, describe_decisions
 from trainer.store.storage import Store
@@ -74,6 +74,7 @@ CLUSTERS = 5
 ADDRESS = re.compile(r"(.+)#([1-9]\d*)")
 
 
+@looking
 def tell(
     url: str,
     reason: str | None,
@@ -82,17 +83,14 @@ def tell(
     key: str | None,
     examples: int,
     as_json: bool,
-) -> int:
-    """Print what was decided; returns the exit status."""
-    try:
-        decided = StoredDecisions(Store(url), key)
-        corpora = {each.name for each in decided.named(corpus)}
-        if document is not None:
-            found = list(decided.document(*_parse(document), corpus))
-        else:
-            found = list(decided.examples(reason, corpus, examples)) if reason is not None else []
-    except PipelineError as error:
-        return tell_failure(error)
+) -> None:
+    """Print what was decided."""
+    decided = StoredDecisions(Store(url), key)
+    corpora = {each.name for each in decided.named(corpus)}
+    if document is not None:
+        found = list(decided.document(*_parse(document), corpus))
+    else:
+        found = list(decided.examples(reason, corpus, examples)) if reason is not None else []
     if as_json:
         shown = [{**each._asdict(), "place": str(each.place), "corpus": each.place.corpus} for each in found]
         table = {name: lines for name, lines in decided.manifest.details["table"].items() if name in corpora}
@@ -104,7 +102,6 @@ def tell(
         show("\n".join([*_table(decided, corpora), ""]))
     else:
         show("\n".join(line for each in found for line in _describe(each)))
-    return 0
 
 
 def _parse(document: str) -> tuple[str, int]:

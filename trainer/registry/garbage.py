@@ -37,10 +37,10 @@ from trainer.registry.leftovers import describe, sum_up
 from trainer.registry.pins import pinned, require_intact_pins
 from trainer.registry.promotion import moves
 from trainer.registry.references import ARTIFACTS, References
+from trainer.store.local import Stored
 from trainer.store.manifest import MANIFEST, read_manifest
 from trainer.store.names import BEST, CHECKPOINTS, CONFIG, FINAL, LAST
 from trainer.store.storage import Store
-from trainer.store.stored import Stored
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,8 @@ def find_roots(store: Store, folders: Mapping[str, Folder], kept: set[str], with
     left_out = any(key.startswith(RUN_PREFIX) for key in without)  # else champions are among the runs
     champions = {move.run for name in store.names("models") for move in moves(store, name)} if left_out else set[str]()
     new = there - folders.keys()
-    begun = new | {folder.key for folder in folders.values() if not folder.is_artifact}
+    begun = {folder.key for folder in folders.values() if not folder.is_artifact}
+    begun |= {key for key in new if store.names(key)}  # some file systems go on listing emptied folders
     making = {_corpus_of(key) for key in begun if key.startswith(SHARDS)}
     needed = {key for key in there if key.startswith(SHARDS) and _corpus_of(key) in making}
     made_with = {key for key in there if key.startswith((TOKENIZERS, DECISIONS)) and making}
