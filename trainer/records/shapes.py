@@ -311,6 +311,7 @@ SEALED = (
         "put back a copy of it, or delete it and promote a run anew, which loses the history",
         History,
     ),
+    Sealed(r"pins/holds/.*", "delete it if nothing runs in this store, or after 8 days"),
     Sealed(r"pins/.*", "delete it, and pin what it was meant to pin anew"),
     Sealed(r"cache/packed-.*", "delete it: the documents are packed again", PackedCounts),
     Sealed(r"cache/seen-.*\.json", "delete it: the raw files are looked at again", Seen),

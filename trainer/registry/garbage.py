@@ -103,7 +103,6 @@ def find_roots(store: Store, folders: Mapping[str, Folder], kept: set[str], with
     """
     pins = pinned(store) | held(store)  # before the champions: a run is held until it is one
     there = {f"{kind}/{name}" for kind in FOLDERS for name in store.names(kind)}
-    require_intact_pins(store)
     runs = {key for key in there if key.startswith(RUN_PREFIX)} - without
     left_out = any(key.startswith(RUN_PREFIX) for key in without)  # else champions are among the runs
     champions = {move.run for name in store.names("models") for move in moves(store, name)} if left_out else set[str]()
@@ -242,6 +241,7 @@ def collect(job: GarbageJob) -> Iterator[Garbage]:
     """
     store = Store(job.store)
     store.require_there()
+    require_intact_pins(store)
     folders, references = list_folders(store), References(store)
     kept = find_kept(folders.values(), days_ago(job.older_than_days))
     before = None if job.runs_older_than_days is None else days_ago(job.runs_older_than_days)
