@@ -204,8 +204,7 @@ def _made_from(store: Store, decisions: str) -> list[str]:
     if manifest is None:
         return []
     kept_out = manifest.details["kept_out"]
-    looked_for = [kept_out["key"], kept_out.get("examples")] if kept_out else []
-    return [*manifest.details["measures"], *filter(None, looked_for)]
+    return [*manifest.details["measures"], *([kept_out["key"], kept_out["examples"]] if kept_out else [])]
 
 
 def _newest_of_units(files: Iterable[Stored]) -> set[str]:

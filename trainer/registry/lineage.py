@@ -159,7 +159,7 @@ def _raw_files(store: Store, record: dict[str, Any], config: dict[str, Any]) -> 
 
 
 def _described(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    sizes = {piece["path"]: piece.get("file_bytes") for piece in pieces}
+    sizes = {piece["path"]: piece["file_bytes"] for piece in pieces}
     return [describe_file(path, each, sizes[path]) for path, each in by_file(pieces, "path").items()]
 
 

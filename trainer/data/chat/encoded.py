@@ -44,7 +44,7 @@ BLOCK = 512
 class ChatSplit:
     """The conversations of one split: tokens of each (`lengths`), and those of them that are predicted, int64 [N].
 
-    `answer_bytes` are those of the text of all answers, 0 where that is not recorded.
+    `answer_bytes` are those of the text of all answers.
     """
 
     def __init__(self, table: pa.Table, answer_bytes: int) -> None:
@@ -77,9 +77,7 @@ def open_chat(store: Store, key: str) -> ChatSet:
     details, digests = manifest.details, manifest.digests()
     names = {split: f"{split}{ENDING}" for split in details["splits"]}
     splits = {
-        each: ChatSplit(
-            open_rows(fetch_made(store, key, name, digests[name])), details["splits"][each].get("answer_bytes") or 0
-        )
+        each: ChatSplit(open_rows(fetch_made(store, key, name, digests[name])), details["splits"][each]["answer_bytes"])
         for each, name in names.items()
     }
     return ChatSet(details, splits, details["pad_id"])
