@@ -149,14 +149,6 @@ class ExampleFile(NamedTuple):
     too_short: int
 
 
-class Origin(NamedTuple):
-    """An example by its file's SHA-256, the field that holds its text, and its record's number in the file, from 1."""
-
-    sha256: str
-    field: str
-    number: int
-
-
 def examples_key(key: str) -> str:
     """Where it is kept, beside the hashes under `key`."""
     return f"{key.removesuffix('.npz')}-examples.npz"
@@ -188,19 +180,6 @@ def read_files(store: Store, key: str) -> list[ExampleFile]:
 def read_examples_of(store: Store, key: str, lengths: Iterable[int]) -> dict[int, NDArray[np.int64]]:
     """What stands for the first example of each hash that is kept under `key`, by the length of the n-grams."""
     return dict(zip(lengths, read_arrays(store, examples_key(key), *map(str, lengths)), strict=True))
-
-
-class Origins:
-    """Where hashes that are kept under a key come from. Raises `StorageError` if that is not in the store."""
-
-    def __init__(self, store: Store, key: str, hashes: dict[int, Hashes]) -> None:
-        self.arrays: dict[str, NDArray[Any]] = read_all(store, examples_key(key))
-        self.hashes = hashes
-
-    def find(self, length: int, hashed: np.uint64) -> Origin:
-        """The first example that has an n-gram of so many words, by its hash, which is one of those looked for."""
-        file, record = example_of(self.arrays[str(length)], self.hashes[length], hashed)
-        return Origin(str(self.arrays["sha256"][file]), str(self.arrays["field"][file]), record + 1)
 
 
 class Shared(NamedTuple):
@@ -241,20 +220,24 @@ class SharedWithExamples:
         return found and f"{found.words!r} with {self._origin(found)}"
 
     def _origin(self, found: Shared) -> str:
+        """The example as `headrace curation show` names it: its file, its record's number there, from 1, its field."""
         try:
-            origin = _origins(self.overlap).find(found.length, found.hashed)
+            hashes, examples = _origins(self.overlap)
         except StorageError:  # what was measured is removed when nothing needs it
             return "an evaluation set"
+        at, record = example_of(examples[str(found.length)], hashes[found.length], found.hashed)
+        sha256, field = str(examples["sha256"][at]), str(examples["field"][at])
         for file in self.files:
-            if (file["sha256"], file["field"]) == (origin.sha256, origin.field):
-                return f"{file['path']}#{origin.number} ({origin.field})"
+            if (file["sha256"], file["field"]) == (sha256, field):
+                return f"{file['path']}#{record + 1} ({field})"
         raise ArtifactError(
-            f"the manifest of the decisions names no evaluation file of SHA-256 {origin.sha256}: it is damaged; "
+            f"the manifest of the decisions names no evaluation file of SHA-256 {sha256}: it is damaged; "
             "delete the decisions to have them made anew"
         )
 
 
 @cache
-def _origins(of: Overlap) -> Origins:
+def _origins(of: Overlap) -> tuple[dict[int, Hashes], Arrays]:
+    """The hashes that are looked for, and what tells the example of each. Raises `StorageError` if they are gone."""
     store = Store(of.url)
-    return Origins(store, of.key, read_hashes(store, of.key))
+    return read_hashes(store, of.key), read_all(store, examples_key(of.key))
