@@ -14,7 +14,7 @@ from tasks.turns import TOKENIZATION, turn
 from trainer.common.bad_records import skipped_rows
 from trainer.config.chat import TunedJob
 from trainer.config.jobs import PrepareJob
-from trainer.curation.showing import decision_rows, decision_warnings, describe_decisions
+from trainer.curation.telling import decision_rows, decision_warnings, describe_decisions
 from trainer.data.decisions import read_decisions
 from trainer.data.labelled.encoded import encoded_details
 from trainer.data.tokenization import PreparedData, shard_manifests

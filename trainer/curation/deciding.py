@@ -15,7 +15,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig, DataConfig
 from trainer.config.curation import CurationConfig, NearConfig
 from trainer.config.jobs import PrepareJob
-from trainer.curation.contamination import find_overlap, name_evaluation
+from trainer.curation.contamination import NOTHING, BorderWords, Overlap, find_overlap, name_evaluation
 from trainer.curation.evaluation_sets import EvaluationSet, find_evaluation
 from trainer.curation.measures import (
     Function,
@@ -29,7 +29,6 @@ from trainer.curation.measures import (
     of_corpus,
     unique,
 )
-from trainer.curation.overlaps import NOTHING, BorderWords, Overlap
 from trainer.curation.shared_keys import (
     Compared,
     Digest,

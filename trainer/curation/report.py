@@ -11,7 +11,8 @@ from trainer.common.errors import ConfigError
 from trainer.common.formats import count, plural, show, show_json, size
 from trainer.common.transient import looking
 from trainer.config.corpora import CorpusConfig
-from trainer.curation.showing import BINS, Shown, StoredDecisions, decision_rows, describe_decisions
+from trainer.curation.showing import BINS, Shown, StoredDecisions
+from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.store.storage import Store
 
 WIDTH = 58

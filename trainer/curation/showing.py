@@ -1,96 +1,28 @@
-"""What was decided, in words; and of single documents with what it was decided by: read again, and measured again."""
+"""What was decided of single documents, with what it was decided by: read again, and measured again."""
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
 
-from trainer.common.errors import ArtifactError, ChangedFile, ConfigError, in_one_line
-from trainer.common.formats import plural, size, tell_nearest
+from trainer.common.errors import ArtifactError, ChangedFile, ConfigError, StorageError, in_one_line
+from trainer.common.formats import tell_nearest
 from trainer.config.corpora import CorpusConfig
-from trainer.config.curation import CurationConfig, NearConfig
+from trainer.config.curation import CurationConfig
+from trainer.curation.characters import Hashes
+from trainer.curation.contamination import Overlap, Shared, example_of, examples_key, find_words, overlaps, read_hashes
 from trainer.curation.deciding import CONTAMINATED, EXACT, NEAR
 from trainer.curation.measures import Batch, Measure, all_tests, columns_of
-from trainer.curation.overlaps import SharedWithExamples
+from trainer.curation.telling import decision_warnings
+from trainer.curation.units import Arrays, read_all
 from trainer.data.decisions import KIND, CorpusDecisions, open_decisions, read_curated, read_decisions
 from trainer.data.readers import ignore
 from trainer.store.manifest import MANIFEST, Manifest, read_manifest
 from trainer.store.storage import Store
-
-LEAST_KEPT = 0.5
-"""The share of a corpus's documents, and bytes, below which a warning is due."""
-
-
-def decision_rows(details: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for each corpus and reason: documents, their share, and bytes."""
-    rows = []
-    for corpus, table in details["table"].items():
-        documents = sum(line["documents"] for line in table)
-        for line in table:
-            share = line["documents"] / documents if documents else 0.0
-            rows.append({"corpus": corpus, **line, "share": f"{share:.2%}"})
-    return rows
-
-
-def describe_decisions(details: Mapping[str, Any]) -> str:
-    """In one line: what stays, and what the parameters of the look for near duplicates mean."""
-    lines = [line for table in details["table"].values() for line in table]
-    kept = [line for line in lines if line["reason"] == "kept"]
-    told = (
-        f"{sum(line['documents'] for line in kept):,} of {plural(details['documents'], 'document')} stay, "
-        f"{size(sum(line['bytes'] for line in kept))} of {size(sum(line['bytes'] for line in lines))}"
-    )
-    if (options := details["curation"]["near"]) is None:
-        return told
-    near = NearConfig.model_construct(**options)
-    return (
-        f"{told}; near duplicates: a similarity of at least {near.least_similarity:g}, or {near.least_contained:.0%} "
-        f"contained in another document, by {near.ngram}-grams; {near.bands} bands of {near.rows} minima find "
-        f"{near.found(0.8):.1%} of the pairs at 0.8{_told_compared(details['compared'])}"
-    )
-
-
-def _told_compared(compared: Mapping[str, int] | None) -> str:
-    if compared is None:
-        return ""
-    told = f"; {plural(compared['pairs'], 'pair')} compared"
-    if compared["incomplete"]:
-        told += f", {plural(compared['incomplete'], 'document')} not with all that share a key"
-    return told
-
-
-def decision_warnings(details: Mapping[str, Any]) -> list[str]:
-    """What may be wrong with decisions, a sentence each."""
-    kept_out = details["kept_out"]
-    return [*_tell_losses(details["table"]), *tell_frequent(kept_out["frequent"] if kept_out else [])]
-
-
-def _tell_losses(tables: Mapping[str, Any]) -> Iterator[str]:
-    """Corpora that lose more than half of their documents, or of their bytes."""
-    for corpus, table in tables.items():
-        for what in ("documents", "bytes"):
-            total = sum(line[what] for line in table)
-            if table[0][what] < LEAST_KEPT * total:
-                largest = max(table[1:], key=lambda line: line[what])
-                yield (
-                    f"corpus {corpus!r}: {table[0][what] / total:.1%} of its {what} stay; most go as "
-                    f"{largest['reason']!r}; `headrace curation show` lists examples"
-                )
-                break
-
-
-def tell_frequent(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """N-grams of evaluation sets that drop many documents, in words."""
-    for line in lines:
-        yield (
-            f"corpus {line['corpus']!r}: {line['documents'] / line['of']:.1%} of {plural(line['of'], 'document')} go "
-            f"because they share the words {line['words']!r} with {line['example']}; if that is a common phrase, such "
-            "as a licence's, remove it from the evaluation file, or raise data.curation.decontaminate.ngram"
-        )
-
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +61,47 @@ class Cluster(NamedTuple):
     original: Place
     corpus: str
     duplicates: int
+
+
+class SharedWithExamples:
+    """What documents share with the evaluation sets that decisions kept out, of which their manifest says
+    `kept_out`.
+    """
+
+    def __init__(self, store: Store, kept_out: Mapping[str, Any]) -> None:
+        self.overlap, self.files = Overlap(store.url, kept_out["key"]), kept_out["files"]
+
+    def find(self, text: bytes) -> Shared | None:
+        """The first words of a text that an evaluation set has too. Raises `StorageError` if what it has is gone."""
+        return find_words(text, overlaps(self.overlap))
+
+    def tell(self, text: bytes) -> str | None:
+        """The same with the first example that has them; None if there are none."""
+        found = self.find(text)
+        return found and f"{found.words!r} with {self._origin(found)}"
+
+    def _origin(self, found: Shared) -> str:
+        """The example as `headrace curation show` names it: its file, its record's number there, from 1, its field."""
+        try:
+            hashes, examples = _origins(self.overlap)
+        except StorageError:  # what was measured is removed when nothing needs it
+            return "an evaluation set"
+        at, record = example_of(examples[str(found.length)], hashes[found.length], found.hashed)
+        sha256, field = str(examples["sha256"][at]), str(examples["field"][at])
+        for file in self.files:
+            if (file["sha256"], file["field"]) == (sha256, field):
+                return f"{file['path']}#{record + 1} ({field})"
+        raise ArtifactError(
+            f"the manifest of the decisions names no evaluation file of SHA-256 {sha256}: it is damaged; "
+            "delete the decisions to have them made anew"
+        )
+
+
+@cache
+def _origins(of: Overlap) -> tuple[dict[int, Hashes], Arrays]:
+    """The hashes that are looked for, and what tells the example of each. Raises `StorageError` if they are gone."""
+    store = Store(of.url)
+    return read_hashes(store, of.key), read_all(store, examples_key(of.key))
 
 
 class StoredDecisions:

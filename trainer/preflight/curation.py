@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import DataConfig
-from trainer.curation.contamination import look_for, name_frequent
+from trainer.curation.contamination import NOTHING, Wanted, find_shared, look_for, name_frequent, wanted_of
 from trainer.curation.deciding import CONTAMINATED, Plan, make_plan, reasons_of
 from trainer.curation.measures import Batch, Place, PlaceError, Test, columns_of, of_corpus, unique
-from trainer.curation.overlaps import NOTHING, Wanted, find_shared, wanted_of
-from trainer.curation.showing import tell_frequent
+from trainer.curation.telling import tell_frequent
 from trainer.curation.texts import matching_words
 from trainer.curation.units import with_address
 from trainer.data.decisions import read_curated

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from trainer.common.formats import count, number, percent, plural, significant, size
-from trainer.curation.showing import decision_rows, describe_decisions
+from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.decisions import decisions_behind
 from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION

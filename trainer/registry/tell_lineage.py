@@ -5,7 +5,7 @@ from typing import Any
 
 from trainer.common.formats import count, plural, score, show, show_json, size
 from trainer.common.transient import looking
-from trainer.curation.showing import decision_rows, describe_decisions
+from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.registry.lineage import Finding, check, find_run, trace
 from trainer.store.storage import Store
 

@@ -8,7 +8,7 @@ import pytest
 from tests.headrace import headrace
 from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import KEPT_OUT
-from trainer.curation.showing import describe_decisions
+from trainer.curation.telling import describe_decisions
 from trainer.data.decisions import read_decisions
 from trainer.registry.lineage import check, trace
 from trainer.store.manifest import MANIFEST, write_manifest
