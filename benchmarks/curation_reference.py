@@ -15,7 +15,7 @@ from benchmarks.measure import say
 from tests.peers.datatrove_filters import DEFINITIONS, WAYS
 from tests.peers.filters import RULES, batches_of, judge
 from tests.real_texts import real_texts
-from trainer.curation.rules import MEASURES
+from trainer.curation.measures import MEASURES
 
 
 def main(python: str) -> None:

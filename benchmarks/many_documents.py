@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.curation.deciding import CurationRun
-from trainer.curation.measuring import Numbered, Numbering, Unit, write_arrays
+from trainer.curation.deciding import NEAR, CurationRun, Plan
 from trainer.curation.near import parts_of, write_ngrams
-from trainer.curation.plan import NEAR, Plan
 from trainer.curation.shared_keys import KEYS, Signature, start_pass
 from trainer.curation.texts import starts_of
+from trainer.curation.units import Numbered, Numbering, Unit, write_arrays
 from trainer.data.pieces import Piece
 from trainer.data.shard_building import Workers
 from trainer.store.storage import Store

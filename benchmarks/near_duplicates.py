@@ -17,7 +17,7 @@ from pathlib import Path
 
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.curation.plan import EXACT, NEAR
+from trainer.curation.deciding import EXACT, NEAR
 from trainer.data.decisions import open_decisions, read_decisions
 from trainer.records.named_steps import here
 from trainer.store.storage import Store

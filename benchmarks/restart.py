@@ -48,7 +48,8 @@ def move_checkpoint(run: Path, step: int) -> None:
     """Turn the run's checkpoint into one of a late step: the position is all that differs, as the order is
     arithmetic.
     """
-    from trainer.records.sealed import folder_name, seal_line, write_pointer
+    from trainer.records.sealed import seal_line, write_pointer
+    from trainer.records.shapes import folder_name
     from trainer.store.manifest import digest_file, make_manifest, seal
     from trainer.store.storage import Store
 

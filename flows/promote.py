@@ -10,7 +10,7 @@ from tasks.opening import open_flow
 from trainer.config.files import Overrides
 from trainer.config.jobs import PromoteJob
 from trainer.records.names import find_run_name
-from trainer.registry.gate import Move
+from trainer.records.shapes import Move
 from trainer.registry.promotion import find_measured, promote
 from trainer.store.storage import Store
 

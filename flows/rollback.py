@@ -9,7 +9,7 @@ from flows.forms import FIRST, SettingsOf
 from tasks.opening import open_flow
 from trainer.config.files import Overrides
 from trainer.config.jobs import RollbackJob
-from trainer.registry.gate import Move
+from trainer.records.shapes import Move
 from trainer.registry.promotion import roll_back
 from trainer.store.storage import Store
 

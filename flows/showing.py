@@ -10,8 +10,8 @@ from trainer.data.tokenization import PreparedData
 from trainer.kinds.labelled.predictions import describe
 from trainer.records.evaluations import Result, Sample
 from trainer.records.results import Outcome, PredictedTexts
+from trainer.records.shapes import Move
 from trainer.registry.garbage import Garbage, tell
-from trainer.registry.gate import Move
 from trainer.registry.promotion import key_of
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store

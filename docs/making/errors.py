@@ -8,7 +8,7 @@ from pathlib import Path
 from docs.making.text import cell, paragraphs
 from trainer.common import errors
 from trainer.common.errors import PipelineError
-from trainer.records.sealed import REMEDIES
+from trainer.records.shapes import SEALED
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "trainer" / "config"
@@ -51,9 +51,9 @@ def page() -> Iterator[str]:
         "| Place | What to do |",
         "|---|---|",
     )
-    for pattern, remedy in REMEDIES.items():
-        place = pattern.replace("|", r"\|")
-        yield f"| `{place}` | {cell(remedy)} |"
+    for each in SEALED:
+        place = each.keys.replace("|", r"\|")
+        yield f"| `{place}` | {cell(each.remedy)} |"
 
 
 def _tree(kind: type[Exception]) -> Iterator[type[Exception]]:

@@ -13,10 +13,9 @@ import numpy as np
 from tests.support import ROOT
 from trainer.config.curation import C4Rule, QualityRule, RepetitionRule, Rule
 from trainer.curation.c4 import c4
-from trainer.curation.measures import Batch
-from trainer.curation.measuring import BATCH_BYTES, BATCH_DOCUMENTS
-from trainer.curation.rules import Test, tests_of
+from trainer.curation.measures import Batch, Test, tests_of
 from trainer.curation.texts import Texts
+from trainer.curation.units import BATCH_BYTES, BATCH_DOCUMENTS
 from trainer.data.readers import Document
 from trainer.data.shards import batches
 

@@ -13,7 +13,8 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_CRASHED, EXIT_PREEMPTED, ConfigError, PipelineError, RankLost
 from trainer.common.formats import duration
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 PATIENCE = "HEADRACE_PATIENCE"
 DEFAULT_SECONDS = 6 * 3600.0
@@ -82,10 +84,18 @@ def exit_status(error: Exception) -> int:
     return EXIT_BAD_INPUT if isinstance(error, PipelineError) else EXIT_CRASHED
 
 
-def tell_failure(error: Exception) -> int:
-    """Print the error that ended a command that only looks at a store; returns the exit status."""
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
-    return exit_status(error)
+def looking(tell: Callable[P, int | None]) -> Callable[P, int]:
+    """A command that only looks at a store, with its exit status: that of the error, which is printed, or its own."""
+
+    @wraps(tell)
+    def told(*arguments: P.args, **options: P.kwargs) -> int:
+        try:
+            return tell(*arguments, **options) or 0
+        except PipelineError as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            return exit_status(error)
+
+    return told
 
 
 def waited_for(error: BaseException) -> bool:

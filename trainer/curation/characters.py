@@ -19,7 +19,7 @@ LINE_END, SPACE, OTHER, APOSTROPHE, HYPHEN, UNDERSCORE, NUMBER, MARK, LETTER, AL
 """Kinds of characters. Those before OTHER are white space; from UNDERSCORE on, runs of them are words.
 
 A letter that is ALONE is a word by itself: of a script that puts no space between words. No character is a HYPHEN
-unless text is compared with evaluation sets, see `matching.py`.
+unless text is compared with evaluation sets, see `matching` in texts.py.
 """
 
 WITHOUT_SPACES = (

@@ -13,10 +13,15 @@ from trainer.common.formats import size
 from trainer.common.process import usable_cores
 from trainer.common.progress import Progress
 from trainer.config.jobs import PrepareJob
-from trainer.curation.contamination import describe, name_frequent
-from trainer.curation.deciding import CurationRun
-from trainer.curation.overlaps import examples_key, read_examples_of, read_files, read_hashes
-from trainer.curation.plan import EXACT, NEAR, Plan, make_plan
+from trainer.curation.contamination import (
+    describe,
+    examples_key,
+    name_frequent,
+    read_examples_of,
+    read_files,
+    read_hashes,
+)
+from trainer.curation.deciding import EXACT, NEAR, CurationRun, Plan, make_plan
 from trainer.curation.shared_keys import Duplicates
 from trainer.curation.showing import StoredDecisions
 from trainer.data.decisions import KIND, PIECES, read_pieces

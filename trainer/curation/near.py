@@ -22,7 +22,9 @@ from trainer.common.stopping import check_stop
 from trainer.config.curation import NearConfig
 from trainer.curation.loops import compiled
 from trainer.curation.measures import composed
-from trainer.curation.measuring import (
+from trainer.curation.shared_keys import Compared, Duplicates, Sharing
+from trainer.curation.texts import Texts, shingles, starts_of
+from trainer.curation.units import (
     BATCH_BYTES,
     BATCH_DOCUMENTS,
     Numbered,
@@ -32,8 +34,6 @@ from trainer.curation.measuring import (
     read_intact,
     write_arrays,
 )
-from trainer.curation.shared_keys import Compared, Duplicates, Sharing
-from trainer.curation.texts import Texts, shingles, starts_of
 from trainer.data.decisions import read_curated
 from trainer.data.readers import Document, ignore
 from trainer.data.shards import batches, text_bytes

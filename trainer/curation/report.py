@@ -2,14 +2,14 @@
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import islice, pairwise, zip_longest
 from typing import Any
 
-from trainer.common.errors import ConfigError, PipelineError
+from trainer.common.errors import ConfigError
 from trainer.common.formats import count, plural, show, show_json, size
-from trainer.common.transient import tell_failure
+from trainer.common.transient import looking
 from trainer.config.corpora import CorpusConfig
 from trainer.curation.showing import BINS, Shown, StoredDecisions
 from trainer.curation.telling import decision_rows, describe_decisions
@@ -75,6 +75,7 @@ CLUSTERS = 5
 ADDRESS = re.compile(r"(.+)#([1-9]\d*)")
 
 
+@looking
 def tell(
     url: str,
     reason: str | None,
@@ -83,29 +84,26 @@ def tell(
     key: str | None,
     examples: int,
     as_json: bool,
-) -> int:
-    """Print what was decided; returns the exit status."""
-    try:
-        decided = StoredDecisions(Store(url), key)
-        corpora = {each.name for each in decided.named(corpus)}
-        if document is not None:
-            found = list(decided.document(*_parse(document), corpus))
-        else:
-            found = list(decided.examples(reason, corpus, examples)) if reason is not None else []
-    except PipelineError as error:
-        return tell_failure(error)
+) -> None:
+    """Print what was decided."""
+    decided = StoredDecisions(Store(url), key)
+    corpora = {each.name for each in decided.named(corpus)}
+    if document is not None:
+        found = list(decided.document(*_parse(document), corpus))
+    else:
+        found = list(decided.examples(reason, corpus, examples)) if reason is not None else []
+    if not as_json and (reason is not None or document is not None):
+        show("\n".join(line for each in found for line in _describe(each)))
+        return
+    alike = {each.name: _alike(decided, each) for each in decided.corpora if each.name in corpora}
     if as_json:
         shown = [{**each._asdict(), "place": str(each.place), "corpus": each.place.corpus} for each in found]
         table = {name: lines for name, lines in decided.manifest.details["table"].items() if name in corpora}
-        alike = {corpus.name: _alike(decided, corpus) for corpus in decided.corpora if corpus.name in corpora}
         duplicates = {"compared": decided.manifest.details["compared"], "corpora": alike}
         told = {"table": table, "duplicates": duplicates, "warnings": list(decided.warnings()), "documents": shown}
         show_json({"key": decided.key, **told})
-    elif reason is None and document is None:
-        show("\n".join([*_table(decided, corpora), ""]))
     else:
-        show("\n".join(line for each in found for line in _describe(each)))
-    return 0
+        show("\n".join([*_table(decided, alike), ""]))
 
 
 def _parse(document: str) -> tuple[str, int]:
@@ -118,7 +116,7 @@ def _parse(document: str) -> tuple[str, int]:
 
 
 def _alike(decided: StoredDecisions, corpus: CorpusConfig) -> dict[str, Any]:
-    """What is known of a corpus's duplicates, for programs."""
+    """What is known of a corpus's duplicates."""
     bins = zip(pairwise(BINS), decided.similarities(corpus), strict=True)
     return {
         "similarities": [{"least": least, "most": most, "documents": found} for (least, most), found in bins],
@@ -129,25 +127,22 @@ def _alike(decided: StoredDecisions, corpus: CorpusConfig) -> dict[str, Any]:
     }
 
 
-def _table(decided: StoredDecisions, corpora: Set[str]) -> Iterator[str]:
+def _table(decided: StoredDecisions, alike: Mapping[str, Any]) -> Iterator[str]:
     yield decided.key
     yield describe_decisions(decided.manifest.details)
     for row in decision_rows(decided.manifest.details):
-        if row["corpus"] in corpora:
+        if row["corpus"] in alike:
             yield (
                 f"  {row['corpus']:<16} {row['reason']:<48} {count(row['documents']):>12} {row['share']:>8} "
                 f"{size(row['bytes']):>10}"
             )
-    for corpus in decided.corpora:
-        if corpus.name in corpora and any(counts := decided.similarities(corpus)):
-            bins = (
-                f"{least:g} to {most:g}: {count(found)}"
-                for (least, most), found in zip(pairwise(BINS), counts, strict=True)
-                if found
-            )
-            yield f"{corpus.name}: near duplicates by similarity to the document that stays: {', '.join(bins)}"
-        for each in decided.clusters(corpus, CLUSTERS) if corpus.name in corpora else []:
-            yield f"{corpus.name}: {plural(each.duplicates, 'duplicate')} of {each.original}"
+    for corpus, found in alike.items():
+        bins = [each for each in found["similarities"] if each["documents"]]
+        if bins:
+            told = ", ".join(f"{each['least']:g} to {each['most']:g}: {count(each['documents'])}" for each in bins)
+            yield f"{corpus}: near duplicates by similarity to the document that stays: {told}"
+        for each in found["clusters"]:
+            yield f"{corpus}: {plural(each['duplicates'], 'duplicate')} of {each['original']}"
     yield from (f"warning: {told}" for told in decided.warnings())
     yield "--reason NAME shows examples, --document PATH#N one document"
 

@@ -24,8 +24,8 @@ from trainer.common.errors import StorageError
 from trainer.config.curation import ExactConfig, NearConfig
 from trainer.curation.characters import OTHER, kinds_of_characters
 from trainer.curation.measures import Batch, Measure, Rows
-from trainer.curation.measuring import Numbered, is_intact, numbers_of, read_arrays, write_arrays
 from trainer.curation.texts import Texts, shingles, starts_of
+from trainer.curation.units import Numbered, is_intact, numbers_of, read_arrays, write_arrays
 from trainer.engines.executors import Advance
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store

@@ -2,21 +2,23 @@
 
 import logging
 import os
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
 
-from trainer.common.errors import ArtifactError, ChangedFile, ConfigError, in_one_line
+from trainer.common.errors import ArtifactError, ChangedFile, ConfigError, StorageError, in_one_line
 from trainer.common.formats import tell_nearest
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import CurationConfig
-from trainer.curation.measures import Batch, Measure
-from trainer.curation.overlaps import Sharing
-from trainer.curation.plan import CONTAMINATED, EXACT, NEAR
-from trainer.curation.rules import all_tests, columns_of
+from trainer.curation.characters import Hashes
+from trainer.curation.contamination import Overlap, Shared, example_of, examples_key, find_words, overlaps, read_hashes
+from trainer.curation.deciding import CONTAMINATED, EXACT, NEAR
+from trainer.curation.measures import Batch, Measure, all_tests, columns_of
 from trainer.curation.telling import decision_warnings
+from trainer.curation.units import Arrays, read_all
 from trainer.data.decisions import KIND, CorpusDecisions, open_decisions, read_curated, read_decisions
 from trainer.data.readers import ignore
 from trainer.store.manifest import MANIFEST, Manifest, read_manifest
@@ -59,6 +61,47 @@ class Cluster(NamedTuple):
     original: Place
     corpus: str
     duplicates: int
+
+
+class SharedWithExamples:
+    """What documents share with the evaluation sets that decisions kept out, of which their manifest says
+    `kept_out`.
+    """
+
+    def __init__(self, store: Store, kept_out: Mapping[str, Any]) -> None:
+        self.overlap, self.files = Overlap(store.url, kept_out["key"]), kept_out["files"]
+
+    def find(self, text: bytes) -> Shared | None:
+        """The first words of a text that an evaluation set has too. Raises `StorageError` if what it has is gone."""
+        return find_words(text, overlaps(self.overlap))
+
+    def tell(self, text: bytes) -> str | None:
+        """The same with the first example that has them; None if there are none."""
+        found = self.find(text)
+        return found and f"{found.words!r} with {self._origin(found)}"
+
+    def _origin(self, found: Shared) -> str:
+        """The example as `headrace curation show` names it: its file, its record's number there, from 1, its field."""
+        try:
+            hashes, examples = _origins(self.overlap)
+        except StorageError:  # what was measured is removed when nothing needs it
+            return "an evaluation set"
+        at, record = example_of(examples[str(found.length)], hashes[found.length], found.hashed)
+        sha256, field = str(examples["sha256"][at]), str(examples["field"][at])
+        for file in self.files:
+            if (file["sha256"], file["field"]) == (sha256, field):
+                return f"{file['path']}#{record + 1} ({field})"
+        raise ArtifactError(
+            f"the manifest of the decisions names no evaluation file of SHA-256 {sha256}: it is damaged; "
+            "delete the decisions to have them made anew"
+        )
+
+
+@cache
+def _origins(of: Overlap) -> tuple[dict[int, Hashes], Arrays]:
+    """The hashes that are looked for, and what tells the example of each. Raises `StorageError` if they are gone."""
+    store = Store(of.url)
+    return read_hashes(store, of.key), read_all(store, examples_key(of.key))
 
 
 class StoredDecisions:
@@ -159,7 +202,7 @@ class StoredDecisions:
         return "" if known else "when this was decided, it was measured in another way; today: "
 
     def _why_contaminated(self, corpus: CorpusConfig, number: int, text: bytes) -> str:
-        sharing = Sharing(self.store, self.manifest.details["kept_out"])
+        sharing = SharedWithExamples(self.store, self.manifest.details["kept_out"])
         if others := self._by_others(sharing.overlap):
             return f"{others}it shares {sharing.tell(text) or 'nothing'}"
         if told := sharing.tell(text):

@@ -1,4 +1,4 @@
-"""What was decided, told to people: documents and bytes by corpus and reason."""
+"""What was decided, told to people: documents and bytes by corpus and reason. Free of what measures and shows texts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -50,7 +50,8 @@ def _told_compared(compared: Mapping[str, int] | None) -> str:
 
 def decision_warnings(details: Mapping[str, Any]) -> list[str]:
     """What may be wrong with decisions, a sentence each."""
-    return [*_tell_losses(details["table"]), *tell_frequent((details["kept_out"] or {}).get("frequent", []))]
+    kept_out = details["kept_out"]
+    return [*_tell_losses(details["table"]), *tell_frequent(kept_out["frequent"] if kept_out else [])]
 
 
 def _tell_losses(tables: Mapping[str, Any]) -> Iterator[str]:

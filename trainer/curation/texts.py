@@ -1,22 +1,35 @@
 """A batch of documents: their characters, and the words and lines that these make up, each with a hash of what it says.
 
 Hashes have 64 well-mixed bits, the same on every machine.
+
+With evaluation sets, text is compared by `matching`: what a person would call the same sentence has the same words.
+HTML tags, accents, underscores around words, characters that are not seen and hyphens between letters (also at the end
+of a line) do not count. Entities, ligatures, full width, curly apostrophes, fractions, and letters such as ß and ø,
+stand for the plain characters that they mean.
 """
 
+import html
+import re
+import unicodedata
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.curation.characters import (
+    APOSTROPHE,
+    HYPHEN,
+    SEVERAL,
+    UNDERSCORE,
     Hashes,
     Points,
     Positions,
     Said,
     Spelling,
     kinds_of_characters,
+    lower_case,
     plain_spelling,
 )
 
@@ -136,3 +149,99 @@ def starts_of(counts: NDArray[np.int64] | NDArray[np.bool_]) -> Positions:
 def share(parts: NDArray[np.int64], wholes: NDArray[np.int64]) -> NDArray[np.float64]:
     """Each part by its whole; of nothing, 0."""
     return parts / np.maximum(wholes, 1)
+
+
+MATCHING = 3
+"""Raised when other texts match."""
+
+ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+TAG = re.compile(
+    r"<(?:!--[^<>]*|![A-Za-z][^<>]*|\?[A-Za-z][^<>]*|/?[A-Za-z][\w:.-]*+"
+    r"(?:\s++[A-Za-z_:@][\w:.@-]*+(?:\s*+=\s*+(?:\"[^\"<>]*+\"|'[^'<>]*+'|[^\s\"'<>=`]++))?+)*+\s*+/?)>"
+)
+"""A tag as HTML has it: `i <n; i++` is none. No part is read twice, whatever the text."""
+
+EMPHASIS = re.compile(r"(?<!\w)_++|(?<!_)_++(?!\w)")
+"""Underscores before and after words, as in Markdown; those within, as in `file_name`, are part of a word."""
+
+LETTERS = {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d"}
+PLAIN = {**LETTERS, **dict.fromkeys("‘’‛ʻʼ´′", "'")}
+"""What stands for these, where Unicode's own tables have no plain form."""
+
+FRACTION = re.compile("[\u00bc-\u00be\u2150-\u215e\u2189]")
+"""One half as a single character, and the like: two numbers beside each other, as in 1/2."""
+
+GRAVE = "`"
+HYPHENS = "-\u00ad\u2010\u2011"
+TATWEEL = "\u0640"
+WITH_FORMS = ((0x80, 0x33FF), (0xA000, 0xABFF), (0xF900, 0x1FFFF), (0x2F800, 0x2FA1F), (0xE0000, 0xE01EF))
+"""Where there are code points that stand for others, or for none."""
+
+
+def matching(texts: Texts) -> Texts:
+    """Texts without tags, entities and emphasis, in the normal form NFC; the same object if nothing changes."""
+    plain = [_plain(text) for text in texts.strings]
+    if all(one is other for one, other in zip(plain, texts.strings, strict=True)):
+        return texts
+    return Texts([text.encode() for text in plain])
+
+
+def matching_words(texts: Texts) -> Said:
+    """The words of texts that went through `matching`."""
+    return texts.said(matching_spelling())
+
+
+def _plain(text: str) -> str:
+    if "&" in text:  # before the tags: so both ways of writing a tag that is shown, rather than meant, are the same
+        text = ENTITY.sub(lambda found: html.unescape(found[0]), text)
+    if not text.isascii():
+        text = FRACTION.sub(lambda found: f" {unicodedata.normalize('NFKD', found[0])} ", text)
+    if not unicodedata.is_normalized("NFC", text):
+        text = unicodedata.normalize("NFC", text)
+    if "<" in text:
+        text = TAG.sub(" ", text)
+    return EMPHASIS.sub("", text) if "_" in text else text
+
+
+@cache
+def matching_spelling() -> Spelling:
+    """Words without what does not count."""
+    kinds, folded = kinds_of_characters().copy(), lower_case().copy()
+    kinds[list(map(ord, HYPHENS))] = HYPHEN
+    kinds[ord(GRAVE)], folded[ord(GRAVE)] = APOSTROPHE, ord("'")
+    several: list[str] = []
+    for point in (point for first, last in WITH_FORMS for point in range(first, last + 1)):
+        form = _form(chr(point))
+        if kinds[point] == HYPHEN:
+            continue
+        if form == "":
+            folded[point], kinds[point] = 0, UNDERSCORE
+        elif len(form) == 1:
+            folded[point] = ord(form)
+            kinds[point] = kinds[ord(form)] if form.isascii() else kinds[point]
+        else:
+            folded[point] = SEVERAL + len(several)
+            several.append(form)
+    lengths = np.array(list(map(len, several)), np.int64)
+    return Spelling(kinds, folded, starts_of(lengths), np.array(list(map(ord, "".join(several))), np.uint32))
+
+
+def _form(character: str) -> str:
+    """What a character is folded to: nothing, a character, or several."""
+    if character in PLAIN:
+        return PLAIN[character]
+    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
+    if decomposed == character and not _is_nothing(character):
+        return character
+    return unicodedata.normalize("NFC", "".join(PLAIN.get(each, each) for each in decomposed if not _is_nothing(each)))
+
+
+def _is_nothing(character: str) -> bool:
+    """Whether a character is an accent or a point on a letter, or is not seen. Vowel signs of Indian scripts are
+    neither.
+    """
+    on_letter = unicodedata.combining(character)
+    return (
+        on_letter in (8, *range(10, 37)) or on_letter >= 200 or unicodedata.category(character) == "Cf"
+        or "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef" or character == TATWEEL
+    )  # fmt: skip

@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -41,6 +41,7 @@ from trainer.records.basis import by_file
 from trainer.records.sealed import read_listed
 from trainer.records.steps import CONTENTS, Explains, Parts, Sources, Step, describe, nothing
 from trainer.store.checked_files import BLOCK_BYTES
+from trainer.store.details import Totals
 from trainer.store.manifest import (
     ArtifactRef,
     Manifest,
@@ -272,24 +273,12 @@ def check_budget(corpus: str, most: int, details: dict[str, Any]) -> None:
         )
 
 
-class _Totals(NamedTuple):
-    raw_bytes: int
-    documents: int
-    tokens: int
-    text_bytes: int
-    validation_documents: int
-    validation_tokens: int
-    validation_bytes: int
-    validation_token_bytes: int
-    bad_records: int
-
-
 def _commit(
     step: Step, recipe: Recipe, tokenizer: TokenizerInfo, work: list[ShardWork], records: list[ShardRecord]
 ) -> Manifest:
     """Check the whole set and write its manifest."""
     store, corpus = step.store, recipe.corpus
-    totals = _Totals(*(sum(getattr(record, field) for record in records) for field in _Totals._fields))
+    totals = Totals(**{field: sum(getattr(record, field) for record in records) for field in Totals.model_fields})
     skipped = first_of(record.skipped for record in records)
     details = {
         "corpus": corpus.name,
@@ -301,7 +290,7 @@ def _commit(
         "engine": recipe.engine,
         "num_shards": len(records),
         "shard_tokens": [record.tokens for record in records],
-        "totals": totals._asdict(),
+        "totals": totals.model_dump(),
         "keeps_text": keeps_text(tokenizer.json),
         "validation_digest": add_digests(record.validation_digest for record in records),
         "validation_fraction": recipe.validation_fraction,

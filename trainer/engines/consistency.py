@@ -13,7 +13,6 @@ import trainer
 from trainer.common.errors import DeviceError, StorageError, brief
 from trainer.common.process import versions
 from trainer.engines.ray_cluster import Cluster, node_name
-from trainer.store.probe import write_probe
 from trainer.store.storage import Store
 
 LOOK_SECONDS = 120.0
@@ -37,7 +36,7 @@ def consistent_nodes(cluster: Cluster, store: Store) -> Iterator[Likeness]:
 
     `DeviceError` names nodes of other versions, `StorageError` those that do not see the store.
     """
-    probe = write_probe(store)
+    probe = store.write_probe()
     try:
         likeness = Likeness(tuple(own_versions().items()), store.url, probe)
         _compare(likeness, look_everywhere(cluster, likeness))

@@ -20,7 +20,8 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.common.progress import Progress
 from trainer.models.pretrained import Checkpoint
 from trainer.records.evaluations import FORMAT, Result
-from trainer.records.sealed import read_sealed, remedy_of, require_sealed, write_sealed
+from trainer.records.sealed import read_sealed, require_sealed, write_sealed
+from trainer.records.shapes import remedy_of
 from trainer.store.manifest import digest_file, fingerprint
 from trainer.store.names import CONFIG, EVALUATION, HARNESS
 from trainer.store.storage import Store

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.common.errors import PipelineError, StorageError
+from trainer.common.errors import StorageError
 from trainer.common.formats import show, show_json
-from trainer.common.transient import tell_failure
+from trainer.common.transient import looking
 from trainer.registry.listing import find_runs, list_runs
 from trainer.store.storage import Store
 
@@ -17,18 +17,15 @@ MOST = 26
 """Runs have letters, so that columns stay narrow and a chart's legend readable."""
 
 
-def tell(url: str, names: list[str], page: Path | None = None, as_json: bool = False) -> int:
-    """Print the comparison of some runs, or the list of all if none is named; returns the exit status."""
-    try:
-        store = Store(url)
-        store.require_there()
-        if as_json:
-            show_json(compare_for_programs(store, names, page) if names else find_runs(store))
-        else:
-            show(compare(store, names, page) if names else list_runs(store))
-    except PipelineError as error:
-        return tell_failure(error)
-    return 0
+@looking
+def tell(url: str, names: list[str], page: Path | None = None, as_json: bool = False) -> None:
+    """Print the comparison of some runs, or the list of all if none is named."""
+    store = Store(url)
+    store.require_there()
+    if as_json:
+        show_json(compare_for_programs(store, names, page) if names else find_runs(store))
+    else:
+        show(compare(store, names, page) if names else list_runs(store))
 
 
 def compare(store: Store, names: list[str], page: Path | None = None) -> str:

@@ -9,16 +9,13 @@ from numpy.typing import NDArray
 
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import DataConfig
-from trainer.curation.contamination import look_for, name_frequent
-from trainer.curation.matching import matching_words
-from trainer.curation.measures import Batch, DocumentError, unique
-from trainer.curation.measuring import PlaceError, with_address
-from trainer.curation.overlaps import NOTHING, Wanted, find_shared, wanted_of
-from trainer.curation.plan import CONTAMINATED, Plan, make_plan, reasons_of
-from trainer.curation.rules import Test, columns_of, of_corpus
+from trainer.curation.contamination import NOTHING, Wanted, find_shared, look_for, name_frequent, wanted_of
+from trainer.curation.deciding import CONTAMINATED, Plan, make_plan, reasons_of
+from trainer.curation.measures import Batch, Place, PlaceError, Test, columns_of, of_corpus, unique
 from trainer.curation.telling import tell_frequent
+from trainer.curation.texts import matching_words
+from trainer.curation.units import with_address
 from trainer.data.decisions import read_curated
-from trainer.data.pieces import Piece
 from trainer.data.readers import Document, ignore
 from trainer.data.shards import batches, text_bytes
 from trainer.data.tokenizer_training import spread
@@ -101,18 +98,17 @@ def preview_curation(store: Store, data: DataConfig) -> CurationPreview:
 
 
 def _try(plan: Plan, data: DataConfig, corpus: str, tried: Tried) -> None:
-    places: list[tuple[Piece, int]] = []
+    places: list[Place] = []
     for documents in batches(_sample(plan, data, corpus, places), BATCH_BYTES, text_bytes):
         check_stop()
         try:
-            tried.add(Batch(documents))
-        except DocumentError as error:
-            found_at = PlaceError(corpus, *places[error.number], str(error))
-            raise with_address(found_at, plan.corpora) from error
+            tried.add(Batch(documents, places))
+        except PlaceError as error:
+            raise with_address(error, plan.corpora) from error
         places.clear()
 
 
-def _sample(plan: Plan, data: DataConfig, corpus: str, places: list[tuple[Piece, int]]) -> Iterator[Document]:
+def _sample(plan: Plan, data: DataConfig, corpus: str, places: list[Place]) -> Iterator[Document]:
     """Documents from all over a corpus: its share of all that are looked at, some from a piece. Adds each one's to
     `places`.
     """
@@ -126,5 +122,5 @@ def _sample(plan: Plan, data: DataConfig, corpus: str, places: list[tuple[Piece,
         documents = read_curated(piece, options, ignore, data.curation.transform, columns=columns)
         for number, document in enumerate(islice(documents, min(of_each, wanted - looked_at))):
             looked_at += 1
-            places.append((piece, number))
+            places.append((corpus, piece, number))
             yield document

@@ -100,14 +100,11 @@ def _but_test(splits: Mapping[str, Any]) -> dict[str, Any]:
     return {split: value for split, value in splits.items() if split != "test"}
 
 
-def describe_file(path: str, pieces: Pieces, file_bytes: int | None) -> dict[str, Any]:
-    """A raw file with its size as it lies there, and its digest, or its pieces' if it was cut: then the whole has none.
-
-    Sets of shards say `file_bytes` unless they were made before that was noted; then Parquet's size is not known.
-    """
+def describe_file(path: str, pieces: Pieces, file_bytes: int) -> dict[str, Any]:
+    """A raw file with its size as it lies there, and its digest, or those of its pieces if it was cut."""
     whole = re.fullmatch(r"([0-9a-f]{64}):\d+-\d+", pieces[0][2])
     if whole:  # Parquet, cut between row groups
-        return {"path": path, **({} if file_bytes is None else {"bytes": file_bytes}), "sha256": whole[1]}
+        return {"path": path, "bytes": file_bytes, "sha256": whole[1]}
     # Of a CSV file's later pieces the digest of the first line comes first.
     cut = [{"start": start, "end": end, "sha256": digest.rpartition(":")[2]} for start, end, digest in pieces]
     rest = {"sha256": cut[0]["sha256"]} if len(cut) == 1 else {"pieces": cut}
@@ -236,7 +233,7 @@ def answers_basis(details: Mapping[str, Any], data: Mapping[str, Any], split: st
     The arguments are those of `split_content`.
     """
     found, content = details["splits"][split], _raw_content(details, data, split)
-    text_bytes = found.get("answer_bytes")
+    text_bytes = found["answer_bytes"]
     keeps_text = text_bytes and details["keeps_text"] and found["answer_token_bytes"] >= KEPT * text_bytes
     told = [details["task"], details["tokenizer"], details["context"], found["examples"], found["answer_tokens"]]
     return ExamplesBasis(

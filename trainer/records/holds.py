@@ -1,8 +1,8 @@
 """Holds: what stays in a store for a time, because somebody is about to use it, or waits for a person's word on it.
 
-    pins/holds/runs/X@20260501T120000-0123abcd-4567cdef    …    one empty file for each hold
+    pins/holds/runs/X@20260501T120000-0123abcd    …    one small sealed file for each hold
 
-Its name says until when it counts, in UTC, and ends with a checksum of what it says.
+Its name says until when it counts, in UTC.
 
 Removal says that it is under way before it looks for the last time at what is held and pinned: an artifact has no
 manifest any more, and the lease of a run says so. Whoever holds or pins something writes that first, and then looks
@@ -12,13 +12,14 @@ whether it is being removed. So of the two at least one sees the other.
 import logging
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from trainer.common.errors import ArtifactError, RunError, StorageError
+from trainer.common.errors import ArtifactError, StorageError
 from trainer.records.lease import is_being_removed as is_run_being_removed
-from trainer.store.manifest import MANIFEST, fingerprint
+from trainer.records.sealed import write_sealed
+from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -41,16 +42,8 @@ class Hold(NamedTuple):
 
 
 def held(store: Store) -> set[str]:
-    """The keys of all that is held now. Raises `RunError` if the name of a hold is damaged: it may have held
-    anything.
-    """
-    holds, damaged = _all(store)
-    if damaged:
-        raise RunError(
-            f"what {store.path(damaged[0])} holds is not known, as its name is damaged, so nothing is removed; delete "
-            f"it if nothing runs in this store, or after {LONG.days + 1} days"
-        )
-    return {hold.key for hold in holds if hold.until >= datetime.now(UTC)}
+    """The keys of all that is held now, as the names of the holds say."""
+    return {hold.key for hold in _all(store) if hold.until >= datetime.now(UTC)}
 
 
 @contextmanager
@@ -77,7 +70,7 @@ def hold_reused(store: Store, key: str) -> bool:
     """
     least = datetime.now(UTC) + LONG - SPENT
     try:
-        if not any(hold.key == key and hold.until > least for hold in _all(store)[0]):
+        if not any(hold.key == key and hold.until > least for hold in _all(store)):
             _hold(store, key, LONG)
     except StorageError as error:
         log.info("%s may be removed before a run says that it reads it: %s", store.path(key), error)
@@ -92,30 +85,20 @@ def is_being_removed(store: Store, key: str) -> bool:
 
 def forget_ended(store: Store) -> None:
     """Delete the holds that do not count any more."""
-    for hold in _all(store)[0]:
+    for hold in _all(store):
         if hold.until < datetime.now(UTC):
             store.delete(hold.file)
 
 
 def _hold(store: Store, key: str, lasting: timedelta) -> str:
-    said = f"{key}@{datetime.now(UTC) + lasting:{TIME}}-{uuid.uuid4().hex[:8]}"
-    name = f"{HOLDS}/{said}-{_checksum(said)}"
-    store.write_bytes(name, b"")
+    name = f"{HOLDS}/{key}@{datetime.now(UTC) + lasting:{TIME}}-{uuid.uuid4().hex[:8]}"
+    write_sealed(store, name, {"held": key})
     return name
 
 
-def _checksum(said: str) -> str:
-    return fingerprint(said)[:8]
-
-
-def _all(store: Store) -> tuple[list[Hold], list[str]]:
-    """All holds, and the keys of those whose names are damaged."""
-    holds, damaged = list[Hold](), list[str]()
+def _all(store: Store) -> Iterator[Hold]:
+    """All holds; whether one is what was written under its name, who removes something looks at (registry/pins.py)."""
     for file in (f"{HOLDS}/{kind}/{name}" for kind in store.names(HOLDS) for name in store.names(f"{HOLDS}/{kind}")):
-        said, _, checksum = file.removeprefix(f"{HOLDS}/").rpartition("-")
-        if checksum == _checksum(said):
-            key, _, ends = said.rpartition("@")
-            holds.append(Hold(file, key, datetime.strptime(ends[:15], TIME).replace(tzinfo=UTC)))
-        else:
-            damaged.append(file)
-    return holds, damaged
+        key, _, until = file.removeprefix(f"{HOLDS}/").rpartition("@")
+        with suppress(ValueError):  # its name is damaged
+            yield Hold(file, key, datetime.strptime(until[:15], TIME).replace(tzinfo=UTC))

@@ -22,7 +22,8 @@ from typing import Any, Self
 from trainer.common.errors import ArtifactError, RunError, StorageError
 from trainer.common.stopping import check_stop, wait
 from trainer.engines.executors import is_gone, own_group
-from trainer.records.sealed import open_sealed, read_sealed, remedy_of, sealed_bytes
+from trainer.records.sealed import open_sealed, read_sealed, sealed_bytes
+from trainer.records.shapes import remedy_of
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

@@ -14,39 +14,13 @@ import logging
 import re
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from trainer.common.errors import ArtifactError, StorageError
-from trainer.records.shapes import require_shape
+from trainer.records.shapes import Pointer, folder_name, remedy_of, require_shape
 from trainer.store.manifest import seal, unseal
-from trainer.store.names import CHECKPOINTS, Count
 from trainer.store.storage import Store, json_bytes
 
 log = logging.getLogger(__name__)
 
-
-REMEDIES = {
-    r"runs/[^/]+/config\.json": "start the run's command again, which writes it anew if the rest of the run is of that "
-    "command, or put back a copy of it, or move the run's folder away and train it anew",
-    r"runs/[^/]+/plan\.json": "start the run's command again, which writes it anew from the data",
-    r"runs/[^/]+/eval\.json": "run the evaluation again, which measures the model anew",
-    r"runs/[^/]+/harness\.json": "start the run's command again, which has lm-eval measure the model anew, or delete "
-    "the file",
-    r"runs/[^/]+/environment\.json": "put back a copy of it, or delete it: only what it tells of the machine is lost",
-    r"runs/[^/]+/lineage\.json": "make the report again, which writes it anew",
-    r"runs/[^/]+/(checkpoint-(last|best)|epochs/.*)": "start the run's command again, which finds it from the "
-    "checkpoints",
-    r"runs/[^/]+/lease\.json": "wait two minutes, and delete it if no process works on the run",
-    r"evaluations/.*": "run the evaluation again, which measures the checkpoint anew, or delete the file",
-    r"models/.*": "put back a copy of it, or delete it and promote a run anew, which loses the history",
-    r"pins/.*": "delete it, and pin what it was meant to pin anew",
-    r"cache/packed-.*": "delete it: the documents are packed again",
-    r"cache/.*": "delete it: the raw files are looked at again",
-    r"(shards|encoded|tokenizers|decisions)/.*": "prepare the data again, which makes it anew, or delete its folder if "
-    "nothing uses it",
-    r"runs/[^/]+/(final|checkpoints)/.*": "start the run's command again, which sees to it",
-}
-"""What to do about a damaged file, by its key."""
 
 NUMBER = b', "record": '
 LINE_END = re.compile(NUMBER + rb'([1-9][0-9]{0,11}), "checksum": "([0-9a-f]{16})"\}')
@@ -129,11 +103,6 @@ def sealed_bytes(key: str, values: dict[str, Any], indent: int | None = 2) -> by
     return json_bytes(seal(plain, key), indent)
 
 
-def remedy_of(key: str) -> str:
-    """What to do if the file under a key is damaged."""
-    return next((remedy for pattern, remedy in REMEDIES.items() if re.fullmatch(pattern, key)), "put back a copy of it")
-
-
 def seal_line(key: str, number: int, values: dict[str, Any]) -> bytes:
     """A line of a file of records, with its number (counted from 1), its checksum and its end."""
     text = b"%s%s%d" % (json.dumps(values).encode()[:-1], NUMBER, number)
@@ -169,37 +138,10 @@ def _line_sum(key: str, text: bytes) -> bytes:
     return hashlib.sha256(key.encode() + b"\n" + text).hexdigest()[:16].encode()
 
 
-class Pointer(BaseModel):
-    """The checkpoint that is named, by its place in the run's folder and by its step, with the scores of that step."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    checkpoint: str
-    step: Count
-    scores: dict[str, float] | None
-
-
-def folder_name(step: int) -> str:
-    """Where the checkpoint of a step is in its run's folder."""
-    return f"{CHECKPOINTS}/step-{step:08d}"
-
-
 def read_pointer(store: Store, key: str) -> Pointer | None:
     """What a pointer names; None if there is none. Raises `ArtifactError` if it is damaged."""
     found = read_sealed(store, key)
-    if found is None:
-        return None
-    try:
-        pointer = Pointer.model_validate(found)
-    except ValidationError as error:
-        raise ArtifactError(
-            f"{store.path(key)} is damaged: it names no checkpoint and step; {remedy_of(key)}"
-        ) from error
-    if pointer.checkpoint != folder_name(pointer.step):
-        raise ArtifactError(
-            f"{store.path(key)} is damaged: it names {pointer.checkpoint} for step {pointer.step}; {remedy_of(key)}"
-        )
-    return pointer
+    return None if found is None else Pointer(**found)
 
 
 def write_pointer(store: Store, key: str, step: int, scores: dict[str, float] | None) -> None:

@@ -1,4 +1,4 @@
-"""What records that are read back of a store must look like, by their keys.
+"""What records that are read back of a store must look like, and what to do about a damaged one, by their keys.
 
 A checksum says that a record is the one that was written there, not that whoever wrote it did so rightly. What later
 work takes from a record has the type that is said here; what else it holds is left alone.
@@ -6,17 +6,17 @@ work takes from a record has the type that is said here; what else it holds is l
 
 import re
 from functools import cache
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from trainer.common.errors import in_one_line
-from trainer.records.basis import ExamplesBasis, TextBasis
+from trainer.records.basis import AnyBasis
 from trainer.records.evaluations import Result
 from trainer.records.run_kinds import plan_type
 from trainer.store.details import CurationDetails, KeptOutDetails, ReasonDetails
 from trainer.store.manifest import FileRecord, Input, fingerprint
-from trainer.store.names import Count, Digest, Figure, Key, RunKey
+from trainer.store.names import CHECKPOINTS, Count, Digest, Figure, Key, RunKey
 
 Number = Figure | None
 
@@ -80,10 +80,27 @@ class Config(Shape):
         return self
 
 
-class Pointing(Shape):
-    checkpoint: Key
+class Pointer(BaseModel):
+    """checkpoint-last, -best and those of epochs: the checkpoint that is named, by its place in the run's folder and by
+    its step, with the scores of that step.
+    """
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    checkpoint: str
     step: Count
     scores: dict[str, float] | None
+
+    @model_validator(mode="after")
+    def _names_its_step(self) -> Self:
+        if self.checkpoint != folder_name(self.step):
+            raise ValueError(f"it names {self.checkpoint} for step {self.step}")
+        return self
+
+
+def folder_name(step: int) -> str:
+    """Where the checkpoint of a step is in its run's folder."""
+    return f"{CHECKPOINTS}/step-{step:08d}"
 
 
 class Holder(Shape):
@@ -99,20 +116,27 @@ class Holder(Shape):
     removing: bool = False
 
 
-class Moved(Shape):
+class Move(BaseModel):
+    """A run that became champion, by a promotion or because the one above it was taken away: when, and why.
+
+    Its scores are those that it was promoted with.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     action: Literal["promote", "roll back"]
     run: RunKey
     fingerprint: str
     scores: dict[str, Figure]
     time: str
     reason: str
-    measured_on: TextBasis | ExamplesBasis | None = None
+    measured_on: AnyBasis | None = None
 
 
 class History(Shape):
-    """models/NAME/champion"""
+    """models/NAME/champion: the moves, oldest first."""
 
-    moves: list[Moved]
+    moves: list[Move] = Field(min_length=1)
 
 
 class Seen(Shape):
@@ -235,26 +259,79 @@ RECORDS: dict[str, type[Record]] = {
 }
 """Lines of metrics.jsonl, by their kind."""
 
-SHAPES: dict[str, Any] = {
-    r"runs/[^/]+/config\.json": Config,
-    r"runs/[^/]+/plan\.json": plan_type,
-    r"runs/[^/]+/(eval|harness)\.json|evaluations/.*": Result,
-    r"runs/[^/]+/(checkpoint-(last|best)|epochs/.*)": Pointing,
-    r"runs/[^/]+/lease\.json": Holder,
-    r"runs/[^/]+/environment\.json": Environment,
-    r"runs/[^/]+/lineage\.json": Lineage,
-    r"models/[^/]+/champion": History,
-    r"cache/seen-.*\.json": Seen,
-    r"cache/packed-.*\.json": PackedCounts,
-}
+
+class Sealed(NamedTuple):
+    """A kind of file: its keys, what to do about a damaged one, and what it holds; a function tells that of some."""
+
+    keys: str
+    remedy: str
+    shape: Any = None
+
+
+SEALED = (
+    Sealed(
+        r"runs/[^/]+/config\.json",
+        "start the run's command again, which writes it anew if the rest of the run is of that command, or put back a "
+        "copy of it, or move the run's folder away and train it anew",
+        Config,
+    ),
+    Sealed(r"runs/[^/]+/plan\.json", "start the run's command again, which writes it anew from the data", plan_type),
+    Sealed(r"runs/[^/]+/eval\.json", "run the evaluation again, which measures the model anew", Result),
+    Sealed(
+        r"runs/[^/]+/harness\.json",
+        "start the run's command again, which has lm-eval measure the model anew, or delete the file",
+        Result,
+    ),
+    Sealed(
+        r"runs/[^/]+/environment\.json",
+        "put back a copy of it, or delete it: only what it tells of the machine is lost",
+        Environment,
+    ),
+    Sealed(r"runs/[^/]+/lineage\.json", "make the report again, which writes it anew", Lineage),
+    Sealed(
+        r"runs/[^/]+/(checkpoint-(last|best)|epochs/.*)",
+        "start the run's command again, which finds it from the checkpoints",
+        Pointer,
+    ),
+    Sealed(r"runs/[^/]+/lease\.json", "wait two minutes, and delete it if no process works on the run", Holder),
+    Sealed(
+        r"evaluations/.*",
+        "run the evaluation again, which measures the checkpoint anew, or delete the file",
+        Result,
+    ),
+    Sealed(
+        r"models/.*",
+        "put back a copy of it, or delete it and promote a run anew, which loses the history",
+        History,
+    ),
+    Sealed(r"pins/holds/.*", "delete it if nothing runs in this store, or after 8 days"),
+    Sealed(r"pins/.*", "delete it, and pin what it was meant to pin anew"),
+    Sealed(r"cache/packed-.*", "delete it: the documents are packed again", PackedCounts),
+    Sealed(r"cache/seen-.*\.json", "delete it: the raw files are looked at again", Seen),
+    Sealed(r"cache/.*", "delete it: the raw files are looked at again"),
+    Sealed(
+        r"(shards|encoded|tokenizers|decisions)/.*",
+        "prepare the data again, which makes it anew, or delete its folder if nothing uses it",
+    ),
+    Sealed(r"runs/[^/]+/(final|checkpoints)/.*", "start the run's command again, which sees to it"),
+)
+
+
+def remedy_of(key: str) -> str:
+    """What to do if the file under a key is damaged."""
+    found = _kind_of(key)
+    return found.remedy if found else "put back a copy of it"
 
 
 def require_shape(key: str, values: dict[str, Any]) -> None:
     """Raise `ValueError` with what is wrong if a record under a key is not what later work takes it for."""
-    shape = next((shape for pattern, shape in SHAPES.items() if re.fullmatch(pattern, key)), None)
-    if shape is None:
-        return
-    _check(shape if isinstance(shape, type) else shape(values), values)
+    found = _kind_of(key)
+    if found is not None and found.shape is not None:
+        _check(found.shape if isinstance(found.shape, type) else found.shape(values), values)
+
+
+def _kind_of(key: str) -> Sealed | None:
+    return next((kind for kind in SEALED if re.fullmatch(kind.keys, key)), None)
 
 
 def require_record(values: dict[str, Any]) -> None:

@@ -21,7 +21,8 @@ from trainer.models.weights import ADAPTER_WEIGHTS
 from trainer.records.evaluations import CleanOf, Result
 from trainer.records.plans import RunPlan
 from trainer.records.run_kinds import run_kind
-from trainer.records.sealed import read_listed, read_pointer, read_sealed, remedy_of
+from trainer.records.sealed import read_listed, read_pointer, read_sealed
+from trainer.records.shapes import remedy_of
 from trainer.registry.references import artifact_kind, artifacts_of
 from trainer.store.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
 from trainer.store.names import (

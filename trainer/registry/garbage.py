@@ -2,7 +2,7 @@
 
     measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    the newest file of each unit stays as long as
                                                                        decisions that were made from such measures do
-                                                                       (curation/measuring.py)
+                                                                       (curation/units.py)
     measures/overlaps/EVALUATION.npz                                   stays with decisions that keep these sets out
     measures/pairs/PASS/…                                              for going on with a curation that was broken off
 
@@ -20,7 +20,7 @@ measured for them alone.
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -37,10 +37,10 @@ from trainer.registry.leftovers import describe, sum_up
 from trainer.registry.pins import pinned, require_intact_pins
 from trainer.registry.promotion import moves
 from trainer.registry.references import ARTIFACTS, References
+from trainer.store.local import Stored
 from trainer.store.manifest import MANIFEST, read_manifest
 from trainer.store.names import BEST, CHECKPOINTS, CONFIG, FINAL, LAST
 from trainer.store.storage import Store
-from trainer.store.stored import Stored
 
 log = logging.getLogger(__name__)
 
@@ -95,41 +95,24 @@ def days_ago(days: float) -> datetime:
     return datetime.now(UTC) - timedelta(days=days)
 
 
-def find_roots(
-    store: Store, listed: Iterable[str], kept: set[str], without: set[str], last: str | None = None
-) -> set[str]:
+def find_roots(store: Store, folders: Mapping[str, Folder], kept: set[str], without: set[str]) -> set[str]:
     """What stays by itself as the store is now: all but some runs, champions, pins, holds, what is kept or not listed
     yet.
 
-    While shards are made, what they may be taken over from and made with stays too. For a last look at one thing, what
-    cannot reach that is not looked for: each look costs requests.
+    While shards are made, what they may be taken over from and made with stays too.
     """
     pins = pinned(store) | held(store)  # before the champions: a run is held until it is one
     there = {f"{kind}/{name}" for kind in FOLDERS for name in store.names(kind)}
-    if last is None:
-        require_intact_pins(store)
     runs = {key for key in there if key.startswith(RUN_PREFIX)} - without
     left_out = any(key.startswith(RUN_PREFIX) for key in without)  # else champions are among the runs
     champions = {move.run for name in store.names("models") for move in moves(store, name)} if left_out else set[str]()
-    sets = {key for key in there if key.startswith(SHARDS) and _may_matter(key, last)}
-    making = {_corpus_of(key) for key in sets if _is_in_the_making(store, key, key in without)}
-    needed = {key for key in sets if _corpus_of(key) in making}
+    new = there - folders.keys()
+    begun = {folder.key for folder in folders.values() if not folder.is_artifact}
+    begun |= {key for key in new if store.names(key)}  # some file systems go on listing emptied folders
+    making = {_corpus_of(key) for key in begun if key.startswith(SHARDS)}
+    needed = {key for key in there if key.startswith(SHARDS) and _corpus_of(key) in making}
     made_with = {key for key in there if key.startswith((TOKENIZERS, DECISIONS)) and making}
-    return runs | champions | pins | kept | there.difference(listed) | needed | made_with
-
-
-def _may_matter(shard_set: str, last: str | None) -> bool:
-    """Whether a set that is in the making could need the thing: a set of its corpus, or any tokenizer or decisions."""
-    if last is None or last.startswith((TOKENIZERS, DECISIONS)):
-        return True
-    return last.startswith(SHARDS) and _corpus_of(last) == _corpus_of(shard_set)
-
-
-def _is_in_the_making(store: Store, key: str, removing: bool) -> bool:
-    """Whether a set has no manifest yet; of one that lost it because it is being removed, whether it was begun anew."""
-    if store.exists(f"{key}/{MANIFEST}"):
-        return False
-    return store.exists(f"{key}/{STARTED}") if removing else bool(store.names(key))
+    return runs | champions | pins | kept | new | needed | made_with
 
 
 def _corpus_of(key: str) -> str:
@@ -221,8 +204,7 @@ def _made_from(store: Store, decisions: str) -> list[str]:
     if manifest is None:
         return []
     kept_out = manifest.details["kept_out"]
-    looked_for = [kept_out["key"], kept_out.get("examples")] if kept_out else []
-    return [*manifest.details["measures"], *filter(None, looked_for)]
+    return [*manifest.details["measures"], *([kept_out["key"], kept_out["examples"]] if kept_out else [])]
 
 
 def _newest_of_units(files: Iterable[Stored]) -> set[str]:
@@ -253,29 +235,26 @@ class Garbage(NamedTuple):
 def collect(job: GarbageJob) -> Iterator[Garbage]:
     """What nothing reaches, one by one as it is removed, or would be. Lists the whole store, once.
 
-    What cannot be read or removed stays, with all that it may need, and the others go. Raises `StorageError` if there
-    is no such store, and at the end `RunError` or `StorageError` that says what stayed so.
+    Raises `StorageError` if there is no such store, `RunError` if something cannot be read that may need other things:
+    nothing is removed then. What cannot be removed stays, and the others go; at the end a `StorageError` says it.
     """
     store = Store(job.store)
     store.require_there()
+    require_intact_pins(store)
     folders, references = list_folders(store), References(store)
     kept = find_kept(folders.values(), days_ago(job.older_than_days))
     before = None if job.runs_older_than_days is None else days_ago(job.runs_older_than_days)
     old = find_old_runs(store, folders.values(), before) if before else set()
-    for run in old:
-        references.needs_of(run)
-    old -= references.doubts.keys()
+    reached = references.reached(find_roots(store, folders, kept, old))
     problems: list[str] = []
 
     def is_reached(key: str) -> bool:
-        references.forget_runs()
         try:
-            return key in references.reached(find_roots(store, folders, kept, {key}, last=key))
+            return key in references.reached(find_roots(store, folders, kept, {key}))
         except RunError as error:
             log.warning("%s: %s", store.path(key), error)
             return True
 
-    reached = references.reached(find_roots(store, folders, kept, old))
     artifacts = [
         key for kind in ARTIFACTS for key in sorted(folders) if key.startswith(f"{kind}/") and folders[key].is_artifact
     ]
@@ -290,16 +269,14 @@ def collect(job: GarbageJob) -> Iterator[Garbage]:
                 else partial(remove_artifact, store, key)
             )
             if not _is_removed(store, key, partial(remove, look), problems):
+                folders.pop(key)  # it counts as what has come since, and keeps what it is made with
                 continue
-            references.forget(key)
         gone.add(key)
         kind = key.partition("/")[0]
         yield Garbage(ARTIFACTS.get(kind, "run"), key, _freed(folders[key].files, links), folders[key].modified)
     yield from _collect_measures(store, job, folders.values(), gone, problems)
     if job.remove:
         forget_ended(store)
-    if references.doubts:
-        raise RunError("; ".join([*map(str, references.doubts.values()), *problems]))
     if problems:
         raise StorageError("; ".join(problems))
 
@@ -334,7 +311,7 @@ def _is_removed(store: Store, key: str, remove: Callable[[], bool], problems: li
 
 def _dependents_first(runs: set[str], references: References) -> list[str]:
     """The runs in an order in which each comes before those that it was made from."""
-    waiting, ordered = {run: references.of(run) for run in runs}, list[str]()
+    waiting, ordered = {run: references.of(run) or set() for run in runs}, list[str]()
     while waiting:
         needed = set().union(*waiting.values())
         free = sorted(waiting.keys() - needed) or sorted(waiting)  # names that were used twice may need each other

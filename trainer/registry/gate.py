@@ -4,9 +4,6 @@ all.
 
 import math
 from collections.abc import Callable
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict
 
 from trainer.common.errors import ArtifactError, ConfigError, RunError, TokenizerError
 from trainer.config.runs import PromotionConfig
@@ -21,30 +18,13 @@ from trainer.records.basis import (
 )
 from trainer.records.evaluations import Result
 from trainer.records.results import Remeasured, Verdict
-from trainer.store.names import RunKey
+from trainer.records.shapes import Move
 
 ALREADY = "it is the champion already"
 
 
 Basis = AnyBasis | None
 """What scores were measured on, if that is known."""
-
-
-class Move(BaseModel):
-    """A run that became champion, by a promotion or because the one above it was taken away: when, and why.
-
-    Its scores are those that it was promoted with.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    action: Literal["promote", "roll back"]
-    run: RunKey
-    fingerprint: str
-    scores: dict[str, float]
-    time: str
-    reason: str
-    measured_on: Basis = None
 
 
 def judge(

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from trainer.common.formats import plural
 from trainer.records.lease import is_held
+from trainer.store.local import Stored
 from trainer.store.manifest import MANIFEST
 from trainer.store.private_folders import LOCK, STAGING
 from trainer.store.storage import Store
-from trainer.store.stored import Stored
 
 ARTIFACT = re.compile(
     r"(?P<folder>(shards|tokenizers|encoded|decisions|predictions)/[^/]+|runs/[^/]+/(checkpoints/step-\d+|final))/(?P<file>.+)"

@@ -19,8 +19,8 @@ from trainer.models.pretrained import digest_files
 from trainer.records.basis import by_file, describe_file, labelled_digests
 from trainer.records.names import find_run_name, run_at
 from trainer.records.sealed import read_listed, read_sealed
+from trainer.records.shapes import Move
 from trainer.registry.facts import read_facts, require_job
-from trainer.registry.gate import Move
 from trainer.registry.lineage_record import make_lineage
 from trainer.registry.promotion import find_champion, find_measured, key_of, moves
 from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest
@@ -158,7 +158,7 @@ def _raw_files(store: Store, record: dict[str, Any], config: dict[str, Any]) -> 
 
 
 def _described(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    sizes = {piece["path"]: piece.get("file_bytes") for piece in pieces}
+    sizes = {piece["path"]: piece["file_bytes"] for piece in pieces}
     return [describe_file(path, each, sizes[path]) for path, each in by_file(pieces, "path").items()]
 
 

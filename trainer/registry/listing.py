@@ -16,7 +16,8 @@ from trainer.common.formats import count, plural, score
 from trainer.evaluation.measurement import read_result
 from trainer.records.lease import LEASE, is_held
 from trainer.records.run_kinds import run_kind
-from trainer.records.sealed import read_sealed, remedy_of, sealed_number, unseal_line
+from trainer.records.sealed import read_sealed, sealed_number, unseal_line
+from trainer.records.shapes import remedy_of
 from trainer.registry.tables import Table, text_table
 from trainer.store.manifest import read_manifest
 from trainer.store.names import BEST, CHAMPION, CHECKPOINTS, CONFIG, FINAL, FINAL_KIND, LAST, METRICS, PLAN

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.common.formats import tell_nearest
-from trainer.records.holds import HOLDS, is_being_removed
+from trainer.records.holds import is_being_removed
 from trainer.records.names import FOLDERS, RUN_PREFIX, find_run_name
 from trainer.records.sealed import read_sealed, sealed_bytes
 from trainer.store.manifest import MANIFEST
@@ -25,13 +25,12 @@ def pinned(store: Store) -> set[str]:
 
 
 def require_intact_pins(store: Store) -> None:
-    """Raise `RunError` for a pin that is not what was written under its name: what it pinned is not known."""
-    kinds = [kind for kind in store.names(PINS) if f"{PINS}/{kind}" != HOLDS]
-    for key in (f"{PINS}/{kind}/{name}" for kind in kinds for name in store.names(f"{PINS}/{kind}")):
+    """Raise `RunError` for a pin or a hold that is not what was written under its name: what it kept is not known."""
+    for file in store.walk(PINS):
         try:
-            read_sealed(store, key)
+            read_sealed(store, file.key)
         except ArtifactError as error:
-            raise RunError(f"{error}; until then nothing is removed, as it is not known what it pinned") from error
+            raise RunError(f"{error}; until then nothing is removed, as it is not known what it kept") from error
 
 
 def pin(store: Store, name: str) -> str:

@@ -21,8 +21,9 @@ from trainer.records.evaluations import Result
 from trainer.records.holds import holding
 from trainer.records.results import Remeasured, Verdict
 from trainer.records.run_kinds import run_kind, task_of
-from trainer.records.sealed import open_sealed, read_listed, read_sealed, remedy_of, sealed_bytes
-from trainer.registry.gate import ALREADY, Basis, Move, comparable_scores, judge, standing_champions
+from trainer.records.sealed import open_sealed, read_listed, read_sealed, sealed_bytes
+from trainer.records.shapes import Move
+from trainer.registry.gate import ALREADY, Basis, comparable_scores, judge, standing_champions
 from trainer.store.names import CHAMPION, CONFIG, FINAL
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
@@ -273,14 +274,7 @@ def _read(store: Store, name: str) -> bytes | None:
 
 
 def _meaning(store: Store, name: str, raw: bytes) -> list[Move]:
-    history = open_sealed(store, key_of(name), raw)
-    try:
-        return [Move(**move) for move in history["moves"]]
-    except (KeyError, TypeError, ValueError) as error:
-        place = store.path(key_of(name))
-        raise ArtifactError(
-            f"{place} is damaged: it holds no history of a champion; {remedy_of(key_of(name))}"
-        ) from error
+    return [Move(**move) for move in open_sealed(store, key_of(name), raw)["moves"]]
 
 
 def _now() -> str:

@@ -10,9 +10,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.common.errors import ArtifactError, ConfigError, PipelineError, StorageError, brief
+from trainer.common.errors import ArtifactError, ConfigError, StorageError, brief
 from trainer.common.formats import plural, show, show_json, size
-from trainer.common.transient import tell_failure
+from trainer.common.transient import looking
 from trainer.models.weights import BASE, Base
 from trainer.registry.lineage import find_run
 from trainer.store.manifest import Manifest, fetch_artifact, require_intact
@@ -40,21 +40,18 @@ class Pushed(NamedTuple):
     """Files of a model that was there before, which the commit took out."""
 
 
-def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: bool) -> int:
-    """Send a model, or show what would be sent. Returns the exit status."""
-    try:
-        found = push(Store(store), model, repo, private, dry)
-    except PipelineError as error:
-        return tell_failure(error)
+@looking
+def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: bool) -> None:
+    """Send a model, or show what would be sent."""
+    found = push(Store(store), model, repo, private, dry)
     if as_json:
         show_json(found._asdict())
-        return 0
+        return
     lines = [f"{size(count):>10}  {name}" for name, count in found.files.items()]
     lines += [f"{'removed':>10}  {name}" for name in found.removed]
     total = f"{plural(len(found.files), 'file')}, {size(sum(found.files.values()))}"
     said = f"would be sent to {repo}" if found.commit is None else f"sent: {found.commit}"
     show("\n".join([*lines, f"{found.run}/{FINAL}: {total}, {said}\n"]))
-    return 0
 
 
 def push(store: Store, model: str, repo: str, private: bool = False, dry: bool = False) -> Pushed:

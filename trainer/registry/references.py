@@ -6,19 +6,19 @@ shards/X/manifest.json …      `inputs`: its tokenizer, and the decisions about
 evaluations/X.json            what a checkpoint was measured on, which stays while the run does that it is of
 """
 
-import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from trainer.common.errors import ArtifactError, RunError, StorageError
+from trainer.common.errors import ArtifactError, RunError
 from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.records.lease import is_held
-from trainer.records.names import FOLDERS, RUN_PREFIX, run_at
-from trainer.records.sealed import read_sealed, remedy_of
+from trainer.records.names import RUN_PREFIX, run_at
+from trainer.records.sealed import read_sealed
+from trainer.records.shapes import remedy_of
 from trainer.store.manifest import MANIFEST, read_manifest
 from trainer.store.names import (
     CONFIG,
@@ -30,83 +30,52 @@ from trainer.store.names import (
 from trainer.store.storage import Store
 from trainer.training.identity import SHARDS_OF, TRAINED_ON
 
-log = logging.getLogger(__name__)
-
-
 ARTIFACTS = {"encoded": ENCODED, "shards": SHARDS, "tokenizers": TOKENIZER, "decisions": DECISIONS}
 """Folders of artifacts that runs are made from, with the kind of those."""
 
 EVALUATIONS = "evaluations"
 
 
-class UnknownNeeds(RunError):
-    """What something was made from cannot be told; it may be anything of some kinds."""
-
-    def __init__(self, message: str, kinds: Iterable[str]) -> None:
-        super().__init__(message)
-        self.kinds = tuple(kinds)
-
-
 class References:
     """Reads of a store what its records name. What was read once of an artifact or an evaluation does not change.
 
-    `doubts`: the things whose needs could not be told, by key; all that they may need counts as reached.
+    It raises `RunError` where that cannot be read: then it is not known what may be removed.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.doubts: dict[str, UnknownNeeds] = {}
-        self._known: dict[str, set[str]] = {}
-        self._measured: dict[str, tuple[set[str], set[str]]] = {}
+        self._artifacts: dict[str, set[str]] = {}
+        self._evaluations: dict[str, tuple[str | None, set[str]]] = {}
 
-    def of(self, key: str) -> set[str]:
-        """The keys that a run or an artifact names; none if it does not exist.
-
-        Raises `UnknownNeeds` if that cannot be read, or a run is just starting and has not said it yet.
-        """
-        if key not in self._known:
-            found = self._of_run(key) if key.startswith(RUN_PREFIX) else self._of_artifact(key)
-            if found is None:
-                return set()
-            self._known[key] = found - {key}
-        return self._known[key]
+    def of(self, key: str) -> set[str] | None:
+        """The keys that a run or an artifact names; None if it does not exist."""
+        if key.startswith(RUN_PREFIX):
+            return self._of_run(key)
+        if key not in self._artifacts:
+            try:
+                manifest = read_manifest(self._store, key, artifact_kind(key))
+            except ArtifactError as error:
+                raise self._unknown(key, f"{error}; {remedy_of(f'{key}/{MANIFEST}')}") from error
+            if manifest is None:
+                return None
+            self._artifacts[key] = {each.key for each in manifest.inputs.values()}
+        return self._artifacts[key]
 
     def reached(self, roots: Iterable[str]) -> set[str]:
-        """The roots, and all that they are made from, directly or not, or may be."""
-        evaluations = [self._of_evaluation(name) for name in self._store.names(EVALUATIONS)]
-        waiting = {*roots, *(key for runs, read in evaluations if not runs for key in read)}
+        """The roots, and all that they are made from, directly or not; the runs among them are read as they are now."""
+        measured = [self._of_evaluation(name) for name in self._store.names(EVALUATIONS)]
+        waiting = {*roots, *(key for run, read in measured if run is None for key in read)}
+        runs = [key for key in waiting if key.startswith(RUN_PREFIX)]
         with ThreadPoolExecutor() as pool:
-            list(pool.map(self.needs_of, [key for key in waiting if key.startswith(RUN_PREFIX)]))
+            known = dict(zip(runs, pool.map(self.of, runs), strict=True))
         found: set[str] = set()
         while waiting:
             key = waiting.pop()
             found.add(key)
-            needs = self.needs_of(key)
-            if key in self._known:  # a run whose folder is empty was not measured on anything
-                needs = needs.union(*(read for runs, read in evaluations if key in runs))
-            waiting |= needs - found
+            needs = known[key] if key in known else self.of(key)
+            if needs is not None:  # a run whose folder is empty was not measured on anything
+                waiting |= needs.union(*(read for run, read in measured if run == key)) - found
         return found
-
-    def needs_of(self, key: str) -> set[str]:
-        """What a run or an artifact names; all that it may need if that cannot be told, which is noted as a doubt."""
-        try:
-            return self.of(key)
-        except UnknownNeeds as error:
-            return self._all_of(key, error)
-
-    def _all_of(self, key: str, error: UnknownNeeds) -> set[str]:
-        if key not in self.doubts:
-            log.warning("%s", error)
-        self.doubts[key] = error
-        return {f"{kind}/{name}" for kind in error.kinds for name in self._store.names(kind)}
-
-    def forget(self, key: str) -> None:
-        """Read it again the next time: it was removed. Some file systems go on listing its folder."""
-        self._known.pop(key, None)
-
-    def forget_runs(self) -> None:
-        """Read the runs again the next time: under the name of a deleted one another may have begun."""
-        self._known = {key: found for key, found in self._known.items() if not key.startswith(RUN_PREFIX)}
 
     def _of_run(self, run: str) -> set[str] | None:
         """None for an empty folder, or one whose run was killed before it began."""
@@ -114,55 +83,35 @@ class References:
         if config is not None:
             if not config.get("inputs"):
                 raise self._unknown(run, f"{CONFIG} names no data; {remedy_of(f'{run}/{CONFIG}')}")
-            measured_on = _measured_on(self._read(run, f"{run}/{EVALUATION}", ARTIFACTS))
-            return {each["key"] for each in config["inputs"].values()} | measured_on
+            measured_on = _measured_on(self._read(run, f"{run}/{EVALUATION}"))
+            return ({each["key"] for each in config["inputs"].values()} | measured_on) - {run}
         if is_held(self._store, run):
-            raise UnknownNeeds(
-                f"{self._store.path(run)} is starting and does not say yet what it reads, so nothing that it may read "
-                "is removed; run this again in a minute",
-                FOLDERS,
+            raise RunError(
+                f"{self._store.path(run)} is starting and does not say yet what it reads, so nothing is removed; run "
+                "this again in a minute"
             )
         if any(self._store.exists(f"{run}/{name}") for name in (PLAN, LAST, f"{FINAL}/{MANIFEST}")):
             raise self._unknown(run, f"{CONFIG} is missing; {remedy_of(f'{run}/{CONFIG}')}")
         return None
 
-    def _of_artifact(self, key: str) -> set[str] | None:
-        try:
-            manifest = read_manifest(self._store, key, artifact_kind(key))
-        except ArtifactError as error:
-            problem = f"{error}; {remedy_of(f'{key}/{MANIFEST}')}"
-            raise self._unknown(key, problem, ["tokenizers", "decisions"]) from error
-        return None if manifest is None else {each.key for each in manifest.inputs.values()}
-
-    def _of_evaluation(self, name: str) -> tuple[set[str], set[str]]:
-        """The runs whose checkpoint was measured, and what it was measured on."""
-        if name not in self._measured:
+    def _of_evaluation(self, name: str) -> tuple[str | None, set[str]]:
+        """The run whose checkpoint was measured, if it is one of the store, and what it was measured on."""
+        if name not in self._evaluations:
             key = f"{EVALUATIONS}/{name}"
-            try:
-                result = self._read(key, key, ARTIFACTS)
-                if not isinstance(result, dict):
-                    raise self._unknown(key, f"it is no evaluation; {remedy_of(key)}", ARTIFACTS)
-            except UnknownNeeds as error:
-                return set(), self._all_of(key, error)
-            run = run_at(self._store, result.get("model") or result.get("checkpoint") or "")
-            self._measured[name] = {run} if run else set(), _measured_on(result)
-        return self._measured[name]
+            result = self._read(key, key) or {}  # it may be gone since it was listed
+            self._evaluations[name] = (
+                run_at(self._store, result.get("model") or result.get("checkpoint") or ""), _measured_on(result),
+            )  # fmt: skip
+        return self._evaluations[name]
 
-    def _read(self, whole: str, key: str, kinds: Iterable[str] = FOLDERS) -> Any:
-        """A record of something, that names things of some kinds; None if there is none."""
+    def _read(self, whole: str, key: str) -> dict[str, Any] | None:
         try:
             return read_sealed(self._store, key)
-        except (ArtifactError, StorageError) as error:
-            if isinstance(error, StorageError) and self._store.local is None:
-                raise  # the store is away, and not this file alone
-            problem = str(error) if isinstance(error, ArtifactError) else f"{error}; {remedy_of(key)}"
-            raise self._unknown(whole, problem, kinds) from error
+        except ArtifactError as error:
+            raise self._unknown(whole, str(error)) from error
 
-    def _unknown(self, key: str, problem: str, kinds: Iterable[str] = FOLDERS) -> UnknownNeeds:
-        place = self._store.path(key)
-        return UnknownNeeds(
-            f"what {place} needs is not known, so nothing that it may need is removed: {problem}", kinds
-        )
+    def _unknown(self, key: str, problem: str) -> RunError:
+        return RunError(f"what {self._store.path(key)} needs is not known, so nothing is removed: {problem}")
 
 
 def artifacts_of(config: Mapping[str, Any]) -> list[str]:

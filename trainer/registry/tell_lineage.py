@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from trainer.common.errors import PipelineError
 from trainer.common.formats import count, plural, score, show, show_json, size
-from trainer.common.transient import tell_failure
+from trainer.common.transient import looking
 from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.registry.lineage import Finding, check, find_run, trace
 from trainer.store.storage import Store
@@ -50,14 +49,12 @@ def describe(traced: dict[str, Any], every_file: bool) -> Iterator[str]:
     yield from _describe_outcome(traced)
 
 
+@looking
 def tell(url: str, model: str, *, every_file: bool, checked: bool, as_json: bool) -> int:
-    """Print a model's lineage, `checked` against what is there now; returns the exit status."""
-    try:
-        store = Store(url)
-        traced = trace(store, find_run(store, model))
-        findings = check(store, traced) if checked else []
-    except PipelineError as error:
-        return tell_failure(error)
+    """Print a model's lineage, `checked` against what is there now; returns whether something has changed."""
+    store = Store(url)
+    traced = trace(store, find_run(store, model))
+    findings = check(store, traced) if checked else []
     if as_json:
         show_json({**traced, **({"check": findings} if checked else {})})
     else:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
-from trainer.common.errors import ConfigError, PipelineError
+from trainer.common.errors import ConfigError
 from trainer.common.formats import show_json
-from trainer.common.transient import tell_failure
+from trainer.common.transient import looking
 from trainer.config.files import validate_job
 from trainer.config.jobs import GarbageJob
 from trainer.registry.garbage import Garbage, collect, tell
@@ -14,42 +14,36 @@ from trainer.registry.pins import pin, pinned, unpin
 from trainer.store.storage import Store
 
 
+@looking
 def tell_garbage(
     url: str, older_than: float | None, runs_older_than: float | None, remove: bool, as_json: bool = False
-) -> int:
-    """Print what nothing reaches, of ages in days, and what is pinned; returns the exit status."""
+) -> None:
+    """Print what nothing reaches, of ages in days, and what is pinned."""
     ages = {"older_than_days": older_than, "runs_older_than_days": runs_older_than}
     values = {"store": url, "remove": remove, **{name: age for name, age in ages.items() if age is not None}}
-    try:
-        store = Store(url)
-        store.require_there()
-        found = collect(validate_job(GarbageJob, values, "of the command line"))
-        if as_json:
-            _show_garbage(store, found, remove)
-        else:
-            tell(found, remove)
-            _tell_pins(store)
-    except PipelineError as error:
-        return tell_failure(error)
-    return 0
+    store = Store(url)
+    store.require_there()
+    found = collect(validate_job(GarbageJob, values, "of the command line"))
+    if as_json:
+        _show_garbage(store, found, remove)
+    else:
+        tell(found, remove)
+        _tell_pins(store)
 
 
-def change_pin(url: str, key: str | None, removed: bool, as_json: bool = False) -> int:
-    """Pin a run or an artifact, or take its pin away, if one is named; then print all pins. Returns the exit status."""
-    try:
-        store = Store(url)
-        store.require_there()
-        if key is not None:
-            changed = unpin(store, key) if removed else pin(store, key)
-            if not as_json:
-                print(f"{changed} is {'not pinned any more' if removed else 'pinned'}")
-        if as_json:
-            show_json({"pinned": sorted(pinned(store))})
-        else:
-            _tell_pins(store)
-    except PipelineError as error:
-        return tell_failure(error)
-    return 0
+@looking
+def change_pin(url: str, key: str | None, removed: bool, as_json: bool = False) -> None:
+    """Pin a run or an artifact, or take its pin away, if one is named; then print all pins."""
+    store = Store(url)
+    store.require_there()
+    if key is not None:
+        changed = unpin(store, key) if removed else pin(store, key)
+        if not as_json:
+            print(f"{changed} is {'not pinned any more' if removed else 'pinned'}")
+    if as_json:
+        show_json({"pinned": sorted(pinned(store))})
+    else:
+        _tell_pins(store)
 
 
 def _show_garbage(store: Store, found: Iterable[Garbage], removed: bool) -> None:
@@ -71,21 +65,18 @@ LONGEST = 24 * 36500.0
 """Hours: as long as `headrace gc` may be told to wait."""
 
 
+@looking
 def tell_leftovers(
     url: str, older_than: float = OLD / timedelta(hours=1), remove: bool = False, as_json: bool = False
-) -> int:
-    """Print the leftovers older than some hours, and remove them if that is asked for; returns the exit status."""
-    try:
-        if not abs(older_than) <= LONGEST:  # so written, it refuses nan too
-            raise ConfigError(f"--older-than: expected a number of hours, at most {LONGEST:g}, found {older_than}")
-        store = Store(url)
-        found = find_leftovers(store, timedelta(hours=older_than))
-        if not found:  # half an upload may be all that there is
-            store.require_there()
-        _show(_settle(store, found, remove, as_json), remove, as_json)
-    except PipelineError as error:
-        return tell_failure(error)
-    return 0
+) -> None:
+    """Print the leftovers older than some hours, and remove them if that is asked for."""
+    if not abs(older_than) <= LONGEST:  # so written, it refuses nan too
+        raise ConfigError(f"--older-than: expected a number of hours, at most {LONGEST:g}, found {older_than}")
+    store = Store(url)
+    found = find_leftovers(store, timedelta(hours=older_than))
+    if not found:  # half an upload may be all that there is
+        store.require_there()
+    _show(_settle(store, found, remove, as_json), remove, as_json)
 
 
 def _settle(store: Store, found: list[Leftover], remove: bool, quiet: bool) -> Iterator[Leftover]:

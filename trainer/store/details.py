@@ -73,13 +73,13 @@ class EncodedDetails(Details):
 
 
 class ChatSplitDetails(Details):
-    """A split of a set of conversations; older ones tell no bytes."""
+    """A split of a set of conversations."""
 
     examples: Count
     tokens: Count
     answer_tokens: Count
-    answer_bytes: Count | None = None
-    answer_token_bytes: Count | None = None
+    answer_bytes: Count
+    answer_token_bytes: Count
     longest: Count
     truncated: Count
     unanswered: Count
@@ -96,7 +96,7 @@ class ChatDetails(Details):
     end_id: Count
     pad_id: Count
     vocab_size: Count
-    keeps_text: bool = False
+    keeps_text: bool
     tokenizer: str
     tokenizer_sha256: Digest
     splits: dict[str, ChatSplitDetails]
@@ -146,16 +146,16 @@ class KeptOutDetails(Details):
     """The evaluation sets that documents share no n-gram of words with, and the key of the hashes of these.
 
     `examples` is the key of what tells the example that each hash is of; `frequent` are the n-grams that each drop many
-    of a corpus's documents. Older decisions have neither these nor `texts`.
+    of a corpus's documents.
     """
 
     ngram: Count
     least_words: Count
     key: Key
     files: list[KeptOutFile]
-    examples: Key | None = None
-    texts: list[KeptOutTexts] | None = None
-    frequent: list[FrequentDetails] = []
+    examples: Key
+    texts: list[KeptOutTexts]
+    frequent: list[FrequentDetails]
 
 
 class ReasonDetails(Details):

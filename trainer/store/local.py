@@ -17,13 +17,27 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from trainer.common.errors import StorageError
 from trainer.store import roots
 from trainer.store.checked_files import require_content
 from trainer.store.names import plain_key, plain_name
 from trainer.store.private_folders import STAGING, files_below
-from trainer.store.stored import Stored
+
+
+class Stored(NamedTuple):
+    """What a listing says of a file, or of an upload that was never completed, which has an id.
+
+    Of the local files that share their bytes with others: the number of those bytes, and how many names they have.
+    """
+
+    key: str
+    size: int
+    modified: datetime
+    upload: str = ""
+    inode: int = 0
+    links: int = 1
 
 
 class LocalFiles:

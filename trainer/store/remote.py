@@ -24,9 +24,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.common.errors import StorageError
 from trainer.store.blob_cache import BlobCache
+from trainer.store.local import Stored
 from trainer.store.names import plain_key
 from trainer.store.private_folders import PrivateFolder
-from trainer.store.stored import Stored
 
 REFUSALS = (OSError, BotoCoreError, ClientError, aiohttp.ClientError)
 """How a file system says no."""

@@ -8,11 +8,12 @@ import errno
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
@@ -22,9 +23,11 @@ from trainer.common.errors import ConfigError, StorageError, WrongContent, brief
 from trainer.common.transient import FULL, is_transient, number_of
 from trainer.store import roots
 from trainer.store.checked_files import forget_unused
-from trainer.store.local import LocalFiles, linked_folders
+from trainer.store.local import LocalFiles, Stored, linked_folders
 from trainer.store.private_folders import STAGING, PrivateFolder, sweep
-from trainer.store.stored import Stored
+
+if TYPE_CHECKING:
+    from trainer.store.remote import RemoteObjects
 
 PROBE, CLOCK = b"probe", "clock"
 REACHABLE = "check that the store is reachable and whole"
@@ -33,32 +36,6 @@ LOCAL_HINTS = {
     errno.EACCES: "give this user the right to write there, or choose another store",
     errno.ENOTDIR: "choose a folder, not a file, for the store",
 }
-
-
-class Files(Protocol):
-    """A place for files. `put`, `put_folder`, `create` and `swap` take finished local ones."""
-
-    def make_folder(self, folder: Path) -> None: ...
-    def exists(self, key: str) -> bool: ...
-    def names(self, key: str) -> list[str]: ...
-    def size(self, key: str) -> int: ...
-    def read(self, key: str, start: int = 0, end: int | None = None) -> bytes: ...
-    def put(self, path: Path, key: str) -> None: ...
-    def put_folder(self, folder: Path, key: str, last: str) -> None: ...
-    def copy(self, source: str, key: str) -> None: ...
-    def create(self, path: Path, key: str) -> bool: ...
-    def swap(self, path: Path, key: str, expected: bytes) -> bool: ...
-    def rename(self, key: str, new: str) -> None: ...
-    def delete(self, key: str, first: str | None = None) -> None: ...
-    def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path: ...
-    def locate(self, key: str, sha256: str) -> Path: ...
-    def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path: ...
-    def release(self, key: str) -> None: ...
-    def trim(self) -> None: ...
-    def room_beyond(self) -> int | None: ...
-    def walk(self, key: str = "") -> Iterator[Stored]: ...
-    def unfinished_uploads(self) -> list[Stored]: ...
-    def abort_upload(self, key: str, upload: str) -> None: ...
 
 
 class Store:
@@ -80,17 +57,17 @@ class Store:
         self._refusals: tuple[type[Exception], ...] = (OSError,)
         if split_protocol(self.url)[0] in (None, "file", "local"):
             self.local = Path(LocalFileSystem._strip_protocol(self.url))
-            self.files: Files = LocalFiles(self.local)
+            self.files: LocalFiles | RemoteObjects = LocalFiles(self.local)
             self._base, self.cache_bytes = self.local / STAGING, None
         else:
-            from trainer.store.remote import REFUSALS, RemoteObjects  # needs what local stores do not
+            from trainer.store import remote  # needs what local stores do not
 
             try:
-                remote = RemoteObjects(self.url)
+                objects = remote.RemoteObjects(self.url)
             except (ImportError, ValueError) as error:  # of a place that fsspec does not know
                 raise StorageError(f"the store {self.url!r} cannot be opened: {brief(error)}") from error
-            self.files, self._refusals = remote, REFUSALS
-            self._base, self.cache_bytes = remote.cache.work, remote.cache.limit
+            self.files, self._refusals = objects, remote.REFUSALS
+            self._base, self.cache_bytes = objects.cache.work, objects.cache.limit
 
     def path(self, key: str) -> str:
         """The full path or URL of a key, for messages and for people."""
@@ -291,6 +268,12 @@ class Store:
                 f"cannot write {self.url}: {reason}; check that the disk or the bucket exists"
             ) from error
         self.delete(f"{STAGING}/probe")
+
+    def write_probe(self) -> str:
+        """Write a file by which others see whether the store is shared; returns its key, for them, and to delete it."""
+        key = f"{STAGING}/shared-{uuid.uuid4().hex[:12]}"
+        self.write_bytes(key, PROBE)
+        return key
 
     def used_bytes(self, key: str) -> int:
         """Bytes that a folder of a local store holds already; 0 for a remote one."""

@@ -25,7 +25,8 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, Valid
 from trainer.common.errors import ArtifactError, RunError, StorageError, in_one_line
 from trainer.models.tensor_files import Tensor, find_gap, of_optimizer, read_tensors
 from trainer.models.weights import PREFIX, tensor_of
-from trainer.records.sealed import folder_name, read_listed, read_pointer, write_pointer
+from trainer.records.sealed import read_listed, read_pointer, write_pointer
+from trainer.records.shapes import folder_name
 from trainer.store.manifest import MANIFEST, Manifest, find_damage, fingerprint, listed_names, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, CHECKPOINTS, LAST, Count
 from trainer.store.storage import Store

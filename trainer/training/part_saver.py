@@ -30,7 +30,7 @@ from trainer.models import tensor_files
 from trainer.models.tensor_files import part_name
 from trainer.models.tensor_rows import Tensors, write_part
 from trainer.models.weights import INDEX, WEIGHTS, weight_files
-from trainer.records.sealed import folder_name
+from trainer.records.shapes import folder_name
 from trainer.store.manifest import (
     MANIFEST,
     FileRecord,

@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 from trainer.common.errors import ArtifactError
 from trainer.records.plans import Plan
-from trainer.records.sealed import folder_name, read_listed, read_pointer, read_sealed, write_pointer, write_sealed
+from trainer.records.sealed import read_listed, read_pointer, read_sealed, write_pointer, write_sealed
+from trainer.records.shapes import folder_name
 from trainer.store.manifest import MANIFEST, find_damage, read_manifest
 from trainer.store.names import BEST, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.store.storage import Store

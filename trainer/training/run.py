@@ -20,7 +20,8 @@ from trainer.records.fields import tell_changes
 from trainer.records.lease import Lease, clear_dead_lease, is_held
 from trainer.records.named_steps import here
 from trainer.records.plans import Plan, RunPlan
-from trainer.records.sealed import folder_name, require_sealed, write_sealed
+from trainer.records.sealed import require_sealed, write_sealed
+from trainer.records.shapes import folder_name
 from trainer.store.manifest import ArtifactRef, fetch_artifact, publish_folder
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, FINAL_KIND
 from trainer.store.storage import Store

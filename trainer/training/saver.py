@@ -37,7 +37,8 @@ from trainer.models.adapters import save_model, trained_tensors
 from trainer.models.outline import own_tensors
 from trainer.models.tensor_rows import Stretch
 from trainer.models.weights import Base
-from trainer.records.sealed import folder_name, write_pointer
+from trainer.records.sealed import write_pointer
+from trainer.records.shapes import folder_name
 from trainer.store.manifest import MANIFEST, publish_folder
 from trainer.store.names import BEST, CHECKPOINT_KIND, CHECKPOINTS, LAST
 from trainer.store.storage import Store

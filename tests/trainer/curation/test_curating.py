@@ -25,7 +25,7 @@ from trainer.common.errors import ArtifactError, ConfigError, CorpusError
 from trainer.common.progress import silent
 from trainer.config.corpora import CorpusConfig
 from trainer.config.jobs import PrepareJob
-from trainer.curation.measuring import UNIT_BYTES, divide, is_intact
+from trainer.curation.units import UNIT_BYTES, divide, is_intact
 from trainer.data.decisions import open_decisions, read_decisions
 from trainer.data.pieces import Piece
 from trainer.data.readers import read_documents
@@ -109,7 +109,7 @@ def test_decisions_depend_on_neither_workers_nor_units(
 ) -> None:
     jobs = [job_of(raw, tmp_path / "one", workers=1), job_of(raw, tmp_path / "three", workers=3)]
     first = decide(jobs[0])
-    monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", 2000)
+    monkeypatch.setattr("trainer.curation.units.UNIT_BYTES", 2000)
     monkeypatch.setattr("trainer.curation.shared_keys.SLICE_KEYS", 90)
     assert decide(jobs[1]).key == first.key
     assert arrays(tmp_path / "one" / first.key) == arrays(tmp_path / "three" / first.key)
@@ -123,14 +123,14 @@ def test_a_corpus_of_many_units_has_them_in_folders_and_takes_over_what_was_meas
     job = job_of(raw, store)
     read: list[str] = []
     monkeypatch.setattr(
-        "trainer.curation.measuring.read_curated",
+        "trainer.curation.units.read_curated",
         lambda piece, corpus, *rest, **more: read.append(piece.path) or read_documents(piece, corpus, *rest[:1]),
     )
     made = decide(job)
     expected, first = arrays(store / made.key), len(read)
-    monkeypatch.setattr("trainer.curation.measuring.HANDS", 2)
+    monkeypatch.setattr("trainer.curation.units.HANDS", 2)
     for unit_bytes, folders in ((2000, True), (4000, True), (10**9, False), (2000, True)):
-        monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", unit_bytes)
+        monkeypatch.setattr("trainer.curation.units.UNIT_BYTES", unit_bytes)
         shutil.rmtree(store / "decisions")
         before = {path for path in (store / "measures").rglob("*.npz") if "pairs" not in path.parts}
         assert decide(job).key == made.key and arrays(store / made.key) == expected
@@ -170,7 +170,7 @@ def test_a_changed_file_is_measured_alone(raw: Path, tmp_path: Path, monkeypatch
         file.write(json.dumps({"text": text(2)}) + "\n")
     read: list[str] = []
     monkeypatch.setattr(
-        "trainer.curation.measuring.read_curated",
+        "trainer.curation.units.read_curated",
         lambda piece, corpus, *rest, **more: read.append(piece.path) or read_documents(piece, corpus, *rest[:1]),
     )
     made = decide(job)

@@ -185,7 +185,7 @@ def test_what_goes_does_not_depend_on_how_the_work_is_divided(
 ) -> None:
     monkeypatch.setattr("trainer.curation.near.WORK_AT_ONCE", at_once)
     monkeypatch.setattr("trainer.curation.near.HASHES_AT_ONCE", at_once)
-    monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", 200 * at_once)
+    monkeypatch.setattr("trainer.curation.units.UNIT_BYTES", 200 * at_once)
     monkeypatch.setattr("trainer.curation.shared_keys.SLICE_KEYS", 90 * at_once)
     draw, texts = random.Random(5), []
     for seed in range(40):

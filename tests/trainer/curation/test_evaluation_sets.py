@@ -2,7 +2,6 @@
 counted.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from trainer.config.jobs import PrepareJob
 from trainer.curation.contamination import name_evaluation
 from trainer.curation.evaluation_sets import find_evaluation
 from trainer.data.decisions import read_decisions
-from trainer.store.details import require_details
 from trainer.store.storage import Store
 
 SENTENCES = [" ".join(prose(2000 + number, 20)) for number in range(6)]
@@ -223,14 +221,3 @@ def test_examples_that_are_too_short_to_be_looked_for_are_counted(tmp_path: Path
     )
     (q, a) = read_decisions(store, decide(both).key).details["kept_out"]["texts"]
     assert (q["texts"], q["too_short"], a["texts"], a["too_short"]) == (3, 0, 4, 0)
-
-
-def test_decisions_that_do_not_count_examples_are_decisions_still(tmp_path: Path) -> None:
-    (tmp_path / "test.txt").write_text(SENTENCES[0] + "\n")
-    raw = write_documents(tmp_path / "raw.jsonl", [SENTENCES[0], SENTENCES[2]])
-    options = {"decontaminate": {"files": [{"paths": [str(tmp_path / "test.txt")]}]}}
-    job = curated_job(tmp_path / "store", {"one": str(raw)}, options)
-    details = json.loads(json.dumps(read_decisions(Store(job.store), decide(job).key).details))
-    for name in ("texts", "examples"):
-        del details["kept_out"][name]
-    require_details("decisions", details)

@@ -10,8 +10,7 @@ import pytest
 from trainer.common.errors import ConfigError
 from trainer.curation import functions
 from trainer.curation.functions import source_files
-from trainer.curation.measures import Batch
-from trainer.curation.text_measures import Function
+from trainer.curation.measures import Batch, Function
 from trainer.data.readers import Document
 
 JUDGE = "def judge(text):\n    return True\n"

@@ -13,9 +13,8 @@ from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of,
 from tests.trainer.curation_texts import texts
 from trainer.config.curation import DecontaminateConfig, EvaluationText
 from trainer.curation.contamination import hashes_of
-from trainer.curation.matching import matching, matching_words
 from trainer.curation.showing import StoredDecisions
-from trainer.curation.texts import Texts
+from trainer.curation.texts import Texts, matching, matching_words
 from trainer.store.storage import Store
 
 SENTENCE = "The miller's well-known daughter can't find the office's fifth naïve café of Straße 12, it is said"

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from tests.trainer.curating import prose
-from trainer.curation.measures import Batch
-from trainer.curation.measuring import is_intact, read_arrays, write_arrays
-from trainer.curation.text_measures import C4, Quality
+from trainer.curation.measures import C4, Batch, Quality
 from trainer.curation.texts import Texts
+from trainer.curation.units import is_intact, read_arrays, write_arrays
 from trainer.data.readers import Document
 from trainer.store.storage import Store
 

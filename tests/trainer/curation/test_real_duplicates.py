@@ -23,8 +23,8 @@ from tests.trainer.plain_duplicates import firsts, jaccard, said, sharing, super
 from tests.trainer.planted_texts import EVALUATION, EXACT, KEPT, NEAR, chains, copies, junk
 from trainer.config.curation import NearConfig
 from trainer.config.jobs import PrepareJob
-from trainer.curation.measuring import read_arrays
 from trainer.curation.shared_keys import KEYS
+from trainer.curation.units import read_arrays
 from trainer.data.decisions import open_decisions
 from trainer.store.storage import Store
 

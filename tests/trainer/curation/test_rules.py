@@ -10,7 +10,7 @@ from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of,
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.curation import CurationConfig
 from trainer.config.jobs import PrepareJob
-from trainer.curation.rules import all_tests
+from trainer.curation.measures import all_tests
 from trainer.preflight.curation import preview_curation
 from trainer.store.storage import Store
 

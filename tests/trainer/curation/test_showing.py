@@ -11,10 +11,10 @@ import pytest
 from tests.support import write_config
 from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
 from trainer.common.errors import EXIT_BAD_INPUT, ArtifactError
-from trainer.curation import functions, overlaps
-from trainer.curation.overlaps import Overlap
+from trainer.curation import functions, showing
+from trainer.curation.contamination import Overlap
+from trainer.curation.measures import Size
 from trainer.curation.report import side_by_side, tell
-from trainer.curation.text_measures import Size
 from trainer.data.decisions import read_decisions
 from trainer.store.storage import Store
 
@@ -125,10 +125,10 @@ def test_what_a_document_shares_is_told_with_the_example_that_has_it(
     (name,) = Store(job.store).names("decisions")
     kept = read_decisions(Store(job.store), f"decisions/{name}").details["kept_out"]
     with pytest.raises(ArtifactError, match="the manifest of the decisions names no evaluation file of SHA-256"):
-        overlaps.Sharing(Store(job.store), {**kept, "files": kept["files"][:1]}).tell(said[2].encode())
+        showing.SharedWithExamples(Store(job.store), {**kept, "files": kept["files"][:1]}).tell(said[2].encode())
     (hashes,) = (tmp_path / "store" / "measures" / "overlaps").glob("*-examples.npz")
     hashes.unlink()
-    overlaps._origins.cache_clear()
+    showing._origins.cache_clear()
     assert "' with an evaluation set\n" in shown(job.store, capsys, document=f"{tmp_path}/raw.jsonl#1")
 
 

@@ -16,7 +16,7 @@ from trainer.store.storage import Store
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareJob:
     """A job whose keys are looked through in several slices, of several groups of units."""
     monkeypatch.setattr("trainer.curation.curate.Workers", Here)
-    monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", 2000)
+    monkeypatch.setattr("trainer.curation.units.UNIT_BYTES", 2000)
     monkeypatch.setattr("trainer.curation.shared_keys.SLICE_KEYS", 90)
     texts = [" ".join(prose(seed, 60)) for seed in range(20)]
     for number in range(8):

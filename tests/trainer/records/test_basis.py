@@ -28,7 +28,7 @@ from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run
 from trainer.records.basis import TextBasis, why_incomparable
 from trainer.records.evaluations import Result
 from trainer.records.results import Verdict
-from trainer.registry.gate import Move
+from trainer.records.shapes import Move
 from trainer.registry.promotion import find_champion, look, pass_through, promote
 from trainer.store.manifest import MANIFEST, publish_folder
 from trainer.store.names import FINAL, FINAL_KIND

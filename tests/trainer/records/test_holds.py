@@ -162,7 +162,7 @@ def test_while_the_name_of_a_hold_is_damaged_nothing_is_removed(empty_store: Sto
         empty_store.rename(name, changed)
         before = contents(empty_store)
         with pytest.raises(
-            RunError, match=rf"what .*{re.escape(changed)} holds is not known.*so nothing is removed; delete it"
+            RunError, match=rf"{re.escape(changed)} is damaged: .*; delete it if nothing runs .* nothing is removed"
         ):
             found(empty_store, runs_older_than_days=0, remove=True)
         assert contents(empty_store) == before

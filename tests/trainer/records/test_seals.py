@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from trainer.common.errors import ArtifactError
-from trainer.records.sealed import read_sealed, remedy_of, seal_line, sealed_number, unseal_line, write_sealed
+from trainer.records.sealed import read_sealed, seal_line, sealed_number, unseal_line, write_sealed
+from trainer.records.shapes import remedy_of
 from trainer.store.storage import Store
 
 KEY, NOTES = "runs/one/plan.json", "runs/one/notes.json"

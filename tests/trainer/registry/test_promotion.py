@@ -14,7 +14,8 @@ from trainer.config.runs import PromotionConfig
 from trainer.models.pretrained import find_model
 from trainer.records.basis import TextBasis
 from trainer.records.sealed import sealed_bytes, write_sealed
-from trainer.registry.gate import Move, judge
+from trainer.records.shapes import Move
+from trainer.registry.gate import judge
 from trainer.registry.promotion import (
     check_promotion,
     find_champion,

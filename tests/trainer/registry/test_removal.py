@@ -35,7 +35,7 @@ def around_last_look(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str,
     """
 
     def inject(when: str, begin: Callable[[], object]) -> None:
-        find, delete, to_come = garbage.find_roots, Store.delete, ["before", "after", "half way"]
+        find, delete, to_come, looks = garbage.find_roots, Store.delete, ["before", "after", "half way"], 0
 
         def reach(instant: str) -> None:
             if to_come[:1] == [instant]:
@@ -43,11 +43,13 @@ def around_last_look(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str,
                 if instant == when:
                     begin()
 
-        def looked(*arguments: Any, **options: Any) -> set[str]:
-            if options.get("last"):
+        def looked(*arguments: Any) -> set[str]:
+            nonlocal looks
+            looks += 1
+            if looks > 1:
                 reach("before")
-            roots = find(*arguments, **options)
-            if options.get("last"):
+            roots = find(*arguments)
+            if looks > 1:
                 reach("after")
             return roots
 
@@ -187,24 +189,3 @@ def test_a_deletion_that_is_carried_out_and_reported_as_failed_loses_no_manifest
         found(any_store, remove=True)
     assert contents(any_store) == before
     assert keys(found(any_store)) == [key]
-
-
-def test_a_last_look_asks_only_for_what_may_reach_the_thing(
-    empty_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for corpus in ("code", "docs"):
-        add_superseded(empty_store, corpus)
-    for name in ("a-lost", "lost"):
-        add_encoded(empty_store, name)
-    promote(empty_store, "lm", add_run(empty_store, "a", add_encoded(empty_store, "used")), {}, "why")
-    exists, read, asked = Store.exists, Store.read_bytes, list[str]()
-    monkeypatch.setattr(Store, "exists", lambda store, key: asked.append(key) or exists(store, key))
-    monkeypatch.setattr(Store, "read_bytes", lambda store, key, *part: asked.append(key) or read(store, key, *part))
-    removal = collect(job(empty_store, remove=True))
-    assert next(removal).key == f"encoded/a-lost-{OLD}"
-    for key in (f"encoded/lost-{OLD}", f"shards/code-{OLD}", f"shards/docs-{OLD}"):
-        asked.clear()
-        assert next(removal).key == key
-        corpora = {each.split("/")[1][:4] for each in asked if each.startswith("shards/")}
-        assert corpora == ({key.split("/")[1][:4]} if key.startswith("shards/") else set())
-        assert key_of("lm") not in asked

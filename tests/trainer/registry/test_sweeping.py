@@ -174,29 +174,28 @@ def test_what_a_killed_process_had_fetched_makes_room_in_the_cache(
 def test_sweeping_keeps_what_may_be_in_use(empty_store: Store) -> None:
     with empty_store.staging() as live:
         elsewhere = live.parent / "another-machine_1b4e28ba-2fa1_0123456789ab"
-        earlier = live.parent / f"another-machine_{dead_process()}_0123456789ab"
         foreign = live.parent / "probe-0123456789ab"
-        for folder in (elsewhere, earlier):
-            folder.mkdir()
+        elsewhere.mkdir()
         for file in (foreign, elsewhere.with_name(f"{elsewhere.name}.lock")):
             file.touch()
         before = leftovers(Path(empty_store.url))
         empty_store.sweep()
         assert leftovers(Path(empty_store.url)) == before
-        for folder in (elsewhere, earlier, foreign, live):
+        for folder in (elsewhere, foreign, live):
             make_old(folder)
         empty_store.sweep()
         assert leftovers(Path(empty_store.url)) == sorted([live.name, f"{live.name}.lock", foreign.name])
 
 
 def test_a_young_file_in_an_old_folder_keeps_it(empty_store: Store) -> None:
-    earlier = Path(empty_store.url, STAGING, f"another-machine_{dead_process()}_0123456789ab")
-    (earlier / "deeper").mkdir(parents=True)
-    make_old(earlier)
-    (earlier / "deeper" / "half.bin").touch()
-    os.utime(earlier / "deeper", (0, 0))
+    elsewhere = Path(empty_store.url, STAGING, "another-machine_1b4e28ba-2fa1_0123456789ab")
+    (elsewhere / "deeper").mkdir(parents=True)
+    elsewhere.with_name(f"{elsewhere.name}.lock").touch()
+    make_old(elsewhere)
+    (elsewhere / "deeper" / "half.bin").touch()
+    os.utime(elsewhere / "deeper", (0, 0))
     empty_store.sweep()
-    assert earlier.exists()
+    assert elsewhere.exists()
 
 
 def test_a_folder_that_is_swept_while_it_is_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,14 +262,14 @@ def test_sweeping_a_store_that_does_not_exist_does_nothing(empty_store: Store) -
 
 
 def test_what_ends_well_during_a_sweep_is_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    living, exists = [PrivateFolder(tmp_path)], Path.exists
+    living, opened = [PrivateFolder(tmp_path)], os.open
 
-    def exists_no_more(path: Path) -> bool:
-        if path.name.endswith(".lock") and living:
+    def opened_late(path: Path, *arguments: int, **options: int) -> int:
+        if str(path).endswith(".lock") and living:
             living.pop().remove()  # as its own process does, between the sweep's list and its look
-        return exists(path)
+        return opened(path, *arguments, **options)
 
-    monkeypatch.setattr(Path, "exists", exists_no_more)
+    monkeypatch.setattr(os, "open", opened_late)
     sweep(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

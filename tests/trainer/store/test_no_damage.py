@@ -11,7 +11,8 @@ from trainer.common.errors import ArtifactError, StorageError
 from trainer.config.runs import PromotionConfig
 from trainer.models.tensor_files import read_tensors
 from trainer.models.tokenizer import keeps_text
-from trainer.records.sealed import folder_name, read_listed, write_pointer
+from trainer.records.sealed import read_listed, write_pointer
+from trainer.records.shapes import folder_name
 from trainer.registry.gate import judge
 from trainer.registry.promotion import moves, pass_through
 from trainer.store.manifest import publish_folder, read_manifest

@@ -37,7 +37,7 @@ IGNORED = -100
 class ChatSplit:
     """The conversations of one split: tokens of each (`lengths`), and those of them that are predicted, int64 [N].
 
-    `answer_bytes` are those of the text of all answers, 0 where that is not recorded.
+    `answer_bytes` are those of the text of all answers.
     """
 
     def __init__(self, table: pa.Table, answer_bytes: int) -> None:
@@ -61,7 +61,7 @@ ChatSet = SplitSet[ChatSplit]
 
 def open_chat(store: Store, key: str) -> ChatSet:
     """Map a published set. Raises `ArtifactError` if there is none, or it is damaged."""
-    return open_set(store, key, lambda table, told, pad_id: ChatSplit(table, told.get("answer_bytes") or 0))
+    return open_set(store, key, lambda table, told, pad_id: ChatSplit(table, told["answer_bytes"]))
 
 
 def read_windows(

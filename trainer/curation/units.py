@@ -35,7 +35,7 @@ from trainer.common.errors import CorpusError, StorageError
 from trainer.common.process import keep_large_buffers
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import TransformConfig
-from trainer.curation.measures import Batch, DocumentError, Measure, Rows
+from trainer.curation.measures import Batch, Measure, Place, PlaceError, Rows
 from trainer.data.decisions import read_curated, transform_options
 from trainer.data.pieces import Piece, assigned
 from trainer.data.readers import Document, ignore, read_documents
@@ -125,17 +125,6 @@ def _source(store: Store, key: str) -> Path | io.BytesIO:
     kept.
     """
     return store.fetch(key) if store.local is not None else io.BytesIO(store.read_bytes(key))
-
-
-class PlaceError(CorpusError):
-    """Something is wrong with a document of a corpus's piece; `number` is how many stand before it there."""
-
-    def __init__(self, corpus: str, piece: Piece, number: int, message: str) -> None:
-        super().__init__(message)
-        self.corpus, self.piece, self.number = corpus, piece, number
-
-    def __reduce__(self) -> Any:
-        return PlaceError, (self.corpus, self.piece, self.number, str(self))
 
 
 def with_address(error: PlaceError, corpora: Iterable[tuple[CorpusConfig, Sequence[Piece]]]) -> CorpusError:
@@ -268,23 +257,21 @@ def _measure_pieces(
 ) -> dict[Measure, list[Rows]]:
     """What measures find in some pieces: for each measure, its rows by piece. Documents are measured many at a time."""
     found: dict[Measure, list[Rows]] = {each: [each(Batch([]))] for each in measures}
-    places: list[tuple[Piece, int]] = []
+    places: list[Place] = []
     counts = np.zeros(len(pieces), np.int64)
     bad = BadRecords(unit.corpus.max_bad_records)
 
     def documents() -> Iterator[Document]:
         for number, piece in enumerate(pieces):
             for document in read_curated(piece, unit.corpus, bad.add, unit.transform, columns=unit.columns):
-                places.append((piece, int(counts[number])))
+                places.append((unit.corpus.name, piece, int(counts[number])))
                 counts[number] += 1
                 yield document
 
-    for batch in map(Batch, batches(documents(), BATCH_BYTES, text_bytes, BATCH_DOCUMENTS)):
+    for read in batches(documents(), BATCH_BYTES, text_bytes, BATCH_DOCUMENTS):
+        batch = Batch(read, places)
         for each in measures:
-            try:
-                found[each].append(each(batch))
-            except DocumentError as error:
-                raise PlaceError(unit.corpus.name, *places[error.number], str(error)) from error
+            found[each].append(each(batch))
         places.clear()
         advance(sum(len(document.text) for document in batch.documents))
     ends = np.cumsum(counts)
