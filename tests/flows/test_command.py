@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from flows.commands.starters import RUN_BY, TEMPLATES, Starter
 from flows.dry_runs import DRY_RUNS
 from flows.schemas import TITLE, as_text, file_name, schema_for, schema_of, schemas
 from tests.flows.conftest import SETTINGS, Done
-from tests.processes import free_port, start_module
+from tests.processes import Ended, free_port, start_module
 from tests.stops import heeds
 from tests.support import ROOT, only_run, small_values, write_config
 from tests.trainer.chats import chat_model
@@ -368,16 +369,15 @@ def test_what_looks_at_a_store_gives_json(done: Done, tmp_path: Path, capsys: py
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_a_pipeline_runs_from_end_to_end(config: Path, server: dict[str, str], tmp_path: Path) -> None:
-    words = ["run", config, "training.max_steps=4", "--verify", "--json"]
-    ended = start_module(tmp_path / "said", "flows.command", *words, env=server).wait(240)
+def test_a_pipeline_runs_from_end_to_end(config: Path, command: Callable[..., Ended], tmp_path: Path) -> None:
+    ended = command("run", config, "training.max_steps=4", "--verify", "--json")
     assert ended.status == 0, ended.stderr
     outcome = json.loads(ended.stdout)
     assert (tmp_path / "store" / outcome["report"]).exists()
     run = f"run={outcome['run'].removeprefix('runs/')}"
     by_file = [write_config(tmp_path / "promote.yaml", {"store": str(tmp_path / "store"), "name": "words"}), run]
     by_words = [f"store={tmp_path / 'store'}", "name=words", run, "reason=the same again"]
-    for number, given in enumerate((by_file, by_words)):
-        promoted = start_module(tmp_path / f"promoted-{number}", "flows.command", "promote", *given, env=server).wait()
+    for given in (by_file, by_words):
+        promoted = command("promote", *given)
         assert promoted.status == 0, promoted.stderr
         assert f"{outcome['run']} since" in promoted.stdout
