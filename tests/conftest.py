@@ -5,12 +5,18 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import _pytest.runner
 import pytest
 
 from tests.s3 import S3Server, s3_server
 from tests.trainer.preparing import job_of, run, write_raw
 from trainer.store.checked_files import machine_cache
 from trainer.store.storage import Store
+
+
+def pytest_configure() -> None:
+    """No test's name in the environment: stages have their libraries loaded again by a process of another one."""
+    _pytest.runner._update_current_test_var = lambda item, when: None
 
 
 @pytest.fixture

@@ -3,13 +3,14 @@
 `run_module` and `start_module` are `python -m`. `start_warm` runs a module's `main` in a process forked from a server
 that has imported the heavy libraries already: as real to signals, files and exit statuses, and seconds sooner.
 
-Single processes get one core each. Training then computes with one thread, which suits tiny models, and which a busy
-machine cannot slow down a hundredfold, as it does threads that wait for each other many times a step.
+Single processes get one core each, and those of different workers of pytest different ones. Training then computes
+with one thread, which suits tiny models, and which a busy machine cannot slow down a hundredfold, as it does threads
+that wait for each other many times a step. It is the same core each time: stages are forks of a process that has
+loaded their libraries, which another replaces when what it was given changes, its core too.
 """
 
 import atexit
 import importlib
-import itertools
 import multiprocessing
 import os
 import signal
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +38,9 @@ _warm.set_forkserver_preload(PRELOADED)
 
 
 _cores = sorted(os.sched_getaffinity(0))
-_turns = itertools.cycle(_cores)
+_first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_alone: list[tuple["Running", int]] = []
+"""Processes that were started on one core, and which."""
 
 
 class Ended(NamedTuple):
@@ -98,18 +101,19 @@ def start_module(said: Path, module: str, *arguments: object, env: Mapping[str, 
     """Start `python -m module arguments` on a number of cores."""
     said.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    with open(said / "stdout", "wb") as stdout, open(said / "stderr", "wb") as stderr, cores(count):
+    which = _free(count)
+    with open(said / "stdout", "wb") as stdout, open(said / "stderr", "wb") as stderr, _pinned(which):
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **env}, stdout=stdout, stderr=stderr)
-    return Running(process, said)
+    return _placed(Running(process, said), which)
 
 
 def start_warm(said: Path, module: str, *arguments: object, env: Mapping[str, str] = {}, count: int = 1) -> Running:
     """Start a module's `main(arguments)`, on a number of cores, in a process forked from the warm server."""
     said.mkdir(parents=True, exist_ok=True)
-    which = _cores if "RANK" in env else [next(_turns) for _ in range(count)]
+    which = _cores if "RANK" in env else _free(count)
     process = _warm.Process(target=_become, args=(module, list(map(str, arguments)), str(said), dict(env), which))
     process.start()
-    return Running(process, said)
+    return _placed(Running(process, said), which)
 
 
 def start_ranks(said: Path, ranks: int, module: str, *arguments: object) -> list[Running]:
@@ -129,10 +133,32 @@ def start_trainers(said: Path, config: Path, ranks: int) -> list[Running]:
     return start_ranks(said, ranks, module, config) if ranks > 1 else [start_warm(said, module, config)]
 
 
+def cores(count: int) -> AbstractContextManager[None]:
+    """Let this thread, and what it starts, run on this many cores, always the same, for the length of a block."""
+    return _pinned(_own(count))
+
+
+def _own(count: int, offset: int = 0) -> list[int]:
+    return [_cores[(_first + offset + number) % len(_cores)] for number in range(count)]
+
+
+def _free(count: int) -> list[int]:
+    """The cores for a process: this worker's own unless another process of it is alone there."""
+    _alone[:] = [(running, core) for running, core in _alone if running.status() is None]
+    taken = {core for _, core in _alone}
+    free = [offset for offset in range(len(_cores)) if taken.isdisjoint(_own(1, offset))]
+    return _own(count, free[0] if free else 0)
+
+
+def _placed(running: Running, which: Sequence[int]) -> Running:
+    if len(which) == 1:
+        _alone.append((running, which[0]))
+    return running
+
+
 @contextmanager
-def cores(count: int) -> Iterator[None]:
-    """Let this thread, and what it starts, run on this many cores for the length of a block."""
-    os.sched_setaffinity(0, [next(_turns) for _ in range(count)])
+def _pinned(which: Sequence[int]) -> Iterator[None]:
+    os.sched_setaffinity(0, which)
     try:
         yield
     finally:

@@ -1,6 +1,8 @@
 """Fixtures for the flows' tests: a real Prefect server, and one pipeline that ran on it."""
 
-from collections.abc import Iterator
+import runpy
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -15,7 +17,8 @@ from tasks.data import encode, prepare_tokenizer, tokenize_corpus
 from tasks.evaluation import evaluate, evaluate_run, predict_texts
 from tasks.reporting import report
 from tasks.training import train
-from tests.processes import cores
+from tests.headrace import headrace
+from tests.processes import Ended, cores
 from tests.support import small_values, write_corpora
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
@@ -75,6 +78,30 @@ def quick_retries() -> Iterator[None]:
     yield
     for task, delay in zip(tasks, before, strict=True):
         task.retry_delay_seconds = delay
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
+    """`headrace WORDS`, or as `flows.X WORDS` the module's command line, in this process: its stages are forks of one
+    process, where a command that is a process of its own has its libraries loaded twice. It takes no signals.
+    """
+    monkeypatch.setattr("flows.work.install_signal_handlers", lambda latest: None)
+
+    def run(*words: Any) -> Ended:
+        name, *arguments = map(str, words)
+        capsys.readouterr()
+        with cores(1):
+            status = run_flow(name, arguments) if name.startswith("flows.") else headrace(name, *arguments)
+        return Ended(status, *capsys.readouterr())
+
+    def run_flow(module: str, arguments: list[str]) -> int:
+        monkeypatch.setattr(sys, "argv", [module, *arguments])
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        with pytest.raises(SystemExit) as end:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        return int(end.value.code or 0)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from flows.finetune import finetune
 from tests.flows.conftest import flow_run_of
 from tests.flows.looking import artifacts, latest_run, task_runs
-from tests.processes import cores, start_module
+from tests.processes import Ended, cores
 from tests.support import lasting_digests, write_config
 from tests.trainer.chats import chat_job, chat_model, chat_values, write_chats
 
@@ -28,7 +29,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.deep
 def test_it_is_tuned_shown_and_found_done_the_second_time(
-    chats: Path, model: Path, tmp_path: Path, server: dict[str, str]
+    chats: Path, model: Path, tmp_path: Path, command: Callable[..., Ended]
 ) -> None:
     changes = {"run": "chats", "training__epochs": 1, "promotion": {"name": "answers", "threshold": 9.0}}
     with cores(1):
@@ -44,7 +45,7 @@ def test_it_is_tuned_shown_and_found_done_the_second_time(
 
     before = lasting_digests(tmp_path / "store")
     config = write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path / "store", model, **changes))
-    ended = start_module(tmp_path / "said", "flows.command", "finetune", config, env=server).wait()
+    ended = command("finetune", config)
     assert ended.status == 0, ended.stderr
     assert lasting_digests(tmp_path / "store") == before
     states = {name: run.state_name for name, run in task_runs(latest_run("finetune"), "judge").items()}
@@ -54,16 +55,14 @@ def test_it_is_tuned_shown_and_found_done_the_second_time(
 
 @pytest.mark.deep
 def test_a_dry_run_looks_at_the_conversations_and_says_what_is_wrong_with_one(
-    chats: Path, model: Path, tmp_path: Path
+    chats: Path, model: Path, tmp_path: Path, command: Callable[..., Ended]
 ) -> None:
     values = chat_values(chats, tmp_path / "store", model)
     config = write_config(tmp_path / "job.yaml", values)
-    ended = start_module(tmp_path / "said", "flows.command", "finetune", config, "--dry-run").wait()
+    ended = command("finetune", config, "--dry-run")
     assert ended.status == 0, ended.stderr
     assert "metrics         loss, perplexity, bits_per_byte" in ended.stdout
     assert re.search(r"^looked at +all of it, \d+ conversations$", ended.stdout, re.MULTILINE)
-    ended = start_module(
-        tmp_path / "refused", "flows.command", "finetune", config, "--dry-run", "data.packing=maybe", "data.contxt=9"
-    ).wait()
+    ended = command("finetune", config, "--dry-run", "data.packing=maybe", "data.contxt=9")
     assert ended.status == 2
     assert "data.contxt" in ended.stderr and "data.packing" in ended.stderr and "text_columns" not in ended.stderr

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from flows.commands.starters import RUN_BY, TEMPLATES, Starter
 from flows.dry_runs import DRY_RUNS
 from flows.schemas import TITLE, as_text, file_name, schema_for, schema_of, schemas
 from tests.flows.conftest import SETTINGS, Done
-from tests.processes import free_port, start_module
+from tests.headrace import headrace
+from tests.processes import Ended, free_port, start_module
 from tests.stops import heeds
 from tests.support import ROOT, only_run, small_values, write_config
 from tests.trainer.chats import chat_model
@@ -105,18 +107,20 @@ def test_the_help_of_every_command_loads_no_heavy_library() -> None:
 
 
 @pytest.mark.parametrize("command", [*RUNNING, "explain"])
-def test_help_shows_the_settings_that_people_change_on_one_screen_and_all_on_demand(command: str) -> None:
-    (status, *_), _, short, said = run_each([command, "--help"])
-    assert status == 0, said
-    lines = short.splitlines()
+def test_help_shows_the_settings_that_people_change_on_one_screen_and_all_on_demand(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert headrace(command, "--help") == 0
+    lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 50 and max(map(len, lines)) <= 120
     first, *_ = schemas_read = list(schema_of(command).values())
     few = CHANGED.get(first.__name__, ())
     settings = [line.split()[0] for line in lines if re.match(r"(  )?[a-z_.N0-9]+:?  \S+.*[,)]", line)]
     assert len(few) in (0, 10) and (not few or [name.strip(":") for name in settings[-10:]] == list(few))
     for words in ([command, "--all"], [command, "--help", "--all"]):
-        (status, *_), _, printed, said = run_each(words)
-        assert status == 0 and all(explain(schema) in printed for schema in schemas_read), said
+        assert headrace(*words) == 0
+        printed = capsys.readouterr().out
+        assert all(explain(schema) in printed for schema in schemas_read)
 
 
 def test_a_refused_configuration_loads_no_heavy_library(config: Path) -> None:
@@ -155,15 +159,17 @@ def test_a_dry_run_on_local_files_loads_no_prefect_and_gives_json(config: Path, 
     assert (found["about_steps"], found["plan"]) == (SETTINGS["training__max_steps"], None)
 
 
-def test_a_dry_run_of_a_job_with_curation_decides_nothing(raw: Path, tmp_path: Path) -> None:
+def test_a_dry_run_of_a_job_with_curation_decides_nothing(
+    raw: Path, tmp_path: Path, command: Callable[..., Ended]
+) -> None:
     (tmp_path / "kept-out.txt").write_text("what is measured on must not be trained on\n")
     curation = {"near": {}, "decontaminate": {"files": [{"paths": [str(tmp_path / "kept-out.txt")]}]}}
     values = small_values(raw, tmp_path / "store", **SETTINGS, data__curation=curation)
     config = write_config(tmp_path / "curated.yaml", values)
-    statuses, _, printed, said = run_each(["prepare", config, "--dry-run"], ["run", config, "--dry-run"])
-    assert statuses == [0, 0], said
-    assert re.search(r"code: \d+ files, [\d.]+ KiB\n", printed)
-    assert re.search(rf"steps +about {SETTINGS['training__max_steps']} on 1 rank", printed)
+    prepare, run = (command(each, config, "--dry-run") for each in ("prepare", "run"))
+    assert prepare.status == run.status == 0, (prepare, run)
+    assert re.search(r"code: \d+ files, [\d.]+ KiB\n", prepare.stdout)
+    assert re.search(rf"steps +about {SETTINGS['training__max_steps']} on 1 rank", run.stdout)
     assert not (tmp_path / "store" / "decisions").exists() and not (tmp_path / "store" / "measures").exists()
 
 
@@ -368,16 +374,15 @@ def test_what_looks_at_a_store_gives_json(done: Done, tmp_path: Path, capsys: py
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_a_pipeline_runs_from_end_to_end(config: Path, server: dict[str, str], tmp_path: Path) -> None:
-    words = ["run", config, "training.max_steps=4", "--verify", "--json"]
-    ended = start_module(tmp_path / "said", "flows.command", *words, env=server).wait(240)
+def test_a_pipeline_runs_from_end_to_end(config: Path, command: Callable[..., Ended], tmp_path: Path) -> None:
+    ended = command("run", config, "training.max_steps=4", "--verify", "--json")
     assert ended.status == 0, ended.stderr
     outcome = json.loads(ended.stdout)
     assert (tmp_path / "store" / outcome["report"]).exists()
     run = f"run={outcome['run'].removeprefix('runs/')}"
     by_file = [write_config(tmp_path / "promote.yaml", {"store": str(tmp_path / "store"), "name": "words"}), run]
     by_words = [f"store={tmp_path / 'store'}", "name=words", run, "reason=the same again"]
-    for number, given in enumerate((by_file, by_words)):
-        promoted = start_module(tmp_path / f"promoted-{number}", "flows.command", "promote", *given, env=server).wait()
+    for given in (by_file, by_words):
+        promoted = command("promote", *given)
         assert promoted.status == 0, promoted.stderr
         assert f"{outcome['run']} since" in promoted.stdout

@@ -1,10 +1,11 @@
-"""The flows' command lines in real processes: help, dry runs, results, and refusals."""
+"""The flows' command lines: help, dry runs, results, and refusals."""
 
 import os
 import re
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,6 @@ from trainer.config.predicting import PredictJob
 @pytest.fixture
 def config(raw: Path, tmp_path: Path) -> Path:
     return write_config(tmp_path / "job.yaml", small_values(raw, tmp_path / "store", **SETTINGS))
-
-
-def run(tmp_path: Path, flow: str, *arguments: Any, env: dict[str, str]) -> Ended:
-    return start_module(tmp_path / "said", f"flows.{flow}", *arguments, env=env).wait()
 
 
 def message_of(ended: Ended) -> str:
@@ -50,9 +47,9 @@ def message_of(ended: Ended) -> str:
     ),
 )
 def test_help_names_the_command_and_explains_every_field(
-    flow: str, schema: type[PrepareJob], server: dict[str, str], tmp_path: Path
+    flow: str, schema: type[PrepareJob], command: Callable[..., Ended]
 ) -> None:
-    ended = run(tmp_path, flow, "--help", env=server)
+    ended = command(f"flows.{flow}", "--help")
     assert ended.status == 0
     verify = " [--verify]" if "verify" in schema.model_fields else ""
     usage = f"usage: python -m flows.{flow} [-h] [--dry-run]{verify} config [key=value ...]"
@@ -60,8 +57,10 @@ def test_help_names_the_command_and_explains_every_field(
     assert explain(schema) in ended.stdout
 
 
-def test_a_dry_run_prints_the_plan_and_publishes_nothing(config: Path, server: dict[str, str], tmp_path: Path) -> None:
-    ended = run(tmp_path, "data_to_model", config, "--dry-run", "training.max_steps=123", env=server)
+def test_a_dry_run_prints_the_plan_and_publishes_nothing(
+    config: Path, command: Callable[..., Ended], tmp_path: Path
+) -> None:
+    ended = command("flows.data_to_model", config, "--dry-run", "training.max_steps=123")
     assert ended.status == 0, ended.stderr
     for row in (r"code +\d+ ", r"docs +1 ", r"model +[\d,]+ parameters", r"steps +about 123 on 1 rank", r"disk +about"):
         assert re.search(row, ended.stdout), ended.stdout
@@ -72,27 +71,29 @@ def test_a_dry_run_prints_the_plan_and_publishes_nothing(config: Path, server: d
 
 def test_a_dry_run_starts_no_server(config: Path, tmp_path: Path) -> None:
     env = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "home")}
-    ended = run(tmp_path, "prepare_data", config, "--dry-run", env=env)
+    ended = start_module(tmp_path / "said", "flows.prepare_data", config, "--dry-run", env=env).wait()
     assert ended.status == 0, ended.stderr
     assert "server" not in ended.stdout + ended.stderr
     assert not list((tmp_path / "home").glob("*.db"))
 
 
 @pytest.mark.parametrize("flow", once("collect_garbage", "evaluate_model", "promote", "rollback"))
-def test_a_dry_run_on_a_store_that_is_not_there_says_so(flow: str, server: dict[str, str], tmp_path: Path) -> None:
+def test_a_dry_run_on_a_store_that_is_not_there_says_so(
+    flow: str, command: Callable[..., Ended], tmp_path: Path
+) -> None:
     values: dict[str, Any] = {"store": str(tmp_path / "none")}
     values |= {
         "collect_garbage": {}, "evaluate_model": {"checkpoint": "tiny"}, "promote": {"name": "words", "run": "tiny"},
         "rollback": {"name": "words"},
     }[flow]  # fmt: skip
-    ended = run(tmp_path, flow, write_config(tmp_path / "job.yaml", values), "--dry-run", env=server)
+    ended = command(f"flows.{flow}", write_config(tmp_path / "job.yaml", values), "--dry-run")
     assert message_of(ended) == f"StorageError: there is no store at {tmp_path / 'none'}; check the path"
 
 
 def test_a_dry_run_of_a_preparation_says_how_much_text_there_is(
-    config: Path, server: dict[str, str], tmp_path: Path
+    config: Path, command: Callable[..., Ended], tmp_path: Path
 ) -> None:
-    ended = run(tmp_path, "prepare_data", config, "--dry-run", env=server)
+    ended = command("flows.prepare_data", config, "--dry-run")
     assert ended.status == 0, ended.stderr
     assert re.search(r"code: \d+ files, [\d.]+ KiB", ended.stdout)
     assert not (tmp_path / "store").exists()
@@ -112,18 +113,20 @@ def test_a_dry_run_of_a_preparation_says_how_much_text_there_is(
     ),
 )
 def test_a_bad_word_is_refused_before_a_server_is_asked(
-    flow: str, word: str, says: str, config: Path, server: dict[str, str], tmp_path: Path
+    flow: str, word: str, says: str, config: Path, command: Callable[..., Ended], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nowhere = {**server, "PREFECT_API_URL": "http://127.0.0.1:1/api"}
-    assert says in message_of(run(tmp_path, flow, config, word, env=nowhere))
+    monkeypatch.setattr("flows.work.start_loading", lambda: pytest.fail("it has begun"))
+    assert says in message_of(command(f"flows.{flow}", config, word))
 
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_bad_text_is_refused_with_one_message(done: Done, config: Path, server: dict[str, str], tmp_path: Path) -> None:
+def test_bad_text_is_refused_with_one_message(
+    done: Done, config: Path, command: Callable[..., Ended], tmp_path: Path
+) -> None:
     store = Path(shutil.copytree(done.store, tmp_path / "store"))
     before = digests(store, "tokenizers", "shards", "runs")
-    message = message_of(run(tmp_path, "data_to_model", config, "data.corpora.1.text_field=body", env=server))
+    message = message_of(command("flows.data_to_model", config, "data.corpora.1.text_field=body"))
     said = r"RecordError: .*/docs\.jsonl: line \d+: no field 'body'; it has text; .*max_bad_records is 0: .*"
     assert re.fullmatch(said, message)
     after = digests(store, "tokenizers", "shards", "runs")
@@ -132,9 +135,9 @@ def test_bad_text_is_refused_with_one_message(done: Done, config: Path, server: 
 
 
 @pytest.mark.slow
-def test_a_missing_checkpoint_is_refused(done: Done, server: dict[str, str], tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_refused(done: Done, command: Callable[..., Ended], tmp_path: Path) -> None:
     config = write_config(tmp_path / "job.yaml", {"store": str(done.store), "checkpoint": "nobody"})
-    assert "ArtifactError: no checkpoint 'nobody'" in message_of(run(tmp_path, "evaluate_model", config, env=server))
+    assert "ArtifactError: no checkpoint 'nobody'" in message_of(command("flows.evaluate_model", config))
 
 
 @pytest.mark.deep

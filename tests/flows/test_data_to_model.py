@@ -1,6 +1,7 @@
 """The whole pipeline on a real Prefect server."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.flows.conftest import Done
 from tests.flows.looking import artifacts, latest_run, stamps, task_runs, waited_for
-from tests.processes import start_module
+from tests.processes import Ended
 from tests.support import write_config
 from trainer.records.results import Outcome
 
@@ -59,13 +60,13 @@ def test_progress_plan_scores_and_report_are_shown_on_the_server(done: Done) -> 
 
 @pytest.mark.deep
 def test_a_second_run_finds_everything_done_touches_nothing_and_prints_it(
-    done: Done, server: dict[str, str], tmp_path: Path
+    done: Done, command: Callable[..., Ended], tmp_path: Path
 ) -> None:
     outcome = done.state.result()
     watched = [done.store / "tokenizers", done.store / "shards", done.store / outcome.run]
     before = [stamps(folder) for folder in watched]
     config = write_config(tmp_path / "job.yaml", done.job.model_dump(mode="json"))
-    ended = start_module(tmp_path / "said", "flows.data_to_model", config, env=server).wait()
+    ended = command("flows.data_to_model", config)
     assert ended.status == 0, ended.stderr
     assert [stamps(folder) for folder in watched] == before
     again = latest_run("data-to-model")

@@ -1,5 +1,6 @@
 """The flow that finds what nothing reaches, and removes it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from prefect import State
@@ -7,7 +8,7 @@ from prefect import State
 from flows.collect_garbage import collect_garbage
 from tests.flows.conftest import flow_run_of
 from tests.flows.looking import artifacts
-from tests.processes import start_module
+from tests.processes import Ended
 from tests.support import write_config
 from tests.trainer.stocked_store import OLD, add_encoded, job
 from trainer.registry.garbage import Garbage
@@ -31,9 +32,9 @@ def test_a_dry_run_shows_what_is_removed_when_the_job_says_so(empty_store: Store
     assert not empty_store.exists(f"{key}/manifest.json")
 
 
-def test_the_command_line_of_the_flow(empty_store: Store, server: dict[str, str], tmp_path: Path) -> None:
+def test_the_command_line_of_the_flow(empty_store: Store, command: Callable[..., Ended], tmp_path: Path) -> None:
     add_encoded(empty_store, "lost")
     config = write_config(tmp_path / "job.yaml", {"store": empty_store.url, "older_than_days": 0, "remove": True})
-    dry = start_module(tmp_path / "dry", "flows.collect_garbage", config, "--dry-run", env=server).wait()
+    dry = command("flows.collect_garbage", config, "--dry-run")
     assert dry.status == 0 and f"encoded/lost-{OLD}\n" in dry.stdout and "remove=true removes them" in dry.stdout
     assert empty_store.names("encoded") == [f"lost-{OLD}"]

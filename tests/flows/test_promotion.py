@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from flows.data_to_model import data_to_model
 from tasks.promotion import GATE_NOT_MET
 from tests.flows.conftest import Done, flow_run_of
 from tests.flows.looking import artifacts, latest_run
-from tests.processes import start_module, wait_until
+from tests.processes import Ended, wait_until
 from tests.support import write_config
 from trainer.config.jobs import PipelineJob
 from trainer.config.runs import PromotionConfig
@@ -124,17 +125,19 @@ def test_a_model_waits_for_a_persons_approval(done: Done, store: Store) -> None:
 
 
 @pytest.mark.deep
-def test_promotion_and_rollback_by_hand(done: Done, store: Store, server: dict[str, str], tmp_path: Path) -> None:
+def test_promotion_and_rollback_by_hand(
+    done: Done, store: Store, command: Callable[..., Ended], tmp_path: Path
+) -> None:
     (own,) = store.names("runs")
     publish_model_again(store, "other")
 
-    def command(flow: str, **values: str) -> str:
+    def move(flow: str, **values: str) -> str:
         config = write_config(tmp_path / "job.yaml", {"store": store.url, "name": "hand", **values})
-        ended = start_module(tmp_path / "said", f"flows.{flow}", config, env=server).wait()
+        ended = command(f"flows.{flow}", config)
         return ended.stdout if ended.status == 0 else f"{ended.status}: {ended.stderr}"
 
-    assert f"runs/{own} since" in command("promote", run=own, reason="the first")
-    assert "runs/other since" in command("promote", run="other")
-    assert f"runs/{own} since" in command("rollback", reason="worse in use")
-    assert "2: " in (refused := command("rollback")) and "names no champion before" in refused
-    assert "there is no run 'none' in " in command("promote", run="none")
+    assert f"runs/{own} since" in move("promote", run=own, reason="the first")
+    assert "runs/other since" in move("promote", run="other")
+    assert f"runs/{own} since" in move("rollback", reason="worse in use")
+    assert "2: " in (refused := move("rollback")) and "names no champion before" in refused
+    assert "there is no run 'none' in " in move("promote", run="none")

@@ -1,6 +1,7 @@
 """One job with several seeds: a run of each, found again or continued, and their figures taken together."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from flows.seeds import by_split, with_seeds
 from tests.flows.conftest import Done
-from tests.processes import start_module
+from tests.processes import Ended
 from tests.support import write_config
 from tests.trainer.labelled_pairs import finetune_job, finetune_values, write_pairs
 from tests.trainer.results import a_result
@@ -71,7 +72,7 @@ def outcome_of(value: float) -> Outcome:
 @pytest.mark.slow
 @pytest.mark.deep
 def test_seeds_are_run_one_after_the_other_found_again_and_compared(
-    done: Done, tmp_path: Path, server: dict[str, str]
+    done: Done, tmp_path: Path, command: Callable[..., Ended]
 ) -> None:
     pairs, model, store = (
         write_pairs(tmp_path / "pairs"),
@@ -80,19 +81,19 @@ def test_seeds_are_run_one_after_the_other_found_again_and_compared(
     )
     config = write_config(tmp_path / "job.yaml", finetune_values(pairs, store, model, training__epochs=1))
 
-    def finetune(name: str, *words: str) -> str:
-        ended = start_module(tmp_path / name, "flows.command", "finetune", config, *words, env=server).wait()
+    def finetune(*words: str) -> str:
+        ended = command("finetune", config, *words)
         assert ended.status == 0, ended
         return ended.stdout
 
-    told = finetune("first", "--seeds", "0,1")
+    told = finetune("--seeds", "0,1")
     runs = sorted((store / "runs").iterdir())
     assert len(runs) == 2 and len(list((store / "encoded").iterdir())) == 1
     table = told[told.rindex("seed 0") :].splitlines()
     assert table[0].split() == ["seed", "0", "seed", "1", "mean", "deviation"]
     weights = {run.name: (run / "final" / "model.safetensors").stat().st_mtime_ns for run in runs}
 
-    again = json.loads(finetune("again", "--seeds", "0,1,2", "--json"))
+    again = json.loads(finetune("--seeds", "0,1,2", "--json"))
     assert len(list((store / "runs").iterdir())) == 3
     assert {run.name: (run / "final" / "model.safetensors").stat().st_mtime_ns for run in runs} == weights, "reused"
     losses = [each["evaluation"]["groups"]["validation"]["figures"]["loss"] for each in again["outcomes"]]
@@ -100,7 +101,7 @@ def test_seeds_are_run_one_after_the_other_found_again_and_compared(
     assert spread == {"mean": fmean(losses), "deviation": stdev(losses), "values": losses} and stdev(losses) > 0
 
     keys = [each["run"].removeprefix("runs/") for each in again["outcomes"]]
-    other = json.loads(finetune("other", "training.learning_rate=2.0e-3", "--json"))["run"].removeprefix("runs/")
+    other = json.loads(finetune("training.learning_rate=2.0e-3", "--json"))["run"].removeprefix("runs/")
     compared = compare_for_programs(Store(str(store)), [*keys, other])
     together = compared["results"].blocks[-1]
     assert together.note == "Runs that differ in the seed alone, taken together."

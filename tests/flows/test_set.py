@@ -94,9 +94,11 @@ def test_a_changed_value_is_trained_with(server: dict[str, str], deployment: Pat
     ),
 )
 def test_a_bad_value_is_refused_by_its_path_before_anything_is_done(
-    server: dict[str, str], deployment: Path, caplog: pytest.LogCaptureFixture, word: str, said: str
+    deployment: Path, caplog: pytest.LogCaptureFixture, word: str, said: str
 ) -> None:
-    made = scheduled(server, word)
+    with get_client(sync_client=True) as client:
+        found = client.read_deployment_by_name("train-model/set")
+        made = client.create_flow_run_from_deployment(found.id, parameters={**found.parameters, "set": [word]})
     with pytest.raises(ConfigError) as refusal:
         run_flow(train_model, made, parameters=made.parameters)
     assert word in str(refusal.value) and said in str(refusal.value)
@@ -107,24 +109,34 @@ def test_a_bad_value_is_refused_by_its_path_before_anything_is_done(
     assert not (deployment / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    "word", ["training.max_stps=3", "training.max_steps", "=3", "data.corpora.0.nam=a", "data.corpora.x.name=a"]
-)
-def test_a_word_that_names_no_setting_is_refused_when_the_run_is_made(
-    server: dict[str, str], deployment: Path, word: str
-) -> None:
-    said = deployment_run(server, "training.max_steps=3", word)
+REFUSED = ["training.max_stps=3", "training.max_steps", "=3", "data.corpora.0.nam=a", "data.corpora.x.name=a"]
+
+
+def test_a_word_that_names_no_setting_is_refused_when_the_run_is_made(server: dict[str, str], deployment: Path) -> None:
+    said = deployment_run(server, "training.max_steps=3", REFUSED[0])
     assert said.returncode != 0
     told = "".join((said.stdout + said.stderr).split())
-    assert f"'set[1]'.Failurereason:'{word}'isnotoneof['KEY=VALUE,whereKEYisasettingofthejob" in told
+    assert f"'set[1]'.Failurereason:'{REFUSED[0]}'isnotoneof['KEY=VALUE,whereKEYisasettingofthejob" in told
+
+
+@pytest.mark.parametrize("word", REFUSED)
+def test_a_word_that_names_no_setting_does_not_fit_the_form(word: str) -> None:
+    (error,) = validate({"job": {}, "set": ["training.max_steps=3", word]}, form())
+    assert error.json_path == "$.set[1]"
+    assert error.message.startswith(f"'{word}' is not one of ['KEY=VALUE, where KEY is a setting of the job")
 
 
 @pytest.mark.parametrize(
     "word", ["training={}", "promotion=null", "data.corpora.1.name=a", "model.config.n_layer=3", "engine.kind=ray"]
 )
 def test_a_word_that_names_a_setting_fits_the_form(word: str) -> None:
-    form = train_model.parameters.model_dump()
-    assert validate({"job": {}, "set": [word]}, {**form, "properties": {"set": form["properties"]["set"]}}) == []
+    assert validate({"job": {}, "set": [word]}, form()) == []
+
+
+def form() -> dict[str, Any]:
+    """That of `set` alone."""
+    whole = train_model.parameters.model_dump()
+    return {**whole, "properties": {"set": whole["properties"]["set"]}}
 
 
 def test_words_come_before_the_job_on_the_form() -> None:

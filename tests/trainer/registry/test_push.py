@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.depth import once
 from tests.hub_writing import TOKEN, Hub, taking_commits
 from tests.trainer.conftest import Finished
 from trainer.pipelines.reporting import make_report
@@ -34,18 +33,17 @@ def hub() -> Iterator[Hub]:
         yield served
 
 
+def environment(run: Finished, hub: str) -> dict[str, str]:
+    """The variables with which a process knows this hub alone."""
+    home = str(run.store.parent / "home")
+    return {"HF_ENDPOINT": hub, "HF_HOME": home, "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
+
+
 def push(
     run: Finished, hub: str, repo: str, *words: str, token: str = TOKEN, model: str = "lm"
 ) -> subprocess.CompletedProcess[str]:
     """`headrace push` in a process of its own, which knows this hub alone."""
-    home = run.store.parent / "home"
-    told = {
-        "HF_ENDPOINT": hub,
-        "HF_TOKEN": token,
-        "HF_HOME": str(home),
-        "HF_HUB_DISABLE_XET": "1",
-        "HF_HUB_OFFLINE": "0",
-    }
+    told = {**environment(run, hub), "HF_TOKEN": token}
     command = [sys.executable, "-m", "flows.command", "push", str(run.store), model, repo, *words]
     return subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=120)
 
@@ -83,25 +81,45 @@ def test_a_dry_run_shows_the_files_and_asks_no_hub(reported: Finished) -> None:
     assert all(name in ended.stdout for name in published(reported)) and "would be sent to me/model" in ended.stdout
 
 
-AWAY = "http://127.0.0.1:9"
+def test_a_hub_that_is_away_is_told_in_one_line(reported: Finished) -> None:
+    away = "http://127.0.0.1:9"
+    ended = push(reported, away, "me/model")
+    assert (ended.returncode, f"{away} cannot be reached" in ended.stderr) == (75, True), ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
+
+
+EACH = """
+import json, os, sys
+from flows.command import main
+for token, words in json.loads(sys.argv[1]):
+    os.environ["HF_TOKEN"] = token
+    try:
+        main(["push", *words])
+    except SystemExit as end:
+        print(end.code, flush=True)
+"""
+"""Models that are sent one after the other by one process; prints the statuses."""
+
 CASES = [
-    ("away", 75, f"{AWAY} cannot be reached", {"hub": AWAY}),
-    ("no token", 2, "no token for the Hugging Face hub", {"token": ""}),
-    ("refused", 2, "refuses 'you/model' (status 403)", {"repo": "you/model"}),
-    ("wrong token", 2, "refuses 'me/model' (status 401)", {"token": "hf_wrong"}),
-    ("no name", 2, "'a/b/c' is no name of a repository", {"repo": "a/b/c"}),
-    ("no owner", 2, "'model' does not say whose repository that is; it is OWNER/NAME", {"repo": "model"}),
-    ("no model", 2, "knows no model 'nobody'", {"model": "nobody"}),
-    ("trouble", 75, "has trouble of its own (status 503)", {}),
+    (2, "no token for the Hugging Face hub", {"token": ""}),
+    (2, "refuses 'you/model' (status 403)", {"repo": "you/model"}),
+    (2, "refuses 'me/model' (status 401)", {"token": "hf_wrong"}),
+    (2, "'a/b/c' is no name of a repository", {"repo": "a/b/c"}),
+    (2, "'model' does not say whose repository that is; it is OWNER/NAME", {"repo": "model"}),
+    (2, "knows no model 'nobody'", {"model": "nobody"}),
+    (75, "has trouble of its own (status 503)", {}),
 ]
 
 
-@pytest.mark.parametrize(("case", "status", "message", "changes"), once(*CASES))
-def test_what_hinders_it_is_told_in_one_line(
-    reported: Finished, hub: Hub, case: str, status: int, message: str, changes: dict[str, str]
-) -> None:
+def test_what_hinders_it_is_told_in_one_line(reported: Finished, hub: Hub) -> None:
     hub.trouble = 503
-    ended = push(reported, **{"hub": hub.url, "repo": "me/model", **changes})
-    assert (ended.returncode, message in ended.stderr) == (status, True), f"{case}: {ended.stderr}"
-    assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
+    each = [{"token": TOKEN, "model": "lm", "repo": "me/model", **changes} for _, _, changes in CASES]
+    words = json.dumps([(one["token"], (str(reported.store), one["model"], one["repo"])) for one in each])
+    env = {**os.environ, **environment(reported, hub.url)}
+    ended = subprocess.run([sys.executable, "-c", EACH, words], env=env, capture_output=True, text=True, timeout=120)
+    lines = [line for line in ended.stderr.splitlines() if line.strip()]
+    assert len(lines) == len(CASES), ended.stderr
+    for (_, message, changes), line in zip(CASES, lines, strict=True):
+        assert message in line, changes
+    assert [int(status) for status in ended.stdout.split()] == [status for status, _, _ in CASES], ended
     assert not any(hub.repos.values()), "of a commit that is refused nothing is there"
