@@ -159,3 +159,18 @@ def test_a_damaged_file_is_an_error(data: bytes, tmp_path: Path) -> None:
         read(source="parquet", train=[written(tmp_path / "a.parquet", data)])
     with pytest.raises(CorpusError, match=r"a\.csv\.gz cannot be read"):
         read(source="csv", train=[written(tmp_path / "a.csv.gz", data)])
+
+
+def test_lines_that_end_in_carriage_returns_alone_are_refused_rather_than_taken_for_one(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "id,a,b,label\r1,x,y,0\r2,z,w,1\r")
+    with pytest.raises(CorpusError, match=r"a\.csv: line 1: not valid CSV: new-line character"):
+        read(source="csv", train=[path])
+
+
+def test_a_line_that_is_not_text_is_named_by_its_byte_or_counted(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", as_jsonl(records(8)) + b'{"a": "\xff"}\n')
+    with pytest.raises(
+        RecordError, match=rf"a\.jsonl: byte {len(as_jsonl(records(8))) + 7} \(0xff\) is not valid UTF-8"
+    ):
+        read(source="jsonl", train=[path], validation=[path])
+    assert read(source="jsonl", train=[path], validation=[path], max_bad_records=1).bad["train"] == 1
