@@ -5,15 +5,15 @@ from typing import Any, TypeVar
 
 from tasks.data import curate, encode, prepare_tokenizer, tokenize_corpus
 from tasks.evaluation import evaluate_run, measure_harness
-from tasks.planning import finetune_preflight, plan_finetuning, plan_steps, preflight
+from tasks.planning import plan_steps, preflight
 from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.training import train
-from trainer.config.jobs import EvaluateJob, PipelineJob
+from trainer.config.jobs import EvaluateJob
 from trainer.kinds.table import kind_of
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
-from trainer.records.results import FinetunePreflight, Preflight, Verdict
+from trainer.records.results import AnyPreflight, Verdict
 from trainer.registry.gate import gates_on_harness
 from trainer.registry.report import Report
 from trainer.store.manifest import ArtifactRef
@@ -44,14 +44,11 @@ class AsTasks:
         ref: ArtifactRef = STEPS[name](job, **made, return_state=True).result()
         return self._keep(ref)
 
-    def preflight(self, job: Any) -> Preflight | FinetunePreflight:
-        return self._keep(preflight(job) if isinstance(job, PipelineJob) else finetune_preflight(job))
+    def preflight(self, job: Any) -> AnyPreflight:
+        return self._keep(preflight(job))
 
-    def plan(self, job: Any, data: Any, checked: Preflight | FinetunePreflight) -> RunPlan:
-        ranks = checked.ranks
-        return self._keep(
-            plan_steps(job, data, ranks) if isinstance(job, PipelineJob) else plan_finetuning(job, data, ranks)
-        )
+    def plan(self, job: Any, data: Any, checked: AnyPreflight) -> RunPlan:
+        return self._keep(plan_steps(job, data, checked.ranks))
 
     def train(self, job: Any, data: TrainingData, plan: RunPlan) -> ArtifactRef:
         return self._keep(train(job, data, plan, return_state=True).result())

@@ -22,7 +22,7 @@ from trainer.pipelines.pipeline import run_pipeline
 from trainer.records.evaluations import Result
 from trainer.records.named_steps import here
 from trainer.records.plans import RunPlan
-from trainer.records.results import FinetunePreflight, Preflight, Remeasured, Verdict
+from trainer.records.results import AnyPreflight, Remeasured, Verdict
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.identity import TrainingData, TrainingJob, data_keys
@@ -74,7 +74,7 @@ class InRanks:
     def make(self, name: str, job: Any, **made: Any) -> ArtifactRef:
         return self._runtime.on_first(lambda: here(self._progress)(name, job, **made))
 
-    def preflight(self, job: Any) -> Preflight | FinetunePreflight:
+    def preflight(self, job: Any) -> AnyPreflight:
         from trainer.preflight.resources import checkpoint_bytes, require_checkpoint_room
 
         checked = self._runtime.on_first(lambda: kind_of(job).preflight(job, silent()), AT_THE_START)
@@ -82,7 +82,7 @@ class InRanks:
         return checked
 
     def plan(self, job: Any, data: TrainingData, checked: Any) -> RunPlan:
-        planned, _ = self._runtime.on_first(lambda: kind_of(job).plan(job, data, self._runtime.ranks))
+        planned = self._runtime.on_first(lambda: kind_of(job).plan(job, data, self._runtime.ranks).plan)
         return_freed_memory()
         return planned
 

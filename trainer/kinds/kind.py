@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.measurement import Measure, Measurement
 from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
-from trainer.records.results import FinetunePreflight, Preflight
+from trainer.records.results import AnyPreflight
 from trainer.records.run_kinds import RunKind
 from trainer.store.storage import Store
 from trainer.training.identity import Run, TrainingData
@@ -18,6 +18,15 @@ if TYPE_CHECKING:  # what draws pictures is loaded where a report or a compariso
     from trainer.registry.compared_runs import ComparedKind
     from trainer.registry.content import ReportContent
     from trainer.registry.facts import RunFacts
+
+
+class Planned(NamedTuple):
+    """A plan, and what is told of the data: in a line, and as rows of a table of this name."""
+
+    plan: RunPlan
+    told: str
+    table: str
+    rows: list[dict[str, object]]
 
 
 @dataclass(frozen=True)
@@ -30,7 +39,7 @@ class Kind:
     """The key of `data` by which a file is seen to be of this kind, before it is validated; also its task, if it has
     one.
     """
-    preflight: Callable[[Any, Progress], Preflight | FinetunePreflight]
+    preflight: Callable[[Any, Progress], AnyPreflight]
     """Look at everything before long work starts. Raises the `PipelineError` of what is wrong."""
     prepare: Callable[[Any, Do], TrainingData]
     """What the job trains on: its pipeline up to there."""
@@ -38,8 +47,8 @@ class Kind:
     """The run that a job and its data make."""
     open: Callable[[Any, Store, Any, int], Any]
     """The `Workload` of a job and its data for so many ranks."""
-    plan: Callable[[Any, Any, int], tuple[RunPlan, str]]
-    """The plan of a job and its data for so many ranks, with what is told of the data."""
+    plan: Callable[[Any, Any, int], Planned]
+    """The plan of a job and its data for so many ranks."""
     measurement: Callable[[Store, Any, str, Sequence[str] | None, str | None], Measurement]
     """How the final model of a job's run is measured on data of these keys, or that of another run in the same way;
     without keys, on what the run was last asked for with.

@@ -17,6 +17,19 @@ from trainer.store.names import CARD
 from trainer.store.storage import Store
 from trainer.training.identity import Run, lora_identity, make_run
 
+SPLITS = "labelled-data"
+"""What the table of the splits is called."""
+
+
+def split_rows(details: Mapping[str, Any]) -> list[dict[str, object]]:
+    """A row for each split of an encoded set, whose manifest has these details."""
+    figures = ("examples", "tokens", "answer_tokens", "longest", "truncated", "unanswered", "bad_records")
+    return [
+        {"split": name, **{figure.replace("_", " "): split[figure] for figure in figures if figure in split}}
+        for name, split in details["splits"].items()
+    ]
+
+
 MOST_BYTES = 2**20
 """A model card that is larger is none."""
 

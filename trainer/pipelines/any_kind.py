@@ -10,7 +10,7 @@ from trainer.evaluation.measurement import Measurement, evaluate
 from trainer.kinds.table import identify_checkpoint, kind_of
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
-from trainer.records.results import FinetunePreflight, Preflight
+from trainer.records.results import AnyPreflight
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training import run
@@ -27,7 +27,7 @@ def train(
     return run.train(job, kind_of(job), progress, data, expected)
 
 
-def preflight(job: TrainingJob, progress: Progress) -> Preflight | FinetunePreflight:
+def preflight(job: TrainingJob, progress: Progress) -> AnyPreflight:
     """Look at everything before long work starts. Raises the `PipelineError` of what is wrong."""
     return kind_of(job).preflight(job, progress)
 

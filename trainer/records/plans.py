@@ -81,6 +81,30 @@ class StepPlan(Plan):
         """The same, and the tokens, which all samples have in the same number."""
         return {**super().figures(), "tokens per step": self.tokens_per_step, "total tokens": self.total_tokens}
 
+    def describe_steps(self) -> str:
+        """The plan in one line."""
+        windows = f"{self.windows:,} windows" + ("" if self.fill is None else f", {self.fill:.1%} full")
+        return (
+            f"{windows}, {self.steps_per_epoch:,} steps an epoch; {self.total_steps:,} steps of {self.global_batch} "
+            f"windows ({plural(self.ranks, 'rank')} x {self.accumulation} x {self.micro_batch}), "
+            f"{self.total_tokens:,} tokens"
+        )
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each corpus."""
+        return [
+            {
+                "corpus": corpus.name,
+                "documents": corpus.documents,
+                "tokens": corpus.tokens,
+                "held-out tokens": corpus.validation_tokens,
+                "windows": corpus.windows,
+                "share of samples": f"{corpus.probability:.1%}",
+                "passes": f"{corpus.passes:.2f}",
+            }
+            for corpus in self.corpora
+        ]
+
     def describe_data(self, name: str) -> str:
         """The corpora by their own names, in a few words."""
         names = [corpus.name for corpus in self.corpora]

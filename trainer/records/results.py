@@ -62,6 +62,18 @@ class Preflight(Record):
     unestimated: list[str] = Field(default=[])
     warnings: list[str] = Field(default=[])
 
+    def describe(self) -> str:
+        """In one line."""
+        raw_bytes = sum(corpus.raw_bytes for corpus in self.corpora)
+        return (
+            f"{plural(len(self.corpora), 'corpus', 'corpora')}, {raw_bytes / 1e6:.1f} MB raw, a model of "
+            f"{self.parameters / 1e6:.1f}M parameters, {plural(self.ranks, 'rank')}"
+        )
+
+    def data_rows(self) -> list[tuple[str, str]]:
+        """Nothing is known of the data by splits."""
+        return []
+
     def lines(self) -> list[str]:
         """The plan of a job that is not started, for a terminal."""
         lines = [f"{'corpus':<16}{'files':>9}{'raw':>12}{'documents':>12}{'tokens':>14}"]
@@ -181,6 +193,14 @@ class FinetunePreflight(Record):
     about_memory_bytes: int
     about_host_bytes: int
 
+    def describe(self) -> str:
+        """In one line."""
+        measured = ", ".join(self.metrics)
+        return (
+            f"{self.model}, {self.parameters / 1e6:.1f}M parameters, measured by {measured}, "
+            f"{plural(self.ranks, 'rank')}"
+        )
+
     def lines(self) -> list[str]:
         """The plan of a job that is not started, for a terminal."""
         model = f"{self.model}, {tell_parameters(self.parameters, self.trained)}"
@@ -206,6 +226,10 @@ class FinetunePreflight(Record):
             lengths = [self.lengths[name].describe()] if name in self.lengths else []
             rows.append((name, "; ".join([*counted, *lengths])))
         return [*rows, *([("classes", describe_balance(self.balance))] if self.balance else [])]
+
+
+AnyPreflight = Preflight | FinetunePreflight
+"""What a job of any kind will do."""
 
 
 class Verdict(Record):

@@ -8,7 +8,8 @@ from trainer.config.chat import ChatJob
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds.chat.identity import identify
 from trainer.kinds.chat.measurement import ask_harness, identify_own
-from trainer.kinds.kind import Kind
+from trainer.kinds.kind import Kind, Planned
+from trainer.kinds.tuning import SPLITS, split_rows
 from trainer.records import run_kinds
 from trainer.records.evaluations import Result
 from trainer.records.plans import ChatPlan
@@ -37,11 +38,12 @@ def open_workload(job: ChatJob, store: Store, data: ArtifactRef, ranks: int) -> 
     return Chat(job, store, data.key, ranks)
 
 
-def plan(job: ChatJob, data: ArtifactRef, ranks: int) -> tuple[ChatPlan, str]:
+def plan(job: ChatJob, data: ArtifactRef, ranks: int) -> Planned:
     from trainer.data.chat.encoded import plan_chat
 
     planned, found = plan_chat(job, data.key, ranks)
-    return planned, f"windows of {found.details['context']} tokens, {planned.fill:.1%} full"
+    told = f"windows of {found.details['context']} tokens, {planned.fill:.1%} full"
+    return Planned(planned, told, SPLITS, split_rows(found.details))
 
 
 def measure(wanted: Measurement, progress: Progress, runtime: "Runtime") -> Result:

@@ -6,9 +6,10 @@ from trainer.common.process import loading
 from trainer.common.progress import Progress
 from trainer.config.labelled import FinetuneJob
 from trainer.evaluation.measurement import Measurement
-from trainer.kinds.kind import Kind
+from trainer.kinds.kind import Kind, Planned
 from trainer.kinds.labelled.identity import identify
 from trainer.kinds.labelled.measurement import identify_checkpoint, identify_own
+from trainer.kinds.tuning import SPLITS, split_rows
 from trainer.records import run_kinds
 from trainer.records.evaluations import Result
 from trainer.records.plans import FinetunePlan
@@ -37,13 +38,14 @@ def open_workload(job: FinetuneJob, store: Store, data: ArtifactRef, ranks: int)
     return Finetuning(job, store, data.key, ranks)
 
 
-def plan(job: FinetuneJob, data: ArtifactRef, ranks: int) -> tuple[FinetunePlan, str]:
+def plan(job: FinetuneJob, data: ArtifactRef, ranks: int) -> Planned:
     from trainer.data.encoded import encoded_details, split_sizes
     from trainer.data.labelled.encoding import describe_columns
     from trainer.data.step_plan import make_finetune_plan
 
     details = encoded_details(Store(job.store), data.key)
-    return make_finetune_plan(job.training, split_sizes(details), ranks), describe_columns(details)
+    planned = make_finetune_plan(job.training, split_sizes(details), ranks)
+    return Planned(planned, describe_columns(details), SPLITS, split_rows(details))
 
 
 def measure(wanted: Measurement, progress: Progress, runtime: "Runtime") -> Result:

@@ -7,7 +7,7 @@ from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.data.tokenization import PreparedData
 from trainer.evaluation.measurement import Measurement
-from trainer.kinds.kind import Kind
+from trainer.kinds.kind import Kind, Planned
 from trainer.kinds.pretraining.measurement import evaluation_of, identify_own, identify_text
 from trainer.kinds.pretraining.prepare import identify, prepare
 from trainer.records import run_kinds
@@ -39,11 +39,12 @@ def open_workload(job: PipelineJob, store: Store, data: PreparedData, ranks: int
     return Pretraining(job, store, data, ranks)
 
 
-def plan(job: PipelineJob, data: PreparedData, ranks: int) -> tuple[StepPlan, str]:
+def plan(job: PipelineJob, data: PreparedData, ranks: int) -> Planned:
     from trainer.data.step_plan import plan_run
 
     planned = plan_run(Store(job.store), data, job.training, ranks)
-    return planned, f"{planned.windows:,} windows of {job.training.context} tokens"
+    told = f"{planned.windows:,} windows of {job.training.context} tokens"
+    return Planned(planned, told, "data-mixture", planned.rows())
 
 
 def harness(job: PipelineJob, run_key: str) -> EvaluateJob | None:
