@@ -39,7 +39,7 @@ _warm.set_forkserver_preload(PRELOADED)
 
 _cores = sorted(os.sched_getaffinity(0))
 _first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_alone: list[tuple["Running", int]] = []
+_alone: list[tuple[int, int]] = []
 """Processes that were started on one core, and which."""
 
 
@@ -144,7 +144,8 @@ def _own(count: int, offset: int = 0) -> list[int]:
 
 def _free(count: int) -> list[int]:
     """The cores for a process: this worker's own unless another process of it is alone there."""
-    _alone[:] = [(running, core) for running, core in _alone if running.status() is None]
+    # Not by their status: who waits for a process in another thread would find its end told already.
+    _alone[:] = [(pid, core) for pid, core in _alone if alive(pid)]
     taken = {core for _, core in _alone}
     free = [offset for offset in range(len(_cores)) if taken.isdisjoint(_own(1, offset))]
     return _own(count, free[0] if free else 0)
@@ -152,7 +153,7 @@ def _free(count: int) -> list[int]:
 
 def _placed(running: Running, which: Sequence[int]) -> Running:
     if len(which) == 1:
-        _alone.append((running, which[0]))
+        _alone.append((running.pid, which[0]))
     return running
 
 

@@ -4,7 +4,6 @@ out.
 
 import json
 import math
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, get_scheduler
 
 from tests.processes import start_trainers, start_warm
-from tests.support import final_bytes, only_run, records, steps_recorded, write_config
+from tests.support import only_run, records, write_config
 from tests.trainer.chats import CHATML, END, MARKED, chat_job, chat_model, chat_values, write_chats, written
 from tests.trainer.conftest import Finished
 from tests.trainer.made import encode_conversations
@@ -251,35 +250,6 @@ def test_a_bad_record_is_named_by_file_and_line_before_training(
     message = message_of(start_warm(tmp_path / "said", "trainer.__main__", config).wait())
     assert f"{path}: line {line}: {problem}" in message
     assert not list((tmp_path / "store").glob("runs/*"))
-
-
-@pytest.mark.deep
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_run_that_is_killed_twice_ends_with_the_same_bytes(
-    tuned: Finished, chats: Path, model: Path, tmp_path: Path, ranks: int
-) -> None:
-    store, clean = tmp_path / "store", tuned.store if ranks == 1 else tmp_path / "clean"
-    values = [chat_values(chats, each, model, **OFTEN) for each in (store, clean)]
-    config, of_clean = (write_config(tmp_path / f"{number}.yaml", each) for number, each in enumerate(values))
-    if ranks > 1:
-        assert {each.wait().status for each in start_trainers(tmp_path / "clean-said", of_clean, ranks)} == {0}
-    for number, step in enumerate((3, 9)):
-        first, *others = start_trainers(tmp_path / str(number), config, ranks)
-        ended = first.send_when(signal.SIGKILL, lambda step=step: steps_recorded(store) >= step)
-        assert ended.status == -signal.SIGKILL
-        for other in others:
-            other.send(signal.SIGKILL)
-            other.wait()
-    ended, *_ = [each.wait() for each in start_trainers(tmp_path / "last", config, ranks)]
-    assert ended.status == 0, ended
-    assert "continuing from" in ended.stderr
-    assert final_bytes(store) == final_bytes(clean)
-    for kind in ("train", "evaluation"):
-        first, second = ([each["loss"] for each in records(root, kind)] for root in (store, clean))
-        assert first == second
-    files = [next(root.glob("runs/*/eval.json")).read_text() for root in (store, clean)]
-    assert json.loads(files[0])["samples"] == json.loads(files[1])["samples"]
 
 
 @pytest.mark.deep

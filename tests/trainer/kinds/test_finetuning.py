@@ -3,7 +3,6 @@
 import json
 import logging
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +15,8 @@ from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, log_loss
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from tests.processes import start_ranks, start_warm
-from tests.support import NO_DROPOUT, ROOT, final_bytes, records, steps_recorded, write_config
-from tests.trainer.conftest import OFTEN, Finished
+from tests.support import NO_DROPOUT, ROOT, records, write_config
+from tests.trainer.conftest import Finished
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
 from tests.trainer.made import encode
 from tests.trainer.test_refusals import message_of
@@ -333,28 +332,6 @@ def test_bad_settings_are_refused_with_one_message_before_training(
     config = write_config(tmp_path / "job.yaml", finetune_values(pairs, tmp_path / "store", pretrained, **changes))
     assert message in message_of(start_warm(tmp_path / "said", "trainer.__main__", config).wait())
     assert not list((tmp_path / "store").glob("runs/*/checkpoints"))
-
-
-@pytest.mark.deep
-@pytest.mark.slow
-def test_a_run_that_is_killed_twice_ends_with_the_same_bytes(
-    tuned: Finished, pairs: Path, pretrained: Path, tmp_path: Path
-) -> None:
-
-    store = tmp_path / "store"
-    config = write_config(tmp_path / "job.yaml", finetune_values(pairs, store, pretrained, **OFTEN))
-    for number, step in enumerate((9, 33)):
-        running = start_warm(tmp_path / str(number), "trainer.__main__", config)
-        ended = running.send_when(signal.SIGKILL, lambda step=step: steps_recorded(store) >= step)
-        assert ended.status == -signal.SIGKILL
-    ended = start_warm(tmp_path / "last", "trainer.__main__", config).wait()
-    assert ended.status == 0, ended
-    assert "continuing from" in ended.stderr
-    assert final_bytes(store) == final_bytes(tuned.store)
-    assert losses(store) == losses(tuned.store)
-    for name in ("validation", "test"):
-        files = [next(root.glob(f"runs/*/predictions/{name}.jsonl")).read_bytes() for root in (store, tuned.store)]
-        assert files[0] == files[1]
 
 
 @pytest.mark.deep

@@ -1,87 +1,18 @@
-"""Fine-tuning as whole runs: killed with everything on, on several ranks, with numbers for labels, with models of the
-hub.
-"""
+"""Fine-tuning as whole runs: with numbers for labels, and with models of the hub."""
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import mean_squared_error
-from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from tests.depth import once
 from tests.hub import serve_model
-from tests.processes import Ended, Running, start_module, start_ranks, start_warm
-from tests.support import final_bytes, records, steps_recorded, write_config
+from tests.processes import start_module, start_warm
+from tests.support import write_config
 from tests.trainer.labelled_pairs import finetune_values
 from tests.trainer.test_refusals import message_of
-
-OFTEN = {"training__evaluate_every": 5, "training__save_every": 3}
-
-
-def run_to_end(said: Path, config: Path, ranks: int) -> list[Ended]:
-    return [each.wait() for each in start(said, config, ranks)]
-
-
-def start(said: Path, config: Path, ranks: int) -> list[Running]:
-    module = "trainer.__main__"
-    return start_ranks(said, ranks, module, config) if ranks > 1 else [start_warm(said, module, config)]
-
-
-def small_model(family: str, pretrained: Path, folder: Path) -> Path:
-    """An untrained model of another family, with the tokenizer of a pretrained one."""
-    folder.mkdir()
-    for path in pretrained.iterdir():
-        if path.name.startswith(("tokenizer", "special")):
-            (folder / path.name).write_bytes(path.read_bytes())
-    vocab_size = json.loads((pretrained / "config.json").read_text())["vocab_size"]
-    sizes = {"xlnet": {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 32}}[family]
-    config = AutoConfig.for_model(family, vocab_size=vocab_size, **sizes)
-    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
-    return folder
-
-
-@pytest.mark.deep
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ranks", "family", "changes"),
-    once(
-        (1, None, {"training__early_stopping": 3, "training__final": "best", "training__learning_rate": 5e-2}),
-        (2, None, {"training__early_stopping": 4, "training__optimizer": "adafactor"}),
-        (1, None, {"training__optimizer": "sgd", "training__beta1": 0.0}),
-        (2, "xlnet", {}),
-    ),
-    ids=[
-        "best and early stopping",
-        "two ranks",
-        "an optimizer without state",
-        "parameters that the loss does not reach",
-    ],
-)
-def test_a_killed_run_ends_with_the_same_bytes(
-    pairs: Path, pretrained: Path, tmp_path: Path, ranks: int, family: str | None, changes: dict[str, Any]
-) -> None:
-    model = small_model(family, pretrained, tmp_path / "model") if family else pretrained
-    stores = {name: tmp_path / name for name in ("clean", "killed")}
-    configs = {
-        name: write_config(tmp_path / f"{name}.yaml", finetune_values(pairs, store, model, **OFTEN, **changes))
-        for name, store in stores.items()
-    }
-    assert {ended.status for ended in run_to_end(tmp_path / "said-clean", configs["clean"], ranks)} == {0}
-    first, *others = start(tmp_path / "said-1", configs["killed"], ranks)
-    assert first.send_when(signal.SIGKILL, lambda: steps_recorded(stores["killed"]) >= 8).status == -signal.SIGKILL
-    for other in others:
-        other.send(signal.SIGKILL)
-        other.wait()
-    ended = run_to_end(tmp_path / "said-2", configs["killed"], ranks)
-    assert {each.status for each in ended} == {0}, ended
-    assert "continuing from" in ended[0].stderr
-    assert final_bytes(stores["killed"]) == final_bytes(stores["clean"])
-    found, expected = ([(r["step"], r["loss"]) for r in records(store, "evaluation")] for store in stores.values())
-    assert found == expected
 
 
 @pytest.mark.deep
@@ -97,7 +28,7 @@ def test_numbers_are_learnt_and_measured_as_scipy_does(pairs: Path, pretrained: 
     changes |= {"data__task": "regression", "data__classes": None, "data__text_columns": ["summary"], "run": "numbers"}
     changes |= {"evaluation__metrics": ["glue/stsb", "mse"], "evaluation__best_by": "spearmanr", "training__epochs": 4}
     config = write_config(tmp_path / "job.yaml", finetune_values(pairs, tmp_path / "store", pretrained, **changes))
-    (ended,) = run_to_end(tmp_path / "said", config, 1)
+    ended = start_warm(tmp_path / "said", "trainer.__main__", config).wait()
     assert ended.status == 0, ended
     run = tmp_path / "store" / "runs" / "numbers"
     labels = [row["label"] for row in map(json.loads, (tmp_path / "validation.jsonl").read_text().splitlines())]

@@ -1,7 +1,6 @@
 """A label for each word: trained on as a plain loop of `transformers` does, measured as seqeval does, and predicted."""
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,10 @@ from transformers import (
     get_scheduler,
 )
 
-from tests.depth import once
-from tests.processes import start_trainers
-from tests.support import final_bytes, records, steps_recorded, write_config
+from tests.support import records
 from tests.trainer.labelled_data import as_jsonl, bert_folder, written
 from tests.trainer.labelled_pairs import finetune_job
-from tests.trainer.labelled_words import CLASSES, label_words, word_job, word_values, write_words
+from tests.trainer.labelled_words import CLASSES, label_words, word_job, write_words
 from tests.trainer.made import encode
 from trainer.common.errors import ConfigError, RecordError
 from trainer.common.progress import silent
@@ -316,32 +313,3 @@ def test_labels_of_words_follow_their_form() -> None:
     assert label_words(["See", "Also", "os.path", "f()", "or", "It"]) == [
         "B-NAME", "I-NAME", "B-CODE", "I-CODE", "O", "B-NAME",
     ]  # fmt: skip
-
-
-@pytest.mark.deep
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ranks", "changes"), once((1, {}), (2, {}), (1, {"model__lora": {"rank": 2, "dropout": 0.1}}))
-)
-def test_a_killed_run_ends_with_the_same_bytes(
-    words: Path, pretrained: Path, tmp_path: Path, ranks: int, changes: dict[str, Any]
-) -> None:
-    stores = {name: tmp_path / name for name in ("clean", "killed")}
-    often = {"training__evaluate_every": 5, "training__save_every": 3, "training__micro_batch": 2, **changes}
-    configs = {
-        name: write_config(tmp_path / f"{name}.yaml", word_values(words, store, pretrained, **often))
-        for name, store in stores.items()
-    }
-    for each in start_trainers(tmp_path / "said-clean", configs["clean"], ranks):
-        assert each.wait().status == 0
-    first, *others = start_trainers(tmp_path / "said-killed", configs["killed"], ranks)
-    assert first.send_when(signal.SIGKILL, lambda: steps_recorded(stores["killed"]) >= 8).status == -signal.SIGKILL
-    for other in others:
-        other.send(signal.SIGKILL)
-        other.wait()
-    ended = [each.wait() for each in start_trainers(tmp_path / "said-last", configs["killed"], ranks)]
-    assert {each.status for each in ended} == {0}, ended
-    assert "continuing from" in ended[0].stderr
-    assert final_bytes(stores["killed"]) == final_bytes(stores["clean"])
-    found, expected = ([(r["step"], r["loss"], r["f1"]) for r in records(s, "evaluation")] for s in stores.values())
-    assert found == expected
