@@ -10,7 +10,7 @@ from tasks.turns import DEVICES, turn
 from trainer.config.jobs import EvaluateJob
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.harness_identity import identify_harness
-from trainer.evaluation.measurement import find
+from trainer.evaluation.measurement import check_asked, find
 from trainer.kinds.labelled.predictions import describe, find_predictions, identify_predictions, predictions_step
 from trainer.kinds.table import identify_checkpoint, kind_of
 from trainer.records.evaluations import Result
@@ -38,7 +38,9 @@ def evaluate_run(job: TrainingJob, data: list[str], run: str, ranks: int, other:
     it.
     """
     store = Store(job.store)
-    result = find(store, kind_of(job).measurement(store, job, run, data, other))
+    wanted = kind_of(job).measurement(store, job, run, data, other)
+    check_asked(store, wanted)
+    result = find(store, wanted)
     if result is None:
         arguments = {
             "job": job.model_dump(mode="json"), "run": run, "data": data, "other": other

@@ -18,7 +18,7 @@ from trainer.common.errors import ConfigError
 from trainer.common.formats import score
 from trainer.pipelines.compare import compare_for_programs
 from trainer.records.basis import HarnessBasis
-from trainer.records.evaluations import Asked, Task
+from trainer.records.evaluations import Asked, Scores, Task
 from trainer.records.results import Outcome
 from trainer.store.storage import Store
 
@@ -61,7 +61,8 @@ def outcome_of(value: float) -> Outcome:
     """What came of a run on conversations, with figures of this value."""
     task = Task(version="1", identity="ab")
     harness = a_result(
-        {"tiny": {"acc": value}}, by="task", key="runs/a/harness.json",
+        {}, by="task", key="runs/a/harness.json",
+        groups={"tiny": Scores(figures={"acc": value}, counts={"examples": 4, "few_shot": 0})},
         measured_on=HarnessBasis(harness={"tiny": "ab"}),
         asked=Asked(lm_eval="1", tasks={"tiny": task}),
     )  # fmt: skip

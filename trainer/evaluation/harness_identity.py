@@ -69,14 +69,16 @@ def digest_of(digests: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def content_of(identity: TaskIdentity) -> dict[str, Any]:
-    """What a task is, wherever its files are."""
-    return {**identity.model_dump(), "data": sorted([each.sha256, each.asked] for each in identity.data)}
-
-
 def name_of(identity: TaskIdentity) -> str:
-    """A short name of that."""
-    return fingerprint(content_of(identity))
+    """A short name of what a task is, wherever its files are."""
+    told = identity.model_dump()
+    return fingerprint({**told, "data": sorted([each.sha256, each.asked] for each in identity.data)})
+
+
+def _asked(identity: TaskIdentity) -> dict[str, Any]:
+    """What decides the figures of a task, with one name for its definition and its data."""
+    settings = identity.model_dump(mode="json", exclude={"definition", "data"})
+    return {**settings, "content": name_of(identity)}
 
 
 INSTALL = "pip install 'headrace[harness]'"
@@ -109,7 +111,7 @@ def identify_harness(store: Store, job: EvaluateJob, own: bool) -> Measurement:
     return Measurement(
         model=found,
         checkpoint=job.checkpoint,
-        recipe={"tasks": {name: content_of(identity) for name, identity in tasks.items()}},
+        recipe={"tasks": {name: _asked(identity) for name, identity in tasks.items()}},
         settings=job,
         place=of_run if own else None,
         elsewhere=None if own else of_run,

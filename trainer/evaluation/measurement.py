@@ -57,8 +57,8 @@ class Measurement:
     """Where the result may stand as well."""
     run: str | None = None
     """The run on whose encoded set it is measured: its test split may be another one than it was trained beside."""
-    predictions: tuple[str, ...] = ()
-    """The keys of the files of predictions that are written."""
+    predictions: tuple[str, ...] | None = ()
+    """The keys of the files of predictions that are written; None if that is not known, as the data is gone."""
     precision: str = "fp32"
     device: str = "auto"
     deterministic: bool = False
@@ -131,7 +131,7 @@ def evaluate(store: Store, wanted: Measurement, measure: Measure, progress: Prog
         if wanted.is_own:
             runtime.on_first(lambda: _tell_replaced(store, wanted))
         result = measure(wanted, progress, runtime)
-        if math.isfinite(result.figures().get("loss", 0.0)):
+        if result.by != "corpus" or math.isfinite(result.judged.figures["loss"]):
             runtime.on_first(lambda: _record(store, wanted, result))
         return result
 
@@ -153,7 +153,7 @@ def read_result(store: Store, run: str, config: Mapping[str, Any]) -> Result | N
     Raises `ArtifactError` if a record is damaged.
     """
     found = _read(store, f"{run}/{EVALUATION}")
-    if found is None or (encoded_in(config) is not None and found.data != [encoded_in(config)]):
+    if found is None or (found.by == "split" and found.data != [encoded_in(config)]):
         return None
     harness = _read(store, f"{run}/{HARNESS}")
     return found if harness is None else found.beside(harness)
@@ -197,7 +197,7 @@ def check_asked(store: Store, wanted: Measurement) -> None:
 
 def _has_predictions(store: Store, wanted: Measurement, found: Result) -> bool:
     """Whether the predictions of a result are those that are wanted, and as they were left."""
-    if sorted(found.predictions) != sorted(wanted.predictions):
+    if wanted.predictions is not None and sorted(found.predictions) != sorted(wanted.predictions):
         log.warning(
             "%s names other predictions than %s: measuring again", store.path(found.key), ", ".join(wanted.predictions)
         )
@@ -225,5 +225,6 @@ def _tell_replaced(store: Store, wanted: Measurement) -> None:
 
 
 def _record(store: Store, wanted: Measurement, result: Result) -> None:
-    check_asked(store, wanted)
+    if wanted.is_own:
+        check_asked(store, wanted)
     write_sealed(store, wanted.key, result.recorded())

@@ -10,13 +10,13 @@ from trainer.common.formats import show, show_json
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.harness_identity import identify_harness
+from trainer.evaluation.measurement import intact_result
 from trainer.kinds.table import kind_of
 from trainer.pipelines.pipeline import walk
-from trainer.preflight.run_status import explain_evaluation, explain_report, explain_run, holds_out
+from trainer.preflight.run_status import explain_evaluation, explain_report, explain_run, holds_out, own_result
 from trainer.preflight.step_status import StepStatus, status
 from trainer.records.named_steps import STEPS, open_step, title_of
 from trainer.store.manifest import ArtifactRef
-from trainer.store.names import EVALUATION
 from trainer.store.storage import Store
 from trainer.training.identity import TrainingData, TrainingJob, data_keys
 
@@ -86,13 +86,13 @@ class Looking:
             self.stages.append(StepStatus("evaluation", "left out", reasons=("nothing is held out",)))
             return None
         wanted = kind_of(job).measurement(self._store, job, run, data_keys(data), None)
-        self.stages.append(explain_evaluation(self._store, wanted, f"{run}/{EVALUATION}"))
+        self.stages.append(explain_evaluation(self._store, wanted, own_result(self._store, run)))
         return self.stages[-1]
 
     def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
         """Look for the figures of lm-eval."""
         wanted = identify_harness(self._store, asked, own=True)
-        self.stages.append(explain_evaluation(self._store, wanted, wanted.key, "harness"))
+        self.stages.append(explain_evaluation(self._store, wanted, intact_result(self._store, wanted.key), "harness"))
         return evaluation
 
     def report(self, job: Any, run: str) -> Any:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
-from trainer.evaluation.measurement import Measurement, find, intact_result
-from trainer.preflight.step_status import NONE_YET, StepStatus, explain_new, intact, look
+from trainer.evaluation.measurement import Measurement, find, read_result
+from trainer.preflight.step_status import NONE_YET, UNRECORDED, StepStatus, explain_new, intact, look
+from trainer.records.evaluations import Result
 from trainer.records.fields import tell_changes
 from trainer.records.lease import is_held
 from trainer.records.run_kinds import plan_type
@@ -100,17 +101,23 @@ def holds_out(store: Store, run: str) -> bool:
     return plan is None or plan_type(plan)(**plan).holds_out
 
 
-def explain_evaluation(store: Store, wanted: Measurement, own: str, stage: str = "evaluation") -> StepStatus:
-    """Whether a finished run's model was measured in the same way, and what differs from how the run's `own` record
-    says that it was.
-    """
+def own_result(store: Store, run: str) -> Result | None:
+    """The run's own evaluation, if it has one that counts."""
+    return intact(read_result, store, run, intact(read_sealed, store, f"{run}/{CONFIG}") or {})
+
+
+def explain_evaluation(
+    store: Store, wanted: Measurement, before: Result | None, stage: str = "evaluation"
+) -> StepStatus:
+    """Whether a finished run's model was measured in the same way, and what differs from how it was `before`."""
     if find(store, wanted) is not None:
         return StepStatus(stage, "reused", wanted.key)
-    before = intact_result(store, wanted.key) or intact_result(store, own)
     if before is None:
         return StepStatus(stage, "made", wanted.key, (NONE_YET,))
     if before.by == "split" and tuple(before.data) != wanted.data:
         told = f"{', '.join(before.data)} -> {', '.join(wanted.data)}"
         return StepStatus(stage, "made", wanted.key, (f"another test split: {told}",))
     changes = tell_changes(before.recipe, wanted.whole_recipe)
-    return StepStatus(stage, "made", wanted.key, tuple(changes or ["a file of its predictions is missing or changed"]))
+    if not changes and wanted.predictions:
+        changes = ["a file of its predictions is missing or changed"]
+    return StepStatus(stage, "made", wanted.key, tuple(changes or [f"{before.key} was {UNRECORDED}"]))

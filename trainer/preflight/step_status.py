@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from trainer.common.errors import ArtifactError, PipelineError
 from trainer.common.formats import count
@@ -20,6 +20,8 @@ from trainer.training.identity import Run, final_manifest
 from trainer.training.pointer_repair import committed_steps
 
 log = logging.getLogger(__name__)
+
+Recorded = TypeVar("Recorded")
 
 
 Verdict = Literal["reused", "made", "continued", "depends", "refused", "left out"]
@@ -202,7 +204,7 @@ def _by_name(value: Any) -> Any:
     return {key: _by_name(part) for key, part in value.items()} if isinstance(value, dict) else value
 
 
-def intact(read: Callable[..., dict[str, Any] | None], *place: Any) -> dict[str, Any] | None:
+def intact(read: Callable[..., Recorded | None], *place: Any) -> Recorded | None:
     """What a record holds; None if there is none, or it is damaged, so that it says nothing of what was done before."""
     try:
         return read(*place)

@@ -2,13 +2,14 @@
 imports.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from trainer.config.evaluation import PREFIX
 from trainer.records.basis import ExamplesBasis, HarnessBasis, Record, TextBasis
+from trainer.store.manifest import fingerprint
 from trainer.store.names import Count, Digest, Figure, Key, Share
 
 FORMAT = 4
@@ -129,6 +130,10 @@ class Asked(Record):
     doubts: list[str] = Field(default=[])
 
 
+BASES = {"corpus": TextBasis, "split": ExamplesBasis, "task": HarnessBasis}
+"""What figures are measured on, by what they are of."""
+
+
 class Result(Record):
     """What was measured of a model: figures by group, what they were measured on and how, and samples.
 
@@ -166,11 +171,29 @@ class Result(Record):
     reused: bool = False
 
     @model_validator(mode="after")
-    def _has_the_figures_of_a_gate(self) -> Self:
-        if self.by == "corpus" and self.total is None:
-            raise ValueError("it has no figures of all held-out text")
-        if self.by == "split" and self._judged not in self.groups:
-            raise ValueError(f"it has no figures of the {self._judged} split")
+    def _is_whole(self) -> Self:
+        """What a gate, a page and a comparison take of it is there."""
+        if self.format != FORMAT or self.fingerprint != fingerprint(self.recipe):
+            raise ValueError("its format or its fingerprint is not that of its recipe")
+        if not isinstance(self.measured_on, BASES[self.by]):
+            raise ValueError(f"what it was measured on is not what figures by {self.by} are measured on")
+        if isinstance(self.measured_on, TextBasis):
+            if self.total is None:
+                raise ValueError("it has no figures of all held-out text")
+            told: Iterable[str] = self.measured_on.held_out
+        elif self.by == "split":
+            if self._judged not in self.groups:
+                raise ValueError(f"it has no figures of the {self._judged} split")
+            told = self.groups
+        else:
+            told = (self.asked.tasks if self.asked else {}).keys() & (self.measured_on.harness or {}).keys()
+            if any(not scores.counts.keys() >= {"examples", "few_shot"} for scores in self.groups.values()):
+                raise ValueError("it does not count the examples of each task")
+        whole = [self.total] if self.total else []
+        if self.by != "task" and any("loss" not in scores.figures for scores in (*whole, *self.groups.values())):
+            raise ValueError("it has figures without a loss")
+        if unknown := self.groups.keys() - set(told):
+            raise ValueError(f"what {', '.join(sorted(unknown))} was measured on is not said")
         return self
 
     def recorded(self) -> dict[str, Any]:
@@ -231,14 +254,15 @@ class Result(Record):
 
     def lines(self) -> list[str]:
         """The same for a terminal, with all that is to be known of the figures."""
-        told = [f"{name:<16} {self._line(name, scores)}" for name, scores in self._rows()]
+        told = [f"{f'{name} ':<17}{self._line(name, scores)}" for name, scores in self._rows()]
         doubts = [f"doubtful: {doubt}" for doubt in self.asked.doubts] if self.asked else []
         beside = self.harness.lines() if self.harness else []
         return [*told, *doubts, *beside, *([self.clean_of.describe()] if self.clean_of else [])]
 
     def _line(self, group: str, scores: Scores) -> str:
+        place = f"{PREFIX}{group}/" if self.by == "task" else ""  # as a gate's `metric` names them
         figures = [
-            f"{self.label(name)} {value:.4f}{f' ± {scores.errors[name]:.4f}' if name in scores.errors else ''}"
+            f"{place}{self.label(name)} {value:.4f}{f' ± {scores.errors[name]:.4f}' if name in scores.errors else ''}"
             for name, value in scores.figures.items()
         ]
         counts = [f"{value:,} {name.replace('_', ' ')}" for name, value in scores.counts.items()]
@@ -250,6 +274,18 @@ class Result(Record):
         yield from self.groups.items()
         if self.total is not None:
             yield ALL, self.total
+
+
+class OfRun(Result):
+    """The record of a run's own final model."""
+
+    by: Literal["corpus", "split"]
+
+
+class OfTasks(Result):
+    """The record of what lm-eval measured of it."""
+
+    by: Literal["task"]
 
 
 def label_figure(figure: str, positive: dict[str, str]) -> str:

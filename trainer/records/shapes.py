@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, V
 
 from trainer.common.errors import in_one_line
 from trainer.records.basis import AnyBasis
-from trainer.records.evaluations import Result
+from trainer.records.evaluations import OfRun, OfTasks, Result
 from trainer.records.run_kinds import plan_type
 from trainer.store.details import CurationDetails, KeptOutDetails, ReasonDetails
 from trainer.store.manifest import FileRecord, Input, fingerprint
@@ -276,11 +276,11 @@ SEALED = (
         Config,
     ),
     Sealed(r"runs/[^/]+/plan\.json", "start the run's command again, which writes it anew from the data", plan_type),
-    Sealed(r"runs/[^/]+/eval\.json", "run the evaluation again, which measures the model anew", Result),
+    Sealed(r"runs/[^/]+/eval\.json", "run the evaluation again, which measures the model anew", OfRun),
     Sealed(
         r"runs/[^/]+/harness\.json",
         "start the run's command again, which has lm-eval measure the model anew, or delete the file",
-        Result,
+        OfTasks,
     ),
     Sealed(
         r"runs/[^/]+/environment\.json",

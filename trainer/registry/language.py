@@ -1,5 +1,6 @@
 """What the pages of runs tell alike whose model is a language model, by corpus or by split: losses in nats a token."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from trainer.common.formats import count, number, percent, perplexity, short
@@ -63,20 +64,22 @@ def loss_tiles(facts: RunFacts) -> list[Tile]:
     return tiles
 
 
-def score_blocks(facts: RunFacts, note: str) -> list[Block]:
-    """The finished model's scores by group, and the losses before and after training."""
+def score_blocks(facts: RunFacts, note: str, unit: str, order: Sequence[str] = ()) -> list[Block]:
+    """The finished model's scores by group, which have an `order`, and the losses before and after training."""
     blocks = [Block("There is no evaluation of the finished model in the store.")]
     if facts.evaluation is not None:
-        blocks = [Block(note, score_table(facts.evaluation))]
+        blocks = [Block(note, _score_table(facts.evaluation, unit, order))]
     if compared := find_comparison(facts):
-        note = f"Before and after training ({tell_steps(compared)}), on the same held-out data."
+        tokens = count(compared.after.get("tokens", compared.after.get("answer_tokens")))
+        note = f"Before and after training ({tell_steps(compared)}), on {tokens} tokens that were evaluated on the way."
         blocks.append(Block(note, _change_table(compared.before, compared.after)))
     return blocks
 
 
-def score_table(result: Result) -> Table:
+def _score_table(result: Result, unit: str, order: Sequence[str]) -> Table:
     """Losses, perplexities, bits a byte and counts, a row for each group and one for all together."""
-    groups = in_order(result.groups)
+    found = in_order(result.groups)
+    groups = {name: found[name] for name in dict.fromkeys([*order, *found]) if name in found}
     named = [name for name in COUNTS if any(name in scores.counts for scores in groups.values())]
 
     def row(name: str, scores: Scores) -> list[str]:
@@ -84,7 +87,7 @@ def score_table(result: Result) -> Table:
         told = [number(loss), perplexity(loss), number(figures.get(BITS_PER_BYTE))]
         return [name, *told, *(count(scores.counts.get(each)) for each in named)]
 
-    columns = [result.by.capitalize(), "Loss (nats a token)", "Perplexity", "Bits a byte"]
+    columns = [result.by.capitalize(), f"Loss ({unit})", "Perplexity", "Bits a byte"]
     rows = [row(name, scores) for name, scores in groups.items()]
     return Table(
         [*columns, *(COUNTS[name] for name in named)], rows, row("All", result.total) if result.total else None

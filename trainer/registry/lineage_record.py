@@ -18,7 +18,7 @@ from trainer.store.names import CONFIG, EVALUATION, FINAL, HARNESS
 from trainer.store.storage import Store
 
 FORMAT = 2
-EVALUATED = {"data", "predictions", "clean_of"}
+EVALUATED = {"recipe", "data", "predictions", "clean_of"}
 """What an evaluation says of the data that it read and the files that it wrote, where it has it."""
 
 DECIDED = ("curation", "documents", "table", "kept_out")

@@ -191,7 +191,7 @@ def test_damaged_predictions_are_written_again(
     before = path.read_bytes()
     path.write_bytes(before[:-10])
     assert not evaluate_run(job, copied.run, silent()).reused
-    assert "test.jsonl is missing or changed: evaluating again" in caplog.text
+    assert "test.jsonl is missing or changed: measuring again" in caplog.text
     assert path.read_bytes() == before
 
 

@@ -47,5 +47,11 @@ def test_a_result_without_the_figures_that_a_gate_asks_for_is_refused() -> None:
     with pytest.raises(ValueError, match="no figures of the validation split"):
         require_shape("runs/a/eval.json", {**values, "groups": groups})
     require_shape("runs/a/eval.json", {**values, "groups": groups, "files": ["new.csv"]})
-    with pytest.raises(ValueError, match="no figures of all held-out text"):
-        require_shape("runs/a/eval.json", {**values, "by": "corpus"})
+    for change, problem in (
+        ({"by": "corpus"}, "what it was measured on is not what figures by corpus are measured on"),
+        ({"by": "task", "measured_on": {"harness": {}}}, "by: Input should be 'corpus' or 'split'"),
+        ({"recipe": {"of": "another"}}, "its format or its fingerprint is not that of its recipe"),
+        ({"groups": {"validation": {"figures": {}}}}, "it has figures without a loss"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            require_shape("runs/a/eval.json", {**values, **change})

@@ -125,7 +125,7 @@ def finetune(
     labelled = ["validation", *(["test"] if test else [])]
     confusion = [[9 if a == b else 1 for b in range(len(classes or []))] for a in range(len(classes or []))]
     result = a_result(
-        {split: scores(after) for split in labelled}, fingerprint="evaluated", key=f"{RUN}/eval.json",
+        {split: scores(after) for split in labelled}, key=f"{RUN}/eval.json",
         checkpoint=f"{RUN}/final", data=[data.key],
         classification={split: classification(classes, confusion) for split in labelled} if classes else {},
         predictions={f"{RUN}/predictions/{split}.jsonl": "0" * 64 for split in splits if split != "train"},
@@ -329,7 +329,7 @@ def test_lineage_names_the_data_and_the_model_it_started_from(store: Store, tmp_
     digest = digest_file(start / "config.json").sha256
     expected = {"name": str(start), "origin": "folder", "key": None, "files": {"config.json": digest}}
     assert lineage["pretrained"] == expected
-    assert set(lineage["evaluation"]) == {"key", "fingerprint", "data", "predictions"}
+    assert set(lineage["evaluation"]) == {"key", "fingerprint", "recipe", "data", "predictions"}
     assert "base_model" not in front_matter(store)
 
 

@@ -29,6 +29,7 @@ from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import PreparedData
 from trainer.kinds.table import identify_run
 from trainer.pipelines.reporting import make_report
+from trainer.records.basis import TextBasis
 from trainer.records.evaluations import Sample, Scores
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.manifest import ArtifactRef, digest_file, find_damage, make_manifest
@@ -64,10 +65,15 @@ def score(loss: float) -> Scores:
     return Scores(figures=figures, counts={"tokens": 99, "windows": 7, "text_bytes": 396})
 
 
+ON_TEXT = TextBasis(
+    held_out={"prose": "ab", "code": "cd"}, shards=[], tokenizer="ef", keeps_text=True, context=16, precision="fp32"
+)
+
+
 def write_evaluation(store: Store, loss: float) -> None:
     result = a_result(
         {}, groups={"prose": score(loss), "code": score(loss)}, total=score(loss), by="corpus",
-        fingerprint=f"loss-{loss}", key=f"{RUN}/eval.json", checkpoint="tiny",
+        measured_on=ON_TEXT, of=f"loss {loss}", key=f"{RUN}/eval.json", checkpoint="tiny",
         samples=[Sample(prompt=HOSTILE, continuation="once  upon\n    a time")],
     )  # fmt: skip
     write_sealed(store, result.key, result.recorded())

@@ -128,7 +128,7 @@ def test_a_loss_with_one_bit_changed_passes_no_gate_and_is_measured_again(
     result = evaluate_checkpoint(evaluation_of(small_job(raw, store.url, **LONG), finished.run), silent())
     assert not result.reused and result.total.figures["loss"] == loss
     assert path.read_bytes() == before
-    assert f"{path} is damaged" in caplog.text and "evaluating again" in caplog.text
+    assert f"{path} is damaged" in caplog.text and "measuring again" in caplog.text
 
 
 @pytest.mark.parametrize("damage", DAMAGE)

@@ -58,7 +58,7 @@ def describe_chat(facts: RunFacts, plan: ChatPlan) -> ReportContent:
         evaluated=tell_scores(facts.evaluation, UNIT, "tokens of held-out answers"),
         tiles=_tiles(facts, plan),
         curves=standard_curves(UNIT, ["perplexity"]),
-        results=[Section("Results by split", score_blocks(facts, RESULTS)), *describe_harness(facts)],
+        results=[Section("Results by split", score_blocks(facts, RESULTS, UNIT)), *describe_harness(facts)],
         samples=[Section("Answers", sample_blocks(facts, ANSWERS, "No held-out conversation was answered."))],
         data=Section("Data", [Block(_data_note(facts, details), _data_table(details))]),
         plan=_plan(facts, plan, details),

@@ -43,8 +43,8 @@ def identify_own(
 def _own(store: Store, job: FinetuneJob, run: str, found: Checkpoint, encoded: str) -> Measurement:
     """Of a run's final model as its job says, with predictions of all that it was not trained on."""
     manifest = read_manifest(store, encoded, ENCODED)
-    splits = [split for split in PREDICTED if manifest is not None and split in manifest.details["splits"]]
-    predictions = tuple(predictions_key(run, split) for split in splits)
+    splits = manifest.details["splits"] if manifest else ()
+    predictions = tuple(predictions_key(run, split) for split in PREDICTED if split in splits) if manifest else None
     own = _on_splits(store, job, run, found, f"{run}/{FINAL}", encoded)
     return replace(own, place=f"{run}/{EVALUATION}", predictions=predictions)
 
@@ -142,7 +142,7 @@ def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Mea
     read = data.model_dump(include={"source", "quoting", "columns", "text_columns", "label_column", "label_columns"})
     new = NewFiles(own.model_copy(update={"data": data}), files, folder)
     recipe = {**measured.recipe, "files": files.identity[TRAIN], "read": read}
-    return replace(measured, recipe=recipe, settings=new)
+    return replace(measured, recipe=recipe, settings=new, data=(), run=None)
 
 
 def classes_in(config: Mapping[str, Any], task: str) -> list[str] | None:

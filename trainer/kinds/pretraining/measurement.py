@@ -1,6 +1,6 @@
 """How a language model is measured: on which held-out text, read in which way. Free of heavy imports."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def identify_text(store: Store, job: EvaluateJob) -> Measurement:
     corpora = [key.rsplit("-", 1)[0] for key in read.shards]
     if twice := sorted({corpus for corpus in corpora if corpora.count(corpus) > 1}):
         raise ConfigError(f"shards names two sets of {twice[0]}; figures are by corpus, so measure them one at a time")
-    settings = {name: value for name, value in without_harness(job.evaluation).items() if name != "during_training"}
+    settings = _measured_by(without_harness(job.evaluation))
     return Measurement(
         model=found,
         checkpoint=job.checkpoint,
@@ -115,12 +115,17 @@ def _masking_of(training: dict[str, Any], found: Checkpoint) -> MaskingConfig | 
     return MaskingConfig(**(training.get("masking") or {}))
 
 
+def _measured_by(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an evaluation that decide the figures of a finished model."""
+    return {name: value for name, value in evaluation.items() if name not in ("during_training", "harness")}
+
+
 def _own_place(store: Store, job: EvaluateJob, found: Checkpoint) -> str | None:
     """The run's own eval.json for its final model measured as its job says."""
     if found.key is None or not found.key.endswith(f"/{FINAL}") or job.shards is not None or job.context is not None:
         return None
     run = found.key.removesuffix(f"/{FINAL}")
     settings = require_sealed(store, f"{run}/{CONFIG}")["job"]
-    evaluated = {name: value for name, value in settings["evaluation"].items() if name != "harness"}
-    own = evaluated == without_harness(job.evaluation) and settings["training"]["precision"] == job.precision
+    asked = _measured_by(without_harness(job.evaluation))
+    own = _measured_by(settings["evaluation"]) == asked and settings["training"]["precision"] == job.precision
     return f"{run}/{EVALUATION}" if own else None

@@ -58,14 +58,15 @@ print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40)[0]))"""
 
 def describe_pretraining(facts: RunFacts, plan: StepPlan) -> ReportContent:
     """The account of a pretraining run."""
-    unit, windows = _unit(facts), f"in windows of {count(facts.job['training']['context'])} tokens"
+    unit, corpora = _unit(facts), [corpus.name for corpus in plan.corpora]
+    how = f"The finished model on held-out text, in windows of {count(facts.job['training']['context'])} tokens."
     return ReportContent(
         verdict=tell_loss(facts, unit),
         evaluated=tell_scores(facts.evaluation, unit, "held-out tokens"),
         tiles=_tiles(facts, plan),
         curves=standard_curves(unit, list(_second_figure(facts))),
         results=[
-            Section("Results by corpus", score_blocks(facts, f"The finished model on held-out text, {windows}.")),
+            Section("Results by corpus", score_blocks(facts, how, unit, corpora)),
             *describe_harness(facts),
         ],
         samples=[

@@ -6,11 +6,13 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+import trainer.evaluation.measurement
 import trainer.jobs
 import trainer.kinds.labelled.evaluate
 import trainer.pipelines.any_kind
@@ -295,12 +297,13 @@ def test_what_was_measured_while_another_test_split_was_noted_is_not_written(
 def test_what_is_written_late_is_not_taken_for_the_new_split(
     place: Place, fresh: dict[str, Place], late: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another job comes in after the last look at config.json: before the predictions of the old split, or its
-    figures.
+    """Another job comes in after a look at config.json: before the predictions of the old split are written, which is
+    followed by another look, or before its figures.
     """
     old, new = place.job("second"), place.job("none")
     train(old, silent())
-    write, others = getattr(trainer.kinds.labelled.evaluate, late), [new]
+    module = trainer.kinds.labelled.evaluate if late == "_write" else trainer.evaluation.measurement
+    write, others = getattr(module, late), [new]
 
     def after_the_other(*arguments: Any) -> Any:
         while others:
@@ -308,13 +311,15 @@ def test_what_is_written_late_is_not_taken_for_the_new_split(
         return write(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.kinds.labelled.evaluate, late, after_the_other)
-        evaluate_run(old, "runs/pairs", silent())
+        patch.setattr(module, late, after_the_other)
+        refused = pytest.raises(RunError, match="another test split") if late == "_write" else nullcontext()
+        with refused:
+            evaluate_run(old, "runs/pairs", silent())
     record = read_sealed(place.open, f"runs/pairs/{EVALUATION}")
-    assert record is not None and record["encoded"] != named(place) == named(fresh["none"]), (
-        "the old one's figures came last"
-    )
-    assert not any(told(place).values())
+    assert record is not None and named(place) == named(fresh["none"])
+    if late == "write_sealed":
+        assert record["data"] != [named(place)], "the old one's figures came last"
+        assert not any(told(place).values())
     assert not go(new)[1].reused
     assert measured(place) == measured(fresh["none"])
 
@@ -409,7 +414,7 @@ def test_compared_runs_are_trained_on_the_same_and_figures_of_other_examples_are
     text = compare(place.open, ["pairs", "other"])
     assert "Trained and validated on the same. The test splits differ; their examples: A 20, B 12." in text
     assert "A, B differ in configuration." in text
-    assert "so that none of them is the best: accuracy, test; f1, test; loss, test." in text
+    assert "so that none of them is the best: loss, test; accuracy, test; f1, test." in text
     assert "encoded set" not in text
     go(place.job("none", run="without", data__validation=[f"{place.raw}/second.jsonl"]))
     text = compare(place.open, ["pairs", "without"])
