@@ -43,7 +43,7 @@ def test_the_graph_leads_from_the_text_to_the_report(done: Done) -> None:
     assert graph["tokenize-code"] == graph["tokenize-docs"] == {"prepare-tokenizer"}
     assert graph["plan-steps"] >= prepared
     assert graph["train"] >= {*prepared, "plan-steps"}
-    assert graph["evaluate"] == {"train"}
+    assert graph["evaluate"] == {"train", "tokenize-code", "tokenize-docs"}
     assert graph["report"] == {"train", "evaluate"}
 
 

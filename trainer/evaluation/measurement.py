@@ -225,6 +225,8 @@ def _tell_replaced(store: Store, wanted: Measurement) -> None:
 
 
 def _record(store: Store, wanted: Measurement, result: Result) -> None:
-    if wanted.is_own:
+    # Where predictions were written, their record follows them in any case: it does not count for another test split,
+    # and the next measurement replaces both.
+    if wanted.is_own and not result.predictions:
         check_asked(store, wanted)
     write_sealed(store, wanted.key, result.recorded())

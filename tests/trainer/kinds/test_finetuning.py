@@ -172,7 +172,7 @@ def _assert_figures(run: Path, validation: Path) -> None:
     predicted = lines(run / "predictions" / "validation.jsonl")
     answers = [line["prediction"] for line in predicted]
     found = json.loads((run / "eval.json").read_text())
-    assert set(found["scores"]) == {"validation"}, "the test split has no labels"
+    assert set(found["groups"]) == {"validation"}, "the test split has no labels"
     scores = found["groups"]["validation"]["figures"]
     assert scores["accuracy"] == pytest.approx(accuracy_score(truth, answers), abs=1e-12)
     assert scores["f1"] == pytest.approx(f1_score(truth, answers, pos_label="match"), abs=1e-12)

@@ -6,6 +6,7 @@ import shutil
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,10 @@ from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
 
 HASHES = "measures/overlaps/{}.npz"
-KEPT_OUT = {"ngram": 13, "least_words": 5, "key": HASHES.format("used"), "files": []}
+KEPT_OUT: dict[str, Any] = {
+    "ngram": 13, "least_words": 5, "key": HASHES.format("used"), "files": [], "examples": HASHES.format("used"),
+    "texts": [], "frequent": [],
+}  # fmt: skip
 USED, UNUSED, PAIRS = "measures/one-1/size-1", "measures/one-1/quality-1", "measures/pairs/1"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tasks.stage import _follow
+from tasks.stage import Worker
 from tests.support import cpu_runtime, records, small_job
 from trainer.common.errors import ConfigError
 from trainer.common.progress import emit, silent
@@ -113,12 +113,14 @@ def test_what_other_threads_say_while_a_tracker_is_shown_something_arrives(
             other.result()
     finally:
         told.removeHandler(handler)
-    emit(sys.stdout, "result", value={"key": "made"})
+    emit(sys.stdout, "result", value={"key": "made"}, last=True)
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        outcome = _follow(io.StringIO(capsys.readouterr().out), lambda update: None, logging.getLogger("stage"))
+        worker: Any = object.__new__(Worker)
+        worker._said = io.StringIO(capsys.readouterr().out)
+        outcome = worker._follow(lambda update: None, logging.getLogger("stage"))
     assert caplog.messages == ["a banner", *(f"warning {number}" for number in range(STEPS))]
-    assert outcome == {"value": {"key": "made"}}, "which the banner's line, without an end, does not hide"
+    assert outcome == {"value": {"key": "made"}, "last": True}, "which the banner's line, without an end, does not hide"
 
 
 def test_training_shows_a_tracker_what_it_records_and_is_the_same_run_without(
