@@ -77,7 +77,7 @@ JOBS: dict[str, Job] = {
 """A small job of each kind, and of what changes what a kind keeps in its checkpoints."""
 
 ON_ONE = [
-    "adapters", "masked", "classes", "best and early stopping", "an optimizer without state", "words",
+    "adapters", "masked", "documents", "classes", "best and early stopping", "an optimizer without state", "words",
     "words with adapters", "chats",
 ]  # fmt: skip
 ON_TWO = [
