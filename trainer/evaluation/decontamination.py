@@ -102,17 +102,13 @@ def _kept_out(store: Store, shards: Manifest) -> dict[KeptOutFile, dict[str, Any
     return found
 
 
-def _count_texts(files: Sequence[KeptOutFile], said: Sequence[Mapping[str, Any]]) -> tuple[int | None, int | None]:
-    """How many texts files have, each content once, and how many were too short at most; None if not all decisions tell
-    it.
-    """
-    if not all(kept_out.get("texts") for kept_out in said):
-        return None, None
+def _count_texts(files: Sequence[KeptOutFile], said: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """How many texts files have, each content once, and how many were too short at most."""
     counts: dict[tuple[str, str], tuple[int, int]] = {}
     for each in (each for kept_out in said for each in kept_out["texts"]):
         place = (_of_file(each["sha256"]), each["field"])
         counts[place] = max(counts.get(place, (0, 0)), (each["texts"], each["too_short"]))
-    found = [counts[place] for place in set(map(_content, files))]
+    found = [counts.get(place, (0, 0)) for place in set(map(_content, files))]
     return sum(texts for texts, _ in found), sum(too_short for _, too_short in found)
 
 

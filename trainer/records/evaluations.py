@@ -34,23 +34,23 @@ class CleanOf(Record):
     that.
 
     Examples of fewer words than `ngram` count as a whole; those of fewer than `least_words` were not looked for: so
-    many, `too_short`, of all `texts`. Of older decisions it is not known how many.
+    many, `too_short`, of all `texts`.
     """
 
     ngram: Count
     least_words: Count
     files: list[KeptOutFile]
     decisions: list[str]
-    texts: Count | None = Field(default=None, exclude_if=lambda value: value is None)
-    too_short: Count | None = Field(default=None, exclude_if=lambda value: value is None)
+    texts: Count
+    too_short: Count
 
     def describe(self) -> str:
         """In one sentence."""
         paths = list(dict.fromkeys(file.path for file in self.files))
-        many = "" if self.texts is None else f": {self.too_short:,} of {self.texts:,}"
+        many = f"{self.too_short:,} of {self.texts:,}"
         return (
             f"The text that the model was trained on shares no {self.ngram}-gram of words with {', '.join(paths)} (by "
-            f"{', '.join(self.decisions)}; examples of fewer than {self.least_words} words were not looked for{many})."
+            f"{', '.join(self.decisions)}; examples of fewer than {self.least_words} words were not looked for: {many})."
         )
 
 
