@@ -47,10 +47,10 @@ class CleanOf(Record):
     def describe(self) -> str:
         """In one sentence."""
         paths = list(dict.fromkeys(file.path for file in self.files))
-        many = f"{self.too_short:,} of {self.texts:,}"
         return (
             f"The text that the model was trained on shares no {self.ngram}-gram of words with {', '.join(paths)} (by "
-            f"{', '.join(self.decisions)}; examples of fewer than {self.least_words} words were not looked for: {many})."
+            f"{', '.join(self.decisions)}; examples of fewer than {self.least_words} words were not looked for: "
+            f"{self.too_short:,} of {self.texts:,})."
         )
 
 
