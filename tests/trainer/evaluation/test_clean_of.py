@@ -245,7 +245,7 @@ def test_a_model_that_answers_is_measured_on_what_its_base_was_kept_clean_of(raw
     run_through(curated_run(raw, tmp_path / "store", {"decontaminate": named}, run="base"))
     with cores(1):
         encoded = encode_conversations(job, silent())
-        evaluation = evaluate_run(job, train(job, silent(), data_keys(encoded)).key, silent(), data_keys(encoded))
+        evaluation = evaluate_run(job, train(job, silent(), encoded).key, silent(), data_keys(encoded))
     assert evaluation.clean_of is not None
     assert [Path(file.path).stem for file in evaluation.clean_of.files] == ["test", "validation"]
     assert {file.field for file in evaluation.clean_of.files} == {"messages"}
