@@ -2,7 +2,7 @@
 
 The worker (trainer/pipelines/worker.py) loads the libraries once and runs one stage after another. It is started early,
 while this process loads Prefect; another one is started where it has ended, as it does by a crash or after it used a
-GPU, where what a process is given has changed since, and for each stage of several ranks.
+GPU, where what a process is given has changed since, and for each stage of several ranks. At most one waits for work.
 """
 
 import atexit
@@ -65,6 +65,8 @@ class Worker:
             )  # fmt: skip
         assert self.process.stdin is not None and self.process.stdout is not None
         self._requests, self._said = self.process.stdin, self.process.stdout
+        self.began = False
+        _living.add(self)
 
     def fits(self) -> bool:
         """Whether it lives, and was given what this process would give one now."""
@@ -74,8 +76,9 @@ class Worker:
         self, request: dict[str, Any], show: Callable[[Update], None], logger: Logger
     ) -> tuple[int, dict[str, Any]]:
         """Run a stage; returns its exit status, and its error or result event. If it is broken off here, the worker is
-        told to stop, and waited for.
+        told to stop, and waited for. Whether it `began` tells one that ended before from one that crashed.
         """
+        self.began = False
         try:
             with defer_stop(), on_stop(self.process.terminate):
                 with suppress(OSError):  # if it has ended, its status tells more
@@ -99,6 +102,8 @@ class Worker:
             for each in others:
                 logger.info("%s", each)
             match event.pop("event", None):
+                case "began":
+                    self.began = True
                 case "progress":
                     show(Update(**event))
                 case "log":
@@ -115,55 +120,89 @@ class Worker:
                         break
         return outcome
 
-    def end(self) -> None:
-        """Have it end, and wait for that."""
+    def ask_no_more(self) -> None:
+        """Have it end, when it has saved its state."""
         with suppress(OSError):
             self._requests.close()
+
+    def end(self) -> None:
+        """Have it end, and wait for that."""
+        self.ask_no_more()
         try:
             self.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
         self._said.close()
+        _living.discard(self)
+
+    def let_fork_go(self) -> None:
+        """In a forked child: it would keep the worker alive. Without the locks that the parent's threads may hold."""
+        for pipe in (self._requests, self._said):
+            if not pipe.closed:
+                with open(os.devnull, "r+b", buffering=0) as nothing:
+                    os.dup2(nothing.fileno(), pipe.fileno(), inheritable=False)
 
 
+_living: set[Worker] = set()
 _idle: list[Worker] = []
-"""Workers that run no stage."""
+"""The worker that runs no stage, if there is one."""
 _taking = threading.Lock()
+
+
+def _in_fork() -> None:
+    global _taking
+    _taking = threading.Lock()
+    _idle.clear()
+    for worker in _living:
+        worker.let_fork_go()
+
+
+os.register_at_fork(after_in_child=_in_fork)
 
 
 def load_early(module: str) -> None:
     """Begin to load a module of the first stage and its libraries, while this process loads its own."""
-    _idle.append(Worker(module))
+    _keep(Worker(module))
 
 
 @contextmanager
 def _worker(alone: bool) -> Iterator[Worker]:
     """A worker that runs no other stage meanwhile, and none after that if this one is to be `alone`."""
+    if alone:
+        _keep()  # the others would only hold memory that its ranks need
     worker = Worker() if alone else _take()
     try:
         yield worker
-    finally:
-        if alone or worker.process.poll() is not None:
-            worker.end()
+    except BaseException:
+        if worker.process.poll() is None:  # interrupted again while it saves: what it still says is no other stage's
+            worker.ask_no_more()
         else:
-            _idle.append(worker)
+            worker.end()
+        raise
+    if alone or worker.process.poll() is not None:
+        worker.end()
+    else:
+        _keep(worker)
 
 
 def _take() -> Worker:
     with _taking:
-        while _idle:
-            worker = _idle.pop()
-            if worker.fits():
-                return worker
-            worker.end()
+        worker = _idle.pop() if _idle else None
+    if worker is not None:
+        if worker.fits():
+            return worker
+        worker.end()
     return Worker()
 
 
 @atexit.register
-def _end_workers() -> None:
-    while _idle:
-        _idle.pop().end()
+def _keep(*workers: Worker) -> None:
+    """Keep this worker, if any, for the next stage, and end another that waits for one."""
+    with _taking:
+        others, _idle[:] = _idle[:], workers
+    for each in others:
+        each.end()
 
 
 def run_stage(
@@ -184,8 +223,13 @@ def run_stage(
         raise Preempted(KEPT)
     carried = {"ranks": ranks, "engine": engine.model_dump(), "device": device}
     request = {"stage": name, "arguments": arguments, "roots": roots.seen(), **carried}
-    with _worker(alone=ranks > 1 or engine.kind != "local") as worker:
-        status, outcome = worker.run(request, show, logger)
+    for _ in range(2):
+        with _worker(alone=ranks > 1 or engine.kind != "local") as worker:
+            status, outcome = worker.run(request, show, logger)
+        if (
+            worker.began or stop_requested()
+        ):  # else it was killed just when it was taken, and another one runs the stage
+            break
     return _result(name, status, outcome)
 
 

@@ -1,22 +1,30 @@
 """The worker process of a flow: stages run in it one after another, and others where that is needed."""
 
+import json
+import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
+import time
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import fsspec
 import pytest
 
 import tasks.stage
 from tasks.stage import StageCrashed, Worker, load_early, run_stage
 from tests.processes import alive, children, command_line, cores, stages, wait_until
+from tests.support import ROOT
 from tests.tasks.running import Prepared, ignore, log
-from trainer.common.errors import Preempted
+from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, Preempted
 from trainer.common.stopping import signal_handlers, stop_requested
-from trainer.pipelines.worker import is_spent
+from trainer.pipelines.worker import _let_go, is_spent, run_rank
+from trainer.store.storage import Store
 
 REFUSED = {"job": 5}
 """Arguments that every stage refuses at once."""
@@ -81,6 +89,65 @@ def test_an_idle_worker_ends_by_a_signal_and_the_next_stage_has_another(
     assert reuse(prepared) != worker
 
 
+def test_a_worker_that_is_killed_just_when_it_is_taken_does_not_fail_the_stage(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+
+    def fits(worker: Worker) -> bool:
+        killed.append(worker.process.pid)
+        worker.process.kill()
+        return True
+
+    worker = reuse(prepared)
+    monkeypatch.setattr(Worker, "fits", fits)
+    assert reuse(prepared) != worker
+    assert killed == [worker]
+
+
+def test_a_worker_is_no_rank_of_whatever_the_environment_speaks_of(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    reuse(prepared)
+
+
+def test_a_worker_whose_stage_is_broken_off_runs_no_other_one() -> None:
+    with pytest.raises(KeyboardInterrupt), tasks.stage._worker(alone=False) as worker:
+        raise KeyboardInterrupt  # the second one, while the worker saves
+    assert worker not in tasks.stage._idle
+    wait_until(lambda: worker.process.poll() is not None)
+    worker.end()
+
+
+def test_a_worker_ends_when_a_request_is_cut_short() -> None:
+    command = [sys.executable, "-m", "trainer.pipelines.worker"]
+    ended = subprocess.run(command, cwd=ROOT, input=b'{"stage": "tok', stderr=subprocess.PIPE, timeout=60)
+    assert ended.returncode == EXIT_PREEMPTED
+
+
+def test_a_worker_ends_with_its_parent_though_a_fork_of_that_lives(prepared: Prepared) -> None:
+    reuse(prepared)
+    (worker,) = tasks.stage._idle
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads
+        fork = os.fork()
+    if not fork:
+        time.sleep(60)
+        os._exit(0)
+    worker.end()
+    os.kill(fork, signal.SIGKILL)
+    os.waitpid(fork, 0)
+    assert worker.process.returncode == EXIT_PREEMPTED, "it need not be killed"
+
+
+def test_no_worker_waits_beside_one_of_several_ranks(prepared: Prepared) -> None:
+    idle = reuse(prepared)
+    with tasks.stage._worker(alone=True):
+        assert not alive(idle)
+
+
 def test_stages_that_run_at_the_same_time_have_a_worker_each(prepared: Prepared) -> None:
     worker = reuse(prepared)
     os.kill(worker, signal.SIGSTOP)
@@ -91,7 +158,8 @@ def test_stages_that_run_at_the_same_time_have_a_worker_each(prepared: Prepared)
     assert second != worker
     os.kill(worker, signal.SIGCONT)
     first.join()
-    assert {worker, second} <= {*idle()}
+    assert idle() == [worker], "one is enough to wait"
+    assert not alive(second)
 
 
 def test_a_worker_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +179,36 @@ def test_a_process_that_used_a_gpu_or_joined_a_cluster_runs_no_other_stage(monke
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
     assert is_spent()
+
+
+def test_what_is_kept_of_files_is_let_go_of_between_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    store = Store("memory://let-go")
+    store.write_bytes("a", b"1")
+    listings = fsspec.filesystem("s3", anon=True).dircache
+    for _ in range(2):
+        copy = store.fetch("a")
+        listings["bucket"] = []
+        _let_go()
+        assert not copy.exists() and list((tmp_path / "work").iterdir()) == []
+        assert "bucket" not in listings
+
+
+@pytest.mark.parametrize("launched", [True, False])
+def test_a_stage_that_fails_says_how_many_lines_it_left_out(
+    launched: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(progress: object) -> None:
+        for _ in range(300):
+            logging.getLogger("stage").info("a line")
+        raise ValueError("failed")
+
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr("trainer.pipelines.stage_table.stage", lambda name: fail)
+    assert run_rank("tokenizer", {}, launched) == EXIT_CRASHED
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert "100 lines are left out" in said[-2]["message"] and said[-1]["event"] == "error"
 
 
 def test_a_stop_before_a_stage_is_started_is_heeded() -> None:

@@ -139,6 +139,7 @@ def _match(pattern: str) -> Iterator[SourceFile]:
         fs, full = fsspec.url_to_fs(pattern)
     except (ImportError, ValueError) as error:  # of a place that fsspec does not know
         raise CorpusError(f"{pattern!r} cannot be read: {brief(error)}") from error
+    fs.invalidate_cache()  # what was listed before may be old
     if fs.isfile(full):
         entries, fixed = {full: fs.info(full)}, full.rsplit("/", 1)[0]
     else:

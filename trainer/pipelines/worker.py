@@ -2,8 +2,8 @@
 
 It loads a module that is named with its libraries at once, and then runs the stages that it is asked for, one after
 another: each request is a line of JSON on standard input, with the stage's name, its arguments, the number of ranks,
-and the engine that carries them. Progress, log lines, the error and the result go to standard output, one JSON object a
-line.
+and the engine that carries them. That it began, progress, log lines, the error and the result go to standard output,
+one JSON object a line. With `--rank FILE`, it is one of the ranks that torchrun starts for the request in the file.
 
 The next stage finds the libraries loaded, and nothing else of the one before: the process ends with a stage that failed
 or was stopped, that used a GPU or joined a cluster, and that had ranks of its own. It ends when standard input does,
@@ -54,6 +54,12 @@ BY_SIGNAL = 128
 shell.
 """
 
+RANK = "--rank"
+"""Says that torchrun has started this process. The environment does not: platforms say in it which pod this is."""
+
+RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+"""What torchrun says of ranks in their environment."""
+
 TELL_SECONDS = 0.2
 """Between two looks whether ranks are to be asked to stop."""
 
@@ -63,11 +69,13 @@ Request = dict[str, Any]
 def main(arguments: list[str]) -> int:
     """Run stages until there is none to come; returns the exit status, that of the last one if it ends this process."""
     install_signal_handlers()  # before the libraries are loaded, which takes seconds
-    if "RANK" in os.environ:  # started by torchrun, with the file of the request
+    if arguments[:1] == [RANK]:
         die_with_parent(os.getppid())
-        request = json.loads(Path(arguments[0]).read_text())
+        request = json.loads(Path(arguments[1]).read_text())
         _begin(request)
         return leave(run_rank(request["stage"], request["arguments"], launched=True))
+    for name in RANKS:
+        os.environ.pop(name, None)  # it is the only one
     name_process(IDLE)
     requests: SimpleQueue[Request | None] = SimpleQueue()
     receiving = os.dup(0)  # what a stage starts inherits an empty standard input
@@ -79,9 +87,10 @@ def main(arguments: list[str]) -> int:
     with on_stop(lambda: requests.put(None)):
         while (request := requests.get()) is not None:
             status = _run(request)
-            if status or request["ranks"] > 1 or is_spent():
+            if status or request["ranks"] > 1 or is_spent() or stop_requested():
                 break
             status = EXIT_PREEMPTED
+            _let_go()
             gc.collect()
             return_freed_memory()
     return leave(status)
@@ -89,16 +98,37 @@ def main(arguments: list[str]) -> int:
 
 def _receive(receiving: int, requests: "SimpleQueue[Request | None]") -> None:
     """Take requests until nobody can ask any more; then nobody waits for the stage that runs either."""
-    with os.fdopen(receiving) as lines:
-        for line in lines:
-            requests.put(json.loads(line))
-    os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        with os.fdopen(receiving) as lines:
+            for line in lines:
+                requests.put(json.loads(line))
+    finally:  # also where the last line was cut short
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _load(module: str) -> None:
     """Load a module of a stage; an error is met, and told, by the stage itself. A stop does not wait for it."""
     with loading(), on_stop(lambda: os._exit(EXIT_PREEMPTED)), suppress(Exception):
         importlib.import_module(module)
+
+
+def _let_go() -> None:
+    """Let go of what is kept of files until a process ends: copies of remote ones, open ones, and listings, which would
+    be old ones for the next stage.
+    """
+    from trainer.store.private_folders import open_files
+
+    open_files().close_all()
+    if "trainer.store.remote" in sys.modules:
+        from trainer.store.remote import let_go_of_copies
+
+        let_go_of_copies()
+    if "fsspec" in sys.modules:
+        import fsspec
+
+        for kind in fsspec.registry.values():
+            for files in list(kind._cache.values()):
+                files.invalidate_cache()
 
 
 def is_spent() -> bool:
@@ -116,6 +146,9 @@ def _begin(request: Request) -> None:
 
 def _run(request: Request) -> int:
     """Run a stage; returns its exit status."""
+    from trainer.common.progress import emit
+
+    emit(sys.stdout, "began")
     from trainer.pipelines.stage_table import MODULES
     from trainer.training.logs import AsEvents, start_logging
 
@@ -183,7 +216,7 @@ def _torchrun(request: Request) -> None:
         file = Path(folder, "request.json")
         file.write_text(json.dumps(request))
         options = ["--standalone", "--log-dir", folder, "--nproc-per-node", str(request["ranks"])]
-        torchrun([*options, "-m", "trainer.pipelines.worker", str(file)])
+        torchrun([*options, "-m", "trainer.pipelines.worker", RANK, str(file)])
 
 
 def _ask_to_stop_with(work: "Future[None]") -> None:
@@ -217,7 +250,7 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
     from trainer.common.progress import as_events, emit, silent
     from trainer.training.logs import AsEvents, start_logging
 
-    rank = int(os.environ.get("RANK", "0"))
+    rank = int(os.environ["RANK"]) if launched else 0
     events = AsEvents(rank if launched else None)
     start_logging(logging.INFO if rank == 0 else logging.WARNING, events)
 
@@ -227,12 +260,15 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
         with loading():
             work = stage(name)
         check_stop()
-        result = work(**arguments, progress=as_events(sys.stdout) if rank == 0 else silent())
+        try:
+            result = work(**arguments, progress=as_events(sys.stdout) if rank == 0 else silent())
+        finally:
+            events.tell_left_out()  # before the result, after which nobody may listen
         if not launched:
-            events.tell_left_out()
             name_process(IDLE)
         if rank == 0:
-            emit(sys.stdout, "result", value=result.model_dump(mode="json"), last=launched or is_spent())
+            last = launched or is_spent() or stop_requested()
+            emit(sys.stdout, "result", value=result.model_dump(mode="json"), last=last)
 
     status = telling(run, rank)
     if launched and status == 0:

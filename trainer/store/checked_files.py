@@ -225,6 +225,7 @@ def _state(path: str | Path, linked: bool) -> str | None:
     """What changes with a file; None if that cannot be told. Raises `FileNotFoundError`."""
     if _is_remote(path):
         fs, full = fsspec.url_to_fs(path)
+        fs.invalidate_cache()  # as it is now, not as it was when its folder was listed
         info = fs.info(full)
         tag = info.get("ETag") or info.get("etag")
         return f"{info['size']} {tag}" if tag else None

@@ -87,8 +87,8 @@ def sweep(base: Path) -> None:
     """Remove the private folders of processes that live no longer, and nothing of which that cannot be told.
 
     Whoever holds a folder's lock lives, in whatever container. Some file systems keep each machine's locks to itself:
-    what is from elsewhere (machines that share one must have names of their own) must be old as well. Where
-    locking fails, all is kept.
+    what is from elsewhere (machines that share one must have names of their own) must be old as well. So must what has
+    lost its lock. Where locking fails, all is kept.
     """
     names = {path.name.removesuffix(LOCK) for path in base.iterdir()} if base.is_dir() else set()
     for name in filter(PRIVATE.fullmatch, names):
@@ -99,6 +99,10 @@ def sweep(base: Path) -> None:
 def _remove_if_abandoned(folder: Path) -> None:
     """Raises `OSError` if it is not known to be abandoned, or cannot be removed."""
     lock = _lock_of(folder)
+    if not lock.exists():
+        if _is_old(folder):
+            shutil.rmtree(folder)
+        return
     descriptor = os.open(lock, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -217,6 +221,11 @@ class OpenFiles:
         """Let go of a reader's file; whoever is reading it goes on."""
         with self._turn:
             self._files.pop(reader, None)
+
+    def close_all(self) -> None:
+        """Let go of the files of all readers."""
+        with self._turn:
+            self._files.clear()
 
 
 @cache

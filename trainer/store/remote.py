@@ -54,6 +54,7 @@ class RemoteObjects:
         self.url = url
         self.fs: Any
         self.fs, self.root = fsspec.url_to_fs(url, **(S3_OPTIONS if url.startswith("s3://") else {}))
+        self.fs.invalidate_cache()  # what was listed before may be old
         self._s3 = url.startswith("s3://")
         if self._s3:
             self.fs.retries = ROUNDS
@@ -253,7 +254,7 @@ class RemoteObjects:
         return found
 
     def _own(self, key: str) -> Path:
-        """A path in a folder of this process, removed when it ends."""
+        """A path in a folder of this process, removed when it ends, or lets go of its copies."""
         path = _own_folder(self.cache) / self.url.replace("/", "_") / self._checked(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
@@ -271,7 +272,7 @@ class RemoteObjects:
             raise StorageError(f"{self.url}: {error}") from error
 
 
-_own_folders: dict[tuple[int, Path], PrivateFolder] = {}
+_own_folders: dict[tuple[int, Path], tuple[PrivateFolder, BlobCache]] = {}
 _turn = Lock()
 
 
@@ -281,10 +282,18 @@ def _own_folder(cache: BlobCache) -> Path:
         mine = os.getpid(), cache.work
         if mine not in _own_folders:
             cache.work.mkdir(parents=True, exist_ok=True)
-            _own_folders[mine] = folder = PrivateFolder(cache.work)
-            atexit.register(cache.trim)  # after the folder is removed: what is registered last comes first
-            atexit.register(folder.remove)
-        return _own_folders[mine].path
+            atexit.register(let_go_of_copies)
+            _own_folders[mine] = PrivateFolder(cache.work), cache
+        return _own_folders[mine][0].path
+
+
+def let_go_of_copies() -> None:
+    """Remove this process's second names of what it has fetched, so that the copies may make room for others."""
+    with _turn:
+        mine = [_own_folders.pop(key) for key in list(_own_folders) if key[0] == os.getpid()]
+    for folder, cache in mine:
+        folder.remove()
+        cache.trim()
 
 
 def _is_first(beaten: type[OSError], write: Callable[[], object]) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from tests.s3 import S3Server
 from tests.trainer.raw_files import FORMATS, pieces_of
 from trainer.config.corpora import CorpusConfig
 from trainer.data.raw_files import SourceFile
@@ -171,6 +172,16 @@ def test_remote_raw_files_keep_their_address() -> None:
     with fsspec.open(source.path) as file:
         assert file.read() == b"text"
     assert source.key == "in/a.txt"
+
+
+def test_raw_files_that_others_put_into_a_bucket_are_found_at_the_next_look(s3: S3Server) -> None:
+    store = Store(s3.new_store())
+    corpus = corpus_of(f"{store.url}/*.txt")
+    for number in range(3):
+        store.write_bytes(f"{number}.txt", b"1\n")
+        store.write_bytes("0.txt", b"2\n" * (number + 1))
+        sizes = [source.size for source in find_sources(corpus)]
+        assert len(sizes) == number + 1 and sizes[0] == 2 * len(sizes)
 
 
 def test_a_text_without_a_letter_at_any_line_end_is_cut_at_line_ends(tmp_path: Path) -> None:

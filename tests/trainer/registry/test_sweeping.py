@@ -216,6 +216,17 @@ def test_a_folder_that_is_swept_while_it_is_made_is_made_again(tmp_path: Path, m
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_has_lost_its_lock_is_swept_when_it_is_old(tmp_path: Path) -> None:
+    folder = PrivateFolder(tmp_path)
+    folder.path.with_name(f"{folder.path.name}.lock").unlink()
+    sweep(tmp_path)
+    assert folder.path.exists()
+    os.utime(folder.path, (0, 0))
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    folder.remove()
+
+
 def test_where_files_cannot_be_locked_folders_are_made_and_none_is_swept(
     empty_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
