@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from datetime import timedelta
 
 from prefect import pause_flow_run
 from prefect.artifacts import create_markdown_artifact
@@ -12,7 +11,7 @@ from tasks.patience import patient, patient_task
 from tasks.showing import TaskLogger
 from trainer.config.runs import PromotionConfig
 from trainer.records.evaluations import Result
-from trainer.records.holds import holding
+from trainer.records.holds import LONG, LONGEST, holding
 from trainer.records.results import Remeasured, Verdict
 from trainer.registry.gate import ALREADY, Basis, remeasure
 from trainer.registry.promotion import find_rival, key_of, look, pass_through
@@ -21,7 +20,7 @@ from trainer.store.storage import Store
 GATE_NOT_MET = "headrace.gate-not-met"
 """The event that automations can react to; its resource is headrace.model.NAME."""
 
-APPROVAL_SECONDS = 7 * 24 * 3600
+APPROVAL_SECONDS = int(LONG.total_seconds())
 
 
 def consider(
@@ -42,9 +41,8 @@ def consider(
     rival = patient()(find_rival)(Store(store), gate, run, evaluation.measured_on)
     anew = None if rival is None else remeasure(rival, lambda: measure(rival.run))
     found = (evaluation.figures(), evaluation.measured_on, anew)
-    # No upkeep removes the run while a person takes time; a day more than that, for what follows.
-    lasting = timedelta(days=1, seconds=APPROVAL_SECONDS)
-    with holding(Store(store), run, lasting) if gate.approval else nullcontext():
+    # No upkeep removes the run while a person takes time.
+    with holding(Store(store), run, LONGEST) if gate.approval else nullcontext():
         verdict = judge_model(gate, store, run, *found)
         if verdict.passed and verdict.reason != ALREADY:
             if gate.approval:

@@ -22,7 +22,7 @@ def watched(
     settings: CsvSettings,
     path: str,
 ) -> Iterator[Record]:
-    """The records of a file, of which the good ones have texts in some columns.
+    """The records of a file, with texts in some columns.
 
     At the end it warns of signs that quote characters mean something else than they are taken for: if a few records go
     on over line ends, the others being short, or if texts are quoted after all.
@@ -32,15 +32,17 @@ def watched(
     first: Callable[[], str] | None = None
     for record in records:
         yield record
-        if record.wrong is not None:
+        place, values, wrong, spans = record
+        if wrong is not None:
             continue
         count += 1
-        texts = [record.values[column] for column in columns]
-        if record.spans if quoted else any(map(_is_escaped, texts)):
+        # A column may be missing: the file was replaced, which is told at its end.
+        if spans if quoted else any(_is_escaped(values.get(column) or "") for column in columns):
             odd += 1
-            first = first or record.place
+            first = first or place
         else:
-            characters += sum(map(len, texts))
+            for column in columns:
+                characters += len(values.get(column) or "")
     if first is None:
         return
     more, others = f", and {odd - 1:,} more do" if odd > 1 else "", count - odd

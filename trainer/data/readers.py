@@ -1,9 +1,8 @@
 """Documents of corpora: the records of a piece of a raw file in, their texts out, as UTF-8 bytes that were checked."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from trainer.common.errors import RecordError
 from trainer.common.stopping import check_stop
@@ -13,27 +12,11 @@ from trainer.data.pieces import Piece
 from trainer.data.quotes import watched
 from trainer.data.raw_bytes import open_piece
 from trainer.data.raw_files import open_as, reading
-from trainer.data.records import FORMATS, Reading, Record, Span, Table
+from trainer.data.records import FORMATS, Reading, Span, Table
+from trainer.data.texts import NO_NUMBERS, TEXTS, Document, OnBad
 
 NAMED_BY = "; text_field says which one holds the text"
 
-
-NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
-
-
-class Document(NamedTuple):
-    """A document, or a part of one that is too large; `ends` says whether this is its last part.
-
-    `columns` are numbers that its record has beside the text, of those that were asked for.
-    """
-
-    text: bytes
-    ends: bool
-    columns: Mapping[str, float] = NO_NUMBERS
-
-
-OnBad = Callable[[RecordError], None]
-"""Called with each bad record: raises, or returns to skip it."""
 
 Columns = Sequence[str]
 """What is read beside the text, where a format has more than text."""
@@ -75,12 +58,19 @@ def read_head(path: str, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Docume
 
 
 def open_corpus(file: IO[bytes], span: Span, corpus: CorpusConfig) -> Table:
-    """An open file of a corpus as records."""
-    how = Reading(corpus.format, corpus.delimiter, corpus.quoting, corpus.separator, all_text=True)
-    return FORMATS[corpus.format](file, span, how)
+    """An open file of a corpus as records, of a format that has any."""
+    return FORMATS[corpus.format](file, span, Reading(corpus.format, corpus.delimiter, corpus.quoting, all_text=True))
 
 
 def _documents(
+    file: IO[bytes], span: Span, corpus: CorpusConfig, on_bad: OnBad, columns: Columns
+) -> Iterator[Document]:
+    if corpus.format in TEXTS:
+        return TEXTS[corpus.format](file, span, corpus.separator, on_bad)
+    return _documents_of_records(file, span, corpus, on_bad, columns)
+
+
+def _documents_of_records(
     file: IO[bytes], span: Span, corpus: CorpusConfig, on_bad: OnBad, columns: Columns
 ) -> Iterator[Document]:
     field, table = corpus.text_field, open_corpus(file, span, corpus)
@@ -93,32 +83,29 @@ def _documents(
     records = table.records([field, *columns])
     if corpus.format == "csv":
         records = watched(records, [field], corpus, span.name)
-    for record in records:
-        if record.wrong is not None:
-            on_bad(record.wrong)
+    for place, values, wrong, _ in records:
+        if wrong is not None:
+            on_bad(wrong)
             continue
         try:
-            document = _document(record, field, columns)
+            document = Document(_text(values, field), True, _numbers(values, columns) if columns else NO_NUMBERS)
         except ValueError as error:
-            on_bad(RecordError(f"{record.place()}: {error}"))
+            on_bad(RecordError(f"{place()}: {error}"))
         else:
             yield document
 
 
-def _document(record: Record, field: str, columns: Columns) -> Document:
-    """The text of a record, and its numbers. Raises `ValueError` if it has no text."""
-    values = record.values
-    if field not in values:
-        raise ValueError(f"no field {field!r}; it has {', '.join(map(str, values)) or 'none'}{NAMED_BY}")
-    text = values[field]
+def _text(values: Mapping[str, Any], field: str) -> bytes:
+    """The text of a record. Raises `ValueError` if it has none."""
+    text = values.get(field)
     if isinstance(text, str):
         try:
-            text = text.encode()
+            return text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"field {field!r} holds half of a surrogate pair at character {error.start}") from error
-    elif not isinstance(text, bytes):
-        raise ValueError(f"field {field!r} holds {type(text).__name__}, not text")
-    return Document(text, record.ends, _numbers(values, columns) if columns else NO_NUMBERS)
+    if field not in values:
+        raise ValueError(f"no field {field!r}; it has {', '.join(map(str, values)) or 'none'}{NAMED_BY}")
+    raise ValueError(f"field {field!r} holds {type(text).__name__}, not text")
 
 
 def _numbers(values: Mapping[str, Any], columns: Columns) -> dict[str, float]:

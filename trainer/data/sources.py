@@ -20,7 +20,7 @@ from trainer.config.corpora import CorpusConfig
 from trainer.data.pieces import Piece, Stretch, digest_stretches, pieces_of
 from trainer.data.raw_files import SourceFile, open_as, open_raw, reading
 from trainer.data.readers import open_corpus, read_head
-from trainer.data.records import Span
+from trainer.data.records import FORMATS, Span
 from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.store.checked_files import RACY_SECONDS
 from trainer.store.manifest import fingerprint
@@ -281,6 +281,8 @@ LOOKED_AT = 1000
 
 def column_names(piece: Piece, corpus: CorpusConfig) -> list[str]:
     """The columns of a piece's file; of JSON Lines the fields of its first records. None for a format without any."""
+    if corpus.format not in FORMATS:
+        return []
     with reading(piece.path), open_as(corpus.format, piece.path) as file:
         table = open_corpus(file, Span(piece.path, piece.path), corpus)
         if table.columns is not None:

@@ -26,8 +26,9 @@ log = logging.getLogger(__name__)
 
 HOLDS = "pins/holds"
 TIME = "%Y%m%dT%H%M%S"
-SHORT, LONG = timedelta(hours=1), timedelta(days=7)
-"""For what is done at once, and for a run that waits for its turn."""
+SHORT, LONG, LONGEST = timedelta(hours=1), timedelta(days=7), timedelta(days=8)
+"""For what is done at once; for a run that waits for its turn; and for a run that waits so long for a person's word,
+with a day more for what follows."""
 
 SPENT = timedelta(hours=12)
 """The part of a long hold that may have passed before the same is held again."""

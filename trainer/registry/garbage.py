@@ -106,9 +106,8 @@ def find_roots(store: Store, folders: Mapping[str, Folder], kept: set[str], with
     runs = {key for key in there if key.startswith(RUN_PREFIX)} - without
     left_out = any(key.startswith(RUN_PREFIX) for key in without)  # else champions are among the runs
     champions = {move.run for name in store.names("models") for move in moves(store, name)} if left_out else set[str]()
-    new = there - folders.keys()
-    begun = {folder.key for folder in folders.values() if not folder.is_artifact}
-    begun |= {key for key in new if store.names(key)}  # some file systems go on listing emptied folders
+    new = {key for key in there - folders.keys() if store.names(key)}  # some file systems go on listing emptied folders
+    begun = new | {folder.key for folder in folders.values() if not folder.is_artifact}
     making = {_corpus_of(key) for key in begun if key.startswith(SHARDS)}
     needed = {key for key in there if key.startswith(SHARDS) and _corpus_of(key) in making}
     made_with = {key for key in there if key.startswith((TOKENIZERS, DECISIONS)) and making}
@@ -240,7 +239,7 @@ def collect(job: GarbageJob) -> Iterator[Garbage]:
     """
     store = Store(job.store)
     store.require_there()
-    require_intact_pins(store)
+    require_intact_pins(store, job.remove)
     folders, references = list_folders(store), References(store)
     kept = find_kept(folders.values(), days_ago(job.older_than_days))
     before = None if job.runs_older_than_days is None else days_ago(job.runs_older_than_days)
@@ -261,6 +260,7 @@ def collect(job: GarbageJob) -> Iterator[Garbage]:
     links: Counter[int] = Counter()
     gone = set[str]()
     for key in [*_dependents_first(old - reached, references), *(key for key in artifacts if key not in reached)]:
+        folder = folders[key]
         if job.remove:
             look = partial(is_reached, key)
             remove = (
@@ -268,12 +268,13 @@ def collect(job: GarbageJob) -> Iterator[Garbage]:
                 if before and key in old
                 else partial(remove_artifact, store, key)
             )
-            if not _is_removed(store, key, partial(remove, look), problems):
-                folders.pop(key)  # it counts as what has come since, and keeps what it is made with
+            removed = _is_removed(store, key, partial(remove, look), problems)
+            folders.pop(key)  # if it is there, or there again, it counts as come since, and keeps what it is made with
+            if not removed:
                 continue
         gone.add(key)
         kind = key.partition("/")[0]
-        yield Garbage(ARTIFACTS.get(kind, "run"), key, _freed(folders[key].files, links), folders[key].modified)
+        yield Garbage(ARTIFACTS.get(kind, "run"), key, _freed(folder.files, links), folder.modified)
     yield from _collect_measures(store, job, folders.values(), gone, problems)
     if job.remove:
         forget_ended(store)

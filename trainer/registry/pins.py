@@ -5,11 +5,11 @@ pins/runs/X    pins/shards/X    …    one small sealed file for each thing that
 
 import re
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.common.formats import tell_nearest
-from trainer.records.holds import is_being_removed
+from trainer.records.holds import HOLDS, LONGEST, is_being_removed
 from trainer.records.names import FOLDERS, RUN_PREFIX, find_run_name
 from trainer.records.sealed import read_sealed, sealed_bytes
 from trainer.store.manifest import MANIFEST
@@ -24,13 +24,26 @@ def pinned(store: Store) -> set[str]:
     return {f"{kind}/{name}" for kind in FOLDERS for name in store.names(f"{PINS}/{kind}")}
 
 
-def require_intact_pins(store: Store) -> None:
-    """Raise `RunError` for a pin or a hold that is not what was written under its name: what it kept is not known."""
+def require_intact_pins(store: Store, remove: bool) -> None:
+    """Raise `RunError` for pins and holds that are not what was written under their names: what they kept is not known.
+
+    Damaged holds that were written so long ago that none of that time counts any more are passed over, and with
+    `remove` deleted.
+    """
+    ended, problems, before = list[str](), list[str](), datetime.now(UTC) - LONGEST - timedelta(days=1)
     for file in store.walk(PINS):
         try:
             read_sealed(store, file.key)
         except ArtifactError as error:
-            raise RunError(f"{error}; until then nothing is removed, as it is not known what it kept") from error
+            if file.key.startswith(f"{HOLDS}/") and file.modified < before:
+                ended.append(file.key)
+            else:
+                problems.append(str(error))
+    if problems:
+        told = "; ".join(sorted(problems))
+        raise RunError(f"{told}; until then nothing is removed, as it is not known what they keep")
+    for key in ended if remove else []:
+        store.delete(key)
 
 
 def pin(store: Store, name: str) -> str:

@@ -128,6 +128,13 @@ def test_a_parquet_row_without_text_is_named_by_its_number(tmp_path: Path) -> No
     assert bad == [f"{path}: row 5: field 'text' holds NoneType, not text"]
 
 
+def test_a_parquet_column_of_bytes_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [b"one", b"\xff"]}), path)
+    said = [f"{path}: row {row}: field 'text' holds bytes, not text" for row in (0, 1)]
+    assert read_leniently(path, format="parquet") == ([], said)
+
+
 def test_a_file_that_is_not_parquet_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("text\n" * 100)
     assert "is not a Parquet file" in error_of(tmp_path / "a.parquet", format="parquet")
@@ -181,6 +188,7 @@ def test_a_text_without_an_end_of_record_is_refused_before_it_fills_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainer.data.records.MAX_RECORD", 4096)
+    monkeypatch.setattr("trainer.data.texts.MAX_RECORD", 4096)
     monkeypatch.setattr("trainer.data.pieces.MAX_RECORD", 4096)
     path = tmp_path / "a.txt"
     path.write_text("0 " * 2**20)

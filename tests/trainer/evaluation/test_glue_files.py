@@ -34,7 +34,9 @@ COLUMNS = ["source", "label", "mark", "sentence"]
 
 
 def test_files_without_a_header_are_read_by_the_names_that_columns_gives(tmp_path: Path) -> None:
-    found = read(**cola(tmp_path), columns=COLUMNS)
+    options = cola(tmp_path)
+    empty = written(tmp_path / "empty.tsv", "")
+    found = read(**{**options, "train": [*options["train"], empty]}, columns=COLUMNS)
     texts = [(text,) for text in SENTENCES]
     assert (found.texts["train"], found.texts["validation"], found.texts["test"]) == (texts[:10], texts[10:], texts)
     assert found.labels == {"train": [0, 1] * 5, "validation": [0, 1] * 3, "test": [-1] * 16}

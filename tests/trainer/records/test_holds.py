@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.pipelines.any_kind import evaluate_checkpoint, train
-from trainer.records.holds import HOLDS, SPENT, forget_ended, held, hold_reused, holding
+from trainer.records.holds import HOLDS, LONGEST, SPENT, forget_ended, held, hold_reused, holding
 from trainer.records.names import run_at
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.pins import pin
@@ -169,6 +170,20 @@ def test_while_the_name_of_a_hold_is_damaged_nothing_is_removed(empty_store: Sto
         assert hold_reused(empty_store, f"encoded/x-{OLD}"), "to hold something else is possible"
         empty_store.delete(changed)
         assert "runs/x" in keys(found(empty_store, runs_older_than_days=0))
+
+
+def test_a_damaged_hold_stops_removal_only_while_it_may_count_and_all_are_named(empty_store: Store) -> None:
+    lost = add_encoded(empty_store, "lost")
+    both = [f"{HOLDS}/runs/{name}@20260501T120000-0123abcd" for name in "xy"]
+    for name in both:
+        empty_store.write_bytes(name, b"")
+    with pytest.raises(RunError, match=rf"{both[0]} is damaged.*{both[1]} is damaged"):
+        found(empty_store, remove=True)
+    for name in both:
+        when = time.time() - (LONGEST + timedelta(days=1)).total_seconds() - 60
+        os.utime(Path(empty_store.url) / name, (when, when))
+    assert keys(found(empty_store)) == [lost] and names(empty_store) == both
+    assert keys(found(empty_store, remove=True)) == [lost] and names(empty_store) == []
 
 
 @pytest.mark.parametrize("kind", ["renamed", "of another kind", "one bit"])

@@ -130,6 +130,21 @@ def test_while_shards_are_made_the_sets_of_their_corpus_and_all_tokenizers_stay(
     assert keys(found(any_store)) == [f"shards/docs-{OLD}"]
 
 
+def test_a_set_that_is_begun_anew_once_it_is_removed_keeps_what_it_takes_from(
+    any_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, delete = add_superseded(any_store, "code"), Store.delete
+
+    def delete_and_begin(self: Store, name: str, first: str | None = None) -> None:
+        delete(self, name, first)
+        if name == key:
+            self.write_json(f"{key}/{STARTED}", {})
+
+    monkeypatch.setattr(Store, "delete", delete_and_begin)
+    add_tokenizer(any_store, "alone")
+    assert keys(found(any_store, remove=True)) == [key]
+
+
 @pytest.mark.parametrize("begun", ["a run", "a pin", "its preparation"])
 def test_what_comes_to_be_needed_while_it_is_removed_stays_whole(
     any_store: Store, begun: str, monkeypatch: pytest.MonkeyPatch

@@ -30,7 +30,7 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 
-FORMAT = 4
+FORMAT = 5
 
 BLOCK = 512
 """Conversations that are written at a time."""

@@ -25,7 +25,7 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 
-FORMAT = 5
+FORMAT = 6
 
 
 def encode(store: Store, job: FinetuneJob, progress: Progress, model_folder: str | Path | None = None) -> Step:

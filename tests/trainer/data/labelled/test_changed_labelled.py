@@ -28,8 +28,10 @@ from trainer.common.errors import ArtifactError, ChangedFile
 from trainer.common.progress import silent
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.encoded import tokenizer_paths
+from trainer.data.labelled import rows as labelled_rows
 from trainer.data.labelled.encoded import open_encoded
 from trainer.data.labelled.examples import open_labelled
+from trainer.data.labelled.rows import read_rows
 from trainer.data.splits import find_splits
 from trainer.store.storage import Store
 
@@ -78,6 +80,23 @@ def test_labelled_data_that_changes_after_the_look_is_refused_by_its_file(
                 flip(path)
             list(labelled.splits["train"].examples())
     assert refused.value.path == str(path)
+
+
+def test_a_csv_file_that_is_replaced_by_one_without_the_text_is_refused_as_changed(tmp_path: Path) -> None:
+    options, path = data_in(tmp_path / "raw", "csv")
+    data = LabelledDataConfig.model_validate({"name": "small", "text_columns": ["a"], "max_bad_records": 99, **options})
+    found = find_splits(Store(str(tmp_path / "store")), data)
+    rows = read_rows(data, found.parts["train"], watch=True)
+    look = labelled_rows.look_at_columns
+
+    def replaced(*arguments: Any) -> Any:
+        seen = look(*arguments)
+        path.write_text("c,id,label\n1,2,0\n")
+        return seen
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ChangedFile):
+        patch.setattr(labelled_rows, "look_at_columns", replaced)
+        list(rows)
 
 
 def test_a_remote_file_that_changes_after_the_look_is_refused_by_its_address(tmp_path: Path) -> None:
