@@ -82,5 +82,5 @@ def test_a_second_run_finds_everything_done_touches_nothing_and_prints_it(
     }  # fmt: skip
     assert f"model      {done.store}/{outcome.run}/final" in ended.stdout
     assert f"report     {done.store}/{outcome.report}" in ended.stdout
-    assert f"loss {outcome.evaluation.total.figures['loss']:7.4f}" in ended.stdout
+    assert f"loss {outcome.evaluation.total.figures['loss']:.4f}" in ended.stdout
     assert re.search(r"validation loss 5\.\d+ -> 5\.\d+ \(-\d+%\)", ended.stdout)

@@ -254,7 +254,9 @@ class Result(Record):
 
     def lines(self) -> list[str]:
         """The same for a terminal, with all that is to be known of the figures."""
-        told = [f"{f'{name} ':<17}{self._line(name, scores)}" for name, scores in self._rows()]
+        rows = list(self._rows())
+        width = max([10, *(len(name) for name, _ in rows)])
+        told = [f"{name:<{width}} {self._line(name, scores)}" for name, scores in rows]
         doubts = [f"doubtful: {doubt}" for doubt in self.asked.doubts] if self.asked else []
         beside = self.harness.lines() if self.harness else []
         return [*told, *doubts, *beside, *([self.clean_of.describe()] if self.clean_of else [])]

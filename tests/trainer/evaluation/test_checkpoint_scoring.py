@@ -129,7 +129,7 @@ def test_a_finished_classifier_is_measured_on_new_labelled_files_without_its_tra
     assert sum(each.f1 for each in classes) / 2 == pytest.approx(expected["f1"])
     assert [each.support for each in classes] == [labels.count(0), labels.count(1)]
     assert result.key == f"evaluations/pairs-{result.fingerprint}.json" and result.predictions == {}
-    assert result.lines()[0].startswith("test             loss ")
+    assert result.lines()[0].startswith("test       loss ")
     assert measure(run, "pairs", labelled=[path]) == result.model_copy(update={"reused": True})
     written(tmp_path / f"new.{ending}", as_jsonl(rows[1:]) if ending == "jsonl" else as_csv(rows[1:]))
     assert measure(run, "pairs", labelled=[path]).fingerprint != result.fingerprint
