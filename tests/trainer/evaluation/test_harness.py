@@ -176,7 +176,7 @@ def test_what_lm_eval_cannot_ask_is_told_in_one_message(run: Finished, tmp_path:
 @pytest.mark.deep
 def test_the_figures_are_those_of_lm_evals_own_command_line(run: Finished, tmp_path: Path) -> None:
     options = write_task(tmp_path / "tasks").model_copy(update={"few_shot": 1})
-    figure = measure(run, options).tasks["tiny"].figures["acc"]
+    scores = measure(run, options).groups["tiny"]
     words = ["--model", "hf", "--model_args", f"pretrained={run.store / run.run / 'final'}", "--tasks", "tiny"]
     words += [
         "--include_path",
@@ -192,7 +192,7 @@ def test_the_figures_are_those_of_lm_evals_own_command_line(run: Finished, tmp_p
     subprocess.run(command, check=True, capture_output=True, timeout=240)
     (told,) = tmp_path.glob("out*.json")
     theirs = json.loads(told.read_text())["results"]["tiny"]
-    assert (figure.value, figure.error) == (theirs["acc,none"], theirs["acc_stderr,none"])
+    assert (scores.figures["acc"], scores.errors["acc"]) == (theirs["acc,none"], theirs["acc_stderr,none"])
 
 
 @pytest.mark.deep

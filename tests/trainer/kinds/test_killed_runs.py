@@ -176,4 +176,4 @@ def measured(store: Path) -> dict[str, Any]:
     run = store / only_run(store)
     found = json.loads((run / "eval.json").read_text())
     predictions = {path.name: path.read_bytes() for path in run.glob("predictions/*.jsonl")}
-    return {"scores": found["scores"], "samples": found.get("samples"), **predictions}
+    return {"groups": found["groups"], "total": found.get("total"), "samples": found["samples"], **predictions}
