@@ -84,9 +84,14 @@ def size(value: float) -> str:
     return f"{value:,.1f} TiB"
 
 
+def perplexity_of(loss: float) -> float:
+    """The exponential of a mean loss in nats; of one beyond what a float holds, about the greatest."""
+    return math.exp(min(loss, 700.0))
+
+
 def perplexity(loss: float | None) -> str:
-    """The exponential of a loss in nats, in three digits or whole: 3.42, 684, 4,194."""
-    return NOTHING if loss is None or not math.isfinite(loss) else significant(math.exp(min(loss, 700.0)))
+    """The same in three digits or whole: 3.42, 684, 4,194."""
+    return NOTHING if loss is None or not math.isfinite(loss) else significant(perplexity_of(loss))
 
 
 def plural(value: int, noun: str, many: str | None = None) -> str:

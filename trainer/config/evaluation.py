@@ -1,7 +1,7 @@
 """The schemas of how a language model is measured, and of what lm-eval measures of it."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -46,11 +46,6 @@ HarnessSetting = Annotated[
     Field(exclude_if=lambda value: value is None, description="what lm-eval measures besides; default: nothing"),
 ]
 """The setting `evaluation.harness` of a language model's job."""
-
-
-def without_harness(evaluation: Schema) -> dict[str, Any]:
-    """All settings of an evaluation but those of lm-eval, which measures in a stage of its own."""
-    return evaluation.model_dump(mode="json", exclude={"harness"})
 
 
 def check_metric(metric: str, figures: Sequence[str], harness: HarnessConfig | None) -> None:

@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.common.progress import Progress
+from trainer.config.chat import ChatJob
+from trainer.config.evaluation import EvaluationConfig
+from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.models.pretrained import Checkpoint
 from trainer.records.evaluations import FORMAT, Result
 from trainer.records.sealed import read_sealed, require_sealed, write_sealed
 from trainer.records.shapes import remedy_of
 from trainer.store.manifest import digest_file, fingerprint
-from trainer.store.names import CONFIG, EVALUATION, HARNESS
+from trainer.store.names import CONFIG, EVALUATION, FINAL, HARNESS
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:
@@ -97,6 +100,20 @@ class Measurement:
             data=list(self.data),
             **measured,
         )
+
+
+def ask_of_run(job: PipelineJob | ChatJob, run: str, evaluation: EvaluationConfig) -> EvaluateJob:
+    """The job that measures the final model of a run in this way, where and as the run's own job computes."""
+    return EvaluateJob(
+        store=job.store,
+        checkpoint=f"{run}/{FINAL}",
+        precision=job.training.precision,
+        device=job.training.device,
+        sharding=job.training.sharding,
+        cpu_offload=job.training.cpu_offload,
+        evaluation=evaluation,
+        engine=job.engine,
+    )
 
 
 def find(store: Store, wanted: Measurement) -> Result | None:

@@ -9,7 +9,6 @@ computes what it then leaves out, and a GPU's fastest kernels are not taken. An 
 function for masks is given none, as transformers' documentation of its AttentionInterface has it.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -116,11 +115,6 @@ def loss_in_pieces(
         hidden.flatten(0, 1), weight, labels.flatten()
     )
     return loss
-
-
-def perplexity_of(loss: float) -> float:
-    """The exponential of a mean loss in nats; of one beyond what a float holds, about the greatest."""
-    return math.exp(min(loss, 700.0))
 
 
 def next_tokens(input_ids: torch.Tensor) -> torch.Tensor:

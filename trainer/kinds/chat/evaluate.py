@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from trainer.common.errors import TokenizerError
+from trainer.common.formats import perplexity_of
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatJob
@@ -25,7 +26,7 @@ from trainer.evaluation.decontamination import clean_of_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement
 from trainer.models.answering import load_answering, outline_answering
 from trainer.models.loading import load_tokenizer
-from trainer.models.losses import next_tokens, perplexity_of, token_losses_in_pieces
+from trainer.models.losses import next_tokens, token_losses_in_pieces
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import answers_basis
 from trainer.records.evaluations import Result, Sample, Scores

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from trainer.config.chat import ChatJob
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob
-from trainer.evaluation.measurement import Measurement, encoded_of
+from trainer.evaluation.measurement import Measurement, ask_of_run, encoded_of
 from trainer.models.pretrained import find_model
 from trainer.store.names import EVALUATION, FINAL
 from trainer.store.storage import Store
@@ -43,15 +43,7 @@ def identify_own(
 
 def ask_harness(job: ChatJob, run: str) -> EvaluateJob | None:
     """How lm-eval measures the final model of a run on conversations, if the job names tasks."""
-    if job.evaluation.harness is None:
+    asked = job.evaluation
+    if asked.harness is None:
         return None
-    return EvaluateJob(
-        store=job.store,
-        checkpoint=f"{run}/{FINAL}",
-        precision=job.training.precision,
-        device=job.training.device,
-        sharding=job.training.sharding,
-        cpu_offload=job.training.cpu_offload,
-        evaluation=EvaluationConfig(batch=job.evaluation.batch, harness=job.evaluation.harness),
-        engine=job.engine,
-    )
+    return ask_of_run(job, run, EvaluationConfig(batch=asked.batch, harness=asked.harness))

@@ -110,15 +110,11 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
     values["evaluation"] = {**values["evaluation"], "batch": job.evaluation.batch}
     own = validate_job(FinetuneJob, values, store.path(f"{run}/{CONFIG}"))
     encoded: str = config["data"]["key"]
-    if job.labelled is None and found.key == f"{run}/{FINAL}" and _precision(config) == job.precision:
+    as_trained = config["job"]["training"]["precision"] == job.precision
+    if job.labelled is None and found.key == f"{run}/{FINAL}" and as_trained:
         return _own(store, own, run, found, encoded)
     measured = _on_splits(store, own, run, found, job.checkpoint, encoded)
     return measured if job.labelled is None else _on_files(store, job.labelled, own, measured)
-
-
-def _precision(config: dict[str, Any]) -> str:
-    precision: str = config["job"]["training"]["precision"]
-    return precision
 
 
 def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Measurement) -> Measurement:

@@ -20,12 +20,13 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from trainer.common.formats import perplexity_of
 from trainer.config.training import MaskingConfig
 from trainer.data.dataset import document_positions, labels_within, mask_window
 from trainer.data.held_out import HeldOut
 from trainer.data.order import stable_key
 from trainer.models.causal import masked_losses
-from trainer.models.losses import IGNORED, next_tokens, perplexity_of, token_losses_in_pieces
+from trainer.models.losses import IGNORED, next_tokens, token_losses_in_pieces
 from trainer.models.tokenizer import MaskTokens
 from trainer.records.evaluations import Scores
 from trainer.training.runtime import Runtime

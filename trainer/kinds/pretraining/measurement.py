@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer.common.errors import ConfigError
-from trainer.config.evaluation import without_harness
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.config.training import MaskingConfig, masks_documents
-from trainer.evaluation.measurement import Measurement
+from trainer.evaluation.measurement import Measurement, ask_of_run
 from trainer.models.pretrained import MASKED, Checkpoint, find_model, read_object
 from trainer.records.run_kinds import CHAT, run_kind
 from trainer.records.sealed import read_sealed, require_sealed
@@ -41,14 +40,13 @@ def identify_text(store: Store, job: EvaluateJob) -> Measurement:
     corpora = [key.rsplit("-", 1)[0] for key in read.shards]
     if twice := sorted({corpus for corpus in corpora if corpora.count(corpus) > 1}):
         raise ConfigError(f"shards names two sets of {twice[0]}; figures are by corpus, so measure them one at a time")
-    settings = _measured_by(without_harness(job.evaluation))
     return Measurement(
         model=found,
         checkpoint=job.checkpoint,
         recipe={
             "context": read.context,
             "precision": job.precision,
-            "evaluation": settings,
+            "evaluation": _measured_by(job.evaluation.model_dump(mode="json")),
             **({"masking": read.masking.model_dump()} if read.masking else {}),
             **({"document_mask": True} if read.document_mask else {}),
         },
@@ -74,16 +72,7 @@ def identify_own(
 
 def evaluation_of(job: PipelineJob, run: str) -> EvaluateJob:
     """How the final model of a run is measured as a job says."""
-    return EvaluateJob(
-        store=job.store,
-        checkpoint=f"{run}/{FINAL}",
-        precision=job.training.precision,
-        device=job.training.device,
-        sharding=job.training.sharding,
-        cpu_offload=job.training.cpu_offload,
-        evaluation=job.evaluation,
-        engine=job.engine,
-    )
+    return ask_of_run(job, run, job.evaluation)
 
 
 def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> Reading:
@@ -126,6 +115,6 @@ def _own_place(store: Store, job: EvaluateJob, found: Checkpoint) -> str | None:
         return None
     run = found.key.removesuffix(f"/{FINAL}")
     settings = require_sealed(store, f"{run}/{CONFIG}")["job"]
-    asked = _measured_by(without_harness(job.evaluation))
+    asked = _measured_by(job.evaluation.model_dump(mode="json"))
     own = _measured_by(settings["evaluation"]) == asked and settings["training"]["precision"] == job.precision
     return f"{run}/{EVALUATION}" if own else None
