@@ -1,4 +1,4 @@
-"""What tests of all packages share: an empty store, and one into which a small corpus was prepared."""
+"""What tests of all packages share: stores, small data sets of each kind, and a store into which one was prepared."""
 
 import shutil
 import uuid
@@ -9,6 +9,10 @@ import _pytest.runner
 import pytest
 
 from tests.s3 import S3Server, s3_server
+from tests.support import write_corpora
+from tests.trainer.chats import chat_model, write_chats
+from tests.trainer.labelled_pairs import write_pairs
+from tests.trainer.labelled_words import write_words
 from tests.trainer.preparing import job_of, run, write_raw
 from trainer.store.checked_files import machine_cache
 from trainer.store.storage import Store
@@ -66,6 +70,36 @@ def remote_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 def atomic_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """A store where one of several writers wins."""
     return make_store(request.param, request, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small corpora."""
+    return write_corpora(tmp_path_factory.mktemp("raw"))
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Labelled pairs of real text."""
+    return write_pairs(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture(scope="session")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real texts with a label for each word."""
+    return write_words(tmp_path_factory.mktemp("words"))
+
+
+@pytest.fixture(scope="session")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small conversations."""
+    return write_chats(tmp_path_factory.mktemp("chats"))
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new model that can be tuned on them, with its tokenizer; not to be written to."""
+    return chat_model(tmp_path_factory.mktemp("models") / "llama")
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -53,8 +53,19 @@ def write_corpora(folder: Path) -> Path:
     return folder
 
 
+def with_changes(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A job's values with changes, which name their place with two underscores: `training__max_steps=5`."""
+    for name, value in changes.items():
+        *path, key = name.split("__")
+        place = values
+        for part in path:
+            place = place.setdefault(part, {})
+        place[key] = value
+    return values
+
+
 def small_values(raw: Path, store: Path | str, **changes: Any) -> dict[str, Any]:
-    """A job of a second as plain values. Changes name their place with two underscores: `training__max_steps=5`."""
+    """A job of a second as plain values, with changes."""
     values: dict[str, Any] = {
         "store": str(store),
         "name": "tiny",
@@ -74,13 +85,7 @@ def small_values(raw: Path, store: Path | str, **changes: Any) -> dict[str, Any]
         },
         "evaluation": {"during_training": 4, "prompts": ["def "], "new_tokens": 4},
     }  # fmt: skip
-    for name, value in changes.items():
-        *path, key = name.split("__")
-        place = values
-        for part in path:
-            place = place.setdefault(part, {})
-        place[key] = value
-    return values
+    return with_changes(values, changes)
 
 
 def small_job(raw: Path, store: Path | str, **changes: Any) -> PipelineJob:
@@ -92,6 +97,18 @@ def write_config(path: Path, values: dict[str, Any]) -> Path:
     """Write a job's values as a YAML file."""
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
     return path
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file with one in each line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_rows(path: Path, rows: Iterable[Any]) -> str:
+    """Write a file with a JSON value in each line; returns its path as text."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
 
 
 def only_run(store: Path) -> str:

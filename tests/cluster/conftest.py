@@ -1,12 +1,10 @@
 """Clusters, and what the same work gives without one."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.cluster.nodes import SETTINGS, Nodes, environment
-from tests.support import write_corpora
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -40,9 +38,3 @@ def started() -> Iterator[Nodes]:
         yield cluster
     finally:
         cluster.end()
-
-
-@pytest.fixture(scope="session")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small corpora."""
-    return write_corpora(tmp_path_factory.mktemp("raw"))

@@ -19,7 +19,7 @@ from tasks.reporting import report
 from tasks.training import train
 from tests.headrace import headrace
 from tests.processes import Ended, cores
-from tests.support import small_values, write_corpora
+from tests.support import small_values
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
 from trainer.records.results import Outcome
@@ -102,12 +102,6 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         return int(end.value.code or 0)
 
     return run
-
-
-@pytest.fixture(scope="session")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small corpora."""
-    return write_corpora(tmp_path_factory.mktemp("raw"))
 
 
 def pipeline_job(raw: Path, store: Path, **changes: Any) -> PipelineJob:

@@ -12,28 +12,18 @@ from tests.flows.conftest import flow_run_of
 from tests.flows.looking import artifacts, latest_run, task_runs
 from tests.processes import Ended, cores
 from tests.support import lasting_digests, write_config
-from tests.trainer.chats import chat_job, chat_model, chat_values, write_chats
+from tests.trainer.chats import chat_job, chat_values
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_chats(tmp_path_factory.mktemp("chats"))
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chat_model(tmp_path_factory.mktemp("models") / "llama")
-
-
 @pytest.mark.deep
 def test_it_is_tuned_shown_and_found_done_the_second_time(
-    chats: Path, model: Path, tmp_path: Path, command: Callable[..., Ended]
+    chats: Path, llama: Path, tmp_path: Path, command: Callable[..., Ended]
 ) -> None:
     changes = {"run": "chats", "training__epochs": 1, "promotion": {"name": "answers", "threshold": 9.0}}
     with cores(1):
-        state = finetune(chat_job(chats, tmp_path / "store", model, **changes), return_state=True)
+        state = finetune(chat_job(chats, tmp_path / "store", llama, **changes), return_state=True)
     assert state.name == "Completed"
     outcome, flow_run = state.result(), flow_run_of(state)
     assert outcome.promotion.passed and outcome.evaluation.figures().keys() == {"loss", "perplexity", "bits_per_byte"}
@@ -44,7 +34,7 @@ def test_it_is_tuned_shown_and_found_done_the_second_time(
     assert "answer tokens" in json.loads(str(keyed["labelled-data"].data))[0]
 
     before = lasting_digests(tmp_path / "store")
-    config = write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path / "store", model, **changes))
+    config = write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path / "store", llama, **changes))
     ended = command("finetune", config)
     assert ended.status == 0, ended.stderr
     assert lasting_digests(tmp_path / "store") == before
@@ -55,9 +45,9 @@ def test_it_is_tuned_shown_and_found_done_the_second_time(
 
 @pytest.mark.deep
 def test_a_dry_run_looks_at_the_conversations_and_says_what_is_wrong_with_one(
-    chats: Path, model: Path, tmp_path: Path, command: Callable[..., Ended]
+    chats: Path, llama: Path, tmp_path: Path, command: Callable[..., Ended]
 ) -> None:
-    values = chat_values(chats, tmp_path / "store", model)
+    values = chat_values(chats, tmp_path / "store", llama)
     config = write_config(tmp_path / "job.yaml", values)
     ended = command("finetune", config, "--dry-run")
     assert ended.status == 0, ended.stderr

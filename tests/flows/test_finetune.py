@@ -19,18 +19,13 @@ from tests.flows.conftest import Done, flow_run_of
 from tests.flows.looking import artifacts, latest_run, task_runs
 from tests.processes import Ended, cores, stages, start_warm, wait_until
 from tests.support import digests, lasting_digests, write_config
-from tests.trainer.labelled_pairs import finetune_job, finetune_values, write_pairs
+from tests.trainer.labelled_pairs import finetune_job, finetune_values
 from trainer.common.errors import ArtifactError, CorpusError
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.predicting import PredictJob
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pairs(tmp_path_factory.mktemp("pairs"))
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 from tests.flows.conftest import SETTINGS, Done
 from tests.flows.serving import Serving, served, serving
 from tests.processes import alive, descendants, parent_of, stages, start_module, wait_until
-from tests.support import final_bytes, only_run, small_values, steps_recorded, write_config
+from tests.support import final_bytes, only_run, read_rows, small_values, steps_recorded, write_config
 from trainer.common.errors import EXIT_PREEMPTED
 
 __all__ = ["served"]
@@ -80,7 +80,7 @@ def test_a_flow_that_is_killed_leaves_no_orphan_and_the_watchdog_has_it_finished
     wait_until(lambda: served.state_of(flow_run) == "COMPLETED", PATIENCE)
     assert final_bytes(store) == final_bytes(done.store)
     assert served.look(flow_run).labels["headrace.deaths"] == 1
-    starts = [json.loads(line) for line in (store / only_run(store) / "metrics.jsonl").read_text().splitlines()]
+    starts = read_rows(store / only_run(store) / "metrics.jsonl")
     assert [r["step"] for r in starts if r["kind"] == "train"] == list(range(1, 41)), (
         "no step is lost, none is told twice"
     )

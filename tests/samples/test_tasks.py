@@ -1,11 +1,11 @@
 """The task of lm-eval that `make harness` asks."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from samples.tasks import main
+from tests.support import read_rows
 from trainer.config.evaluation import HarnessConfig
 from trainer.evaluation.harness_identity import identify
 
@@ -13,10 +13,7 @@ from trainer.evaluation.harness_identity import identify
 @pytest.mark.deep
 def test_each_question_has_four_lines_of_which_one_is_right(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 0
-    asked, solved = (
-        [json.loads(line) for line in (tmp_path / name).read_text(encoding="utf-8").splitlines()]
-        for name in ("questions.jsonl", "solved.jsonl")
-    )
+    asked, solved = (read_rows(tmp_path / name) for name in ("questions.jsonl", "solved.jsonl"))
     for question in (*asked, *solved):
         assert len(set(question["choices"])) == 4 and 0 <= question["answer"] < 4
     assert not {each["id"] for each in asked} & {each["id"] for each in solved}

@@ -4,14 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import small_values, write_corpora
+from tests.support import small_values
 from tests.tasks.running import Prepared, prepare
-
-
-@pytest.fixture(scope="session")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small corpora."""
-    return write_corpora(tmp_path_factory.mktemp("raw"))
 
 
 @pytest.fixture(scope="session")

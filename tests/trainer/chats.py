@@ -1,7 +1,6 @@
 """Small conversations, models that can be tuned on them, and jobs of seconds that do it."""
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from samples.chats import chats_of
 from samples.pairs import documented_functions
+from tests.support import with_changes, write_rows
 from tests.tiny_models import tiny_config
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.config.chat import ChatJob
@@ -74,19 +74,12 @@ def write_chats(folder: Path) -> Path:
     chats = [chat for function in itertools.islice(documented_functions(), FUNCTIONS) for chat in chats_of(function)]
     files = {"train": chats[24:], "validation": chats[:12], "test": chats[12:24]}
     for name, rows in files.items():
-        written(folder / f"{name}.jsonl", rows)
+        write_rows(folder / f"{name}.jsonl", rows)
     return folder
 
 
-def written(path: Path, rows: list[Any]) -> str:
-    """A file with a JSON value in each line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
-
-
 def chat_values(chats: Path, store: Path | str, model: Path | str, **changes: Any) -> dict[str, Any]:
-    """A job of seconds as plain values. Changes name their place with two underscores: `training__epochs=1`."""
+    """A job of seconds as plain values, with changes."""
     values: dict[str, Any] = {
         "store": str(store),
         "name": "chats",
@@ -98,13 +91,7 @@ def chat_values(chats: Path, store: Path | str, model: Path | str, **changes: An
         "training": {"epochs": 2, "global_batch": 4, "learning_rate": 1e-3, "log_every": 1},
         "evaluation": {"samples": 2, "new_tokens": 6},
     }  # fmt: skip
-    for name, value in changes.items():
-        *path, key = name.split("__")
-        place = values
-        for part in path:
-            place = place.setdefault(part, {})
-        place[key] = value
-    return values
+    return with_changes(values, changes)
 
 
 def chat_job(chats: Path, store: Path | str, model: Path | str, **changes: Any) -> ChatJob:

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tests.processes import start_warm
-from tests.support import cpu_runtime, only_run, small_job, small_values, write_config, write_corpora
+from tests.support import cpu_runtime, only_run, small_job, small_values, write_config
 from tests.trainer.curated_runs import curated_run, run_through, write_kept_out
 from tests.trainer.labelled_data import bert_folder, gpt2_folder
-from tests.trainer.labelled_pairs import finetune_values, write_pairs
+from tests.trainer.labelled_pairs import finetune_values
 from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.data.tokenization import PreparedData
@@ -40,12 +40,6 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     made = item._fixtureinfo.name2fixturedefs.values()
     if any(each.scope == "module" for definitions in made for each in definitions):
         item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-
-@pytest.fixture(scope="session")
-def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small corpora."""
-    return write_corpora(tmp_path_factory.mktemp("raw"))
 
 
 @pytest.fixture(scope="session")
@@ -85,12 +79,6 @@ def curated(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     write_kept_out(raw, folder)
     job = curated_run(raw, folder / "store")
     return Finished(folder / "store", run_through(job))
-
-
-@pytest.fixture(scope="session")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Labelled pairs of real text."""
-    return write_pairs(tmp_path_factory.mktemp("pairs"))
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,11 @@
 """Real labelled pairs, found on any machine, and small fine-tuning jobs on them."""
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 from samples.pairs import documented_functions, pairs_of
+from tests.support import with_changes, write_rows
 from trainer.config.files import validate_job
 from trainer.config.labelled import FinetuneJob
 
@@ -15,17 +15,16 @@ FUNCTIONS = 160
 def write_pairs(folder: Path) -> Path:
     """train.jsonl, validation.jsonl and the unlabelled test.jsonl: some 250, 30 and 30 pairs."""
     functions = list(itertools.islice(documented_functions(), FUNCTIONS))
-    files: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
+    files: dict[str, list[dict[str, Any]]] = {"train": [], "validation": [], "test": []}
     for function in functions:
-        files[function.split] += [json.dumps(pair) for pair in pairs_of(function, functions)]
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, lines in files.items():
-        (folder / f"{name}.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        files[function.split] += pairs_of(function, functions)
+    for name, rows in files.items():
+        write_rows(folder / f"{name}.jsonl", rows)
     return folder
 
 
 def finetune_values(pairs: Path, store: Path | str, model: Path | str, **changes: Any) -> dict[str, Any]:
-    """A job of seconds as plain values. Changes name their place with two underscores: `training__epochs=1`."""
+    """A job of seconds as plain values, with changes."""
     values: dict[str, Any] = {
         "store": str(store),
         "name": "pairs",
@@ -38,13 +37,7 @@ def finetune_values(pairs: Path, store: Path | str, model: Path | str, **changes
         "model": {"pretrained": str(model)},
         "training": {"epochs": 2, "global_batch": 8, "learning_rate": 1e-3, "log_every": 1},
     }  # fmt: skip
-    for name, value in changes.items():
-        *path, key = name.split("__")
-        place = values
-        for part in path:
-            place = place.setdefault(part, {})
-        place[key] = value
-    return values
+    return with_changes(values, changes)
 
 
 def finetune_job(pairs: Path, store: Path | str, model: Path | str, **changes: Any) -> FinetuneJob:

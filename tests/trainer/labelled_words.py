@@ -2,12 +2,12 @@
 documentation.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.support import write_rows
 from tests.trainer.labelled_pairs import finetune_values
 from tests.trainer.raw_files import docstrings, one_line
 from trainer.config.files import validate_job
@@ -33,16 +33,15 @@ def word_rows(count: int) -> list[dict[str, Any]]:
 
 def write_words(folder: Path, count: int = 240) -> Path:
     """train.jsonl, validation.jsonl and the unlabelled test.jsonl."""
-    folder.mkdir(parents=True, exist_ok=True)
     for split in dict.fromkeys(SPLITS):
         rows = [row for n, row in enumerate(word_rows(count)) if SPLITS[n % len(SPLITS)] == split]
         kept = [{k: v for k, v in row.items() if k != "ner_tags" or split != "test"} for row in rows]
-        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        write_rows(folder / f"{split}.jsonl", kept)
     return folder
 
 
 def word_values(words: Path, store: Path | str, model: Path | str, **changes: Any) -> dict[str, Any]:
-    """A job on these words as plain values, with changes as those of `finetune_values`."""
+    """A job on these words as plain values, with changes."""
     columns = {"data__text_columns": ["tokens"], "data__label_column": "ner_tags", "data__classes": CLASSES}
     return finetune_values(words, store, model, **{"data__task": "tokens", **columns, **changes})
 

@@ -11,6 +11,7 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from tests.support import read_rows
 from tests.trainer.conftest import Finished
 from tests.trainer.labelled_data import as_csv, as_jsonl, written
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError
@@ -115,7 +116,7 @@ def truth(run: Finished, rows: list[dict[str, Any]], labelled: list[int]) -> dic
 def test_a_finished_classifier_is_measured_on_new_labelled_files_without_its_training_data(
     ending: str, run: Finished, pairs: Path, tmp_path: Path, runtime: Runtime
 ) -> None:
-    rows = [json.loads(line) for line in (pairs / "train.jsonl").read_text().splitlines()][40:90]
+    rows = read_rows(pairs / "train.jsonl")[40:90]
     rows = [{**row, "summary": " ".join(row["summary"].split()), "code": row["code"][:400], "extra": 1} for row in rows]
     names = ["other", "match"]
     labels = [row["label"] if isinstance(row["label"], int) else names.index(row["label"]) for row in rows]
@@ -139,7 +140,7 @@ def test_rows_of_new_files_that_are_skipped_are_told(
     run: Finished, pairs: Path, tmp_path: Path, runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A run may let some be skipped; its evaluation says which it has not measured."""
-    rows = [json.loads(line) for line in (pairs / "train.jsonl").read_text().splitlines()][40:50]
+    rows = read_rows(pairs / "train.jsonl")[40:50]
     path = written(
         tmp_path / "new.jsonl", as_jsonl([{**rows[0], "label": "maybe"}, {**rows[1], "label": "perhaps"}, *rows[2:]])
     )

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceC
 
 from tests.processes import cores, start_warm
 from tests.support import only_run, write_config
-from tests.trainer.chats import LLAMA2, chat_job, chat_model, chat_tokenizer, chat_values, write_chats
+from tests.trainer.chats import LLAMA2, chat_job, chat_model, chat_tokenizer, chat_values
 from tests.trainer.conftest import Finished
 from tests.trainer.evaluation.harness_tasks import write_task
 from trainer.common.errors import ConfigError
@@ -37,16 +37,6 @@ FIGURE = "harness/tiny/acc"
 
 
 @pytest.fixture(scope="module")
-def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_chats(tmp_path_factory.mktemp("chats"))
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chat_model(tmp_path_factory.mktemp("models") / "llama")
-
-
-@pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> HarnessConfig:
     """A task that is asked by the chat template, with one solved example before each question."""
     options = write_task(tmp_path_factory.mktemp("tasks"))
@@ -54,10 +44,10 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> HarnessConfig:
 
 
 @pytest.fixture(scope="module")
-def tuned(chats: Path, model: Path, asked: HarnessConfig, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def tuned(chats: Path, llama: Path, asked: HarnessConfig, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A run that a process trained and measured; not to be written to."""
     folder = tmp_path_factory.mktemp("tuned")
-    values = chat_values(chats, folder / "store", model, **asking(asked))
+    values = chat_values(chats, folder / "store", llama, **asking(asked))
     ended = start_warm(folder / "said", "trainer.__main__", write_config(folder / "job.yaml", values)).wait()
     assert ended.status == 0, ended.stderr
     return Finished(folder / "store", only_run(folder / "store"))
@@ -82,23 +72,23 @@ def test_its_figures_stand_beside_those_of_the_answers(tuned: Finished) -> None:
 
 
 def test_directly_after_it_is_found_done_and_other_settings_are_measured_anew(
-    tuned: Finished, chats: Path, model: Path, asked: HarnessConfig
+    tuned: Finished, chats: Path, llama: Path, asked: HarnessConfig
 ) -> None:
-    stages = explain_job(job_of(tuned, chats, model, asked))
+    stages = explain_job(job_of(tuned, chats, llama, asked))
     assert [(stage.stage, stage.verdict) for stage in stages[-3:]] == [
         ("evaluation", "reused"), ("harness", "reused"), ("report", "reused"),
     ]  # fmt: skip
     plain = asked.model_copy(update={"chat_template": False})
-    assert [stage.verdict for stage in explain_job(job_of(tuned, chats, model, plain))[-3:-1]] == ["reused", "made"]
+    assert [stage.verdict for stage in explain_job(job_of(tuned, chats, llama, plain))[-3:-1]] == ["reused", "made"]
 
 
 def test_figures_are_compared_where_questions_are_asked_alike(
-    tuned: Finished, chats: Path, model: Path, asked: HarnessConfig, tmp_path: Path
+    tuned: Finished, chats: Path, llama: Path, asked: HarnessConfig, tmp_path: Path
 ) -> None:
     moved = Finished(Path(shutil.copytree(tuned.store, tmp_path / "store")), tuned.run)
     told = []
     for options in (asked, asked.model_copy(update={"chat_template": False})):
-        job = job_of(moved, chats, model, options)
+        job = job_of(moved, chats, llama, options)
         with cores(1):
             ask_harness(harness_of(job, moved.run), True, silent())
         make_report(Store(job.store), moved.run)
@@ -108,8 +98,8 @@ def test_figures_are_compared_where_questions_are_asked_alike(
     assert by_template != as_text
 
 
-def test_it_is_tried_before_training(tuned: Finished, chats: Path, model: Path, asked: HarnessConfig) -> None:
-    job = job_of(tuned, chats, model, asked)
+def test_it_is_tried_before_training(tuned: Finished, chats: Path, llama: Path, asked: HarnessConfig) -> None:
+    job = job_of(tuned, chats, llama, asked)
     gate = {"name": "answers", "metric": "harness/tiny/accuracy", "threshold": 0.5}
     wrong = ChatJob.model_validate({**job.model_dump(), "promotion": gate})
     with pytest.raises(ConfigError, match=r"which no task has that is asked; there is harness/tiny/acc"):
@@ -132,9 +122,9 @@ def test_a_template_that_takes_no_system_messages_is_asked_without_the_tasks_des
 
 
 def test_a_model_without_a_template_is_not_asked_by_one(
-    tuned: Finished, model: Path, asked: HarnessConfig, chats: Path
+    tuned: Finished, llama: Path, asked: HarnessConfig, chats: Path
 ) -> None:
-    job = job_of(tuned, chats, model, asked)
+    job = job_of(tuned, chats, llama, asked)
     bare = chat_model(Path(tuned.store).parent / "bare", template=None)
     measuring = harness_of(job, tuned.run).model_copy(update={"checkpoint": str(bare)})
     with pytest.raises(ConfigError, match=r"chat_template is true, but the tokenizer of .*bare has no chat template"):
@@ -168,11 +158,11 @@ def beside_nothing(folder: Path) -> None:
     ],
 )
 def test_a_model_is_loaded_with_the_checks_of_every_other(
-    change: Callable[[Path], None], problem: str, model: Path, asked: HarnessConfig, chats: Path, tmp_path: Path
+    change: Callable[[Path], None], problem: str, llama: Path, asked: HarnessConfig, chats: Path, tmp_path: Path
 ) -> None:
-    folder = Path(shutil.copytree(model, tmp_path / "other"))
+    folder = Path(shutil.copytree(llama, tmp_path / "other"))
     change(folder)
-    job = chat_job(chats, tmp_path / "store", model, **asking(asked))
+    job = chat_job(chats, tmp_path / "store", llama, **asking(asked))
     measuring = harness_of(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
     with pytest.raises(ConfigError, match=problem):
         ask_harness(measuring, False, silent())
@@ -187,10 +177,10 @@ def test_a_model_is_loaded_with_the_checks_of_every_other(
     ],
 )
 def test_a_template_without_bound_or_by_chance_is_not_asked_by(
-    written: str, problem: str, asked: HarnessConfig, chats: Path, model: Path, tmp_path: Path
+    written: str, problem: str, asked: HarnessConfig, chats: Path, llama: Path, tmp_path: Path
 ) -> None:
     other = chat_model(tmp_path / "other", template=written + LLAMA2)
-    job = chat_job(chats, tmp_path / "store", model, **asking(asked))
+    job = chat_job(chats, tmp_path / "store", llama, **asking(asked))
     measuring = harness_of(job, "runs/any").model_copy(update={"checkpoint": str(other)})
     with pytest.raises(ConfigError, match=rf"lm-eval cannot ask tiny: TemplateError: the chat template {problem}"):
         ask_harness(measuring, False, silent())
@@ -216,12 +206,12 @@ def test_a_model_that_continues_no_text_is_not_asked(
 @pytest.mark.deep
 @pytest.mark.parametrize("by_template", [True, False])
 def test_the_figures_are_those_of_lm_evals_own_command_line(
-    tuned: Finished, chats: Path, model: Path, asked: HarnessConfig, tmp_path: Path, by_template: bool
+    tuned: Finished, chats: Path, llama: Path, asked: HarnessConfig, tmp_path: Path, by_template: bool
 ) -> None:
     moved = Finished(Path(shutil.copytree(tuned.store, tmp_path / "store")), tuned.run)
     options = asked.model_copy(update={"chat_template": by_template})
     with cores(1):
-        job = harness_of(job_of(moved, chats, model, options), moved.run)
+        job = harness_of(job_of(moved, chats, llama, options), moved.run)
         figure = ask_harness(job, True, silent()).groups["tiny"]
     final = moved.store / moved.run / "final"
     words = ["--model", "hf", "--model_args", f"pretrained={final}", "--tasks", "tiny", "--num_fewshot", "1"]

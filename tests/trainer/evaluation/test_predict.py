@@ -1,6 +1,5 @@
 """Predicting new texts with a finished model, against transformers; found again, refused, stopped and continued."""
 
-import json
 import shutil
 import signal
 from pathlib import Path
@@ -12,7 +11,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from tests.depth import once
 from tests.processes import start_ranks, start_warm
-from tests.support import write_config
+from tests.support import read_rows, write_config
 from tests.trainer.conftest import Finished
 from tests.trainer.labelled_data import as_csv, as_jsonl, as_parquet, bert_folder, flat_records, pair_rows, written
 from tests.trainer.raw_files import docstrings
@@ -62,7 +61,7 @@ def predicted(job: PredictJob) -> list[dict[str, Any]]:
 
 
 def lines_of(job: PredictJob, made: PredictedTexts) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(job.store, made.key, "predictions.jsonl").read_text("utf-8").splitlines()]
+    return read_rows(Path(job.store, made.key, "predictions.jsonl"))
 
 
 def logits_of(model: Path, rows: list[dict[str, Any]], columns: list[str], length: int) -> torch.Tensor:
@@ -108,15 +107,13 @@ def test_a_run_predicts_by_its_name_what_transformers_predicts_with_its_final_mo
 ) -> None:
     store = Path(shutil.copytree(tuned.store, tmp_path / "store"))
     shutil.rmtree(store / "encoded")  # all that is needed lies beside the model
-    rows = [json.loads(line) for line in (pairs / "validation.jsonl").read_text("utf-8").splitlines()]
+    rows = read_rows(pairs / "validation.jsonl")
     job = job_of(store, "pairs", str(pairs / "validation.jsonl"), name="new", data={"id_column": "id"})
     made = predict_texts(job, silent())
     final = store / tuned.run / "final"
     lines = lines_of(job, made)
     assert_same(lines, logits_of(final, rows, ["summary", "code"], 32), {0: "other", 1: "match"})
-    assert lines == [
-        json.loads(line) for line in (store / tuned.run / "predictions/validation.jsonl").read_text().splitlines()
-    ]
+    assert lines == read_rows(store / tuned.run / "predictions/validation.jsonl")
     manifest = read_manifest(Store(str(store)), made.key, KIND)
     assert manifest is not None
     told = manifest.details
@@ -334,7 +331,7 @@ def test_two_ranks_write_what_one_writes(classifier: Path, tmp_path: Path) -> No
         ended = [rank.wait() for rank in start_ranks(said, ranks, "trainer.predict", config)]
         assert [each.status for each in ended] == [0] * ranks, ended
         (path,) = store.glob("predictions/*/predictions.jsonl")
-        found.append([json.loads(line) for line in path.read_text("utf-8").splitlines()])
+        found.append(read_rows(path))
     for one, two in zip(*found, strict=True):
         assert (one["id"], one["prediction"]) == (two["id"], two["prediction"])
         assert one["probabilities"] == pytest.approx(two["probabilities"], abs=1e-5)

@@ -13,8 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, get_scheduler
 
 from tests.processes import start_trainers, start_warm
-from tests.support import only_run, records, write_config
-from tests.trainer.chats import CHATML, END, MARKED, chat_job, chat_model, chat_values, write_chats, written
+from tests.support import only_run, records, write_config, write_rows
+from tests.trainer.chats import CHATML, END, MARKED, chat_job, chat_model, chat_values
 from tests.trainer.conftest import Finished
 from tests.trainer.made import encode_conversations
 from tests.trainer.test_refusals import message_of
@@ -36,20 +36,10 @@ OFTEN = {"training__save_every": 1, "training__micro_batch": 1, "training__globa
 
 
 @pytest.fixture(scope="module")
-def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_chats(tmp_path_factory.mktemp("chats"))
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chat_model(tmp_path_factory.mktemp("models") / "llama")
-
-
-@pytest.fixture(scope="module")
-def tuned(chats: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def tuned(chats: Path, llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A run that saves each step and accumulates, uninterrupted; not to be written to."""
     folder = tmp_path_factory.mktemp("tuned")
-    config = write_config(folder / "job.yaml", chat_values(chats, folder / "store", model, **OFTEN))
+    config = write_config(folder / "job.yaml", chat_values(chats, folder / "store", llama, **OFTEN))
     ended = start_warm(folder / "said", "trainer.__main__", config).wait()
     assert ended.status == 0, ended.stderr
     return Finished(folder / "store", only_run(folder / "store"))
@@ -88,8 +78,8 @@ def test_packed_conversations_have_the_losses_and_gradients_that_they_have_by_th
     assert packed.plan.fill > 0.9 > alone.plan.fill
 
 
-def test_the_targets_of_an_epoch_are_the_assistants_tokens(chats: Path, model: Path, tmp_path: Path) -> None:
-    work = workload(chats, tmp_path / "store", model)
+def test_the_targets_of_an_epoch_are_the_assistants_tokens(chats: Path, llama: Path, tmp_path: Path) -> None:
+    work = workload(chats, tmp_path / "store", llama)
     batches = epoch_of(work)
     labels = [inputs["labels"] for batch in batches for inputs in batch.micro_batches]
     assert (
@@ -117,9 +107,9 @@ def test_a_family_that_carries_a_state_on_is_not_packed(chats: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_ranks_shares_together_are_the_batch(chats: Path, model: Path, tmp_path: Path, ranks: int) -> None:
+def test_the_ranks_shares_together_are_the_batch(chats: Path, llama: Path, tmp_path: Path, ranks: int) -> None:
     """Also where an epoch's last batch has fewer windows than ranks."""
-    whole, *others = (workload(chats, tmp_path / "store", model, count, data__context=128) for count in (1, ranks))
+    whole, *others = (workload(chats, tmp_path / "store", llama, count, data__context=128) for count in (1, ranks))
     objective = whole.make_objective(whole.load_model(None).eval())
     for number in (0, whole.plan.steps_per_epoch - 1):
         expected = whole.read_batch(number, 0)
@@ -166,7 +156,7 @@ def plain_losses(work: Chat, chats: Path, model: Path, steps: int) -> list[float
 
 
 def test_the_losses_are_those_of_a_plain_loop_of_transformers(
-    chats: Path, model: Path, tmp_path: Path, runtime: Runtime
+    chats: Path, llama: Path, tmp_path: Path, runtime: Runtime
 ) -> None:
     changes = {
         "training__global_batch": 2,
@@ -174,12 +164,12 @@ def test_the_losses_are_those_of_a_plain_loop_of_transformers(
         "training__max_steps": 20,
         "training__epochs": None,
     }
-    job = chat_job(chats, tmp_path / "store", model, **changes)
+    job = chat_job(chats, tmp_path / "store", llama, **changes)
     train(job, silent())
     work = Chat(job, Store(job.store), encode_conversations(job, silent()).key, 1)
     ours = [record["loss"] for record in records(tmp_path / "store", "train")]
     assert len(ours) == 20
-    np.testing.assert_allclose(ours, plain_losses(work, chats, model, 20), rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(ours, plain_losses(work, chats, llama, 20), rtol=0, atol=TOLERANCE)
     assert ours[-1] < ours[0] - 0.3
 
 
@@ -201,7 +191,7 @@ def test_what_is_published_answers_with_its_own_template_and_stops_where_a_turn_
     assert "The data&#39;s own answer" in report and "conversational" in (folder / "README.md").read_text()
 
 
-def test_the_final_models_figures_are_those_of_the_last_evaluation(tuned: Finished, chats: Path, model: Path) -> None:
+def test_the_final_models_figures_are_those_of_the_last_evaluation(tuned: Finished, chats: Path, llama: Path) -> None:
     evaluation = json.loads((tuned.store / tuned.run / "eval.json").read_text())
     first, *_, last = records(tuned.store, "evaluation")
     assert evaluation["groups"]["validation"]["figures"]["loss"] == pytest.approx(last["loss"], abs=1e-6)
@@ -243,10 +233,10 @@ def test_bits_a_byte_are_of_the_text_of_the_answers_and_what_ends_them(tuned: Fi
     ],
 )
 def test_a_bad_record_is_named_by_file_and_line_before_training(
-    chats: Path, model: Path, tmp_path: Path, rows: list[Any], line: int, problem: str
+    chats: Path, llama: Path, tmp_path: Path, rows: list[Any], line: int, problem: str
 ) -> None:
-    path = written(tmp_path / "bad.jsonl", rows)
-    config = write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path / "store", model, data__train=[path]))
+    path = write_rows(tmp_path / "bad.jsonl", rows)
+    config = write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path / "store", llama, data__train=[path]))
     message = message_of(start_warm(tmp_path / "said", "trainer.__main__", config).wait())
     assert f"{path}: line {line}: {problem}" in message
     assert not list((tmp_path / "store").glob("runs/*"))
@@ -256,11 +246,11 @@ def test_a_bad_record_is_named_by_file_and_line_before_training(
 @pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["none", "fsdp"])
 def test_two_ranks_compute_what_one_does(
-    tuned: Finished, chats: Path, model: Path, tmp_path: Path, sharding: str
+    tuned: Finished, chats: Path, llama: Path, tmp_path: Path, sharding: str
 ) -> None:
     store = tmp_path / "store"
     changes = {**OFTEN, "training__sharding": sharding, "run": "two"}
-    config = write_config(tmp_path / "job.yaml", chat_values(chats, store, model, **changes))
+    config = write_config(tmp_path / "job.yaml", chat_values(chats, store, llama, **changes))
     for ended in start_trainers(tmp_path / "said", config, 2):
         assert ended.wait().status == 0
     ours, theirs = ([each["loss"] for each in records(root, "train")] for root in (store, tuned.store))

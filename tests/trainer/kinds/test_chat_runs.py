@@ -18,8 +18,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from tests.depth import once
 from tests.headrace import headrace
 from tests.processes import cores, start_warm
-from tests.support import cpu_runtime, only_run, write_config
-from tests.trainer.chats import CHATML, END, MARKED, START, chat_job, chat_model, chat_values, write_chats, written
+from tests.support import cpu_runtime, only_run, read_rows, write_config, write_rows
+from tests.trainer.chats import CHATML, END, MARKED, START, chat_job, chat_model, chat_values
 from tests.trainer.conftest import Finished
 from tests.trainer.made import encode_conversations
 from tests.trainer.small_tokenizers import byte_level_bpe, word_piece
@@ -45,39 +45,25 @@ from trainer.training.run_records import read_records
 
 
 @pytest.fixture(scope="module")
-def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_chats(tmp_path_factory.mktemp("chats"))
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chat_model(tmp_path_factory.mktemp("models") / "llama")
-
-
-@pytest.fixture(scope="module")
-def tuned(chats: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def tuned(chats: Path, llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A short run; not to be written to."""
     folder = tmp_path_factory.mktemp("tuned")
-    config = write_config(folder / "job.yaml", chat_values(chats, folder / "store", model, training__epochs=1))
+    config = write_config(folder / "job.yaml", chat_values(chats, folder / "store", llama, training__epochs=1))
     ended = start_warm(folder / "said", "trainer.__main__", config).wait()
     assert ended.status == 0, ended.stderr
     return Finished(folder / "store", only_run(folder / "store"))
 
 
-def records_of(chats: Path, split: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (chats / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-def test_a_file_with_the_task_chat_is_of_this_kind(chats: Path, model: Path, tmp_path: Path) -> None:
-    job = load_training_job(str(write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path, model))))
+def test_a_file_with_the_task_chat_is_of_this_kind(chats: Path, llama: Path, tmp_path: Path) -> None:
+    job = load_training_job(str(write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path, llama))))
     assert kind_of(job).recorded is CHAT and kind_of(job) in KINDS
 
 
 def test_a_champion_whose_windows_may_not_be_shared_is_measured_as_it_would_measure_itself(
-    tuned: Finished, chats: Path, model: Path, tmp_path: Path
+    tuned: Finished, chats: Path, llama: Path, tmp_path: Path
 ) -> None:
     store = shutil.copytree(tuned.store, tmp_path / "store")
-    packed = chat_job(chats, store, model, training__epochs=1)
+    packed = chat_job(chats, store, llama, training__epochs=1)
     carries = chat_model(tmp_path / "mamba", "mamba", initializer_range=0.5)
     alone = chat_job(chats, store, carries, training__epochs=1, data__packing=False)
     with cores(1):
@@ -91,10 +77,10 @@ def test_a_champion_whose_windows_may_not_be_shared_is_measured_as_it_would_meas
 
 
 def test_bits_a_byte_of_answers_are_compared_between_tokenizers_that_keep_their_text(
-    chats: Path, model: Path, tmp_path: Path
+    chats: Path, llama: Path, tmp_path: Path
 ) -> None:
     def basis(tokenizer: Tokenizer, **settings: Any) -> ExamplesBasis:
-        folder = Path(shutil.copytree(model, tmp_path / "models" / str(next(numbers))))
+        folder = Path(shutil.copytree(llama, tmp_path / "models" / str(next(numbers))))
         made = PreTrainedTokenizerFast(
             tokenizer_object=tokenizer, eos_token="[SEP]", additional_special_tokens=[START, END]
         )
@@ -113,15 +99,15 @@ def test_bits_a_byte_of_answers_are_compared_between_tokenizers_that_keep_their_
 
 
 def test_directly_after_a_run_everything_is_reused_and_another_test_file_has_it_measured_anew(
-    tuned: Finished, chats: Path, model: Path, tmp_path: Path
+    tuned: Finished, chats: Path, llama: Path, tmp_path: Path
 ) -> None:
-    job = chat_job(chats, tuned.store, model, training__epochs=1)
+    job = chat_job(chats, tuned.store, llama, training__epochs=1)
     assert run_kind(read_sealed(Store(job.store), f"{tuned.run}/config.json") or {}) is CHAT
     assert [stage.verdict for stage in explain_job(job)] == ["reused"] * 4
-    other = written(tmp_path / "other.jsonl", records_of(chats, "test")[:3])
-    stages = explain_job(chat_job(chats, tuned.store, model, training__epochs=1, data__test=[other]))
+    other = write_rows(tmp_path / "other.jsonl", read_rows(chats / "test.jsonl")[:3])
+    stages = explain_job(chat_job(chats, tuned.store, llama, training__epochs=1, data__test=[other]))
     assert [stage.verdict for stage in stages] == ["made", "reused", "made", "depends"]
-    longer = explain_job(chat_job(chats, tuned.store, model, training__epochs=2))
+    longer = explain_job(chat_job(chats, tuned.store, llama, training__epochs=2))
     assert [stage.verdict for stage in longer] == ["reused", "made", "depends", "depends"]
 
 
@@ -146,10 +132,12 @@ def test_text_is_what_else_it_can_be_measured_on(tuned: Finished) -> None:
         evaluate_checkpoint(EvaluateJob(store=str(tuned.store), checkpoint=tuned.run.removeprefix("runs/")), silent())
 
 
-def test_the_dry_run_tells_conversations_and_windows(tuned: Finished, chats: Path, model: Path, tmp_path: Path) -> None:
-    before = chat_preflight(chat_job(chats, tmp_path / "store", model), silent())
-    assert before.plan is None and before.splits == {split: len(records_of(chats, split)) for split in before.splits}
-    after = chat_preflight(chat_job(chats, tuned.store, model, training__epochs=1), silent())
+def test_the_dry_run_tells_conversations_and_windows(tuned: Finished, chats: Path, llama: Path, tmp_path: Path) -> None:
+    before = chat_preflight(chat_job(chats, tmp_path / "store", llama), silent())
+    assert before.plan is None and before.splits == {
+        split: len(read_rows(chats / f"{split}.jsonl")) for split in before.splits
+    }
+    after = chat_preflight(chat_job(chats, tuned.store, llama, training__epochs=1), silent())
     assert after.splits == before.splits and after.plan is not None
     assert after.lengths == before.lengths and after.lengths["train"].longest <= 256 == after.lengths["train"].most
     assert any(line.startswith("steps") and "windows on 1 rank" in line for line in after.lines())
@@ -157,13 +145,16 @@ def test_the_dry_run_tells_conversations_and_windows(tuned: Finished, chats: Pat
 
 @pytest.mark.parametrize("source", ["parquet", "disk", "hub"])
 def test_other_sources_give_the_same_tokens(
-    chats: Path, model: Path, tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
+    chats: Path, llama: Path, tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def as_messages(row: dict[str, Any]) -> dict[str, Any]:
         pair = [{"role": "user", "content": row.get("prompt")}, {"role": "assistant", "content": row.get("completion")}]
         return {"messages": row.get("messages") or pair, "source": "x"}
 
-    rows = {split: [as_messages(row) for row in records_of(chats, split)] for split in ("train", "validation", "test")}
+    rows = {
+        split: [as_messages(row) for row in read_rows(chats / f"{split}.jsonl")]
+        for split in ("train", "validation", "test")
+    }
     changes: dict[str, Any] = {"data__source": source}
     loaded = datasets.DatasetDict({split: datasets.Dataset.from_list(each) for split, each in rows.items()})
     if source == "parquet":
@@ -176,7 +167,7 @@ def test_other_sources_give_the_same_tokens(
         changes |= {f"data__{split}": [split] for split in rows} | {"data__path": str(tmp_path / "set")}
     expected, found = (
         open_chat(store, encode_conversations(job, silent()).key)
-        for job in (chat_job(chats, tmp_path / "store", model), chat_job(chats, tmp_path / "store", model, **changes))
+        for job in (chat_job(chats, tmp_path / "store", llama), chat_job(chats, tmp_path / "store", llama, **changes))
         for store in [Store(job.store)]
     )
     for split, each in expected.splits.items():
@@ -186,11 +177,11 @@ def test_other_sources_give_the_same_tokens(
 
 
 def test_what_is_too_long_is_counted_and_left_out_without_an_answer(
-    chats: Path, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    chats: Path, llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     long = [{"prompt": "why " * 200, "completion": "so"}, {"prompt": "why", "completion": "so " * 400}]
-    path = written(tmp_path / "long.jsonl", [*long, *records_of(chats, "train")[:3]])
-    job = chat_job(chats, tmp_path / "store", model, data__train=[path])
+    path = write_rows(tmp_path / "long.jsonl", [*long, *read_rows(chats / "train.jsonl")[:3]])
+    job = chat_job(chats, tmp_path / "store", llama, data__train=[path])
     found = open_chat(Store(job.store), encode_conversations(job, silent()).key)
     counts = found.details["splits"]["train"]
     assert (counts["truncated"], counts["unanswered"], counts["examples"]) == (2, 1, 4)
@@ -201,12 +192,12 @@ def test_what_is_too_long_is_counted_and_left_out_without_an_answer(
 
 
 def test_answers_that_the_template_leaves_unmarked_are_told(
-    chats: Path, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    chats: Path, llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     turns = [{"role": role, "content": "so"} for role in ("user", "assistant", "user", "assistant")]
-    path = written(tmp_path / "turns.jsonl", [{"messages": turns}] * 3)
+    path = write_rows(tmp_path / "turns.jsonl", [{"messages": turns}] * 3)
     last = MARKED.replace("== 'assistant' %}", "== 'assistant' and loop.last %}")
-    job = chat_job(chats, tmp_path / "store", model, data__train=[path], data__chat_template=last)
+    job = chat_job(chats, tmp_path / "store", llama, data__train=[path], data__chat_template=last)
     found = open_chat(Store(job.store), encode_conversations(job, silent()).key)
     assert found.details["splits"]["train"]["unmarked"] == 3
     assert (
@@ -215,30 +206,30 @@ def test_answers_that_the_template_leaves_unmarked_are_told(
     )
 
 
-def test_validation_is_cut_by_the_question(chats: Path, model: Path, tmp_path: Path) -> None:
+def test_validation_is_cut_by_the_question(chats: Path, llama: Path, tmp_path: Path) -> None:
     """Two answers to one question are on the same side."""
     rows = [{"prompt": f"{number}?", "completion": answer} for number in range(40) for answer in ("yes", "no")]
-    path = written(tmp_path / "all.jsonl", rows)
+    path = write_rows(tmp_path / "all.jsonl", rows)
     changes = {"data__train": [path], "data__validation": None, "data__test": None, "data__validation_fraction": 0.3}
-    job = chat_job(chats, tmp_path / "store", model, **changes)
+    job = chat_job(chats, tmp_path / "store", llama, **changes)
     found = open_chat(Store(job.store), encode_conversations(job, silent()).key)
     sizes = {split: len(each) for split, each in found.splits.items()}
     assert sizes["train"] + sizes["validation"] == 80 and sizes["validation"] % 2 == 0 and 4 < sizes["validation"] < 50
     assert found.details["duplicates_across"] == 0
 
 
-def test_a_table_without_conversations_is_refused(chats: Path, model: Path, tmp_path: Path) -> None:
+def test_a_table_without_conversations_is_refused(chats: Path, llama: Path, tmp_path: Path) -> None:
     path = tmp_path / "other.parquet"
     pq.write_table(pa.table({"text": ["a"], "id": [1]}), path)
-    job = chat_job(chats, tmp_path / "store", model, data__source="parquet", data__train=[str(path)])
+    job = chat_job(chats, tmp_path / "store", llama, data__source="parquet", data__train=[str(path)])
     with pytest.raises(CorpusError, match=r"other\.parquet has neither a column `messages` nor .*; it has text, id"):
         encode_conversations(job, silent())
 
 
 def test_an_empty_split_and_a_model_with_too_few_embeddings_are_refused(
-    chats: Path, model: Path, tmp_path: Path
+    chats: Path, llama: Path, tmp_path: Path
 ) -> None:
-    job = chat_job(chats, tmp_path / "store", model, data__context=4)
+    job = chat_job(chats, tmp_path / "store", llama, data__context=4)
     with pytest.raises(CorpusError, match=r"the train split is empty \(0 bad records, \d+ whose answers lie beyond"):
         encode_conversations(job, silent())
     small = chat_model(tmp_path / "small", vocab_size=500)
@@ -247,8 +238,8 @@ def test_an_empty_split_and_a_model_with_too_few_embeddings_are_refused(
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own compiler
-def test_packed_rows_keep_their_masks_when_they_are_compiled(chats: Path, model: Path, tmp_path: Path) -> None:
-    job = chat_job(chats, tmp_path / "store", model)
+def test_packed_rows_keep_their_masks_when_they_are_compiled(chats: Path, llama: Path, tmp_path: Path) -> None:
+    job = chat_job(chats, tmp_path / "store", llama)
     work = Chat(job, Store(job.store), encode_conversations(job, silent()).key, 1)
     batch = work.read_batch(0, 0)
     found = []
@@ -262,11 +253,11 @@ def test_packed_rows_keep_their_masks_when_they_are_compiled(chats: Path, model:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("publish", once("merged", "adapter"))
-def test_an_adapter_learns_to_answer(chats: Path, model: Path, tmp_path: Path, publish: str) -> None:
+def test_an_adapter_learns_to_answer(chats: Path, llama: Path, tmp_path: Path, publish: str) -> None:
     store = tmp_path / "store"
     lora = {"rank": 4, "publish": publish}
     changes = {"training__epochs": 1, "training__learning_rate": 1e-2, "training__save_every": 2}
-    config = write_config(tmp_path / "job.yaml", chat_values(chats, store, model, model__lora=lora, **changes))
+    config = write_config(tmp_path / "job.yaml", chat_values(chats, store, llama, model__lora=lora, **changes))
     assert start_warm(tmp_path / "said", "trainer.__main__", config).wait().status == 0
     run = only_run(store)
     losses = [each["loss"] for each in read_records(Store(str(store)), run) if each["kind"] == "evaluation"]

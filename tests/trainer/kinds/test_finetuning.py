@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, log_loss
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 from tests.processes import start_ranks, start_warm
-from tests.support import NO_DROPOUT, ROOT, records, write_config
+from tests.support import NO_DROPOUT, ROOT, read_rows, records, write_config, write_rows
 from tests.trainer.conftest import Finished
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
 from tests.trainer.made import encode
@@ -38,10 +38,6 @@ def workload(pairs: Path, store: Path, model: Path, ranks: int = 1, **changes: A
     return Finetuning(job, Store(str(store)), encode(job, silent()).key, ranks)
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def losses(store: Path) -> list[float]:
     return [record["loss"] for record in records(store, "train")]
 
@@ -52,8 +48,8 @@ def test_the_loss_is_the_one_that_transformers_computes_from_labels(
 ) -> None:
     changes = {}
     if task == "regression":
-        rows = [{**row, "label": 0.25 * len(row["summary"])} for row in lines(pairs / "train.jsonl")]
-        (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rows = [{**row, "label": 0.25 * len(row["summary"])} for row in read_rows(pairs / "train.jsonl")]
+        write_rows(tmp_path / "train.jsonl", rows)
         changes = {"data__train": [str(tmp_path / "train.jsonl")], "data__validation": None, "data__test": None}
         changes |= {"data__task": "regression", "data__classes": None}
     work = workload(pairs, tmp_path / "store", pretrained, **changes)
@@ -130,8 +126,8 @@ def test_the_final_model_predicts_in_transformers_with_the_class_names_as_its_fi
     assert model.config.problem_type == "single_label_classification"
     tokenizer = AutoTokenizer.from_pretrained(final)
     job = json.loads((tuned.store / tuned.run / "config.json").read_text())["job"]
-    rows = lines(Path(job["data"]["test"][0]))
-    predicted = lines(tuned.store / tuned.run / "predictions" / "test.jsonl")
+    rows = read_rows(Path(job["data"]["test"][0]))
+    predicted = read_rows(tuned.store / tuned.run / "predictions" / "test.jsonl")
     assert [line["id"] for line in predicted] == [row["id"] for row in rows]
     classify = pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")
     said = classify(
@@ -168,8 +164,8 @@ def _job_of(run: Finished, **changes: Any) -> FinetuneJob:
 
 
 def _assert_figures(run: Path, validation: Path) -> None:
-    truth = [row["label"] for row in lines(validation)]
-    predicted = lines(run / "predictions" / "validation.jsonl")
+    truth = [row["label"] for row in read_rows(validation)]
+    predicted = read_rows(run / "predictions" / "validation.jsonl")
     answers = [line["prediction"] for line in predicted]
     found = json.loads((run / "eval.json").read_text())
     assert set(found["groups"]) == {"validation"}, "the test split has no labels"

@@ -10,7 +10,7 @@ from sklearn.metrics import mean_squared_error
 
 from tests.hub import serve_model
 from tests.processes import start_module, start_warm
-from tests.support import write_config
+from tests.support import read_rows, write_config, write_rows
 from tests.trainer.labelled_pairs import finetune_values
 from tests.trainer.test_refusals import message_of
 
@@ -19,9 +19,9 @@ from tests.trainer.test_refusals import message_of
 @pytest.mark.slow
 def test_numbers_are_learnt_and_measured_as_scipy_does(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
     for split in ("train", "validation"):
-        rows = [json.loads(line) for line in (pairs / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
+        rows = read_rows(pairs / f"{split}.jsonl")
         scored = [{**row, "label": len(row["summary"]) / 40} for row in rows]
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in scored), encoding="utf-8")
+        write_rows(tmp_path / f"{split}.jsonl", scored)
     changes: dict[str, Any] = {
         f"data__{split}": [str(tmp_path / f"{split}.jsonl")] for split in ("train", "validation")
     }
@@ -32,7 +32,7 @@ def test_numbers_are_learnt_and_measured_as_scipy_does(pairs: Path, pretrained: 
     assert ended.status == 0, ended
     run = tmp_path / "store" / "runs" / "numbers"
     labels = [row["label"] for row in map(json.loads, (tmp_path / "validation.jsonl").read_text().splitlines())]
-    lines = [json.loads(line) for line in (run / "predictions" / "validation.jsonl").read_text().splitlines()]
+    lines = read_rows(run / "predictions" / "validation.jsonl")
     predicted = [line["prediction"] for line in lines]
     scores = json.loads((run / "eval.json").read_text())["groups"]["validation"]["figures"]
     assert scores["pearson"] == pytest.approx(pearsonr(labels, predicted)[0], abs=1e-6)

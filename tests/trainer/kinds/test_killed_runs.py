@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from tests.processes import start_trainers
 from tests.support import SMALL_MODEL, final_bytes, only_run, records, small_values, steps_recorded, write_config
 from tests.trainer.adapted_runs import LORA, lora_values, write_base
-from tests.trainer.chats import chat_model, chat_values, write_chats
+from tests.trainer.chats import chat_values
 from tests.trainer.labelled_pairs import finetune_values
-from tests.trainer.labelled_words import word_values, write_words
+from tests.trainer.labelled_words import word_values
 from trainer.data.tokenization import PreparedData
 
 pytestmark = [pytest.mark.deep, pytest.mark.slow]
@@ -104,21 +104,6 @@ def xlnet(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = AutoConfig.for_model("xlnet", vocab_size=vocab_size, d_model=16, n_layer=1, n_head=2, d_inner=32)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
     return folder
-
-
-@pytest.fixture(scope="session")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_words(tmp_path_factory.mktemp("words"))
-
-
-@pytest.fixture(scope="session")
-def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_chats(tmp_path_factory.mktemp("chats"))
-
-
-@pytest.fixture(scope="session")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chat_model(tmp_path_factory.mktemp("models") / "llama")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig
 
+from tests.support import read_rows
 from tests.trainer.labelled_data import as_csv, as_jsonl, as_parquet, read, written
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode
@@ -241,7 +242,7 @@ def job(pairs: Path, pretrained: Path, tmp_path: Path) -> FinetuneJob:
     """The functions' code, with what occurs in it."""
     files = {}
     for split in ("train", "validation", "test"):
-        rows = [json.loads(line) for line in (pairs / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
+        rows = read_rows(pairs / f"{split}.jsonl")
         marks = {"args": "(self", "doc": "if ", "return": "return"}
         made = [
             {"id": r["id"], "code": r["code"], "label": [n for n in CLASSES if marks[n] in r["code"]]} for r in rows
@@ -280,8 +281,8 @@ def test_a_run_is_trained_measured_told_and_predicts(job: FinetuneJob, runtime: 
     run = train(job, silent())
     found = evaluate_run(job, run.key, silent())
     folder = Path(job.store) / run.key
-    lines = [json.loads(line) for line in (folder / "predictions" / "validation.jsonl").read_text().splitlines()]
-    rows = [json.loads(line) for line in (tmp_path / "validation.jsonl").read_text().splitlines()]
+    lines = read_rows(folder / "predictions" / "validation.jsonl")
+    rows = read_rows(tmp_path / "validation.jsonl")
     told, true = (np.array([[name in found for name in CLASSES] for found in each]) for each in (
         [line["prediction"] for line in lines], [row["label"] for row in rows]))  # fmt: skip
     scores = found.groups["validation"].figures

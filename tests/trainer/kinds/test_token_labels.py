@@ -19,10 +19,10 @@ from transformers import (
     get_scheduler,
 )
 
-from tests.support import records
+from tests.support import read_rows, records
 from tests.trainer.labelled_data import as_jsonl, bert_folder, written
 from tests.trainer.labelled_pairs import finetune_job
-from tests.trainer.labelled_words import CLASSES, label_words, word_job, write_words
+from tests.trainer.labelled_words import CLASSES, label_words, word_job
 from tests.trainer.made import encode
 from trainer.common.errors import ConfigError, RecordError
 from trainer.common.progress import silent
@@ -44,11 +44,6 @@ LENGTH = 24
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_words(tmp_path_factory.mktemp("words"))
-
-
-@pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT without dropout, whose head is there already: what a plain loop begins with too; not to be written to."""
     folder = bert_folder(tmp_path_factory.mktemp("models") / "bert", **DRY)
@@ -61,10 +56,6 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tagging_job(words: Path, store: Path, model: Path, **changes: Any) -> FinetuneJob:
     return word_job(words, store, model, **{"data__max_length": LENGTH, **changes})
-
-
-def rows_of(words: Path, split: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (words / f"{split}.jsonl").read_text().splitlines()]
 
 
 def plain_losses(work: Finetuning, rows: list[dict[str, Any]], model: Path, steps: int) -> list[float]:
@@ -106,7 +97,7 @@ def test_the_losses_are_those_of_a_plain_loop_of_transformers(
     train(job, silent())
     ours = [record["loss"] for record in records(tmp_path / "store", "train")]
     theirs = plain_losses(
-        Finetuning(job, Store(job.store), encode(job, silent()).key, 1), rows_of(words, "train"), bert, 20
+        Finetuning(job, Store(job.store), encode(job, silent()).key, 1), read_rows(words / "train.jsonl"), bert, 20
     )
     assert len(ours) == 20
     assert ours == pytest.approx(theirs, abs=1e-4)
@@ -145,7 +136,7 @@ def test_balanced_weights_are_those_of_the_words_that_are_trained_on(words: Path
     finetune_preflight(job, silent())
     work = Finetuning(job, Store(job.store), encode(job, silent()).key, 1)
     seen = work._train.labels
-    assert 0 < len(seen) < sum(len(row["tokens"]) for row in rows_of(words, "train"))
+    assert 0 < len(seen) < sum(len(row["tokens"]) for row in read_rows(words / "train.jsonl"))
     expected = compute_class_weight("balanced", classes=np.arange(len(CLASSES)), y=seen)
     weights = work.make_objective(work.load_model(None)).class_weights
     assert weights is not None and weights.tolist() == pytest.approx(expected.tolist())
@@ -178,8 +169,8 @@ def test_a_run_is_trained_measured_told_and_predicts(words: Path, bert: Path, tm
     run = train(job, silent())
     found = evaluate_run(job, run.key, silent())
     folder = Path(job.store) / run.key
-    lines = [json.loads(line) for line in (folder / "predictions" / "validation.jsonl").read_text().splitlines()]
-    rows = rows_of(words, "validation")
+    lines = read_rows(folder / "predictions" / "validation.jsonl")
+    rows = read_rows(words / "validation.jsonl")
     assert [line["id"] for line in lines] == [row["id"] for row in rows]
     assert [len(line["prediction"]) for line in lines] == [len(row["tokens"]) for row in rows]
 
@@ -265,7 +256,10 @@ def texts_of(words: Path, folder: Path) -> dict[str, Any]:
     """Files that tell of the words' ids alone, a text each, whether they are even."""
     files: dict[str, Any] = {"data__test": None, "data__id_column": None}
     for split in ("train", "validation"):
-        rows = [{"id": row["id"], "label": ["other", "match"][n % 2]} for n, row in enumerate(rows_of(words, split))]
+        rows = [
+            {"id": row["id"], "label": ["other", "match"][n % 2]}
+            for n, row in enumerate(read_rows(words / f"{split}.jsonl"))
+        ]
         files[f"data__{split}"] = [written(folder / f"texts-{split}.jsonl", as_jsonl(rows))]
     return files
 
@@ -277,7 +271,7 @@ def test_labels_that_mark_no_entities_are_measured_by_words(
     for split in ("train", "validation"):
         rows = [
             {"tokens": r["tokens"], "ner_tags": [t.rpartition("-")[2] for t in r["ner_tags"]]}
-            for r in rows_of(words, split)
+            for r in read_rows(words / f"{split}.jsonl")
         ]
         files[f"data__{split}"] = [written(tmp_path / f"{split}.jsonl", as_jsonl(rows))]
     changes = {**files, "data__test": None, "data__id_column": None, "data__classes": None, "training__epochs": 1}

@@ -1,6 +1,5 @@
 """Models that label words: how large they are said to be, read by rows, and asked by several ranks."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,9 +7,9 @@ import torch
 from transformers import BertConfig, BertForTokenClassification
 
 from tests.processes import start_ranks
-from tests.support import write_config
+from tests.support import read_rows, write_config
 from tests.trainer.labelled_data import bert_folder
-from tests.trainer.labelled_words import CLASSES, word_job, write_words
+from tests.trainer.labelled_words import CLASSES, word_job
 from tests.trainer.made import encode
 from trainer.common.progress import silent
 from trainer.data.encoded import encoded_details
@@ -18,11 +17,6 @@ from trainer.kinds.labelled import preflight
 from trainer.kinds.labelled.preflight import finetune_preflight
 from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.store.storage import Store
-
-
-@pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_words(tmp_path_factory.mktemp("words"), 120)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +87,7 @@ def test_two_ranks_label_words_as_one_does(words: Path, tagger: Path, tmp_path: 
         assert [each.status for each in ended] == [0] * ranks, ended
         assert "got no label" in ended[0].stdout
         (path,) = store.glob("predictions/*/predictions.jsonl")
-        found.append([json.loads(line) for line in path.read_text("utf-8").splitlines()])
+        found.append(read_rows(path))
     assert len(found[0]) == len((words / "train.jsonl").read_text().splitlines())
     for one, two in zip(*found, strict=True):
         assert (one["id"], one["prediction"]) == (two["id"], two["prediction"])

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from tests.support import curve, final_bytes, records, small_job
+from tests.support import curve, final_bytes, read_rows, records, small_job
 from tests.trainer.conftest import Finished
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.training.test_retention import Keeper, kept
@@ -137,7 +137,7 @@ def test_a_commit_and_its_time_are_recorded(finished: Finished) -> None:
 @pytest.fixture
 def poisoned(pairs: Path, tmp_path: Path) -> dict[str, Any]:
     """Changes for a regression with one target so large that the gradients of its batch are not finite."""
-    rows = [json.loads(line) for line in (pairs / "train.jsonl").read_text().splitlines()][:40]
+    rows = read_rows(pairs / "train.jsonl")[:40]
     lines = [json.dumps({**row, "label": 3e38 if number == 7 else 0.5}) for number, row in enumerate(rows)]
     (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "validation.jsonl").write_text("\n".join(lines[20:30]) + "\n")

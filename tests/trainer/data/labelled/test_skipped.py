@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import write_rows
 from tests.trainer.chats import chat_job, chat_model
-from tests.trainer.chats import written as written_rows
 from tests.trainer.labelled_data import as_jsonl, bert_folder, flat_records, job_of, opened, written
 from tests.trainer.made import encode_conversations
 from trainer.common.bad_records import skipped_rows
@@ -45,9 +45,9 @@ def test_skipped_rows_of_labelled_data_are_named(tmp_path: Path, caplog: pytest.
 def test_skipped_conversations_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     good = {"prompt": "What is it?", "completion": "A channel."}
     rows = [{**good, "prompt": f"What is number {number}?"} for number in range(30)]
-    written_rows(tmp_path / "train.jsonl", [*rows, {"prompt": "alone"}, {"messages": []}])
+    write_rows(tmp_path / "train.jsonl", [*rows, {"prompt": "alone"}, {"messages": []}])
     for split in ("validation", "test"):
-        written_rows(tmp_path / f"{split}.jsonl", rows[:5])
+        write_rows(tmp_path / f"{split}.jsonl", rows[:5])
     model = chat_model(tmp_path / "model")
     job = chat_job(tmp_path, tmp_path / "store", model, data__max_bad_records=2)
     with caplog.at_level(logging.WARNING):
