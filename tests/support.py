@@ -187,6 +187,13 @@ def sealed_lines(key: str, records: Sequence[dict[str, Any]]) -> bytes:
     return b"".join(seal_line(key, number, record) for number, record in enumerate(records, start=1))
 
 
+def flip_bit(path: Path, place: int | None = None) -> None:
+    """Change a bit of a file, in its middle if no place is named."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if place is None else place] ^= 1
+    path.write_bytes(data)
+
+
 def cpu_runtime(precision: str = "fp32") -> Runtime:
     """A runtime of one rank and one thread in this process, whatever was started here before."""
     import torch

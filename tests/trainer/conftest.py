@@ -1,38 +1,21 @@
-"""Fixtures for the trainer's tests: raw text, a store with its shards, and one uninterrupted run."""
+"""Fixtures for the trainer's tests: a store with the shards of raw text, and an uninterrupted run of each kind."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
 
-from tests.processes import start_warm
-from tests.support import cpu_runtime, only_run, small_job, small_values, write_config
+from tests.support import cpu_runtime, small_job
 from tests.trainer.curated_runs import curated_run, run_through, write_kept_out
 from tests.trainer.labelled_data import bert_folder, gpt2_folder
-from tests.trainer.labelled_pairs import finetune_values
 from tests.trainer.made import prepare
+from tests.trainer.small_jobs import OF_EACH_KIND, Finished, run_whole
 from trainer.common.progress import silent
 from trainer.data.tokenization import PreparedData
 from trainer.training.runtime import Runtime
-
-LONG = {
-    "training__max_steps": 64, "training__micro_batch": 4, "training__evaluate_every": 9, "training__save_every": 1,
-}  # fmt: skip
-"""Changes for a run that has time to be interrupted: it saves each step, accumulates, and goes into a second epoch."""
-
-
-OFTEN = {"training__save_every": 1, "training__micro_batch": 3, "training__global_batch": 9}
-"""Changes for a fine-tuning run that has time to be interrupted; its epochs end with a smaller batch."""
-
-
-class Finished(NamedTuple):
-    """A run that went from its first step to its last in one process."""
-
-    store: Path
-    run: str
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -61,14 +44,20 @@ def stocked(prepared: tuple[Path, PreparedData], tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished(raw: Path, prepared: tuple[Path, PreparedData], tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """The long run, uninterrupted; not to be written to."""
-    folder = tmp_path_factory.mktemp("finished")
-    store = Path(shutil.copytree(prepared[0], folder / "store"))
-    config = write_config(folder / "job.yaml", small_values(raw, store, **LONG))
-    ended = start_warm(folder / "said", "trainer.__main__", config).wait()
-    assert ended.status == 0, ended.stderr
-    return Finished(store, only_run(store))
+def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
+    """The run of the small job of a kind, uninterrupted; not to be written to."""
+
+    @cache
+    def run(name: str) -> Finished:
+        return run_whole(OF_EACH_KIND[name], request.getfixturevalue, tmp_path_factory.mktemp(name))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def finished(ran: Callable[[str], Finished]) -> Finished:
+    """The long pretraining run."""
+    return ran("pretraining")
 
 
 @pytest.fixture(scope="session")
@@ -84,17 +73,19 @@ def curated(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
 @pytest.fixture(scope="session")
 def pretrained(finished: Finished) -> Path:
     """The final model of the long run: a GPT-2 of 32 positions, trained here."""
-    return finished.store / finished.run / "final"
+    return finished.folder / "final"
 
 
 @pytest.fixture(scope="session")
-def tuned(pairs: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """A fine-tuning run that saves each step and accumulates, uninterrupted; not to be written to."""
-    folder = tmp_path_factory.mktemp("tuned")
-    config = write_config(folder / "job.yaml", finetune_values(pairs, folder / "store", pretrained, **OFTEN))
-    ended = start_warm(folder / "said", "trainer.__main__", config).wait()
-    assert ended.status == 0, ended.stderr
-    return Finished(folder / "store", only_run(folder / "store"))
+def tuned(ran: Callable[[str], Finished]) -> Finished:
+    """The run on labelled pairs."""
+    return ran("classes")
+
+
+@pytest.fixture(scope="session")
+def answering(ran: Callable[[str], Finished]) -> Finished:
+    """The run on conversations."""
+    return ran("chats")
 
 
 @pytest.fixture(scope="module")

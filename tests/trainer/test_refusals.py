@@ -11,7 +11,7 @@ import pytest
 
 from tests.processes import Ended, start_module, start_warm
 from tests.support import SMALL_MODEL, digests, only_run, records, small_values, write_config
-from tests.trainer.conftest import Finished
+from tests.trainer.small_jobs import Finished
 from trainer.common.errors import EXIT_BAD_INPUT
 
 PUBLISHED = ("tokenizers", "shards", "runs")

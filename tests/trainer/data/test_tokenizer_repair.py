@@ -10,9 +10,9 @@ from tokenizers import Tokenizer
 
 from tests.processes import start_warm
 from tests.support import digests, only_run, small_job, small_values, write_config, write_corpora
-from tests.trainer.conftest import Finished
 from tests.trainer.data.test_changed_raw import rot
 from tests.trainer.made import prepare, prepare_tokenizer
+from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob

@@ -12,8 +12,8 @@ from sklearn.metrics import accuracy_score, f1_score
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.support import read_rows
-from tests.trainer.conftest import Finished
 from tests.trainer.labelled_data import as_csv, as_jsonl, written
+from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
@@ -29,7 +29,7 @@ from trainer.training.runtime import Runtime
 @pytest.fixture
 def run(tuned: Finished, tmp_path: Path) -> Finished:
     """A copy of a fine-tuned run, to be written to."""
-    return Finished(Path(shutil.copytree(tuned.store, tmp_path / "store")), tuned.run)
+    return tuned.copy(tmp_path)
 
 
 def measure(run: Finished, checkpoint: str, **changes: Any) -> Result:
@@ -40,7 +40,7 @@ def measure(run: Finished, checkpoint: str, **changes: Any) -> Result:
 
 @pytest.mark.deep
 def test_every_checkpoint_has_the_figures_that_were_measured_when_it_was_saved(run: Finished, runtime: Runtime) -> None:
-    folders = sorted((run.store / run.run / "checkpoints").iterdir())
+    folders = sorted((run.folder / "checkpoints").iterdir())
     saved = {folder: json.loads((folder / "manifest.json").read_text())["details"]["scores"] for folder in folders}
     measured = {folder: scores for folder, scores in saved.items() if scores}
     assert measured
@@ -65,7 +65,7 @@ def test_the_final_model_is_measured_as_its_run_did_and_otherwise_apart(run: Fin
     other = identify_checkpoint(Store(job.store), job)
     assert other is not None and other.key == f"evaluations/pairs-{other.fingerprint}.json"
     assert other.fingerprint != own.fingerprint and other.settings.training.precision == "bf16"
-    (run.store / run.run / "eval.json").unlink()
+    (run.folder / "eval.json").unlink()
     again = measure(run, "pairs")
     assert (again.groups, again.predictions) == (own.groups, own.predictions)
     (encoded,) = again.data
@@ -88,11 +88,11 @@ def test_what_goes_with_language_models_only_is_refused_or_said(
 def test_a_classifier_of_no_run_and_one_whose_data_is_gone_are_refused(
     run: Finished, tmp_path: Path, runtime: Runtime
 ) -> None:
-    folder = shutil.copytree(run.store / run.run / "final", tmp_path / "elsewhere")
+    folder = shutil.copytree(run.folder / "final", tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="elsewhere is a classifier of no run in this store"):
         measure(run, str(folder))
     shutil.rmtree(run.store / "encoded")
-    (run.store / run.run / "eval.json").unlink()
+    (run.folder / "eval.json").unlink()
     with pytest.raises(
         ArtifactError, match="holds no encoded data set; encode it first: run its fine-tuning job again"
     ):
@@ -101,7 +101,7 @@ def test_a_classifier_of_no_run_and_one_whose_data_is_gone_are_refused(
 
 def truth(run: Finished, rows: list[dict[str, Any]], labelled: list[int]) -> dict[str, float]:
     """What scikit-learn says of the final model's predictions, as transformers gives them."""
-    folder = run.store / run.run / "final"
+    folder = run.folder / "final"
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     guesses = []

@@ -11,10 +11,10 @@ import pytest
 from tests.processes import cores
 from tests.support import write_config
 from tests.trainer.chats import chat_job
-from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import KEPT_OUT, curated_run, run_through
 from tests.trainer.curating import write_documents
 from tests.trainer.made import encode, encode_conversations, prepare
+from tests.trainer.small_jobs import Finished
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob

@@ -16,8 +16,8 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceC
 from tests.processes import cores, start_warm
 from tests.support import only_run, write_config
 from tests.trainer.chats import LLAMA2, chat_job, chat_model, chat_tokenizer, chat_values
-from tests.trainer.conftest import Finished
 from tests.trainer.evaluation.harness_tasks import write_task
+from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.chat import ChatJob
@@ -85,7 +85,7 @@ def test_directly_after_it_is_found_done_and_other_settings_are_measured_anew(
 def test_figures_are_compared_where_questions_are_asked_alike(
     tuned: Finished, chats: Path, llama: Path, asked: HarnessConfig, tmp_path: Path
 ) -> None:
-    moved = Finished(Path(shutil.copytree(tuned.store, tmp_path / "store")), tuned.run)
+    moved = tuned.copy(tmp_path)
     told = []
     for options in (asked, asked.model_copy(update={"chat_template": False})):
         job = job_of(moved, chats, llama, options)
@@ -208,7 +208,7 @@ def test_a_model_that_continues_no_text_is_not_asked(
 def test_the_figures_are_those_of_lm_evals_own_command_line(
     tuned: Finished, chats: Path, llama: Path, asked: HarnessConfig, tmp_path: Path, by_template: bool
 ) -> None:
-    moved = Finished(Path(shutil.copytree(tuned.store, tmp_path / "store")), tuned.run)
+    moved = tuned.copy(tmp_path)
     options = asked.model_copy(update={"chat_template": by_template})
     with cores(1):
         job = harness_of(job_of(moved, chats, llama, options), moved.run)

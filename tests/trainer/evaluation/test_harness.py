@@ -11,9 +11,9 @@ import pytest
 
 from tests.processes import cores
 from tests.trainer.adapted_runs import adapt, write_base
-from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import curated_run, run_through
 from tests.trainer.evaluation.harness_tasks import QUESTIONS, write_questions, write_task
+from tests.trainer.small_jobs import Finished
 from trainer.common import stopping
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
@@ -38,7 +38,7 @@ FIGURE = "harness/tiny/acc"
 @pytest.fixture
 def run(finished: Finished, tmp_path: Path) -> Finished:
     """The finished run in a store of the test's own."""
-    return Finished(Path(shutil.copytree(finished.store, tmp_path / "store")), finished.run)
+    return finished.copy(tmp_path)
 
 
 def measure(run: Finished, options: HarnessConfig, own: bool = True, **changes: Any) -> Result:

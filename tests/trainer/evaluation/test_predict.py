@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from tests.depth import once
 from tests.processes import start_ranks, start_warm
 from tests.support import read_rows, write_config
-from tests.trainer.conftest import Finished
 from tests.trainer.labelled_data import as_csv, as_jsonl, as_parquet, bert_folder, flat_records, pair_rows, written
 from tests.trainer.raw_files import docstrings
+from tests.trainer.small_jobs import Finished
 from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError
 from trainer.common.progress import silent

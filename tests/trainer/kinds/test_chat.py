@@ -13,10 +13,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, get_scheduler
 
 from tests.processes import start_trainers, start_warm
-from tests.support import only_run, records, write_config, write_rows
+from tests.support import records, write_config, write_rows
 from tests.trainer.chats import CHATML, END, MARKED, chat_job, chat_model, chat_values
-from tests.trainer.conftest import Finished
 from tests.trainer.made import encode_conversations
+from tests.trainer.small_jobs import IN_TURN, Finished
 from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
@@ -30,19 +30,6 @@ TOLERANCE = 1e-4
 """Of losses, absolute: float32 sums taken in another order, carried through AdamW."""
 
 PAIR = {"prompt": "a", "completion": "b"}
-
-OFTEN = {"training__save_every": 1, "training__micro_batch": 1, "training__global_batch": 2}
-"""Changes for a run that has time to be interrupted: it saves each step, and accumulates."""
-
-
-@pytest.fixture(scope="module")
-def tuned(chats: Path, llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """A run that saves each step and accumulates, uninterrupted; not to be written to."""
-    folder = tmp_path_factory.mktemp("tuned")
-    config = write_config(folder / "job.yaml", chat_values(chats, folder / "store", llama, **OFTEN))
-    ended = start_warm(folder / "said", "trainer.__main__", config).wait()
-    assert ended.status == 0, ended.stderr
-    return Finished(folder / "store", only_run(folder / "store"))
 
 
 def workload(chats: Path, store: Path, model: Path, ranks: int = 1, **changes: Any) -> Chat:
@@ -173,8 +160,8 @@ def test_the_losses_are_those_of_a_plain_loop_of_transformers(
     assert ours[-1] < ours[0] - 0.3
 
 
-def test_what_is_published_answers_with_its_own_template_and_stops_where_a_turn_ends(tuned: Finished) -> None:
-    folder = tuned.store / tuned.run / "final"
+def test_what_is_published_answers_with_its_own_template_and_stops_where_a_turn_ends(answering: Finished) -> None:
+    folder = answering.folder / "final"
     tokenizer, learner = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
     assert tokenizer.chat_template == CHATML
     end = tokenizer.convert_tokens_to_ids(END)
@@ -184,24 +171,26 @@ def test_what_is_published_answers_with_its_own_template_and_stops_where_a_turn_
         [{"role": "user", "content": "What?"}], add_generation_prompt=True, return_tensors="pt", return_dict=True
     )
     assert learner.generate(**asked, max_new_tokens=3).shape[1] > asked["input_ids"].shape[1]
-    report = (tuned.store / tuned.run / "report.html").read_text()
-    evaluation = json.loads((tuned.store / tuned.run / "eval.json").read_text())
+    report = (answering.folder / "report.html").read_text()
+    evaluation = json.loads((answering.folder / "eval.json").read_text())
     assert evaluation["groups"].keys() == {"validation", "test"}
     assert len(evaluation["samples"]) == 2
     assert "The data&#39;s own answer" in report and "conversational" in (folder / "README.md").read_text()
 
 
-def test_the_final_models_figures_are_those_of_the_last_evaluation(tuned: Finished, chats: Path, llama: Path) -> None:
-    evaluation = json.loads((tuned.store / tuned.run / "eval.json").read_text())
-    first, *_, last = records(tuned.store, "evaluation")
+def test_the_final_models_figures_are_those_of_the_last_evaluation(
+    answering: Finished, chats: Path, llama: Path
+) -> None:
+    evaluation = json.loads((answering.folder / "eval.json").read_text())
+    first, *_, last = records(answering.store, "evaluation")
     assert evaluation["groups"]["validation"]["figures"]["loss"] == pytest.approx(last["loss"], abs=1e-6)
     assert last["loss"] < first["loss"]
     assert evaluation["groups"]["validation"]["counts"]["answer_tokens"] == last["answer_tokens"]
 
 
-def test_bits_a_byte_are_of_the_text_of_the_answers_and_what_ends_them(tuned: Finished, chats: Path) -> None:
+def test_bits_a_byte_are_of_the_text_of_the_answers_and_what_ends_them(answering: Finished, chats: Path) -> None:
     """As a plain loop over the conversations, one by one, finds them."""
-    folder, bits, size = tuned.store / tuned.run / "final", 0.0, 0
+    folder, bits, size = answering.folder / "final", 0.0, 0
     tokenizer, learner = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
     for line in (chats / "test.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -214,7 +203,7 @@ def test_bits_a_byte_are_of_the_text_of_the_answers_and_what_ends_them(tuned: Fi
             chances = learner(ids[None]).logits[0, :-1].log_softmax(dim=-1)
         bits -= chances.gather(1, ids[1:, None])[answered].sum().item() / math.log(2)
         size += sum(len(message["content"].encode()) for message in messages if message["role"] == "assistant")
-    evaluation = json.loads((tuned.store / tuned.run / "eval.json").read_text())
+    evaluation = json.loads((answering.folder / "eval.json").read_text())
     assert evaluation["groups"]["test"]["counts"]["answer_bytes"] == size
     assert evaluation["groups"]["test"]["figures"]["bits_per_byte"] == pytest.approx(bits / size, rel=1e-5)
 
@@ -246,14 +235,14 @@ def test_a_bad_record_is_named_by_file_and_line_before_training(
 @pytest.mark.slow
 @pytest.mark.parametrize("sharding", ["none", "fsdp"])
 def test_two_ranks_compute_what_one_does(
-    tuned: Finished, chats: Path, llama: Path, tmp_path: Path, sharding: str
+    answering: Finished, chats: Path, llama: Path, tmp_path: Path, sharding: str
 ) -> None:
     store = tmp_path / "store"
-    changes = {**OFTEN, "training__sharding": sharding, "run": "two"}
+    changes = {**IN_TURN, "training__sharding": sharding, "run": "two"}
     config = write_config(tmp_path / "job.yaml", chat_values(chats, store, llama, **changes))
     for ended in start_trainers(tmp_path / "said", config, 2):
         assert ended.wait().status == 0
-    ours, theirs = ([each["loss"] for each in records(root, "train")] for root in (store, tuned.store))
+    ours, theirs = ([each["loss"] for each in records(root, "train")] for root in (store, answering.store))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=TOLERANCE)
     assert json.loads((store / "runs/two/plan.json").read_text())["ranks"] == 2
     assert json.loads((store / "runs/two/final/generation_config.json").read_text())["pad_token_id"] is not None

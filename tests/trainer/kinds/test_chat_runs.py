@@ -16,12 +16,11 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.depth import once
-from tests.headrace import headrace
 from tests.processes import cores, start_warm
 from tests.support import cpu_runtime, only_run, read_rows, write_config, write_rows
 from tests.trainer.chats import CHATML, END, MARKED, START, chat_job, chat_model, chat_values
-from tests.trainer.conftest import Finished
 from tests.trainer.made import encode_conversations
+from tests.trainer.small_jobs import Finished
 from tests.trainer.small_tokenizers import byte_level_bpe, word_piece
 from trainer.common.errors import ConfigError, CorpusError, TokenizerError
 from trainer.common.progress import silent
@@ -34,24 +33,12 @@ from trainer.models.losses import WITH_MASKS, WITHOUT_MASKS
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.explain import explain_job
 from trainer.records.basis import ExamplesBasis, answers_basis, why_incomparable
-from trainer.records.evaluations import Result
-from trainer.records.run_kinds import CHAT, run_kind
+from trainer.records.run_kinds import CHAT
 from trainer.records.sealed import read_sealed
-from trainer.registry.promotion import find_measured, promote
 from trainer.store.storage import Store
 from trainer.training.compiling import compile_objective
 from trainer.training.identity import data_keys
 from trainer.training.run_records import read_records
-
-
-@pytest.fixture(scope="module")
-def tuned(chats: Path, llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """A short run; not to be written to."""
-    folder = tmp_path_factory.mktemp("tuned")
-    config = write_config(folder / "job.yaml", chat_values(chats, folder / "store", llama, training__epochs=1))
-    ended = start_warm(folder / "said", "trainer.__main__", config).wait()
-    assert ended.status == 0, ended.stderr
-    return Finished(folder / "store", only_run(folder / "store"))
 
 
 def test_a_file_with_the_task_chat_is_of_this_kind(chats: Path, llama: Path, tmp_path: Path) -> None:
@@ -60,17 +47,16 @@ def test_a_file_with_the_task_chat_is_of_this_kind(chats: Path, llama: Path, tmp
 
 
 def test_a_champion_whose_windows_may_not_be_shared_is_measured_as_it_would_measure_itself(
-    tuned: Finished, chats: Path, llama: Path, tmp_path: Path
+    answering: Finished, chats: Path, tmp_path: Path
 ) -> None:
-    store = shutil.copytree(tuned.store, tmp_path / "store")
-    packed = chat_job(chats, store, llama, training__epochs=1)
+    packed = answering.copy(tmp_path).job()
     carries = chat_model(tmp_path / "mamba", "mamba", initializer_range=0.5)
-    alone = chat_job(chats, store, carries, training__epochs=1, data__packing=False)
+    alone = chat_job(chats, packed.store, carries, training__epochs=1, data__packing=False)
     with cores(1):
         encoded = encode_conversations(alone, silent())
         champion = train(alone, silent(), encoded).key
         own = evaluate_run(alone, champion, silent(), data_keys(encoded))
-        found = evaluate_run(packed, tuned.run, silent(), other=champion)
+        found = evaluate_run(packed, answering.run, silent(), other=champion)
     assert found.groups["validation"].figures["loss"] == pytest.approx(
         own.groups["validation"].figures["loss"], abs=1e-5
     )
@@ -98,46 +84,29 @@ def test_bits_a_byte_of_answers_are_compared_between_tokenizers_that_keep_their_
         assert why_incomparable("bits_per_byte", one, each) and not why_incomparable("bits_per_byte", each, each)
 
 
-def test_directly_after_a_run_everything_is_reused_and_another_test_file_has_it_measured_anew(
-    tuned: Finished, chats: Path, llama: Path, tmp_path: Path
+def test_another_test_file_has_it_measured_anew_and_more_epochs_have_it_trained(
+    answering: Finished, chats: Path, tmp_path: Path
 ) -> None:
-    job = chat_job(chats, tuned.store, llama, training__epochs=1)
-    assert run_kind(read_sealed(Store(job.store), f"{tuned.run}/config.json") or {}) is CHAT
-    assert [stage.verdict for stage in explain_job(job)] == ["reused"] * 4
     other = write_rows(tmp_path / "other.jsonl", read_rows(chats / "test.jsonl")[:3])
-    stages = explain_job(chat_job(chats, tuned.store, llama, training__epochs=1, data__test=[other]))
+    stages = explain_job(answering.job(data__test=[other]))
     assert [stage.verdict for stage in stages] == ["made", "reused", "made", "depends"]
-    longer = explain_job(chat_job(chats, tuned.store, llama, training__epochs=2))
+    longer = explain_job(answering.job(training__epochs=3))
     assert [stage.verdict for stage in longer] == ["reused", "made", "depends", "depends"]
 
 
-def test_it_is_compared_listed_traced_and_promoted(
-    tuned: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = Path(shutil.copytree(tuned.store, tmp_path / "store"))
-    name = tuned.run.removeprefix("runs/")
-    assert headrace("list", str(store)) == 0
-    assert headrace("compare", str(store), name, name) == 0
-    assert "perplexity, validation" in capsys.readouterr().out
-    assert headrace("lineage", str(store), name) == 0
-    assert "encoded set" in capsys.readouterr().out
-    measured = find_measured(Store(str(store)), tuned.run)
-    assert isinstance(measured, Result) and measured.measured_on is not None
-    move = promote(Store(str(store)), "answers", tuned.run, measured.figures(), "by hand", measured.measured_on)
-    assert move.scores.keys() == {"loss", "perplexity", "bits_per_byte"}
-
-
-def test_text_is_what_else_it_can_be_measured_on(tuned: Finished) -> None:
+def test_text_is_what_else_it_can_be_measured_on(answering: Finished) -> None:
     with pytest.raises(ConfigError, match=r"is of a run on conversations: .* stands in that run's eval\.json"):
-        evaluate_checkpoint(EvaluateJob(store=str(tuned.store), checkpoint=tuned.run.removeprefix("runs/")), silent())
+        evaluate_checkpoint(
+            EvaluateJob(store=str(answering.store), checkpoint=answering.run.removeprefix("runs/")), silent()
+        )
 
 
-def test_the_dry_run_tells_conversations_and_windows(tuned: Finished, chats: Path, llama: Path, tmp_path: Path) -> None:
-    before = chat_preflight(chat_job(chats, tmp_path / "store", llama), silent())
+def test_the_dry_run_tells_conversations_and_windows(answering: Finished, chats: Path, tmp_path: Path) -> None:
+    before = chat_preflight(answering.job(store=str(tmp_path / "store")), silent())
     assert before.plan is None and before.splits == {
         split: len(read_rows(chats / f"{split}.jsonl")) for split in before.splits
     }
-    after = chat_preflight(chat_job(chats, tuned.store, llama, training__epochs=1), silent())
+    after = chat_preflight(answering.job(), silent())
     assert after.splits == before.splits and after.plan is not None
     assert after.lengths == before.lengths and after.lengths["train"].longest <= 256 == after.lengths["train"].most
     assert any(line.startswith("steps") and "windows on 1 rank" in line for line in after.lines())

@@ -16,13 +16,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 
 from tests.processes import start_ranks, start_warm
 from tests.support import NO_DROPOUT, ROOT, read_rows, records, write_config, write_rows
-from tests.trainer.conftest import Finished
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
 from tests.trainer.made import encode
+from tests.trainer.small_jobs import Finished
 from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
-from trainer.config.labelled import FinetuneJob
 from trainer.kinds.labelled.workload import Finetuning, read_inputs
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_run, train
@@ -120,14 +119,14 @@ def test_padding_changes_nothing(pairs: Path, pretrained: Path, tmp_path: Path) 
 
 @pytest.mark.deep
 def test_the_final_model_predicts_in_transformers_with_the_class_names_as_its_file_says(tuned: Finished) -> None:
-    final = tuned.store / tuned.run / "final"
+    final = tuned.folder / "final"
     model = AutoModelForSequenceClassification.from_pretrained(final)
     assert model.config.id2label == {0: "other", 1: "match"}
     assert model.config.problem_type == "single_label_classification"
     tokenizer = AutoTokenizer.from_pretrained(final)
-    job = json.loads((tuned.store / tuned.run / "config.json").read_text())["job"]
+    job = json.loads((tuned.folder / "config.json").read_text())["job"]
     rows = read_rows(Path(job["data"]["test"][0]))
-    predicted = read_rows(tuned.store / tuned.run / "predictions" / "test.jsonl")
+    predicted = read_rows(tuned.folder / "predictions" / "test.jsonl")
     assert [line["id"] for line in predicted] == [row["id"] for row in rows]
     classify = pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")
     said = classify(
@@ -143,24 +142,18 @@ def test_the_final_model_predicts_in_transformers_with_the_class_names_as_its_fi
 def test_the_figures_are_scikit_learns_on_the_predictions_whatever_the_batch_size(
     copied: Finished, batch: int, runtime: Runtime
 ) -> None:
-    job = _job_of(copied, evaluation={"batch": batch, "metrics": ["accuracy", "f1"]})
-    (copied.store / copied.run / "eval.json").unlink()
+    job = copied.job(evaluation={"batch": batch, "metrics": ["accuracy", "f1"]})
+    (copied.folder / "eval.json").unlink()
     assert not evaluate_run(job, copied.run, silent()).reused
     assert evaluate_run(job, copied.run, silent()).reused
     assert job.data.validation is not None
-    _assert_figures(copied.store / copied.run, Path(job.data.validation[0]))
+    _assert_figures(copied.folder, Path(job.data.validation[0]))
 
 
 @pytest.fixture
 def copied(tuned: Finished, tmp_path: Path) -> Finished:
     """A copy of the fine-tuned run, to be written to."""
-    return Finished(Path(shutil.copytree(tuned.store, tmp_path / "store")), tuned.run)
-
-
-def _job_of(run: Finished, **changes: Any) -> FinetuneJob:
-    """The job of a run as its folder holds it."""
-    settings = json.loads((run.store / run.run / "config.json").read_text())["job"]
-    return FinetuneJob.model_validate({**settings, "store": str(run.store), **changes})
+    return tuned.copy(tmp_path)
 
 
 def _assert_figures(run: Path, validation: Path) -> None:
@@ -181,8 +174,8 @@ def _assert_figures(run: Path, validation: Path) -> None:
 def test_damaged_predictions_are_written_again(
     copied: Finished, runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = _job_of(copied)
-    path = copied.store / copied.run / "predictions" / "test.jsonl"
+    job = copied.job()
+    path = copied.folder / "predictions" / "test.jsonl"
     evaluate_run(job, copied.run, silent())
     before = path.read_bytes()
     path.write_bytes(before[:-10])

@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,78 +10,55 @@ import pytest
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from tests.processes import start_trainers
-from tests.support import SMALL_MODEL, final_bytes, only_run, records, small_values, steps_recorded, write_config
+from tests.support import final_bytes, only_run, records, steps_recorded
 from tests.trainer.adapted_runs import LORA, lora_values, write_base
-from tests.trainer.chats import chat_values
-from tests.trainer.labelled_pairs import finetune_values
-from tests.trainer.labelled_words import word_values
+from tests.trainer.small_jobs import OF_EACH_KIND, Ask, Job, classes, labels_of_words, lay_out, pretraining
 from trainer.data.tokenization import PreparedData
 
 pytestmark = [pytest.mark.deep, pytest.mark.slow]
-
-Ask = Callable[[str], Any]
-Job = Callable[[Ask, Path], dict[str, Any]]
-"""The values of a small job with a store, from fixtures that it asks for by name."""
 
 BERT = {
     "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
     "max_position_embeddings": 32,
 }  # fmt: skip
 
-
-def pretraining(**changes: Any) -> Job:
-    often = {"training__save_every": 1, "training__max_steps": 24, "training__micro_batch": 2}
-    return lambda ask, store: small_values(ask("raw"), store, **{"model__config": SMALL_MODEL, **changes, **often})
+SHORT = {"training__max_steps": 24, "training__micro_batch": 2, "training__save_every": 1}
+SELDOM = {"training__evaluate_every": 5, "training__save_every": 3}
 
 
 def adapting(ask: Ask, store: Path) -> dict[str, Any]:
-    return pretraining(**lora_values(ask("base"), {**LORA, "dropout": 0.1}), model__config=None)(ask, store)
-
-
-def classes(model: str = "pretrained", **changes: Any) -> Job:
-    often = {"training__evaluate_every": 5, "training__save_every": 3}
-    return lambda ask, store: finetune_values(ask("pairs"), store, ask(model), **{**often, **changes})
-
-
-def labels_of_words(**changes: Any) -> Job:
-    often = {"training__evaluate_every": 5, "training__save_every": 3, "training__micro_batch": 2}
-    return lambda ask, store: word_values(ask("words"), store, ask("pretrained"), **{**often, **changes})
-
-
-def chatting(ask: Ask, store: Path) -> dict[str, Any]:
-    often = {"training__save_every": 1, "training__micro_batch": 1, "training__global_batch": 2}
-    return chat_values(ask("chats"), store, ask("llama"), **often)
+    changes = lora_values(ask("base"), {**LORA, "dropout": 0.1}, model__config=None)
+    return pretraining(**{**changes, **SHORT})(ask, store)
 
 
 JOBS: dict[str, Job] = {
+    **OF_EACH_KIND,
     "adapters": adapting,
-    "muon": pretraining(training__optimizer="muon"),
+    "muon": pretraining(**SHORT, training__optimizer="muon"),
     "masked": pretraining(
-        training__objective="masked", model__config=BERT, evaluation__prompts=[],
+        **SHORT, training__objective="masked", model__config=BERT, evaluation__prompts=[],
         data__tokenizer={"vocab_size": 384, "mask_token": "<mask>"},
     ),
-    "documents": pretraining(training__document_mask=True),
-    "packed": pretraining(training__packing="best_fit"),
-    "classes": classes(training__save_every=1, training__micro_batch=3, training__global_batch=9),
+    "documents": pretraining(**SHORT, training__document_mask=True),
+    "packed": pretraining(**SHORT, training__packing="best_fit"),
     "best and early stopping": classes(
-        training__early_stopping=3, training__final="best", training__learning_rate=5e-2
+        **SELDOM, training__early_stopping=3, training__final="best", training__learning_rate=5e-2
     ),
-    "adafactor": classes(training__early_stopping=4, training__optimizer="adafactor"),
-    "an optimizer without state": classes(training__optimizer="sgd", training__beta1=0.0),
-    "parameters that the loss does not reach": classes("xlnet"),
-    "words": labels_of_words(),
-    "words with adapters": labels_of_words(model__lora={"rank": 2, "dropout": 0.1}),
-    "chats": chatting,
+    "adafactor": classes(**SELDOM, training__early_stopping=4, training__optimizer="adafactor"),
+    "an optimizer without state": classes(**SELDOM, training__optimizer="sgd", training__beta1=0.0),
+    "parameters that the loss does not reach": classes("xlnet", **SELDOM),
+    "words": labels_of_words(**SELDOM, training__micro_batch=2),
+    "words with adapters": labels_of_words(**SELDOM, training__micro_batch=2, model__lora={"rank": 2, "dropout": 0.1}),
 }  # fmt: skip
 """A small job of each kind, and of what changes what a kind keeps in its checkpoints."""
 
 ON_ONE = [
-    "adapters", "masked", "documents", "classes", "best and early stopping", "an optimizer without state", "words",
-    "words with adapters", "chats",
+    *OF_EACH_KIND, "adapters", "masked", "documents", "best and early stopping", "an optimizer without state", "words",
+    "words with adapters",
 ]  # fmt: skip
 ON_TWO = [
-    "adapters", "muon", "masked", "documents", "packed", "adafactor", "parameters that the loss does not reach",
-    "words", "chats",
+    *OF_EACH_KIND, "adapters", "muon", "masked", "documents", "packed", "adafactor",
+    "parameters that the loss does not reach", "words",
 ]  # fmt: skip
 KILLED_AT = {"classes": (9, 33), "chats": (3, 9)}
 """Steps at which a run is killed; others are once, which falls between checkpoints and evaluations of some."""
@@ -111,14 +87,11 @@ def xlnet(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     [*((kind, ranks) for ranks, kinds in ((1, ON_ONE), (2, ON_TWO)) for kind in kinds)],
 )
 def test_a_killed_run_ends_with_the_same_bytes(
-    kind: str, ranks: int, prepared: tuple[Path, PreparedData], tmp_path: Path, request: pytest.FixtureRequest
+    kind: str, ranks: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    whole, killed = stores = [tmp_path / name for name in ("whole", "killed")]
-    values = [JOBS[kind](request.getfixturevalue, store) for store in stores]
-    configs = [write_config(tmp_path / f"{n}.yaml", each) for n, each in enumerate(values)]
-    if "corpora" in values[0]["data"]:
-        for store in stores:
-            shutil.copytree(prepared[0], store)
+    folders = [tmp_path / name for name in ("whole", "killed")]
+    configs = [lay_out(JOBS[kind], request.getfixturevalue, folder) for folder in folders]
+    whole, killed = (folder / "store" for folder in folders)
     finish(tmp_path / "said-whole", configs[0], ranks)
     for step in KILLED_AT.get(kind, (8,)):
         first, *others = start_trainers(tmp_path / f"said-{step}", configs[1], ranks)

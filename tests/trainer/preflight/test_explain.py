@@ -12,10 +12,10 @@ from tests.headrace import headrace
 from tests.processes import cores
 from tests.s3 import S3Server
 from tests.support import cpu_runtime, digests, small_job, small_values, write_config, write_corpora
-from tests.trainer.conftest import OFTEN, Finished
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode, prepare, prepare_corpus, prepare_tokenizer
 from tests.trainer.preparing import stamps, write_old
+from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
@@ -92,15 +92,6 @@ def edited(place: Place) -> str:
 def fingerprints(folder: Path) -> set[str]:
     """The fingerprints of a set's shards."""
     return {json.loads(path.read_text())["fingerprint"] for path in folder.glob("shard-*.json")}
-
-
-def test_directly_after_a_run_everything_is_reused(place: Place) -> None:
-    found = look(small_job(*place))
-    assert {stage.verdict for stage in found.values()} == {"reused"}
-    assert all(stage.key and Path(place.store, stage.key).exists() for stage in found.values())
-    manifest = json.loads(Path(place.store, str(found["shards of code"].key), "manifest.json").read_text())
-    assert found["shards of code"].created == manifest["created"]
-    assert all(run_stages(small_job(*place)).values())
 
 
 def test_of_an_empty_store_all_is_made(place: Place, tmp_path: Path) -> None:
@@ -239,13 +230,6 @@ def test_an_unfinished_run_that_would_be_left_behind_is_named_with_its_step_and_
     assert look(job)["training"].reasons == ("training.learning_rate: 0.001 -> 0.002",)
 
 
-def test_a_missing_report_is_made_again(place: Place) -> None:
-    next(place.store.glob("runs/*/report.html")).unlink()
-    found = look(small_job(*place))
-    assert reasons(found) == {"report": ("its page or the model card is missing or changed",)}
-    assert not run_stages(small_job(*place))["report"]
-
-
 def look_at_encoded(job: FinetuneJob) -> StepStatus:
     looking = Looking(ReadOnlyStore(job.store))
     looking.make("encode", job)
@@ -271,19 +255,13 @@ def test_an_encoded_set_names_the_file_or_the_option_that_differs(pairs: Path, g
     assert stamps(Path(job.store)) == before
 
 
-def test_a_fine_tuned_model_is_measured_anew_with_another_metric(
-    pairs: Path, pretrained: Path, tuned: Finished
-) -> None:
-    job = finetune_job(pairs, tuned.store, pretrained, **OFTEN)
-    assert [stage.verdict for stage in explain_job(job)] == ["reused"] * 4
-    *_, run, evaluation, report = explain_job(
-        finetune_job(pairs, tuned.store, pretrained, **OFTEN, evaluation__metrics=["f1"])
-    )
+def test_a_fine_tuned_model_is_measured_anew_with_another_metric(tuned: Finished) -> None:
+    *_, run, evaluation, report = explain_job(tuned.job(evaluation__metrics=["f1"]))
     assert run.verdict == "reused"
     assert (evaluation.verdict, evaluation.reasons) == ("made", ("evaluation.metrics: None -> ['f1']",))
     assert report.reasons == ("depends on evaluation, which will be made",)
     with pytest.raises(ConfigError, match="is unknown"):
-        explain_job(finetune_job(pairs, tuned.store, pretrained, **OFTEN, evaluation__metrics=["gone.py"]))
+        explain_job(tuned.job(evaluation__metrics=["gone.py"]))
 
 
 @pytest.mark.deep

@@ -13,8 +13,8 @@ import torch
 
 from tests.hub import serve_model
 from tests.support import ROOT, SMALL_MODEL, digests, small_job
-from tests.trainer.conftest import Finished
 from tests.trainer.made import prepare
+from tests.trainer.small_jobs import Finished
 from tests.trainer.small_tokenizers import byte_level_bpe, saved
 from trainer.common.errors import ConfigError, CorpusError, DeviceError, PipelineError, TokenizerError
 from trainer.common.progress import silent

@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 from tests.processes import cores
 from tests.support import cpu_runtime, small_job
-from tests.trainer.conftest import Finished
 from tests.trainer.made import prepare
 from tests.trainer.shard_files import whole
+from tests.trainer.small_jobs import Finished
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob

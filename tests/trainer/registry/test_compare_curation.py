@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import curated_run, run_through
+from tests.trainer.small_jobs import Finished
 from trainer.common.formats import size
 from trainer.data.decisions import decisions_behind, read_decisions
 from trainer.pipelines.compare import compare

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.headrace import headrace
-from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import KEPT_OUT
+from tests.trainer.small_jobs import Finished
 from trainer.curation.telling import describe_decisions
 from trainer.data.decisions import read_decisions
 from trainer.registry.lineage import check, trace

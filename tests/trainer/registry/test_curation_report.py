@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import KEPT_OUT
+from tests.trainer.small_jobs import Finished
 from trainer.common.formats import size
 from trainer.data.decisions import read_decisions
 from trainer.pipelines.reporting import report_content

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.headrace import headrace
-from tests.support import final_bytes, only_run, small_job
+from tests.support import final_bytes, small_job
 from tests.trainer.preparing import job_of, run, write_old
 from tests.trainer.results import a_result
 from tests.trainer.stocked_store import (
@@ -30,13 +30,11 @@ from tests.trainer.stocked_store import (
 )
 from trainer.common.errors import ArtifactError, ConfigError, PipelineError, RunError, StorageError
 from trainer.common.progress import silent
-from trainer.config.jobs import EvaluateJob
 from trainer.data.shards import KIND
 from trainer.data.tokenization import STARTED
-from trainer.kinds.pretraining.measurement import evaluation_of
-from trainer.pipelines.any_kind import evaluate_checkpoint, train
+from trainer.pipelines.any_kind import train
 from trainer.records.lease import Lease
-from trainer.records.sealed import read_sealed, write_sealed
+from trainer.records.sealed import write_sealed
 from trainer.registry.pins import pin, pinned, unpin
 from trainer.registry.promotion import promote, roll_back
 from trainer.store.local import LocalFiles
@@ -313,27 +311,6 @@ def test_pins_name_what_exists(any_store: Store) -> None:
     with pytest.raises(ConfigError, match="expected a run's name, or a key"):
         pin(any_store, "models/lm/champion")
     assert pinned(any_store) == {f"encoded/pairs-{OLD}"}
-
-
-@pytest.mark.deep
-def test_what_is_left_trains_on_and_is_evaluated(raw: Path, stocked: Path, runtime: Runtime, tmp_path: Path) -> None:
-    store, job = Store(str(stocked)), small_job(raw, stocked, training__save_every=2, evaluation__prompts=[])
-    train(job, silent())
-    weights = final_bytes(stocked)
-    lost = [add_superseded(store, "lost"), add_encoded(store, "lost")]
-    other = train(job.model_copy(update={"run": "other"}), silent()).key
-    assert {*lost, other} <= set(keys(found(store, runs_older_than_days=0)))
-    pin(store, (key := next(f"runs/{name}" for name in store.names("runs") if name != "other")))
-    assert {*lost, other} <= set(keys(found(store, runs_older_than_days=0, remove=True)))
-    assert only_run(stocked) == key
-    store.delete(f"{key}/final")
-    store.delete(f"{key}/checkpoint-last")
-    assert not train(job, silent()).reused
-    assert final_bytes(stocked) == weights
-    evaluate_checkpoint(evaluation_of(job, key), silent())
-    sets = [ref["key"] for ref in read_sealed(store, f"{key}/config.json")["data"]["shards"]]
-    again = EvaluateJob(store=str(stocked), checkpoint=f"{key}/checkpoint-best", shards=sets[:1])
-    assert evaluate_checkpoint(again, silent()).data == sets[:1]
 
 
 @pytest.mark.parametrize("deletions", [1, 4])

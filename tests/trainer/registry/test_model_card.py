@@ -2,7 +2,6 @@
 
 import html
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,10 @@ from huggingface_hub.repocard_data import EvalResult, model_index_to_eval_result
 from markdown_it import MarkdownIt
 from pydantic import ValidationError
 
-from tests.trainer.conftest import OFTEN, Finished
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.registry.test_finetuning_report import card, finetune, front_matter, hub, page, store
 from tests.trainer.report_runs import RUN
+from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.runs import CardConfig
@@ -149,13 +148,12 @@ def test_a_license_or_a_language_that_the_hub_does_not_know_is_refused(said: dic
 
 
 def test_a_finished_run_gets_another_card_and_another_class_without_training_again(
-    pairs: Path, pretrained: Path, tuned: Finished, tmp_path: Path
+    tuned: Finished, tmp_path: Path
 ) -> None:
-    place = Path(shutil.copytree(tuned.store, tmp_path / "store"))
-    store = Store(str(place))
-    changes = {**OFTEN, "card": {"license": "mit", "language": ["code"]}, "evaluation__positive_class": "other"}
-    job = finetune_job(pairs, place, pretrained, **changes)
-    before = evaluate_run(finetune_job(pairs, place, pretrained, **OFTEN), tuned.run, silent())
+    copied = tuned.copy(tmp_path)
+    store = Store(str(copied.store))
+    job = copied.job(card={"license": "mit", "language": ["code"]}, evaluation__positive_class="other")
+    before = evaluate_run(copied.job(), tuned.run, silent())
     run = train(job, silent())
     assert (run.key, run.reused) == (tuned.run, True)
     after = evaluate_run(job, tuned.run, silent())
@@ -166,7 +164,7 @@ def test_a_finished_run_gets_another_card_and_another_class_without_training_aga
     make_report(store, tuned.run)
     matter = yaml.safe_load(store.read_bytes(f"{tuned.run}/final/{CARD}").decode().split("---\n", 2)[1])
     assert (matter["license"], matter["language"]) == ("mit", ["code"])
-    assert json.loads((place / tuned.run / "eval.json").read_text())["positive"] == {"f1": "other"}
+    assert json.loads((copied.folder / "eval.json").read_text())["positive"] == {"f1": "other"}
 
 
 @pytest.mark.parametrize(

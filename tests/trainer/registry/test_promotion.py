@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.trainer.conftest import Finished
+from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.runs import PromotionConfig
 from trainer.models.pretrained import find_model

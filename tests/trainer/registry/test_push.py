@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub_writing import TOKEN, Hub, taking_commits
-from tests.trainer.conftest import Finished
+from tests.trainer.small_jobs import Finished
 from trainer.pipelines.reporting import make_report
 from trainer.registry.promotion import promote
 from trainer.store.storage import Store

@@ -15,7 +15,7 @@ import pytest
 from tests.headrace import headrace
 from tests.s3 import S3Server
 from tests.support import seal_copy
-from tests.trainer.conftest import Finished
+from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.config.corpora import CorpusConfig
 from trainer.data.sources import find_pieces
@@ -164,14 +164,6 @@ def test_a_run_that_holds_another_model_than_the_champion_is_refused_under_that_
         with pytest.raises(ArtifactError, match="holds another model"):
             find_model(store, "models/small/champion")
     assert headrace("lineage", store.url, finished.run, "--check") == 0
-
-
-def test_what_is_as_it_was_passes_the_check(store: Store, finished: Finished) -> None:
-    findings = check(store, trace(store, finished.run))
-    assert {finding.state for finding in findings} == {"same"}
-    names = {finding.name for finding in findings}
-    assert {f"{finished.run}/{each}" for each in ("final", "config.json", "eval.json")} < names
-    assert sum(finding.name.endswith(MANIFEST) for finding in findings) == 3
 
 
 def test_raw_files_that_changed_or_are_gone_are_named(

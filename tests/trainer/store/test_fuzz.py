@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.depth import once
-from tests.trainer.conftest import Finished
+from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError
 from trainer.data.shards import KIND as SHARDS
 from trainer.store.manifest import MANIFEST, find_damage, read_manifest

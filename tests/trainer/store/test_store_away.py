@@ -15,7 +15,7 @@ import pytest
 
 from tests.processes import start_warm
 from tests.support import curve, final_bytes, only_run, small_values, write_config
-from tests.trainer.conftest import LONG, Finished
+from tests.trainer.small_jobs import LONG, Finished
 from tests.trainer.store.test_store_refusals import small_disk
 from trainer.common.errors import StorageError
 from trainer.common.transient import PATIENCE, retry_transient

@@ -16,8 +16,8 @@ import pytest
 
 from tests.processes import Ended, start_warm, wait_until
 from tests.support import ROOT, curve, digests, final_bytes, small_job, small_values, steps_recorded, write_config
-from tests.trainer.conftest import LONG, Finished
 from tests.trainer.made import prepare, prepare_tokenizer
+from tests.trainer.small_jobs import LONG, Finished
 from tests.trainer.test_refusals import PUBLISHED, message_of
 from trainer.common.errors import EXIT_PREEMPTED, StorageError
 from trainer.common.progress import silent

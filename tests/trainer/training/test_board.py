@@ -11,8 +11,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 
 from tests.support import cpu_runtime, records, small_job
-from tests.trainer.conftest import Finished
 from tests.trainer.report_runs import step_record
+from tests.trainer.small_jobs import Finished
 from tests.trainer.store.test_store_refusals import fill, small_disk
 from trainer.common.progress import silent
 from trainer.data.tokenization import PreparedData

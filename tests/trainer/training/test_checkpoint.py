@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from tests.support import SMALL_MODEL, digests
-from tests.trainer.conftest import Finished
+from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig

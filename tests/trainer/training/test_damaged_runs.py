@@ -12,7 +12,7 @@ import pytest
 
 from tests.headrace import headrace
 from tests.support import cpu_runtime, records, small_job
-from tests.trainer.conftest import LONG, Finished
+from tests.trainer.small_jobs import LONG, Finished
 from trainer.common.errors import ArtifactError, PipelineError, RunError
 from trainer.common.progress import silent
 from trainer.data.tokenization import PreparedData

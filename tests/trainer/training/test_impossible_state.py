@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.trainer.conftest import Finished
+from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError
 from trainer.models.causal import load_model
 from trainer.store.manifest import digest_file, read_manifest, write_manifest

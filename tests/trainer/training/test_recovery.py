@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from tests.support import curve, final_bytes, read_rows, records, small_job
-from tests.trainer.conftest import Finished
 from tests.trainer.labelled_pairs import finetune_job
+from tests.trainer.small_jobs import Finished
 from tests.trainer.training.test_retention import Keeper, kept
 from trainer.common import transient
 from trainer.common.errors import Preempted, RunError, StorageError

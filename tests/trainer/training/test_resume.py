@@ -26,7 +26,7 @@ from tests.support import (
     steps_recorded,
     write_config,
 )
-from tests.trainer.conftest import LONG, Finished
+from tests.trainer.small_jobs import LONG, Finished
 from trainer.common.errors import EXIT_PREEMPTED
 from trainer.data.tokenization import PreparedData
 

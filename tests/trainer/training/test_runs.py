@@ -5,25 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 
-from tests.support import SMALL_MODEL, cpu_runtime, digests, small_job
-from tests.trainer.conftest import LONG, Finished
+from tests.support import SMALL_MODEL, digests, small_job
+from tests.trainer.small_jobs import LONG, Finished
 from trainer.common.errors import RunError
-from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.shard_building import Workers
 from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.prepare import find_prepared
 from trainer.kinds.table import identify_run
-from trainer.pipelines.any_kind import train
 from trainer.records.fields import tell_changes
 from trainer.records.sealed import read_sealed
 from trainer.registry.references import References
-from trainer.store.manifest import find_damage
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
-from trainer.training.identity import claim_run, final_manifest, finished_run
+from trainer.training.identity import claim_run, finished_run
 
 
 def name_of(raw: Path, data: PreparedData, **changes: Any) -> str:
@@ -127,23 +123,6 @@ def test_a_finished_run_of_another_job_is_not_this_ones(raw: Path, data: Prepare
     name = finished.run.removeprefix("runs/")
     other = identify_run(small_job(raw, finished.store, run=name, training__seed=9), data)
     assert finished_run(Store(str(finished.store)), other) is None
-
-
-def test_a_damaged_final_model_is_made_again_from_the_last_checkpoint(
-    raw: Path, stocked: Path, data: PreparedData, finished: Finished
-) -> None:
-    shutil.copytree(finished.store / finished.run, stocked / finished.run)
-    final = stocked / finished.run / FINAL
-    (final / "model.safetensors").unlink()
-    cpu_runtime()
-    result = train(long_job(raw, stocked), silent(), data)
-    assert (result.key, result.reused) == (finished.run, False)
-    expected = load_file(finished.store / finished.run / FINAL / "model.safetensors")
-    found = load_file(final / "model.safetensors")
-    assert all((found[name] == tensor).all() for name, tensor in expected.items())
-    manifest = final_manifest(Store(str(stocked)), finished.run)
-    assert manifest is not None
-    assert find_damage(Store(str(stocked)), f"{finished.run}/{FINAL}", manifest) == {}
 
 
 def test_a_run_records_what_it_begins_with_and_a_fork_keeps_its_origin(

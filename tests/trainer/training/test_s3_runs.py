@@ -11,8 +11,8 @@ from tests.faults import KINDS, faulty
 from tests.processes import Running, start_warm
 from tests.s3 import S3Server
 from tests.support import curve, final_bytes, held_out_losses, small_values, write_config
-from tests.trainer.conftest import LONG, OFTEN, Finished
 from tests.trainer.labelled_pairs import finetune_values
+from tests.trainer.small_jobs import LONG, OFTEN, Finished
 from trainer.common.errors import EXIT_PREEMPTED
 from trainer.records.sealed import read_sealed
 from trainer.store.names import FINAL, LAST, METRICS

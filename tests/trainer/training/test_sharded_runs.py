@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.processes import wait_until
 from tests.support import curve, only_run, records, small_job, small_values, steps_recorded, write_config
-from tests.trainer.conftest import OFTEN
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
+from tests.trainer.small_jobs import OFTEN
 from tests.trainer.training.sharded_runs import (
     FSDP,
     LLAMA,
@@ -180,8 +180,7 @@ def test_a_classifier_is_fine_tuned_from_parts_and_divided_itself(
 ) -> None:
     train(small_job(raw, stocked, **ALONE), silent())
     begun_from = "runs/one/checkpoint-last"
-    changes = {**OFTEN, "training__epochs": 1, "training__save_every": None, "training__global_batch": 12}
-    changes["training__micro_batch"] = 2
+    changes = {**OFTEN, "training__epochs": 1, "training__save_every": None, "training__micro_batch": 2}
     whole = train(finetune_job(pairs, stocked, begun_from, **changes, run="whole"), silent())
     values = finetune_values(pairs, stocked, begun_from, **changes, run="sharded", training__sharding="fsdp")
     config = write_config(tmp_path / "job.yaml", values)

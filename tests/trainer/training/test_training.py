@@ -19,7 +19,6 @@ from tests.support import (
     SMALL_MODEL,
     cpu_runtime,
     curve,
-    digests,
     final_bytes,
     held_out_losses,
     records,
@@ -27,7 +26,7 @@ from tests.support import (
     small_values,
     write_config,
 )
-from tests.trainer.conftest import Finished
+from tests.trainer.small_jobs import Finished
 from trainer.common.errors import RunError
 from trainer.common.progress import silent
 from trainer.data.dataset import open_dataset, read_batch
@@ -65,15 +64,6 @@ def test_a_run_leaves_its_configuration_plan_and_surroundings(raw: Path, stocked
     assert environment["packages"]["torch"] == torch.__version__
     assert (environment["ranks"], environment["precision"]) == (1, "fp32")
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000006"]
-
-
-def test_a_finished_run_is_reused_and_nothing_changes(raw: Path, stocked: Path, data: PreparedData) -> None:
-    train_here(raw, stocked, data)
-    before = digests(stocked)
-    with cores(1):
-        again = train(small_job(raw, stocked), silent(), data)
-    assert again.reused
-    assert digests(stocked) == before
 
 
 def test_a_plan_that_is_not_the_expected_one_is_refused(raw: Path, stocked: Path, data: PreparedData) -> None:
