@@ -11,7 +11,7 @@ from trainer.common.errors import ConfigError, CorpusError
 from trainer.common.formats import plural
 from trainer.config.training import OptimizationConfig, TrainingConfig
 from trainer.data.tokenization import PreparedData, shard_manifests
-from trainer.records.plans import ChatPlan, CorpusPlan, FinetunePlan, Plan, StepPlan
+from trainer.records.plans import CorpusPlan, Plan, StepPlan, TuningPlan
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 
@@ -98,30 +98,24 @@ def _cut_stream(training: TrainingConfig, shard_sets: list[Manifest]) -> tuple[d
     return windows, unused
 
 
-def make_finetune_plan(training: OptimizationConfig, splits: dict[str, int], ranks: int) -> FinetunePlan:
-    """Plan a fine-tuning run over splits of so many examples. Raises `ConfigError` as `plan_batches` does."""
-    return FinetunePlan(
-        examples=splits["train"],
-        validation_examples=splits.get("validation", 0),
-        **plan_batches(training, splits["train"], ranks).model_dump(),
-    )
-
-
-def make_chat_plan(
-    training: OptimizationConfig, windows: "Packing", answer_tokens: int, held_out: int, ranks: int
-) -> ChatPlan:
-    """Plan a run over windows of conversations, in which so many tokens are predicted; so many conversations are held
-    out.
+def make_tuning_plan(
+    training: OptimizationConfig, splits: Mapping[str, int], ranks: int, unit: str = "example",
+    windows: "Packing | None" = None, answer_tokens: int | None = None,
+) -> TuningPlan:  # fmt: skip
+    """Plan a run over splits of so many examples, which may be packed into windows, and of whose tokens so many are
+    predicted.
 
     Raises `ConfigError` as `plan_batches` does.
     """
-    return ChatPlan(
-        conversations=len(windows.samples),
-        windows=len(windows),
-        fill=windows.fill,
+    batches = plan_batches(training, splits["train"] if windows is None else len(windows), ranks)
+    return TuningPlan(
+        unit=unit,
+        examples=splits["train"],
+        validation_examples=splits.get("validation", 0),
+        windows=None if windows is None else len(windows),
+        fill=None if windows is None else windows.fill,
         answer_tokens=answer_tokens,
-        validation_conversations=held_out,
-        **plan_batches(training, len(windows), ranks).model_dump(),
+        **batches.model_dump(),
     )
 
 

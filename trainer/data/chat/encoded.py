@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from trainer.config.chat import ChatDataConfig, ChatJob
 from trainer.data.chat.encoder import Encoded
-from trainer.data.encoded import Lists, SplitSet, open_set
+from trainer.data.encoded import Lists, SplitSet, open_set, split_sizes
 from trainer.data.packing import Packing, one_each, pack
-from trainer.data.splits import TRAIN, VALIDATION
-from trainer.data.step_plan import make_chat_plan
-from trainer.records.plans import ChatPlan
+from trainer.data.splits import TRAIN
+from trainer.data.step_plan import make_tuning_plan
+from trainer.records.plans import TuningPlan
 from trainer.store.storage import Store
 
 SCHEMA = pa.schema(
@@ -104,13 +104,13 @@ def pack_split(data: ChatDataConfig, split: ChatSplit, context: int) -> Packing:
     return pack(split.lengths, context) if data.packing else one_each(split.lengths, context)
 
 
-def plan_windows(job: ChatJob, found: ChatSet, windows: Packing, ranks: int) -> ChatPlan:
+def plan_windows(job: ChatJob, found: ChatSet, windows: Packing, ranks: int) -> TuningPlan:
     """The plan of a run on a set, whose training split is in these windows."""
     answer_tokens = int(np.sum(found.splits[TRAIN].answer_tokens))
-    return make_chat_plan(job.training, windows, answer_tokens, len(found.splits[VALIDATION]), ranks)
+    return make_tuning_plan(job.training, split_sizes(found.details), ranks, "conversation", windows, answer_tokens)
 
 
-def plan_chat(job: ChatJob, key: str, ranks: int) -> tuple[ChatPlan, ChatSet]:
+def plan_chat(job: ChatJob, key: str, ranks: int) -> tuple[TuningPlan, ChatSet]:
     """The plan of a run on a published set, and the set."""
     found = open_chat(Store(job.store), key)
     return plan_windows(job, found, pack_split(job.data, found.splits[TRAIN], found.details["context"]), ranks), found

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import ConfigError, CorpusError
-from trainer.config.chat import ChatDataConfig
-from trainer.data.chat.messages import ASSISTANT, Counts, Message, question_of, read_records
+from trainer.config.chat import ConversationsConfig
+from trainer.data.chat.messages import ASSISTANT, CONVERSATION, Counts, Form, Message, question_of, read_records
 from trainer.data.chat.template import ChatTemplate, load_template
 from trainer.data.labelled.text_encoder import choose_padding, digest_saved, keep_settings
 from trainer.data.shards import is_held_out
@@ -184,7 +184,7 @@ class ChatEncoder:
         )
 
 
-def load_chat_encoder(model: str | Path, data: ChatDataConfig) -> ChatEncoder:
+def load_chat_encoder(model: str | Path, data: ConversationsConfig) -> ChatEncoder:
     """The tokenizer of a model folder or a pretrained name, with the job's chat template or its own.
 
     Raises `TokenizerError` if one of them cannot be loaded or used, `ConfigError` if the model has fewer positions than
@@ -207,7 +207,7 @@ def load_chat_encoder(model: str | Path, data: ChatDataConfig) -> ChatEncoder:
     return ChatEncoder(tokenizer, template, _resolve_context(data, config, name), vocab_size, end_id, special, digest)
 
 
-def _resolve_context(data: ChatDataConfig, config: Any, name: str) -> int:
+def _resolve_context(data: ConversationsConfig, config: Any, name: str) -> int:
     positions: int = getattr(config, "max_position_embeddings", None) or 0
     known = positions > 0
     if data.context is None:
@@ -227,24 +227,30 @@ class Encoded:
 
 
 def read_encoded(
-    data: ChatDataConfig, split: str, parts: Sequence[Part], cut: bool, encoder: ChatEncoder, counts: dict[str, Counts],
+    data: ConversationsConfig,
+    split: str,
+    parts: Sequence[Part],
+    cut: bool,
+    encoder: ChatEncoder,
+    counts: dict[str, Counts],
     most: int | None = None,
-) -> Iterator[Encoded]:  # fmt: skip
+    form: Form = CONVERSATION,
+) -> Iterator[Encoded]:
     """The conversations of a split's parts, encoded; with `cut`, those that a hash of the question holds out are
     validation.
 
     `most`: records of each part that are looked at. Raises `RecordError` for the first bad one that may not be passed
     over.
     """
-    for number, conversation, tokens in read_records(data, parts, counts[split].bad, encoder.encode, most):
-        question = question_of(conversation)
+    for number, conversations, encoded in read_records(data, parts, counts[split].bad, encoder.encode, most, form):
+        question = question_of(conversations[0])
         held = cut and is_held_out(question, data.validation_fraction)
-        found = Encoded(VALIDATION if held else split, str(number), tokens)
-        if _count(counts[found.split], tokens, question):
-            yield found
+        found = VALIDATION if held else split
+        if _count(counts[found], encoded, question):
+            yield from (Encoded(found, str(number), tokens) for tokens in encoded)
 
 
-def require_conversations(data: ChatDataConfig, counts: dict[str, Counts], cut: bool) -> None:
+def require_conversations(data: ConversationsConfig, counts: dict[str, Counts], cut: bool) -> None:
     """Raise `CorpusError` for a split with nothing in it."""
     for split, found in counts.items():
         if not found.examples:
@@ -265,18 +271,19 @@ def duplicates_across(counts: dict[str, Counts]) -> int:
     return len(counts[TRAIN].questions & counts[VALIDATION].questions)
 
 
-def _count(counts: Counts, tokens: ChatEncoding, question: bytes) -> bool:
-    """Take a conversation into the counts; returns whether anything of an answer is left of it."""
-    counts.truncated += tokens.truncated
-    counts.unmarked += tokens.unmarked
-    if not tokens.answered[1:].any():
+def _count(counts: Counts, encoded: Sequence[ChatEncoding], question: bytes) -> bool:
+    """Take a record's conversations into the counts; returns whether anything of an answer is left of each."""
+    counts.truncated += any(tokens.truncated for tokens in encoded)
+    counts.unmarked += sum(tokens.unmarked for tokens in encoded)
+    if not all(tokens.answered[1:].any() for tokens in encoded):
         counts.unanswered += 1
         return False
     counts.examples += 1
-    counts.tokens += len(tokens.input_ids)
-    counts.answer_tokens += int(tokens.answered[1:].sum())
-    counts.answer_bytes += tokens.answer_bytes
-    counts.answer_token_bytes += tokens.answer_token_bytes
-    counts.longest = max(counts.longest, len(tokens.input_ids))
+    for tokens in encoded:
+        counts.tokens += len(tokens.input_ids)
+        counts.answer_tokens += int(tokens.answered[1:].sum())
+        counts.answer_bytes += tokens.answer_bytes
+        counts.answer_token_bytes += tokens.answer_token_bytes
+        counts.longest = max(counts.longest, len(tokens.input_ids))
     counts.questions.add(hashlib.blake2b(question, digest_size=8).digest())
     return True

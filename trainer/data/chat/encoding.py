@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.common.progress import Progress
-from trainer.config.chat import ChatDataConfig, ChatJob
+from trainer.config.chat import ConversationsConfig, ConversationsJob
 from trainer.data.chat.encoded import SCHEMA, rows_of
 from trainer.data.chat.encoder import (
     ChatEncoder,
@@ -18,7 +18,7 @@ from trainer.data.chat.encoder import (
     read_encoded,
     require_conversations,
 )
-from trainer.data.chat.messages import Counts
+from trainer.data.chat.messages import CONVERSATION, Counts, Form
 from trainer.data.encoded import encoded_step, in_data, writing_rows
 from trainer.data.labelled.rows import bad_records
 from trainer.data.splits import TRAIN, VALIDATION, SplitSource, find_splits
@@ -37,38 +37,49 @@ BLOCK = 512
 
 
 def encode_conversations(
-    store: Store, job: ChatJob, progress: Progress, model_folder: str | Path | None = None
+    store: Store,
+    job: ConversationsJob,
+    progress: Progress,
+    model_folder: str | Path | None = None,
+    form: Form = CONVERSATION,
 ) -> Step:
-    """The step that encodes the job's conversations with the model's tokenizer.
+    """The step that encodes the conversations of records of a form, one after another, with the model's tokenizer.
 
     It raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer or a template that cannot
     be used, `ConfigError` for a context beyond the model's positions, `StorageError` if the store refuses.
     """
-    folder = model_folder or find_model(store, job.model.pretrained, hub=True).folder
-    encoder, source = load_chat_encoder(folder, job.data), find_splits(store, job.data)
-    options = in_data({"task": job.data.task, "source": job.data.source, "context": encoder.context})
-    return encoded_step(
-        store, job.data, source, encoder, {"format": FORMAT, **options}, partial(_write, job, progress, source, encoder)
-    )
+    data, folder = job.data, model_folder or find_model(store, job.model.pretrained, hub=True).folder
+    encoder, source = load_chat_encoder(folder, data), find_splits(store, data)
+    options = in_data({"task": data.task, "source": data.source, "context": encoder.context})
+    write = partial(_write, data, progress, source, encoder, form)
+    return encoded_step(store, data, source, encoder, {"format": FORMAT, **options}, write)
 
 
 def read_conversations(
-    job: ChatJob, source: SplitSource, encoder: ChatEncoder, counts: dict[str, Counts], progress: Progress,
-    doing: str = "look at", most: int | None = None,
-) -> Iterator[Encoded]:  # fmt: skip
-    """All conversations of a job, or `most` of each file, encoded and counted. Raises as encoding does."""
-    with progress.bar(f"{doing} {job.data.name}", None, "conversation") as bar:
+    data: ConversationsConfig,
+    source: SplitSource,
+    encoder: ChatEncoder,
+    counts: dict[str, Counts],
+    progress: Progress,
+    doing: str = "look at",
+    most: int | None = None,
+    form: Form = CONVERSATION,
+) -> Iterator[Encoded]:
+    """All conversations of some data, or those of `most` records of each file, encoded and counted. Raises as encoding
+    does.
+    """
+    with progress.bar(f"{doing} {data.name}", None, "conversation") as bar:
         for split, parts in source.parts.items():
-            for found in read_encoded(job.data, split, parts, source.cut and split == TRAIN, encoder, counts, most):
+            for found in read_encoded(data, split, parts, source.cut and split == TRAIN, encoder, counts, most, form):
                 yield found
                 bar.advance(1)
     if most is None:
-        require_conversations(job.data, counts, source.cut)
+        require_conversations(data, counts, source.cut)
 
 
-def tell(job: ChatJob, counts: dict[str, Counts]) -> None:
+def tell(data: ConversationsConfig, counts: dict[str, Counts]) -> None:
     """Say what was skipped, cut or left out, and what makes figures flatter."""
-    name = job.data.name
+    name = data.name
     for split, found in counts.items():
         if found.bad.count:
             log.warning("data set %s, %s split: skipped %s", name, split, found.bad.describe())
@@ -90,19 +101,21 @@ def tell(job: ChatJob, counts: dict[str, Counts]) -> None:
         )  # fmt: skip
 
 
-def empty_counts(data: ChatDataConfig, source: SplitSource) -> dict[str, Counts]:
+def empty_counts(data: ConversationsConfig, source: SplitSource) -> dict[str, Counts]:
     """Counts of nothing yet, of the splits that there will be."""
     splits = [TRAIN, VALIDATION, *(split for split in source.parts if split not in (TRAIN, VALIDATION))]
     return {split: Counts(bad_records(data, split)) for split in splits}
 
 
-def _write(job: ChatJob, progress: Progress, source: SplitSource, encoder: ChatEncoder, folder: Path) -> dict[str, Any]:
+def _write(
+    data: ConversationsConfig, progress: Progress, source: SplitSource, encoder: ChatEncoder, form: Form, folder: Path
+) -> dict[str, Any]:
     """Write a file for each split; returns the manifest's details."""
-    counts = empty_counts(job.data, source)
+    counts = empty_counts(data, source)
     blocks: dict[str, list[Encoded]] = {split: [] for split in counts}
     with ExitStack() as stack:
         files = {split: stack.enter_context(writing_rows(folder, split, SCHEMA)) for split in counts}
-        for found in read_conversations(job, source, encoder, counts, progress, "encode"):
+        for found in read_conversations(data, source, encoder, counts, progress, "encode", form=form):
             block = blocks[found.split]
             block.append(found)
             if len(block) == BLOCK:
@@ -111,15 +124,15 @@ def _write(job: ChatJob, progress: Progress, source: SplitSource, encoder: ChatE
         for split, block in blocks.items():
             if block:
                 files[split].write_batch(rows_of(block))
-    tell(job, counts)
-    return _describe(job, encoder, counts)
+    tell(data, counts)
+    return _describe(data, encoder, counts)
 
 
-def _describe(job: ChatJob, encoder: ChatEncoder, counts: dict[str, Counts]) -> dict[str, Any]:
+def _describe(data: ConversationsConfig, encoder: ChatEncoder, counts: dict[str, Counts]) -> dict[str, Any]:
     """The manifest's details: everything that a report needs."""
     return {
-        "name": job.data.name,
-        "task": job.data.task,
+        "name": data.name,
+        "task": data.task,
         "context": encoder.context,
         "end_id": encoder.end_id,
         "end_of_turn": encoder.template.end,
