@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import fsspec
 from fsspec.compression import compr
@@ -189,18 +189,23 @@ def _column_bytes(source: SourceFile, column: str) -> int:
     """What a column takes by a Parquet file's own account; of a missing one, which its reader refuses, all that there
     is.
     """
+    groups = parquet_groups(source.path)
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    of_text = [each.total_uncompressed_size for each in columns if each.path_in_schema == column]
+    return sum(of_text) or source.size
+
+
+def parquet_groups(path: str) -> list[Any]:
+    """What a Parquet file says of its row groups. Raises `CorpusError` if it is none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with open_bytes(source.path) as file:
+        with open_bytes(path) as file:
             metadata = pq.ParquetFile(file).metadata
     except pa.ArrowInvalid as error:
-        raise CorpusError(f"{source.path} is not a Parquet file: {error}") from error
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-    of_text = [each.total_uncompressed_size for each in columns if each.path_in_schema == column]
-    return sum(of_text) or source.size
+        raise CorpusError(f"{path} is not a Parquet file: {error}") from error
+    return [metadata.row_group(number) for number in range(metadata.num_row_groups)]
 
 
 def _compression(source: SourceFile) -> str | None:

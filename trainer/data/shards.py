@@ -24,8 +24,8 @@ from trainer.common.bad_records import BadRecords
 from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.data.encoders import Encode, Ids
 from trainer.data.pieces import blocks_of
+from trainer.data.readers import Document, OnBad
 from trainer.data.shard_files import ShardFiles
-from trainer.data.texts import Document, OnBad
 from trainer.models.tokenizer import HeldOutText, TokenizerInfo, byte_lengths
 from trainer.store.checked_files import write_sums
 from trainer.store.manifest import FileRecord, digest_file, read_manifest, seal, unseal

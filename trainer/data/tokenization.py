@@ -25,7 +25,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig, DataConfig, ShardConfig
 from trainer.config.engines import RayEngine
 from trainer.config.jobs import PrepareJob
-from trainer.data.decisions import Reader, open_reader, read_curated, transform_options
+from trainer.data.decisions import Reader, identities, open_reader, read_curated, transform_options
 from trainer.data.encoders import settle_engine
 from trainer.data.pieces import Piece, assigned
 from trainer.data.raw_files import is_compressed
@@ -237,7 +237,7 @@ def deal(pieces: Sequence[Piece], reader: Reader, data: DataConfig, tokenizer: T
     work = []
     for number, hand in enumerate(assigned(pieces, count)):
         decided = tuple(map(reader.of_piece, hand))
-        made_of: list[Any] = [*common, [[p.key, p.index, p.last, p.sha256] for p in hand]]
+        made_of: list[Any] = [*common, identities(hand)]
         if any(decided) or reader.transform is not None:
             bits = [each and [each.documents, each.kept.hex(), each.goes_on] for each in decided]
             made_of += [transform_options(reader.transform), bits]

@@ -23,8 +23,7 @@ from trainer.common.progress import Progress
 from trainer.config.corpora import DataConfig, TokenizerConfig
 from trainer.config.jobs import PrepareJob
 from trainer.data.decisions import Reader, open_reader
-from trainer.data.pieces import Piece, blocks_of
-from trainer.data.raw_bytes import require_same
+from trainer.data.pieces import Piece, blocks_of, require_same
 from trainer.data.sources import files_of, find_pieces, forgetting_changed, look_at_text, reading_options
 from trainer.models.taken_tokenizer import END_OF_TEXT, PLAIN_CLASS, TOKENIZER_CONFIG, find_files, take_tokenizer
 from trainer.models.tokenizer import KIND, TOKENIZER_FILE, TokenizerInfo, vocabulary

@@ -16,8 +16,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatDataConfig
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.labelled.words import KINDS, AnyLabel, require_words
-from trainer.data.quotes import watched
-from trainer.data.records import FIRST_LINE, Reading, Record
+from trainer.data.records import FIRST_LINE, Reading, Record, watched
 from trainer.data.shards import is_held_out
 from trainer.data.splits import Part, look_at_columns, read_part
 
