@@ -35,7 +35,7 @@ STEPS = {
         "trainer.data.tokenization", "tokenize", "shards of {corpus}", ("decisions", "tokenizer"), early=True
     ),
     "encode": Named("trainer.data.labelled.encoding", "encode", "encoded set {job.data.name}"),
-    "encode-chat": Named("trainer.data.chat.encoding", "encode_conversations", "encoded set {job.data.name}"),
+    "encode-chat": Named("trainer.data.chat.encoded", "encode_conversations", "encoded set {job.data.name}"),
 }
 
 

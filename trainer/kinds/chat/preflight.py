@@ -4,10 +4,8 @@ from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.chat import CHAT_FIGURES, ChatJob
-from trainer.data.chat.encoded import plan_chat
+from trainer.data.chat.encoded import Counts, empty_counts, plan_chat, read_conversations, tell
 from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder
-from trainer.data.chat.encoding import empty_counts, read_conversations, tell
-from trainer.data.chat.messages import Counts
 from trainer.data.encoded import split_sizes
 from trainer.data.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
 from trainer.data.splits import find_splits
