@@ -26,7 +26,7 @@ from trainer.common.progress import Progress
 from trainer.config.chat import ChatDataConfig, ChatJob
 from trainer.data.chat.encoder import ChatEncoder, ChatEncoding, load_chat_encoder
 from trainer.data.chat.messages import question_of, read_records
-from trainer.data.encoded import Lists, SplitSet, encoded_step, in_data, open_set, writing_rows
+from trainer.data.encoded import IGNORED, Lists, SplitSet, encoded_step, in_data, open_set, writing_rows
 from trainer.data.labelled.rows import bad_records
 from trainer.data.packing import Packing, one_each, pack
 from trainer.data.shards import is_held_out
@@ -52,9 +52,6 @@ SCHEMA = pa.schema(
         pa.field("answer_tokens", pa.int32()),
     ]
 )  # fmt: skip
-
-IGNORED = -100
-"""The label of what is not predicted, as the loss of language models has it."""
 
 
 class Encoded(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 from trainer.common.formats import count, number, percent, plural, score
 from trainer.config.labelled import BALANCED
 from trainer.data.encoded import KIND as ENCODED
-from trainer.data.labelled.labels import find_class_weights
+from trainer.data.labelled.encoded import find_class_weights
 from trainer.data.splits import TEST
 from trainer.evaluation.metrics.measures import OF_ONE_CLASS, marks_entities, positive_class
 from trainer.kinds.labelled.card import make_card
