@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import IO, Any, NamedTuple, cast
 
-from fsspec.core import get_compression
-
 from trainer.common.errors import ChangedFile, CorpusError, WrongContent
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
@@ -29,9 +27,9 @@ from trainer.data.raw_files import (
     MAX_RECORD,
     READ_HERE_AND_THERE,
     SourceFile,
+    compression_of,
     csv_header,
     digest_stretch,
-    is_compressed,
     open_bytes,
     open_raw,
     parquet_groups,
@@ -169,7 +167,7 @@ def blocks_of(text: bytes, block_bytes: int) -> Iterator[bytes]:
 
 def _cuts(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[int]:
     """Offsets at which a large file may be cut, one after about every `piece_bytes`."""
-    if source.size <= piece_bytes or is_compressed(source.path):
+    if source.size <= piece_bytes or compression_of(source.path):
         return []
     if corpus.format == "csv" and is_quoted(dialect := csv_dialect(corpus, source.path)):
         return _csv_cuts(source, dialect, piece_bytes)
@@ -251,7 +249,7 @@ class RawBytes:
         self._path, self._open = path, ExitStack()
         self._stretch: _Stretch | None = None
         self.stream: IO[bytes]
-        compression = get_compression(path, "infer")
+        compression = compression_of(path)
         if compression == "zip":  # whose list of contents is at its end
             self.stream = self._open.enter_context(open_raw(path))
             return

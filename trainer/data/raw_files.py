@@ -59,7 +59,7 @@ class SourceFile:
 
 def open_raw(path: str, start: int = 0) -> IO[bytes]:
     """Open a raw file at a byte offset; .gz and .zst are unpacked (from their beginning only)."""
-    compression = get_compression(path, "infer")
+    compression = compression_of(path)
     if compression == "zstd":
         return unpack(open_bytes(path), compression)
     if compression is not None:
@@ -102,8 +102,10 @@ def not_text(path: str) -> str | None:
     return next((known for signature, known in SIGNATURES.items() if head.startswith(signature)), None)
 
 
-def is_compressed(path: str) -> bool:
-    return get_compression(path, "infer") is not None
+def compression_of(path: str) -> str | None:
+    """How a file is packed, by its name; None if it is not."""
+    found: str | None = get_compression(path, "infer")
+    return found
 
 
 @contextmanager
@@ -165,7 +167,9 @@ def unpacked_bytes(corpus: CorpusConfig, sources: Sequence[SourceFile]) -> int:
     The largest of the compressed files are looked at; of the others it is taken that they are packed as much as the
     middle one of these. Raises `CorpusError` for one that is looked at and damaged.
     """
-    packed = [source for source in sources if source.size and (_compression(source) or corpus.format == "parquet")]
+    packed = [
+        source for source in sources if source.size and (compression_of(source.path) or corpus.format == "parquet")
+    ]
     plain = sum(source.size for source in sources if source not in packed)
     if not packed:
         return plain
@@ -180,7 +184,7 @@ def _ratio(corpus: CorpusConfig, source: SourceFile) -> float:
     with reading(source.path):
         if corpus.format == "parquet":
             return _column_bytes(source, corpus.text_field) / source.size
-        with open_bytes(source.path) as file, unpack(file, _compression(source) or "") as text:
+        with open_bytes(source.path) as file, unpack(file, compression_of(source.path) or "") as text:
             held = len(text.read(SAMPLED_BYTES))
             return held / (source.size if held < SAMPLED_BYTES else min(source.size, file.tell()))
 
@@ -206,8 +210,3 @@ def parquet_groups(path: str) -> list[Any]:
     except pa.ArrowInvalid as error:
         raise CorpusError(f"{path} is not a Parquet file: {error}") from error
     return [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-
-
-def _compression(source: SourceFile) -> str | None:
-    found: str | None = get_compression(source.path, "infer")
-    return found

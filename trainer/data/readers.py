@@ -14,7 +14,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.data.csv_files import delimiter_hint
 from trainer.data.pieces import Piece, open_piece, text_cuts
-from trainer.data.raw_files import BOM, MAX_RECORD, is_compressed, open_as, reading
+from trainer.data.raw_files import BOM, MAX_RECORD, compression_of, open_as, reading
 from trainer.data.records import (
     FORMATS,
     PART_BYTES,
@@ -188,7 +188,7 @@ TEXTS: dict[str, Callable[[IO[bytes], Span, str | None, OnBad], Iterator[Documen
 
 def _parts(file: IO[bytes], span: Span) -> Iterator[tuple[bytes, int, bool]]:
     """A text in parts of a few MiB that end where it may be cut; with each, its offset and whether it is the last."""
-    left = None if is_compressed(span.path) else span.end - span.start
+    left = None if compression_of(span.path) else span.end - span.start
     held, offset = b"", span.start
     while True:
         block = file.read(PART_BYTES if left is None else min(PART_BYTES, left))
