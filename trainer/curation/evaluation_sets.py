@@ -27,12 +27,10 @@ from trainer.data.chat.messages import MESSAGES, read_records
 from trainer.data.decisions import transformed
 from trainer.data.labelled.examples import read_texts
 from trainer.data.labelled.rows import bad_records
-from trainer.data.pieces import Piece
-from trainer.data.raw_bytes import RawFile
-from trainer.data.readers import read_documents, refuse
+from trainer.data.pieces import Piece, RawFile
+from trainer.data.readers import Document, read_documents, refuse
 from trainer.data.sources import find_pieces
 from trainer.data.splits import TEST, TRAIN, VALIDATION, Part, fetch_part
-from trainer.data.texts import Document
 from trainer.store.storage import Store
 
 FORMATS: dict[str, Literal[TableFormat, "lines"]] = {

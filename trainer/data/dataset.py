@@ -11,7 +11,7 @@ after any interruption. Another pass over a window hides others of its tokens.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from trainer.config.training import MaskingConfig, TrainingConfig
 from trainer.data.held_out import HeldOut, open_held_out
 from trainer.data.order import CorpusOrder, DataOrder
 from trainer.data.packing import PackedShard, count_packed, pack_shard
-from trainer.data.shard_files import NumberedWindows, Shards, Windows, read_index
+from trainer.data.shard_files import Counts, NumberedWindows, Shards, Windows, read_index
 from trainer.data.shards import ShardSet, open_shards
 from trainer.data.tokenization import PreparedData
 from trainer.models.losses import IGNORED
@@ -31,40 +31,6 @@ from trainer.records.plans import StepPlan
 from trainer.store.storage import Store
 
 I64 = NDArray[np.int64]
-
-
-class Counts(NamedTuple):
-    """Of some windows, the tokens that are predicted, and those that are read."""
-
-    targets: int
-    tokens: int
-
-
-class CorpusWindows(Protocol):
-    """The windows of one corpus as inputs of a model, numbered through all its shards."""
-
-    @property
-    def looks_at_batch(self) -> bool:
-        """Whether a rank looks at all windows of a batch, to know how many tokens are predicted in it."""
-
-    @property
-    def shards(self) -> Shards:
-        """What they are read from."""
-
-    @property
-    def counts(self) -> Sequence[int]:
-        """Windows in each shard."""
-
-    def __len__(self) -> int: ...
-
-    def prepare(self, numbers: I64, ahead: Sequence[int]) -> None:
-        """Get ready the shards of these windows, and those that are read next; others are let go of."""
-
-    def inputs(self, number: int) -> dict[str, I64]:
-        """What a model is given of a window, by name; each of shape [context]."""
-
-    def count(self, numbers: I64) -> Counts:
-        """What these windows have."""
 
 
 def document_positions(tokens_T: I64, end_id: int) -> I64:
@@ -81,22 +47,8 @@ def labels_within(tokens_T: I64, positions_T: I64) -> I64:
     return np.where(positions_T == 0, IGNORED, tokens_T)
 
 
-class PlainWindows(Windows):
-    """The windows of one corpus as inputs of a model: each is read as one text."""
-
-    looks_at_batch = False
-
-    def inputs(self, number: int) -> dict[str, I64]:
-        """The tokens of a window."""
-        return {"input_ids": self.read(number)}
-
-    def count(self, numbers: I64) -> Counts:
-        """All but the first token of each are predicted."""
-        return Counts(len(numbers) * (self.context - 1), len(numbers) * self.context)
-
-
-class DocumentWindows(PlainWindows):
-    """The same with documents told apart, each of which is followed by the end token."""
+class DocumentWindows(Windows):
+    """Windows over a stream with documents told apart, each of which is followed by the end token."""
 
     looks_at_batch = True
 
@@ -173,6 +125,10 @@ class PackedWindows(NumberedWindows):
         if number not in self._packed:
             self._packed[number] = self._pack(number)
         return self._packed[number]
+
+
+CorpusWindows = Windows | PackedWindows
+"""The windows of one corpus as inputs of a model."""
 
 
 class Masked(NamedTuple):
@@ -302,7 +258,7 @@ def _open_windows(store: Store, shards: ShardSet, training: TrainingConfig) -> C
     stride = training.stride or context
     if training.masks_documents:
         return DocumentWindows(shards.train, context, stride, end_id)
-    return PlainWindows(shards.train, context, stride)
+    return Windows(shards.train, context, stride)
 
 
 def read_batch(number: int, plan: StepPlan, order: DataOrder, windows: Sequence[CorpusWindows], rank: int) -> Batch:

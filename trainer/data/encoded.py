@@ -26,6 +26,10 @@ from trainer.store.manifest import Manifest, digest_file, fetch_made, fingerprin
 from trainer.store.storage import Store
 
 KIND = "encoded"
+
+IGNORED = -100
+"""Stands for the label of a token that has none, as in `torch.nn.functional.cross_entropy`."""
+
 ENDING = ".arrow"
 
 Split = TypeVar("Split")

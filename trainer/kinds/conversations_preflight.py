@@ -7,9 +7,9 @@ from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ConversationsConfig, ConversationsJob
+from trainer.data.chat.encoded import Counts, empty_counts, read_conversations, tell
 from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder
-from trainer.data.chat.encoding import empty_counts, read_conversations, tell
-from trainer.data.chat.messages import CONVERSATION, Counts, Form
+from trainer.data.chat.messages import CONVERSATION, Form
 from trainer.data.encoded import encoded_details, split_sizes
 from trainer.data.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
 from trainer.data.splits import find_splits

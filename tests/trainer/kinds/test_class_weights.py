@@ -13,7 +13,7 @@ from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
-from trainer.data.labelled.labels import find_class_weights
+from trainer.data.labelled.encoded import find_class_weights
 from trainer.kinds.labelled.identity import identify
 from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.labelled.workload import Finetuning, read_inputs

@@ -1,7 +1,6 @@
 """Records of conversations: who speaks when, checked so that a chat template can write it, with each record's place."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -112,31 +111,6 @@ def _kind(value: Any) -> str:
 
 
 Made = TypeVar("Made")
-
-
-@dataclass
-class Counts:
-    """What was counted of a split's records; `bad` are those that were skipped.
-
-    `unanswered` lost every token of an answer when their end was cut off, and are left out. `unmarked` are answers that
-    the template does not mark as such, so that they are not learnt.
-    """
-
-    bad: BadRecords
-    examples: int = 0
-    tokens: int = 0
-    answer_tokens: int = 0
-    answer_bytes: int = 0
-    answer_token_bytes: int = 0
-    longest: int = 0
-    truncated: int = 0
-    unanswered: int = 0
-    unmarked: int = 0
-    questions: set[bytes] = field(default_factory=set)
-
-    def told(self) -> dict[str, Any]:
-        """The counts by name, as a manifest tells them."""
-        return {name: value for name, value in vars(self).items() if name not in ("questions", "bad")} | self.bad.told()
 
 
 class Form(NamedTuple):

@@ -20,9 +20,8 @@ from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.csv_files import delimiter_hint
-from trainer.data.labelled.labels import REGRESSION, UNLABELLED, Labels
+from trainer.data.labelled.labels import KINDS, REGRESSION, UNLABELLED, Labels, all_words
 from trainer.data.labelled.rows import BAD, Example, Scan, bad_records, columns_of, read_rows, reading_of, scan_rows
-from trainer.data.labelled.words import KINDS, all_words
 from trainer.data.splits import TEST, TRAIN, VALIDATION, Part, SplitSource, fetch_part, look_at_columns
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from trainer.kinds.kind import Kind, Later
 
 KIND = Kind(
     preflight=Later("trainer.kinds.chat.preflight.chat_preflight"),
-    encode=Later("trainer.data.chat.encoding.encode_conversations"),
+    encode=Later("trainer.data.chat.encoded.encode_conversations"),
     identify=identify,
     open=Later("trainer.kinds.chat.workload.Chat"),
     plan=plan,

@@ -5,7 +5,7 @@ from typing import Any
 
 from trainer.common.formats import count, number, percent
 from trainer.config.labelled import BALANCED
-from trainer.data.labelled.labels import find_class_weights
+from trainer.data.labelled.encoded import find_class_weights
 from trainer.evaluation.metrics.measures import marks_entities
 from trainer.kinds.labelled.card import hub_task, tell_model, use_of
 from trainer.kinds.labelled.data_section import describe_data

@@ -8,7 +8,7 @@ from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.labelled import FinetuneJob
 from trainer.data.encoded import encoded_details, split_sizes
-from trainer.data.labelled.labels import find_class_weights
+from trainer.data.labelled.encoded import find_class_weights
 from trainer.data.labelled.look import look_at_labelled
 from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.data.splits import TRAIN

@@ -12,9 +12,8 @@ from transformers import PreTrainedModel
 
 from trainer.config.labelled import FinetuneJob
 from trainer.data.dataset import Batch
-from trainer.data.labelled.encoded import EncodedSplit, open_encoded
-from trainer.data.labelled.labels import find_class_weights
-from trainer.data.labelled.words import IGNORED
+from trainer.data.encoded import IGNORED
+from trainer.data.labelled.encoded import EncodedSplit, find_class_weights, open_encoded
 from trainer.kinds.labelled.measure import make_criterion, score
 from trainer.kinds.tuning_workload import TuningWorkload
 from trainer.models.classifiers import load_classifier, outline_classifier
