@@ -12,8 +12,8 @@ from tests.support import seal_copy, small_job, write_corpora
 from tests.trainer.labelled_pairs import finetune_job, write_pairs
 from trainer.config.jobs import PipelineJob
 from trainer.config.labelled import FinetuneJob
-from trainer.data.tokenization import PreparedData
 from trainer.kinds.table import identify_run
+from trainer.records.plans import PreparedData
 from trainer.records.sealed import require_sealed
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import CONFIG, EVALUATION, FINAL, METRICS

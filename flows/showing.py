@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.labelled import TuningJob
 from trainer.config.predicting import PredictJob
-from trainer.data.tokenization import PreparedData
 from trainer.kinds.labelled.predictions import describe
 from trainer.records.evaluations import Result, Sample
+from trainer.records.plans import PreparedData
 from trainer.records.results import Outcome, PredictedTexts
 from trainer.records.shapes import Move
 from trainer.registry.garbage import Garbage, tell

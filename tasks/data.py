@@ -15,7 +15,8 @@ from trainer.config.labelled import TuningJob
 from trainer.curation.telling import decision_rows, decision_warnings, describe_decisions
 from trainer.data.decisions import read_decisions
 from trainer.data.encoded import encoded_details
-from trainer.data.tokenization import PreparedData, shard_manifests
+from trainer.data.tokenization import shard_manifests
+from trainer.records.plans import PreparedData
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

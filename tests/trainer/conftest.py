@@ -15,7 +15,7 @@ from tests.trainer.labelled_data import bert_folder, gpt2_folder
 from tests.trainer.labelled_pairs import finetune_values, write_pairs
 from tests.trainer.made import prepare
 from trainer.common.progress import silent
-from trainer.data.tokenization import PreparedData
+from trainer.records.plans import PreparedData
 from trainer.training.runtime import Runtime
 
 LONG = {

@@ -24,10 +24,9 @@ from trainer.data.order import CorpusOrder, DataOrder
 from trainer.data.packing import PackedShard, count_packed, pack_shard
 from trainer.data.shard_files import Counts, NumberedWindows, Shards, Windows, read_index
 from trainer.data.shards import ShardSet, open_shards
-from trainer.data.tokenization import PreparedData
 from trainer.models.losses import IGNORED
 from trainer.models.tokenizer import MaskTokens
-from trainer.records.plans import StepPlan
+from trainer.records.plans import PreparedData, StepPlan
 from trainer.store.storage import Store
 
 I64 = NDArray[np.int64]

@@ -12,8 +12,8 @@ from trainer.config.training import OptimizationConfig, TrainingConfig
 from trainer.data.packing import Packing, count_packed
 from trainer.data.shard_files import count_windows
 from trainer.data.shards import open_shards
-from trainer.data.tokenization import PreparedData, shard_manifests
-from trainer.records.plans import CorpusPlan, Plan, StepPlan, TuningPlan
+from trainer.data.tokenization import shard_manifests
+from trainer.records.plans import CorpusPlan, Plan, PreparedData, StepPlan, TuningPlan
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 

@@ -14,8 +14,6 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from trainer.common.bad_records import describe_bad, first_of
 from trainer.common.errors import CorpusError, StorageError, TokenizerError
 from trainer.common.formats import count, plural, size
@@ -38,6 +36,7 @@ from trainer.data.tokenizer_training import spread
 from trainer.engines.executors import Executor
 from trainer.models.tokenizer import TokenizerInfo, add_digests, keeps_text, load_tokenizer
 from trainer.records.basis import by_file
+from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_listed
 from trainer.records.steps import CONTENTS, Explains, Parts, Sources, Step, describe, nothing
 from trainer.store.checked_files import BLOCK_BYTES
@@ -93,15 +92,6 @@ STARTED = "started.json"
 SAMPLED_DOCUMENTS = 64
 TOLD = frozenset({PIECE_BYTES, "decisions"})
 """What is recorded and names no set: how files are cut and what stays of them is told by its shards' fingerprints."""
-
-
-class PreparedData(BaseModel):
-    """References to everything that training reads."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tokenizer: ArtifactRef
-    shards: list[ArtifactRef]
 
 
 def tokenize(

@@ -1,4 +1,4 @@
-"""Step plans as a run's plan.json holds them."""
+"""What a run trains on, and step plans as its plan.json holds them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,6 +6,16 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainer.common.formats import count, plural, short
+from trainer.store.manifest import ArtifactRef
+
+
+class PreparedData(BaseModel):
+    """A tokenizer and shards: references to everything that pretraining reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokenizer: ArtifactRef
+    shards: list[ArtifactRef]
 
 
 class CorpusPlan(BaseModel):

@@ -9,13 +9,12 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.config.jobs import PrepareJob
 from trainer.config.models import LoraConfig
 from trainer.config.runs import RunJob
-from trainer.config.training import MuonConfig, TrainingConfig
-from trainer.data.packing import FORMAT as PACKING
-from trainer.data.tokenization import PreparedData
+from trainer.config.training import MuonConfig
 from trainer.models.weights import SETTINGS
 from trainer.records.fields import tell_changes
 from trainer.records.holds import is_being_removed
 from trainer.records.names import made_at, tell_runs_like
+from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_pointer, read_sealed, write_sealed
 from trainer.store.manifest import ArtifactRef, Input, Manifest, find_damage, fingerprint, read_manifest
 from trainer.store.names import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
@@ -83,22 +82,18 @@ def make_run(
     base: dict[str, Any] | None = None,
     places: Mapping[str, str | None] = NOWHERE,
     renews_data: bool = False,
+    effective: Mapping[str, Any] | None = None,
 ) -> Run:
     """The run that a job makes, given what its kind says of it: its data and model, and what decides which checkpoint
     is best.
 
     `data` are the artifacts that it is trained on, by role; `made_from` is what of data and model names it, and
-    `places` are keys and paths that it needs besides. Evaluation settings that decide no more than what is told of the
-    finished model are no part of its name.
+    `places` are keys and paths that it needs besides. `effective` is what settings that go by others come to.
+    Evaluation settings that decide no more than what is told of the finished model are no part of its name.
     """
     training = job.training
     settings: dict[str, Any] = one_spelling(training.model_dump(exclude=OPERATIONAL | EFFECTIVE))
-    if isinstance(training, TrainingConfig) and training.masks is not None:
-        settings["masking"] = one_spelling(training.masks.model_dump())
-    if isinstance(training, TrainingConfig) and training.masks_documents:
-        settings["document_mask"] = True
-    if isinstance(training, TrainingConfig) and training.packing == "best_fit":
-        settings["packing"] = {"best_fit": PACKING}
+    settings |= effective or {}
     if training.optimizer == "muon":
         settings["muon"] = one_spelling((training.muon or MuonConfig()).model_dump())
     identity: dict[str, Any] = {"format": FORMAT, "training": settings, **made_from}

@@ -34,8 +34,7 @@ from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.stopping import defer_stop
 from trainer.common.transient import is_transient, retry_transient
 from trainer.models.adapters import save_model, trained_tensors
-from trainer.models.outline import own_tensors
-from trainer.models.tensor_rows import Stretch
+from trainer.models.tensor_rows import Stretch, own_tensors
 from trainer.models.weights import Base
 from trainer.records.sealed import write_pointer
 from trainer.records.shapes import folder_name

@@ -17,9 +17,9 @@ from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
 from trainer.data import tokenizer_training
-from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.prepare import find_prepared
 from trainer.models.tokenizer import load_tokenizer
+from trainer.records.plans import PreparedData
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

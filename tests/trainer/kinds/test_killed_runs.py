@@ -16,7 +16,7 @@ from tests.trainer.adapted_runs import LORA, lora_values, write_base
 from tests.trainer.chats import chat_model, chat_values, write_chats
 from tests.trainer.labelled_pairs import finetune_values
 from tests.trainer.labelled_words import word_values, write_words
-from trainer.data.tokenization import PreparedData
+from trainer.records.plans import PreparedData
 
 pytestmark = [pytest.mark.deep, pytest.mark.slow]
 

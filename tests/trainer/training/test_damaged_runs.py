@@ -15,10 +15,10 @@ from tests.support import cpu_runtime, records, small_job
 from tests.trainer.conftest import LONG, Finished
 from trainer.common.errors import ArtifactError, PipelineError, RunError
 from trainer.common.progress import silent
-from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.measurement import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, train
 from trainer.pipelines.reporting import make_report
+from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, require_sealed, sealed_bytes, write_sealed
 from trainer.registry.listing import find_runs
 from trainer.registry.promotion import find_measured, promote

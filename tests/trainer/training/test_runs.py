@@ -13,11 +13,11 @@ from trainer.common.errors import RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.shard_building import Workers
-from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.prepare import find_prepared
 from trainer.kinds.table import identify_run
 from trainer.pipelines.any_kind import train
 from trainer.records.fields import tell_changes
+from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed
 from trainer.registry.references import References
 from trainer.store.manifest import find_damage
