@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.common.formats import plural
 from trainer.config.training import OptimizationConfig, TrainingConfig
-from trainer.data.packing import Packing, count_packed
+from trainer.data.packing import count_packed
 from trainer.data.shard_files import count_windows
 from trainer.data.shards import open_shards
 from trainer.data.tokenization import PreparedData, shard_manifests
-from trainer.records.plans import ChatPlan, CorpusPlan, FinetunePlan, Plan, StepPlan
+from trainer.records.plans import CorpusPlan, FinetunePlan, Plan, StepPlan
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 
@@ -98,24 +98,6 @@ def make_finetune_plan(training: OptimizationConfig, splits: dict[str, int], ran
         examples=splits["train"],
         validation_examples=splits.get("validation", 0),
         **plan_batches(training, splits["train"], ranks).model_dump(),
-    )
-
-
-def make_chat_plan(
-    training: OptimizationConfig, windows: Packing, answer_tokens: int, held_out: int, ranks: int
-) -> ChatPlan:
-    """Plan a run over windows of conversations, in which so many tokens are predicted; so many conversations are held
-    out.
-
-    Raises `ConfigError` as `plan_batches` does.
-    """
-    return ChatPlan(
-        conversations=len(windows.samples),
-        windows=len(windows),
-        fill=windows.fill,
-        answer_tokens=answer_tokens,
-        validation_conversations=held_out,
-        **plan_batches(training, len(windows), ranks).model_dump(),
     )
 
 

@@ -31,7 +31,7 @@ from trainer.data.labelled.rows import bad_records
 from trainer.data.packing import Packing, one_each, pack
 from trainer.data.shards import is_held_out
 from trainer.data.splits import TRAIN, VALIDATION, SplitSource, find_splits
-from trainer.data.step_plan import make_chat_plan
+from trainer.data.step_plan import plan_batches
 from trainer.models.pretrained import find_model
 from trainer.models.tokenizer import keeps_text
 from trainer.records.plans import ChatPlan
@@ -298,9 +298,17 @@ def pack_split(data: ChatDataConfig, split: ChatSplit, context: int) -> Packing:
 
 
 def plan_windows(job: ChatJob, found: ChatSet, windows: Packing, ranks: int) -> ChatPlan:
-    """The plan of a run on a set, whose training split is in these windows."""
-    answer_tokens = int(np.sum(found.splits[TRAIN].answer_tokens))
-    return make_chat_plan(job.training, windows, answer_tokens, len(found.splits[VALIDATION]), ranks)
+    """The plan of a run on a set, whose training split is in these windows. Raises `ConfigError` as `plan_batches`
+    does.
+    """
+    return ChatPlan(
+        conversations=len(windows.samples),
+        windows=len(windows),
+        fill=windows.fill,
+        answer_tokens=int(np.sum(found.splits[TRAIN].answer_tokens)),
+        validation_conversations=len(found.splits[VALIDATION]),
+        **plan_batches(job.training, len(windows), ranks).model_dump(),
+    )
 
 
 def plan_chat(job: ChatJob, key: str, ranks: int) -> tuple[ChatPlan, ChatSet]:
