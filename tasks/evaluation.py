@@ -9,6 +9,7 @@ from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
 from trainer.config.jobs import EvaluateJob
 from trainer.config.predicting import PredictJob
+from trainer.config.runs import RunJob
 from trainer.evaluation.harness_identity import identify_harness
 from trainer.evaluation.measurement import check_asked, find
 from trainer.kinds.labelled.predictions import describe, find_predictions, identify_predictions, predictions_step
@@ -16,7 +17,6 @@ from trainer.kinds.table import identify_checkpoint, kind_of
 from trainer.records.evaluations import Result
 from trainer.records.results import PredictedTexts
 from trainer.store.storage import Store
-from trainer.training.identity import TrainingJob
 
 
 @patient_task("evaluate")
@@ -33,7 +33,7 @@ def evaluate(job: EvaluateJob, ranks: int = 1) -> Result:
 
 
 @patient_task("evaluate")
-def evaluate_run(job: TrainingJob, data: list[str], run: str, ranks: int, other: str | None = None) -> Result:
+def evaluate_run(job: RunJob, data: list[str], run: str, ranks: int, other: str | None = None) -> Result:
     """Measure a run's final model on what it was not trained on, as its kind is measured; or that of another run on
     it.
     """

@@ -1,6 +1,5 @@
 """A pipeline's stages as Prefect tasks."""
 
-from functools import partial
 from typing import Any, TypeVar
 
 from tasks.data import curate, encode, prepare_tokenizer, tokenize_corpus
@@ -23,8 +22,7 @@ STEPS: dict[str, Any] = {
     "curate": curate,
     "tokenizer": prepare_tokenizer,
     "tokenize": tokenize_corpus,
-    "encode": partial(encode, step="encode"),
-    "encode-chat": partial(encode, step="encode-chat"),
+    "encode": encode,
 }
 
 Made = TypeVar("Made")

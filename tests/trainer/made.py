@@ -41,4 +41,4 @@ def find_encoded(job: FinetuneJob, model_folder: Path) -> ArtifactRef | None:
 
 
 def encode_conversations(job: ChatJob, progress: Progress, model_folder: Path | None = None) -> ArtifactRef:
-    return here(progress)("encode-chat", job, model_folder=model_folder)
+    return here(progress)("encode", job, model_folder=model_folder)

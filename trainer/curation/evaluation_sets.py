@@ -20,6 +20,7 @@ from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import DecontaminateConfig, EvaluationText, TransformConfig
 from trainer.config.files import read_values, validate_job
 from trainer.config.harness_files import FunctionName, LocalTask, data_files, leaves, task_of_file, tasks_below
+from trainer.config.kinds import task_of
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.config.schema import TableFormat
 from trainer.data.chat.messages import MESSAGES, read_records
@@ -30,7 +31,6 @@ from trainer.data.pieces import Piece, RawFile
 from trainer.data.readers import Document, read_documents, refuse
 from trainer.data.sources import find_pieces
 from trainer.data.splits import TEST, TRAIN, VALIDATION, Part, fetch_part
-from trainer.records.run_kinds import CHAT, task_of
 from trainer.store.storage import Store
 
 FORMATS: dict[str, Literal[TableFormat, "lines"]] = {
@@ -196,7 +196,7 @@ def _of_job(store: Store, path: str, name: str) -> Iterator[EvaluationSet]:
 
 def _data_of(path: str) -> LabelledDataConfig | ChatDataConfig:
     values = read_values(path, (), (FinetuneJob, ChatJob))
-    if task_of(values) == CHAT.task:
+    if task_of(values) == "chat":
         return validate_job(ChatJob, values, path).data
     return validate_job(FinetuneJob, values, path).data
 
@@ -249,7 +249,7 @@ def _read_split(
         return
     bad = bad_records(data, split)
     for place, part in enumerate(parts):
-        for number, conversation, _ in read_records(data, [part], bad, lambda conversation: None):
+        for number, (conversation,), _ in read_records(data, [part], bad, lambda conversation: None):
             yield from ((place, number, message.content) for message in conversation)
 
 

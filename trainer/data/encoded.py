@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trainer.common.bad_records import describe_bad
 from trainer.common.errors import ArtifactError, RecordError
-from trainer.config.chat import ChatDataConfig
+from trainer.config.chat import ConversationsConfig
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.sources import forgetting_changed
 from trainer.data.splits import SplitSource
@@ -134,7 +134,7 @@ def in_data(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def encoded_step(
     store: Store,
-    data: LabelledDataConfig | ChatDataConfig,
+    data: LabelledDataConfig | ConversationsConfig,
     source: SplitSource,
     encoder: Encoder,
     options: Mapping[str, Any],

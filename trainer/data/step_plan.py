@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.common.formats import plural
 from trainer.config.training import OptimizationConfig, TrainingConfig
-from trainer.data.packing import count_packed
+from trainer.data.packing import Packing, count_packed
 from trainer.data.shard_files import count_windows
 from trainer.data.shards import open_shards
 from trainer.data.tokenization import PreparedData, shard_manifests
-from trainer.records.plans import CorpusPlan, FinetunePlan, Plan, StepPlan
+from trainer.records.plans import CorpusPlan, Plan, StepPlan, TuningPlan
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 
@@ -92,12 +92,24 @@ def _cut_stream(training: TrainingConfig, shard_sets: list[Manifest]) -> tuple[d
     return windows, unused
 
 
-def make_finetune_plan(training: OptimizationConfig, splits: dict[str, int], ranks: int) -> FinetunePlan:
-    """Plan a fine-tuning run over splits of so many examples. Raises `ConfigError` as `plan_batches` does."""
-    return FinetunePlan(
+def make_tuning_plan(
+    training: OptimizationConfig, splits: Mapping[str, int], ranks: int, unit: str = "example",
+    windows: Packing | None = None, answer_tokens: int | None = None,
+) -> TuningPlan:  # fmt: skip
+    """Plan a run over splits of so many examples, which may be packed into windows, and of whose tokens so many are
+    predicted.
+
+    Raises `ConfigError` as `plan_batches` does.
+    """
+    batches = plan_batches(training, splits["train"] if windows is None else len(windows), ranks)
+    return TuningPlan(
+        unit=unit,
         examples=splits["train"],
         validation_examples=splits.get("validation", 0),
-        **plan_batches(training, splits["train"], ranks).model_dump(),
+        windows=None if windows is None else len(windows),
+        fill=None if windows is None else windows.fill,
+        answer_tokens=answer_tokens,
+        **batches.model_dump(),
     )
 
 

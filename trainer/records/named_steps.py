@@ -34,8 +34,7 @@ STEPS = {
     "tokenize": Named(
         "trainer.data.tokenization", "tokenize", "shards of {corpus}", ("decisions", "tokenizer"), early=True
     ),
-    "encode": Named("trainer.data.labelled.encoding", "encode", "encoded set {job.data.name}"),
-    "encode-chat": Named("trainer.data.chat.encoded", "encode_conversations", "encoded set {job.data.name}"),
+    "encode": Named("trainer.kinds.table", "encode", "encoded set {job.data.name}"),
 }
 
 

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.formats import count, plural, score
+from trainer.config.kinds import kind_of_run
 from trainer.evaluation.measurement import read_result
 from trainer.records.lease import LEASE, is_held
-from trainer.records.run_kinds import run_kind
+from trainer.records.plans import read_plan
 from trainer.records.sealed import read_sealed, sealed_number, unseal_line
 from trainer.records.shapes import remedy_of
 from trainer.registry.tables import Table, text_table
@@ -116,13 +117,13 @@ def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], 
         final = read_manifest(store, f"{key}/{FINAL}", FINAL_KIND)
         steps = last.get("step", 0)
         job, figure = config["job"], config["job"]["evaluation"].get("best_by", "loss")
-        kind, measured, named = run_kind(config), read_result(store, key, config), job["data"].get("name", "")
+        kind, measured, named = kind_of_run(config), read_result(store, key, config), job["data"].get("name", "")
         return RunLine(
             name=name,
             kind=kind.name,
             state=state_of(store, key, bool(final)),
             started=_find_start(store, key),
-            data=kind.plan(**plan).describe_data(named) if plan else named,
+            data=read_plan(plan).describe_data(named) if plan else named,
             steps=steps if final else max(steps, _last_recorded(store, key)),
             total=plan.get("total_steps"),
             figure=figure,

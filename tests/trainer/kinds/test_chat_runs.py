@@ -26,16 +26,16 @@ from tests.trainer.small_tokenizers import byte_level_bpe, word_piece
 from trainer.common.errors import ConfigError, CorpusError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
+from trainer.config.kinds import kind_of_run
 from trainer.data.chat.encoded import open_chat
 from trainer.kinds.chat.preflight import chat_preflight
 from trainer.kinds.chat.workload import Chat
-from trainer.kinds.table import KINDS, kind_of, load_training_job
+from trainer.kinds.table import entry_of, load_training_job
 from trainer.models.losses import WITH_MASKS, WITHOUT_MASKS
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.explain import explain_job
 from trainer.records.basis import ExamplesBasis, answers_basis, why_incomparable
 from trainer.records.evaluations import Result
-from trainer.records.run_kinds import CHAT, run_kind
 from trainer.records.sealed import read_sealed
 from trainer.registry.promotion import find_measured, promote
 from trainer.store.storage import Store
@@ -70,7 +70,7 @@ def records_of(chats: Path, split: str) -> list[dict[str, Any]]:
 
 def test_a_file_with_the_task_chat_is_of_this_kind(chats: Path, model: Path, tmp_path: Path) -> None:
     job = load_training_job(str(write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path, model))))
-    assert kind_of(job).recorded is CHAT and kind_of(job) in KINDS
+    assert entry_of(job).name == "instruction tuning"
 
 
 def test_a_champion_whose_windows_may_not_be_shared_is_measured_as_it_would_measure_itself(
@@ -116,7 +116,7 @@ def test_directly_after_a_run_everything_is_reused_and_another_test_file_has_it_
     tuned: Finished, chats: Path, model: Path, tmp_path: Path
 ) -> None:
     job = chat_job(chats, tuned.store, model, training__epochs=1)
-    assert run_kind(read_sealed(Store(job.store), f"{tuned.run}/config.json") or {}) is CHAT
+    assert kind_of_run(read_sealed(Store(job.store), f"{tuned.run}/config.json") or {}) is entry_of(job)
     assert [stage.verdict for stage in explain_job(job)] == ["reused"] * 4
     other = written(tmp_path / "other.jsonl", records_of(chats, "test")[:3])
     stages = explain_job(chat_job(chats, tuned.store, model, training__epochs=1, data__test=[other]))
@@ -142,7 +142,7 @@ def test_it_is_compared_listed_traced_and_promoted(
 
 
 def test_text_is_what_else_it_can_be_measured_on(tuned: Finished) -> None:
-    with pytest.raises(ConfigError, match=r"is of a run on conversations: .* stands in that run's eval\.json"):
+    with pytest.raises(ConfigError, match=r"is of a run of instruction tuning: .* stands in that run's eval\.json"):
         evaluate_checkpoint(EvaluateJob(store=str(tuned.store), checkpoint=tuned.run.removeprefix("runs/")), silent())
 
 
@@ -231,7 +231,9 @@ def test_a_table_without_conversations_is_refused(chats: Path, model: Path, tmp_
     path = tmp_path / "other.parquet"
     pq.write_table(pa.table({"text": ["a"], "id": [1]}), path)
     job = chat_job(chats, tmp_path / "store", model, data__source="parquet", data__train=[str(path)])
-    with pytest.raises(CorpusError, match=r"other\.parquet has neither a column `messages` nor .*; it has text, id"):
+    with pytest.raises(
+        CorpusError, match=r"other\.parquet has none of the columns messages, prompt, completion; it has text, id"
+    ):
         encode_conversations(job, silent())
 
 
@@ -249,7 +251,7 @@ def test_an_empty_split_and_a_model_with_too_few_embeddings_are_refused(
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own compiler
 def test_packed_rows_keep_their_masks_when_they_are_compiled(chats: Path, model: Path, tmp_path: Path) -> None:
     job = chat_job(chats, tmp_path / "store", model)
-    work = Chat(job, Store(job.store), encode_conversations(job, silent()).key, 1)
+    work = Chat(job, Store(job.store), encode_conversations(job, silent()), 1)
     batch = work.read_batch(0, 0)
     found = []
     with torch.compiler.set_stance("force_eager"):

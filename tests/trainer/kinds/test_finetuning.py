@@ -35,7 +35,7 @@ TOLERANCE = 2e-4
 
 def workload(pairs: Path, store: Path, model: Path, ranks: int = 1, **changes: Any) -> Finetuning:
     job = finetune_job(pairs, store, model, **changes)
-    return Finetuning(job, Store(str(store)), encode(job, silent()).key, ranks)
+    return Finetuning(job, Store(str(store)), encode(job, silent()), ranks)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

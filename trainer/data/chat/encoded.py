@@ -23,18 +23,18 @@ from numpy.typing import NDArray
 from trainer.common.bad_records import BadRecords
 from trainer.common.errors import CorpusError
 from trainer.common.progress import Progress
-from trainer.config.chat import ChatDataConfig, ChatJob
+from trainer.config.chat import ChatDataConfig, ChatJob, ConversationsConfig, ConversationsJob
 from trainer.data.chat.encoder import ChatEncoder, ChatEncoding, load_chat_encoder
-from trainer.data.chat.messages import question_of, read_records
-from trainer.data.encoded import IGNORED, Lists, SplitSet, encoded_step, in_data, open_set, writing_rows
+from trainer.data.chat.messages import CONVERSATION, Form, question_of, read_records
+from trainer.data.encoded import IGNORED, Lists, SplitSet, encoded_step, in_data, open_set, split_sizes, writing_rows
 from trainer.data.labelled.rows import bad_records
 from trainer.data.packing import Packing, one_each, pack
 from trainer.data.shards import is_held_out
 from trainer.data.splits import TRAIN, VALIDATION, SplitSource, find_splits
-from trainer.data.step_plan import plan_batches
+from trainer.data.step_plan import make_tuning_plan
 from trainer.models.pretrained import find_model
 from trainer.models.tokenizer import keeps_text
-from trainer.records.plans import ChatPlan
+from trainer.records.plans import TuningPlan
 from trainer.records.steps import Step
 from trainer.store.storage import Store
 
@@ -82,19 +82,20 @@ class Counts:
     unmarked: int = 0
     questions: set[bytes] = field(default_factory=set)
 
-    def take(self, tokens: ChatEncoding, question: bytes) -> bool:
-        """Count a conversation; returns whether anything of an answer is left of it."""
-        self.truncated += tokens.truncated
-        self.unmarked += tokens.unmarked
-        if not tokens.answered[1:].any():
+    def take(self, encoded: Sequence[ChatEncoding], question: bytes) -> bool:
+        """Count a record's conversations; returns whether anything of an answer is left of each."""
+        self.truncated += any(tokens.truncated for tokens in encoded)
+        self.unmarked += sum(tokens.unmarked for tokens in encoded)
+        if not all(tokens.answered[1:].any() for tokens in encoded):
             self.unanswered += 1
             return False
         self.examples += 1
-        self.tokens += len(tokens.input_ids)
-        self.answer_tokens += int(tokens.answered[1:].sum())
-        self.answer_bytes += tokens.answer_bytes
-        self.answer_token_bytes += tokens.answer_token_bytes
-        self.longest = max(self.longest, len(tokens.input_ids))
+        for tokens in encoded:
+            self.tokens += len(tokens.input_ids)
+            self.answer_tokens += int(tokens.answered[1:].sum())
+            self.answer_bytes += tokens.answer_bytes
+            self.answer_token_bytes += tokens.answer_token_bytes
+            self.longest = max(self.longest, len(tokens.input_ids))
         self.questions.add(hashlib.blake2b(question, digest_size=8).digest())
         return True
 
@@ -104,46 +105,56 @@ class Counts:
 
 
 def encode_conversations(
-    store: Store, job: ChatJob, progress: Progress, model_folder: str | Path | None = None
+    store: Store,
+    job: ConversationsJob,
+    progress: Progress,
+    model_folder: str | Path | None = None,
+    form: Form = CONVERSATION,
 ) -> Step:
-    """The step that encodes the job's conversations with the model's tokenizer.
+    """The step that encodes the conversations of records of a form, one after another, with the model's tokenizer.
 
     It raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer or a template that cannot
     be used, `ConfigError` for a context beyond the model's positions, `StorageError` if the store refuses.
     """
-    folder = model_folder or find_model(store, job.model.pretrained, hub=True).folder
-    encoder, source = load_chat_encoder(folder, job.data), find_splits(store, job.data)
-    options = in_data({"task": job.data.task, "source": job.data.source, "context": encoder.context})
-    return encoded_step(
-        store, job.data, source, encoder, {"format": FORMAT, **options}, partial(_write, job, progress, source, encoder)
-    )
+    data, folder = job.data, model_folder or find_model(store, job.model.pretrained, hub=True).folder
+    encoder, source = load_chat_encoder(folder, data), find_splits(store, data)
+    options = in_data({"task": data.task, "source": data.source, "context": encoder.context})
+    write = partial(_write, data, progress, source, encoder, form)
+    return encoded_step(store, data, source, encoder, {"format": FORMAT, **options}, write)
 
 
 def read_conversations(
-    job: ChatJob, source: SplitSource, encoder: ChatEncoder, counts: dict[str, Counts], progress: Progress,
-    doing: str = "look at", most: int | None = None,
-) -> Iterator[Encoded]:  # fmt: skip
-    """All conversations of a job, or `most` of each file, encoded and counted. Raises as encoding does.
+    data: ConversationsConfig,
+    source: SplitSource,
+    encoder: ChatEncoder,
+    counts: dict[str, Counts],
+    progress: Progress,
+    doing: str = "look at",
+    most: int | None = None,
+    form: Form = CONVERSATION,
+) -> Iterator[Encoded]:
+    """All conversations of some data, or those of `most` records of each file, encoded and counted. Raises as encoding
+    does.
 
     Without validation parts, those of train that a hash of the question holds out are validation.
     """
-    data = job.data
     with progress.bar(f"{doing} {data.name}", None, "conversation") as bar:
         for split, parts in source.parts.items():
             cut = source.cut and split == TRAIN
-            for number, conversation, tokens in read_records(data, parts, counts[split].bad, encoder.encode, most):
-                question = question_of(conversation)
+            made = read_records(data, parts, counts[split].bad, encoder.encode, most, form)
+            for number, conversations, encoded in made:
+                question = question_of(conversations[0])
                 side = VALIDATION if cut and is_held_out(question, data.validation_fraction) else split
-                if counts[side].take(tokens, question):
-                    yield Encoded(side, str(number), tokens)
-                    bar.advance(1)
+                if counts[side].take(encoded, question):
+                    yield from (Encoded(side, str(number), tokens) for tokens in encoded)
+                    bar.advance(len(encoded))
     if most is None:
         _require_conversations(data, counts, source.cut)
 
 
-def tell(job: ChatJob, counts: dict[str, Counts]) -> None:
+def tell(data: ConversationsConfig, counts: dict[str, Counts]) -> None:
     """Say what was skipped, cut or left out, and what makes figures flatter."""
-    name = job.data.name
+    name = data.name
     for split, found in counts.items():
         if found.bad.count:
             log.warning("data set %s, %s split: skipped %s", name, split, found.bad.describe())
@@ -165,19 +176,21 @@ def tell(job: ChatJob, counts: dict[str, Counts]) -> None:
         )  # fmt: skip
 
 
-def empty_counts(data: ChatDataConfig, source: SplitSource) -> dict[str, Counts]:
+def empty_counts(data: ConversationsConfig, source: SplitSource) -> dict[str, Counts]:
     """Counts of nothing yet, of the splits that there will be."""
     splits = [TRAIN, VALIDATION, *(split for split in source.parts if split not in (TRAIN, VALIDATION))]
     return {split: Counts(bad_records(data, split)) for split in splits}
 
 
-def _write(job: ChatJob, progress: Progress, source: SplitSource, encoder: ChatEncoder, folder: Path) -> dict[str, Any]:
+def _write(
+    data: ConversationsConfig, progress: Progress, source: SplitSource, encoder: ChatEncoder, form: Form, folder: Path
+) -> dict[str, Any]:
     """Write a file for each split; returns the manifest's details."""
-    counts = empty_counts(job.data, source)
+    counts = empty_counts(data, source)
     blocks: dict[str, list[Encoded]] = {split: [] for split in counts}
     with ExitStack() as stack:
         files = {split: stack.enter_context(writing_rows(folder, split, SCHEMA)) for split in counts}
-        for found in read_conversations(job, source, encoder, counts, progress, "encode"):
+        for found in read_conversations(data, source, encoder, counts, progress, "encode", form=form):
             block = blocks[found.split]
             block.append(found)
             if len(block) == BLOCK:
@@ -186,15 +199,15 @@ def _write(job: ChatJob, progress: Progress, source: SplitSource, encoder: ChatE
         for split, block in blocks.items():
             if block:
                 files[split].write_batch(rows_of(block))
-    tell(job, counts)
-    return _describe(job, encoder, counts)
+    tell(data, counts)
+    return _describe(data, encoder, counts)
 
 
-def _describe(job: ChatJob, encoder: ChatEncoder, counts: dict[str, Counts]) -> dict[str, Any]:
+def _describe(data: ConversationsConfig, encoder: ChatEncoder, counts: dict[str, Counts]) -> dict[str, Any]:
     """The manifest's details: everything that a report needs."""
     return {
-        "name": job.data.name,
-        "task": job.data.task,
+        "name": data.name,
+        "task": data.task,
         "context": encoder.context,
         "end_id": encoder.end_id,
         "end_of_turn": encoder.end,
@@ -206,7 +219,7 @@ def _describe(job: ChatJob, encoder: ChatEncoder, counts: dict[str, Counts]) -> 
     }
 
 
-def _require_conversations(data: ChatDataConfig, counts: dict[str, Counts], cut: bool) -> None:
+def _require_conversations(data: ConversationsConfig, counts: dict[str, Counts], cut: bool) -> None:
     """Raise `CorpusError` for a split with nothing in it."""
     for split, found in counts.items():
         if not found.examples:
@@ -297,21 +310,13 @@ def pack_split(data: ChatDataConfig, split: ChatSplit, context: int) -> Packing:
     return pack(split.lengths, context) if data.packing else one_each(split.lengths, context)
 
 
-def plan_windows(job: ChatJob, found: ChatSet, windows: Packing, ranks: int) -> ChatPlan:
-    """The plan of a run on a set, whose training split is in these windows. Raises `ConfigError` as `plan_batches`
-    does.
-    """
-    return ChatPlan(
-        conversations=len(windows.samples),
-        windows=len(windows),
-        fill=windows.fill,
-        answer_tokens=int(np.sum(found.splits[TRAIN].answer_tokens)),
-        validation_conversations=len(found.splits[VALIDATION]),
-        **plan_batches(job.training, len(windows), ranks).model_dump(),
-    )
+def plan_windows(job: ChatJob, found: ChatSet, windows: Packing, ranks: int) -> TuningPlan:
+    """The plan of a run on a set, whose training split is in these windows."""
+    answer_tokens = int(np.sum(found.splits[TRAIN].answer_tokens))
+    return make_tuning_plan(job.training, split_sizes(found.details), ranks, "conversation", windows, answer_tokens)
 
 
-def plan_chat(job: ChatJob, key: str, ranks: int) -> tuple[ChatPlan, ChatSet]:
+def plan_chat(job: ChatJob, key: str, ranks: int) -> tuple[TuningPlan, ChatSet]:
     """The plan of a run on a published set, and the set."""
     found = open_chat(Store(job.store), key)
     return plan_windows(job, found, pack_split(job.data, found.splits[TRAIN], found.details["context"]), ranks), found

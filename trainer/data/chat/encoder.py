@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import ConfigError
-from trainer.config.chat import ChatDataConfig
+from trainer.config.chat import ConversationsConfig
 from trainer.data.chat.messages import ASSISTANT, Message
 from trainer.data.chat.template import Renderer, load_template
 from trainer.data.labelled.text_encoder import choose_padding, digest_saved, keep_settings
@@ -181,7 +181,7 @@ class ChatEncoder:
         )
 
 
-def load_chat_encoder(model: str | Path, data: ChatDataConfig) -> ChatEncoder:
+def load_chat_encoder(model: str | Path, data: ConversationsConfig) -> ChatEncoder:
     """The tokenizer of a model folder or a pretrained name, with the job's chat template or its own.
 
     Raises `TokenizerError` if one of them cannot be loaded or used, `ConfigError` if the model has fewer positions than
@@ -205,7 +205,7 @@ def load_chat_encoder(model: str | Path, data: ChatDataConfig) -> ChatEncoder:
     return ChatEncoder(tokenizer, template, end, context, vocab_size, end_id, special, digest)
 
 
-def _resolve_context(data: ChatDataConfig, config: Any, name: str) -> int:
+def _resolve_context(data: ConversationsConfig, config: Any, name: str) -> int:
     positions: int = getattr(config, "max_position_embeddings", None) or 0
     known = positions > 0
     if data.context is None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trainer.common.bad_records import BadRecords
 from trainer.common.errors import CorpusError, RecordError
 from trainer.common.stopping import check_stop
-from trainer.config.chat import ChatDataConfig
+from trainer.config.chat import ConversationsConfig
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.labelled.labels import KINDS, AnyLabel
 from trainer.data.records import FIRST_LINE, Reading, Record, watched
@@ -236,6 +236,6 @@ def _digest(text: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
-def bad_records(data: LabelledDataConfig | ChatDataConfig, split: str | None) -> BadRecords:
+def bad_records(data: LabelledDataConfig | ConversationsConfig, split: str | None) -> BadRecords:
     """The bad rows of a split, none of them found yet; `split` is None where there is only one."""
     return BadRecords(data.max_bad_records, f"data set {data.name!r}{f', {split} split' if split else ''}: ")

@@ -1,4 +1,4 @@
-"""Raw text to everything that training reads, and what decides the outcome of a pretraining run."""
+"""Raw text to everything that training reads, what decides the outcome of a pretraining run, and its plan."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,7 @@ from trainer.config.jobs import PipelineJob, PrepareJob
 from trainer.config.models import ModelConfig
 from trainer.data.decisions import corpora_left
 from trainer.data.tokenization import PreparedData
+from trainer.kinds.kind import Planned
 from trainer.kinds.tuning import describe_base
 from trainer.models.pretrained import digest_files
 from trainer.records.named_steps import Do, look_for
@@ -60,6 +61,15 @@ def identify(job: PipelineJob, data: PreparedData) -> Run:
     taken = job.data.tokenizer.path
     places = {"tokenizer taken from": taken and str(Path(taken).absolute())}
     return make_run(job, made_from, selection, reads, base=base, places=places)
+
+
+def plan(job: PipelineJob, data: PreparedData, ranks: int) -> Planned:
+    """The plan of a run on shards."""
+    from trainer.data.step_plan import plan_run
+
+    planned = plan_run(Store(job.store), data, job.training, ranks)
+    told = f"{planned.windows:,} windows of {job.training.context} tokens"
+    return Planned(planned, told, "data-mixture", planned.rows())
 
 
 def _model_identity(model: ModelConfig) -> dict[str, Any]:

@@ -198,3 +198,9 @@ def _told(scores: TextScores) -> tuple[dict[str, float], dict[str, Any]]:
         **details, **by_loss,
         "corpora_bits_per_byte": {name: each.get("bits_per_byte") for name, each in by_corpus.items()},
     }  # fmt: skip
+
+
+def open_workload(job: PipelineJob, store: Store, data: PreparedData, ranks: int) -> Pretraining:
+    """The workload of a job on shards."""
+    kind = MaskedPretraining if job.training.objective == "masked" else Pretraining
+    return kind(job, store, data, ranks)
