@@ -71,8 +71,3 @@ def format_by_name(path: str) -> str | None:
         path = path.partition("#")[0].partition("?")[0]
     endings = reversed(path.rpartition("/")[2].lower().split(".")[1:])
     return next((FORMATS[ending] for ending in endings if ending in FORMATS), None)
-
-
-def never_ends(error: csv.Error) -> bool:
-    """Whether a quote was still open at the end of the file: all the rest of it, and not one record, is bad then."""
-    return "unexpected end" in str(error)

@@ -16,7 +16,7 @@ from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from trainer.common.errors import RecordError
-from trainer.data.csv_files import UNQUOTE, CsvSettings, csv_dialect, csv_hint, is_quoted, never_ends, quoting_hint
+from trainer.data.csv_files import UNQUOTE, CsvSettings, csv_dialect, csv_hint, is_quoted, quoting_hint
 from trainer.data.raw_files import BOM, MAX_RECORD, csv_header, not_text, open_raw, unreadable
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def _rows(
         except csv.Error as error:
             so_far = f" (the record goes on for {last - begin + 1} lines)" if last > begin else ""
             wrong = RecordError(f"{line_of(begin)}: not valid CSV: {error}{hint}{so_far}")
-            if never_ends(error):
+            if "unexpected end" in str(error):  # a quote is open still: all the rest is bad, and not one record
                 raise wrong from error
         yield cells, partial(line_of, begin), last - begin + 1, wrong, undecoded
 

@@ -23,8 +23,7 @@ from transformers import PreTrainedModel
 
 from trainer.common.formats import perplexity_of
 from trainer.config.training import MaskingConfig
-from trainer.data.dataset import document_positions, labels_within, mask_window
-from trainer.data.held_out import HeldOut
+from trainer.data.dataset import HeldOut, document_positions, labels_within, mask_window
 from trainer.data.order import stable_key
 from trainer.evaluation.scoring import nothing, score_each
 from trainer.models.causal import masked_losses
