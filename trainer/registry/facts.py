@@ -4,6 +4,7 @@ Nothing here needs the libraries that train, so that a report is made in about a
 """
 
 import hashlib
+import json
 import logging
 import math
 import re
@@ -180,7 +181,7 @@ def require_job(store: Store, run_key: str, config: dict[str, Any]) -> None:
     beside.
     """
     try:
-        kind_of_run(config).schema.model_validate(config["job"], extra="ignore")
+        kind_of_run(config).schema.model_validate_json(json.dumps(config["job"]), strict=True, extra="ignore")
     except ValueError as error:
         problem = f"job.{in_one_line(error)}" if isinstance(error, ValidationError) else error
         key = f"{run_key}/{CONFIG}"
