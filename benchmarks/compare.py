@@ -12,7 +12,7 @@ from tests.support import seal_copy, small_job, write_corpora
 from tests.trainer.labelled_pairs import finetune_job, write_pairs
 from trainer.config.jobs import PipelineJob
 from trainer.config.labelled import FinetuneJob
-from trainer.kinds.table import identify_run
+from trainer.kinds.lookup import identify_run
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import require_sealed
 from trainer.store.manifest import ArtifactRef

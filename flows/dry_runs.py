@@ -12,7 +12,7 @@ from trainer.common.progress import for_people
 from trainer.config.jobs import EvaluateJob, GarbageJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.kinds import KINDS
 from trainer.config.predicting import PredictJob
-from trainer.kinds.table import kind_of
+from trainer.kinds.lookup import kind_of
 from trainer.store.storage import Store
 
 

@@ -9,7 +9,7 @@ from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.training import train
 from trainer.config.jobs import EvaluateJob
-from trainer.kinds.table import kind_of
+from trainer.kinds.lookup import kind_of
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight, Verdict

@@ -5,7 +5,7 @@ from tasks.showing import TaskLogger, name_flow_run, reused, showing
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
 from trainer.config.runs import RunJob
-from trainer.kinds.table import identify_run
+from trainer.kinds.lookup import identify_run
 from trainer.records.plans import Plan
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store

@@ -33,7 +33,7 @@ from trainer.data.sources import find_pieces
 from trainer.data.splits import TEST, TRAIN, VALIDATION, Part, fetch_part
 from trainer.store.storage import Store
 
-FORMATS: dict[str, Literal[TableFormat, "lines"]] = {
+FORMAT_OF_DATASET: dict[str, Literal[TableFormat, "lines"]] = {
     "json": "jsonl", "csv": "csv", "parquet": "parquet", "text": "lines",
 }  # fmt: skip
 """The `dataset_path` of tasks whose files can be read as those of a corpus."""
@@ -68,10 +68,10 @@ def _there(name: str, task: LocalTask | None, where: str) -> LocalTask:
 
 def _text_of(task: LocalTask, where: str) -> EvaluationText:
     source, how = str(task.settings.get("dataset_path")), task.settings.get("dataset_kwargs") or {}
-    if source not in FORMATS:
+    if source not in FORMAT_OF_DATASET:
         raise ConfigError(
-            f"{where}: task {task.name!r} reads {source!r}, which is no file of {', '.join(FORMATS)}; write its "
-            "questions to a file, and name that in decontaminate.files"
+            f"{where}: task {task.name!r} reads {source!r}, which is no file of {', '.join(FORMAT_OF_DATASET)}; write "
+            "its questions to a file, and name that in decontaminate.files"
         )
     if further := sorted(how.keys() - FILE_OPTIONS):
         raise ConfigError(f"{where}: task {task.name!r} reads its files by {', '.join(further)}; {INSTEAD}")
@@ -80,7 +80,7 @@ def _text_of(task: LocalTask, where: str) -> EvaluationText:
         raise ConfigError(
             f"{where}: no file of task {task.name!r} is of the split {task.asked!r}, which it asks; {INSTEAD}"
         )
-    return EvaluationText(paths=paths, format=FORMATS[source], fields=question_fields(task, where))
+    return EvaluationText(paths=paths, format=FORMAT_OF_DATASET[source], fields=question_fields(task, where))
 
 
 def question_fields(task: LocalTask, where: str) -> list[str]:

@@ -91,9 +91,9 @@ def assigned(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
 
 def digest_stretches(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[Stretch]:
     """Cut a file into stretches of about `piece_bytes`, and digest each."""
-    if corpus.format == "parquet":
+    if corpus.format in UNIT_CUTS:
         whole = digest_stretch(source.path, 0, source.size)
-        bounds, sizes = _parquet_cuts(source, piece_bytes)
+        bounds, sizes = UNIT_CUTS[corpus.format](source, piece_bytes)
         groups = zip(pairwise(bounds), sizes, strict=True)
         return [Stretch(start, end, size, f"{whole}:{start}-{end}") for (start, end), size in groups]
     bounds = [0, *_cuts(source, corpus, piece_bytes), source.size]
@@ -238,6 +238,12 @@ def _parquet_cuts(source: SourceFile, piece_bytes: int) -> tuple[list[int], list
             sizes.append(0)
         sizes[-1] += size
     return [*bounds, len(groups)], sizes
+
+
+UNIT_CUTS = {"parquet": _parquet_cuts}
+"""Of formats whose library reads here and there in a file: at which of its units it is cut, such as row groups, and
+how many bytes each piece then holds.
+"""
 
 
 class RawBytes:

@@ -1,7 +1,8 @@
 """Files to records: what a file of each format holds, where each record stands in it, and what is wrong with bad ones.
 
 Corpora, labelled data, conversations, evaluation sets and new texts are all read by this, and say what a record means.
-A new format is one function and one line of `FORMATS`; those of mere text are in readers.py. Memory is bounded: records
+A new format is one function and one line of `FORMATS`, and more if its files are not lines
+(docs/how-to/add-a-format.md); those of mere text are in readers.py. Memory is bounded: records
 stream, and one takes at most `MAX_RECORD` bytes.
 """
 

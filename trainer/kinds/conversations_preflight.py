@@ -13,7 +13,7 @@ from trainer.data.chat.messages import CONVERSATION, Form
 from trainer.data.encoded import encoded_details, split_sizes
 from trainer.data.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
 from trainer.data.splits import find_splits
-from trainer.kinds.table import kind_of
+from trainer.kinds.lookup import kind_of
 from trainer.kinds.tuning_preflight import Known, conclude, look_at_start, measure_size, recorded_lengths
 from trainer.models.answering import check_fits
 from trainer.models.loading import load_config

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import RunJob
-from trainer.kinds.table import kind_of
+from trainer.kinds.lookup import kind_of
 from trainer.records.evaluations import Result
 from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
@@ -71,6 +71,6 @@ def walk(job: RunJob, stages: Stages) -> Walked:
 
 
 def run_pipeline(job: RunJob, stages: Stages) -> Outcome:
-    """Walk through the stages of a job; whatever is done already is found and reused."""
+    """Walk through the stages of a job. Each finds what is done already and reuses it (docs/explanation/tree.md)."""
     walked = walk(job, stages)
     return Outcome(**{**walked._asdict(), "report": walked.report.key})

@@ -5,7 +5,7 @@ from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.runs import RunJob
-from trainer.evaluation.measurement import Measurement, find, read_result
+from trainer.evaluation.measurement import Measurement, find_result, read_result
 from trainer.preflight.step_status import NONE_YET, UNRECORDED, StepStatus, explain_new, intact, look
 from trainer.records.evaluations import Result
 from trainer.records.fields import tell_changes
@@ -111,7 +111,7 @@ def explain_evaluation(
     store: Store, wanted: Measurement, before: Result | None, stage: str = "evaluation"
 ) -> StepStatus:
     """Whether a finished run's model was measured in the same way, and what differs from how it was `before`."""
-    if find(store, wanted) is not None:
+    if find_result(store, wanted) is not None:
         return StepStatus(stage, "reused", wanted.key)
     if before is None:
         return StepStatus(stage, "made", wanted.key, (NONE_YET,))

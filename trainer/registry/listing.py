@@ -21,7 +21,7 @@ from trainer.records.sealed import read_sealed, sealed_number, unseal_line
 from trainer.records.shapes import remedy_of
 from trainer.registry.tables import Table, text_table
 from trainer.store.manifest import read_manifest
-from trainer.store.names import BEST, CHAMPION, CHECKPOINTS, CONFIG, FINAL, FINAL_KIND, LAST, METRICS, PLAN
+from trainer.store.names import BEST, CHAMPION, CHECKPOINTS, CONFIG, FINAL, FINAL_KIND, LAST, METRICS_FILE, PLAN
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -152,9 +152,9 @@ def _find_start(store: Store, key: str) -> str:
 def _last_recorded(store: Store, key: str) -> int:
     """The step of the last record that is whole, found without reading those before."""
     try:
-        size = store.size(f"{key}/{METRICS}")
-        lines = store.read_bytes(f"{key}/{METRICS}", max(0, size - TAIL_BYTES), size).split(b"\n") if size else []
+        size = store.size(f"{key}/{METRICS_FILE}")
+        lines = store.read_bytes(f"{key}/{METRICS_FILE}", max(0, size - TAIL_BYTES), size).split(b"\n") if size else []
     except FileNotFoundError:
         return 0
-    whole = {number: line for line in lines if (number := sealed_number(f"{key}/{METRICS}", line))}
+    whole = {number: line for line in lines if (number := sealed_number(f"{key}/{METRICS_FILE}", line))}
     return int(unseal_line(whole[max(whole)])["step"]) if whole else 0

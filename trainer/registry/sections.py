@@ -55,7 +55,7 @@ TASKS = {
     "text-generation": "Text Generation", "fill-mask": "Fill-Mask",
 }  # fmt: skip
 
-METRICS = {
+HUB_METRICS = {
     "pearson": "pearsonr", "spearman": "spearmanr", "subset_accuracy": "accuracy", "f1_micro": "f1", "f1_macro": "f1",
 }  # fmt: skip
 """What the hub calls figures that have another name here."""
@@ -106,7 +106,7 @@ def index_entry(
 def hub_metric(figure: str) -> str:
     """What the hub calls a figure."""
     name = re.split("[:/]", figure)[-1]
-    return METRICS.get(name, name)
+    return HUB_METRICS.get(name, name)
 
 
 def _origin(base: dict[str, Any]) -> str:

@@ -226,7 +226,7 @@ class ModelDetails(Details):
     shards: list[Key] = []
 
 
-KINDS: dict[str, type[Details]] = {
+DETAILS_OF: dict[str, type[Details]] = {
     "shards": ShardsDetails, "encoded": SetDetails, "decisions": DecisionsDetails, "tokenizer": TokenizerDetails,
     "checkpoint": CheckpointDetails, "model": ModelDetails,
 }  # fmt: skip
@@ -234,9 +234,9 @@ KINDS: dict[str, type[Details]] = {
 
 def require_details(kind: str, details: dict[str, Any], recipe: Mapping[str, Any]) -> None:
     """Raise `ValueError` if an artifact of a kind and recipe is not described as later work takes it."""
-    if kind not in KINDS:
+    if kind not in DETAILS_OF:
         return
-    found = KINDS[kind].model_validate(details)
+    found = DETAILS_OF[kind].model_validate(details)
     if not isinstance(found, SetDetails):
         return
     if recipe and found.task != (asked := recipe.get("data.task")):

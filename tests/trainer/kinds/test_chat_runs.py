@@ -30,7 +30,7 @@ from trainer.config.kinds import kind_of_run
 from trainer.data.chat.encoded import open_chat
 from trainer.kinds.chat.preflight import chat_preflight
 from trainer.kinds.chat.workload import Chat
-from trainer.kinds.table import entry_of, load_training_job
+from trainer.kinds.lookup import entry_of, load_training_job
 from trainer.models.losses import WITH_MASKS, WITHOUT_MASKS
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.explain import explain_job

@@ -29,7 +29,7 @@ from trainer.config.labelled import FinetuneJob
 from trainer.data.step_plan import make_tuning_plan
 from trainer.kinds.labelled.evaluate import classify
 from trainer.kinds.labelled.page import confusion_table
-from trainer.kinds.table import identify_run
+from trainer.kinds.lookup import identify_run
 from trainer.pipelines.reporting import make_report
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.manifest import digest_file, find_damage

@@ -20,7 +20,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.data.dataset import open_dataset, read_batch
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import shard_manifests
-from trainer.kinds.table import identify_run, kind_of
+from trainer.kinds.lookup import identify_run, kind_of
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.pipelines.reporting import make_report

@@ -13,8 +13,8 @@ from trainer.common.errors import RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.shard_building import Workers
+from trainer.kinds.lookup import identify_run
 from trainer.kinds.pretraining.prepare import find_prepared
-from trainer.kinds.table import identify_run
 from trainer.pipelines.any_kind import train
 from trainer.records.fields import tell_changes
 from trainer.records.plans import PreparedData

@@ -26,7 +26,7 @@ from trainer.data.labelled.examples import (
     read_split,
     require_examples,
 )
-from trainer.data.labelled.labels import KINDS, all_words
+from trainer.data.labelled.labels import TASKS, all_words
 from trainer.data.labelled.rows import BAD, Example, characters_of, scan_rows
 from trainer.data.labelled.text_encoder import Encoding, TextEncoder, load_text_encoder
 from trainer.data.shards import batches
@@ -342,7 +342,7 @@ def encode_files(
         with progress.bar(f"read {data.name}", None, "row") as bar:
             scan = scan_rows(data, TEST, parts, False, bar.advance)
         require_examples(data, TEST, scan, scan.codes != BAD)
-        labels = KINDS[data.task].find(data, scan.values, None, len(scan.codes))
+        labels = TASKS[data.task].find(data, scan.values, None, len(scan.codes))
         split = read_split(data, labels, TEST, scan)
         labelled = int((~unlabelled(split.labels)).sum())
         if not labelled:

@@ -362,7 +362,7 @@ class LabelKind(NamedTuple):
     gather: Callable[[list[Any]], NDArray[Any]]
 
 
-KINDS = {
+TASKS = {
     "classification": LabelKind(
         lambda value, texts, data: plain_label(value, data), find_labels, read_label, lambda labels: UNLABELLED,
         lambda found: np.array(found, dtype=np.int64),

@@ -15,7 +15,7 @@ from trainer.common.errors import CorpusError, RecordError
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ConversationsConfig
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.labelled.labels import KINDS, AnyLabel
+from trainer.data.labelled.labels import TASKS, AnyLabel
 from trainer.data.records import FIRST_LINE, Reading, Record, watched
 from trainer.data.shards import is_held_out
 from trainer.data.splits import Part, look_at_columns, read_part
@@ -141,7 +141,7 @@ def _read(data: LabelledDataConfig, record: Record, there: Sequence[str]) -> Row
         _require_utf8(data.id_column, name)
         if name is None or name == "":
             raise ValueError(f"column {data.id_column!r} is empty; leave id_column out to number the examples instead")
-    return Row(record.place, texts, KINDS[data.task].plain(label, len(texts), data), name)
+    return Row(record.place, texts, TASKS[data.task].plain(label, len(texts), data), name)
 
 
 def _require_words(column: str, value: Any) -> None:

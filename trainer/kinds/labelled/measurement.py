@@ -12,7 +12,7 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.kinds import kind_of_run
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
-from trainer.data.csv_files import FORMATS, format_by_name
+from trainer.data.csv_files import FORMAT_OF_ENDING, format_by_name
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.splits import TRAIN, SplitSource, find_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement, encoded_of, predictions_key
@@ -117,7 +117,7 @@ def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Mea
     if source in ("hub", "disk"):
         raise ConfigError(
             f"labelled: the format of {labelled[0]!r} is not known; give files whose names end in "
-            f".{', .'.join(FORMATS)}"
+            f".{', .'.join(FORMAT_OF_ENDING)}"
         )
     named = {} if own.data.label_columns else {"classes": classes}
     data = validate_job(LabelledDataConfig, {**values, "source": source, "train": labelled, **named}, "labelled")
