@@ -44,7 +44,7 @@ def losses_of_headrace(chats: Path, model: Path, store: Path) -> tuple[list[floa
     changes = {"training__epochs": None, "training__max_steps": STEPS, "training__global_batch": BATCH}
     job = chat_job(chats, store, model, **changes, data__packing=False, training__learning_rate=RATE)
     run = train(job, silent())
-    work = Chat(job, Store(job.store), here(silent())("encode-chat", job).key, 1)
+    work = Chat(job, Store(job.store), here(silent())("encode", job), 1)
     assert work.plan.steps_per_epoch > STEPS, "trl goes through the conversations once"
     order = [int(example) for step in range(STEPS) for example in work.order.examples(step)]
     return [each["loss"] for each in read_records(Store(job.store), run.key) if each["kind"] == "train"], order

@@ -21,12 +21,13 @@ from trainer.common.progress import Bar, silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.dataset import Dataset, batches_from, open_dataset, read_batch
 from trainer.data.step_plan import make_plan
-from trainer.data.tokenization import PreparedData, shard_manifests
+from trainer.data.tokenization import shard_manifests
 from trainer.kinds.pretraining.prepare import prepare
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import load_tokenizer
 from trainer.records.named_steps import here
+from trainer.records.plans import PreparedData
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion, TrainState
 from trainer.training.compiling import compile_objective

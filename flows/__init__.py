@@ -8,28 +8,25 @@ import os
 import sys
 
 from trainer.common.stopping import install_signal_handlers
+from trainer.config.kinds import KINDS
 
 LATEST = 3.0
 """Seconds from a stop request, or from the end of the stage that is stopped, to the end of a flow's process."""
 
 READS = {
-    "run": ("trainer.config.jobs", "PipelineJob"),
-    "finetune": ("trainer.config.labelled", "FinetuneJob"),
-    "prepare": ("trainer.config.jobs", "PrepareJob"),
-    "train": ("trainer.config.jobs", "PipelineJob"),
-    "evaluate": ("trainer.config.jobs", "EvaluateJob"),
-    "predict": ("trainer.config.predicting", "PredictJob"),
-    "promote": ("trainer.config.jobs", "PromoteJob"),
-    "rollback": ("trainer.config.jobs", "RollbackJob"),
+    "prepare": "trainer.config.jobs.PrepareJob",
+    "train": "trainer.config.jobs.PipelineJob",
+    "evaluate": "trainer.config.jobs.EvaluateJob",
+    "predict": "trainer.config.predicting.PredictJob",
+    "promote": "trainer.config.jobs.PromoteJob",
+    "rollback": "trainer.config.jobs.RollbackJob",
 }
-"""Commands that run a flow, in the order of the help, and the module and schema of the configuration that each reads.
+"""Commands that run a flow, and the schema of the configuration that each reads; those that read whole jobs are in the
+table of kinds.
 """
 
-READ_TOO = {"finetune": {"chat": ("trainer.config.chat", "ChatJob")}}
-"""What such a command reads besides, by the `data.task` that the configuration names."""
-
-RUNNING = tuple(READS)
-"""SIGTERM and SIGINT ask these commands to stop, from their first moment on."""
+RUNNING = (*dict.fromkeys(kind.command for kind in KINDS), *READS)
+"""All of them, in the order of the help. SIGTERM and SIGINT ask these commands to stop, from their first moment on."""
 
 os.environ.setdefault("DO_NOT_TRACK", "1")  # Prefect reads it when it is loaded: it sends no figures of use
 

@@ -10,8 +10,9 @@ from trainer.common.formats import plural, show_json, size
 from trainer.common.process import loading
 from trainer.common.progress import for_people
 from trainer.config.jobs import EvaluateJob, GarbageJob, PrepareJob, PromoteJob, RollbackJob
+from trainer.config.kinds import KINDS
 from trainer.config.predicting import PredictJob
-from trainer.kinds.table import KINDS, kind_of
+from trainer.kinds.lookup import kind_of
 from trainer.store.storage import Store
 
 

@@ -10,9 +10,9 @@ from prefect import flow
 from flows.forms import FIRST, SettingsOf
 from tasks.opening import open_flow
 from tasks.pipeline import AsTasks
-from trainer.config.chat import TunedJob
 from trainer.config.files import Overrides
 from trainer.config.labelled import FinetuneJob
+from trainer.kinds.lookup import TunedJob
 from trainer.pipelines.pipeline import run_pipeline
 from trainer.records.results import Outcome
 

@@ -10,8 +10,8 @@ from tasks.opening import open_flow
 from tasks.pipeline import AsTasks
 from trainer.config.files import Overrides
 from trainer.config.jobs import PrepareJob
-from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.prepare import prepare
+from trainer.records.plans import PreparedData
 
 
 @flow(name="prepare-data", flow_run_name="{job.name}", log_prints=True)

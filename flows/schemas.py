@@ -1,6 +1,5 @@
 """Which configuration each command reads, and JSON Schemas of these for editors. Loads nothing else."""
 
-import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from flows import READ_TOO, READS, RUNNING
+from flows import READS, RUNNING
 from trainer.common.errors import ConfigError, StorageError
+from trainer.config.kinds import KINDS, kinds_read_by, load, marked
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -22,35 +22,29 @@ TITLE = "fields of the configuration"
 def schema_of(command: str) -> "dict[str, type[BaseModel]]":
     """What a command reads: schemas, each under a title; for `explain`, those of all kinds of training."""
     if command == "explain":
-        from trainer.records.run_kinds import RUN_KINDS
-
-        return {f"fields for {kind.name}": kind.job for kind in RUN_KINDS}
-    found = {TITLE: _load(READS[command])}
-    return found | {f"{TITLE} with data.task: {task}": _load(each) for task, each in READ_TOO.get(command, {}).items()}
+        return {f"fields for {kind.name}": kind.schema for kind in KINDS}
+    if command in READS:
+        return {TITLE: load(READS[command])}
+    first, *others = kinds_read_by(command)
+    return {TITLE: first.schema} | {f"{TITLE} with data.{kind.mark}: {kind.value}": kind.schema for kind in others}
 
 
 def schema_for(schema: "type[BaseModel]", values: Mapping[str, Any]) -> "type[BaseModel]":
-    """The schema of some values that a command reads by this one: another, if they name the `data.task` of that."""
-    data = values.get("data")
-    task = data.get("task") if isinstance(data, dict) else None
-    return read_too(schema).get(task, schema) if isinstance(task, str) else schema
+    """The schema of some values that a command reads by this one, or another that it reads, if they have its mark."""
+    others = read_with(schema)
+    found: type[BaseModel] = next((kind.schema for kind in marked(values) if kind.schema in others), schema)
+    return found
 
 
-def read_too(schema: "type[BaseModel]") -> "dict[str, type[BaseModel]]":
-    """What a command that reads this schema reads besides, by `data.task`."""
-    others = (others for command, others in READ_TOO.items() if _load(READS[command]) is schema)
-    return {task: _load(each) for task, each in next(others, {}).items()}
+def read_with(schema: "type[BaseModel]") -> "list[type[BaseModel]]":
+    """The schemas of all that a command reads that reads this one."""
+    command = next((kind.command for kind in KINDS if kind.schema is schema), None)
+    return [schema] if command is None else [kind.schema for kind in kinds_read_by(command)]
 
 
 def schemas() -> "list[type[BaseModel]]":
     """What all commands read, each once."""
     return list(dict.fromkeys(schema for command in RUNNING for schema in schema_of(command).values()))
-
-
-def _load(named: tuple[str, str]) -> "type[BaseModel]":
-    module, schema = named
-    loaded: type[BaseModel] = getattr(importlib.import_module(module), schema)
-    return loaded
 
 
 def reader_of(schema: "type[BaseModel]") -> str:

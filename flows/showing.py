@@ -3,12 +3,12 @@
 import sys
 from collections.abc import Sequence
 
-from trainer.config.chat import TunedJob
 from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
+from trainer.config.labelled import TuningJob
 from trainer.config.predicting import PredictJob
-from trainer.data.tokenization import PreparedData
 from trainer.kinds.labelled.predictions import describe
 from trainer.records.evaluations import Result, Sample
+from trainer.records.plans import PreparedData
 from trainer.records.results import Outcome, PredictedTexts
 from trainer.records.shapes import Move
 from trainer.registry.garbage import Garbage, tell
@@ -85,7 +85,7 @@ def _close(store: Store, outcome: Outcome) -> None:
         print(f"gate       {'passed' if outcome.promotion.passed else 'not met'}: {outcome.promotion.reason}")
 
 
-def show_finetuned(job: TunedJob, outcome: Outcome) -> None:
+def show_finetuned(job: TuningJob, outcome: Outcome) -> None:
     """Print the figures before and after, and where everything is."""
     evaluation = outcome.evaluation
     assert evaluation is not None  # what is tuned always holds something out

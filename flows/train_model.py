@@ -13,8 +13,9 @@ from tasks.training import train
 from trainer.common.errors import ArtifactError
 from trainer.config.files import Overrides
 from trainer.config.jobs import PipelineJob
-from trainer.data.tokenization import PreparedData, shard_manifests
+from trainer.data.tokenization import shard_manifests
 from trainer.kinds.pretraining.prepare import find_prepared
+from trainer.records.plans import PreparedData
 from trainer.store.manifest import REPAIR, ArtifactRef, require_intact
 from trainer.store.storage import Store
 

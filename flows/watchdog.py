@@ -22,9 +22,9 @@ from tasks.credentials import use_credentials
 from tasks.patience import RetriesExhausted, patient
 from trainer.common.errors import RunError
 from trainer.common.transient import AT_THE_START
-from trainer.config.chat import TunedJob
 from trainer.config.files import override
 from trainer.config.jobs import PipelineJob, PrepareJob
+from trainer.kinds.lookup import TunedJob
 from trainer.training.standing import Standing, find_standing, is_alive
 
 DEATHS, SHARD_FILES, STEP, START = "headrace.deaths", "headrace.shard-files", "headrace.step", "headrace.start"

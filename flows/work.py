@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import BaseModel
 
 from flows import LATEST
-from flows.schemas import read_too, reader_of, schema_for
+from flows.schemas import read_with, reader_of, schema_for
 from flows.seeds import run_seeds, with_seeds
 from flows.temporary_server import start_loading
 from tasks.stage import load_early
@@ -22,19 +22,15 @@ from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Pr
 from trainer.common.process import loading
 from trainer.common.stopping import check_stop, install_signal_handlers, leave, stoppable
 from trainer.common.transient import exit_status
-from trainer.config.chat import ChatJob
 from trainer.config.files import Job, read_values, validate_job
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
-from trainer.config.labelled import FinetuneJob
+from trainer.config.kinds import KINDS, marked
 from trainer.config.predicting import PredictJob
 
 if TYPE_CHECKING:
     from prefect import Flow
 
-NEEDED_FIRST: dict[type[Any], str] = {
-    PipelineJob: "trainer.kinds.pretraining.preflight",
-    FinetuneJob: "trainer.kinds.labelled.preflight",
-    ChatJob: "trainer.kinds.chat.preflight",
+NEEDED_FIRST: dict[type[BaseModel], str] = {
     PrepareJob: "trainer.data.tokenizer_training",
     EvaluateJob: "trainer.kinds.pretraining.evaluate",
     PredictJob: "trainer.kinds.labelled.predict",
@@ -63,8 +59,8 @@ def carry_out(
 
             dry_run(jobs[0], as_json)  # what is checked and planned is the same with each seed
             return
-        if type(job) in NEEDED_FIRST:
-            load_early(NEEDED_FIRST[type(job)])
+        if first := NEEDED_FIRST.get(type(job)) or _looks_by(job):
+            load_early(first)
         server = start_loading()
         with loading():
             flow, show = find()
@@ -85,6 +81,11 @@ def carry_out(
     return leave(status_of(work))
 
 
+def _looks_by(job: BaseModel) -> str | None:
+    """The module that looks at a job before it trains; None of a job that trains nothing."""
+    return next((kind.kind.preflight.module for kind in KINDS if kind.schema is type(job)), None)
+
+
 def status_of(work: Callable[[], None]) -> int:
     """Do a command's work; returns its exit status, after one message if it did not come to its end."""
     try:
@@ -102,9 +103,7 @@ def status_of(work: Callable[[], None]) -> int:
 
 def load(schema: type[Job], path: str, words: list[str]) -> Job:
     """Read a job; the file of a whole pipeline also serves to prepare its data. Raises `ConfigError`."""
-    read_by: list[type[BaseModel]] = (
-        [PipelineJob, PrepareJob] if schema is PrepareJob else [schema, *read_too(schema).values()]
-    )
+    read_by: list[type[BaseModel]] = [PipelineJob, PrepareJob] if schema is PrepareJob else read_with(schema)
     values = read_values(path, words, read_by)
     schema = cast(type[Job], schema_for(schema, values))
     try:
@@ -118,13 +117,11 @@ def load(schema: type[Job], path: str, words: list[str]) -> Job:
 
 def _require_kind(schema: type[Job], values: dict[str, Any], path: str) -> None:
     """Raise `ConfigError` for the file of another kind of training, with the command that reads it."""
-    from trainer.kinds.table import KINDS, marked_kinds
-
     own = PipelineJob if schema is PrepareJob else schema
-    kinds, found = [kind.schema for kind in KINDS], marked_kinds(values)
+    kinds, found = [kind.schema for kind in KINDS], marked(values)
     if own in kinds and found and own not in [kind.schema for kind in found]:
         meant = found[0]
         raise ConfigError(
-            f"configuration {path} is one for `headrace {reader_of(meant.schema)}`: its data names `{meant.data_key}`, "
+            f"configuration {path} is one for `headrace {reader_of(meant.schema)}`: its data names `{meant.mark}`, "
             f"which `headrace {reader_of(schema)}` does not read"
         )

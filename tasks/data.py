@@ -10,12 +10,13 @@ from tasks.showing import TaskLogger, reused, showing
 from tasks.stage import run_stage
 from tasks.turns import TOKENIZATION, turn
 from trainer.common.bad_records import skipped_rows
-from trainer.config.chat import TunedJob
 from trainer.config.jobs import PrepareJob
+from trainer.config.labelled import TuningJob
 from trainer.curation.telling import decision_rows, decision_warnings, describe_decisions
 from trainer.data.decisions import read_decisions
 from trainer.data.encoded import encoded_details
-from trainer.data.tokenization import PreparedData, shard_manifests
+from trainer.data.tokenization import shard_manifests
+from trainer.records.plans import PreparedData
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
@@ -74,10 +75,8 @@ def curate(job: PrepareJob) -> ArtifactRef:
 
 
 @patient_task("encode")
-def encode(job: TunedJob, step: str) -> ArtifactRef:
-    """Read, check and encode labelled data or conversations, by the step of their kind, unless that is published and
-    intact.
-    """
-    made = run_step(step, job)
+def encode(job: TuningJob) -> ArtifactRef:
+    """Read, check and encode data in splits, as its kind does, unless that is published and intact."""
+    made = run_step("encode", job)
     show_skipped(encoded_details(Store(job.store), made.key))
     return as_result(made)

@@ -9,14 +9,14 @@ from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
 from trainer.config.jobs import EvaluateJob
 from trainer.config.predicting import PredictJob
+from trainer.config.runs import RunJob
 from trainer.evaluation.harness_identity import identify_harness
-from trainer.evaluation.measurement import check_asked, find
+from trainer.evaluation.measurement import check_asked, find_result
 from trainer.kinds.labelled.predictions import describe, find_predictions, identify_predictions, predictions_step
-from trainer.kinds.table import identify_checkpoint, kind_of
+from trainer.kinds.lookup import identify_checkpoint, kind_of
 from trainer.records.evaluations import Result
 from trainer.records.results import PredictedTexts
 from trainer.store.storage import Store
-from trainer.training.identity import TrainingJob
 
 
 @patient_task("evaluate")
@@ -24,7 +24,7 @@ def evaluate(job: EvaluateJob, ranks: int = 1) -> Result:
     """Score a checkpoint: a language model by corpus and in total, with continuations of prompts, a classifier by
     split.
     """
-    result = find(Store(job.store), identify_checkpoint(Store(job.store), job)[1])
+    result = find_result(Store(job.store), identify_checkpoint(Store(job.store), job)[1])
     if result is None:
         arguments = {"job": job.model_dump(mode="json")}
         with turn(DEVICES), showing() as show:
@@ -33,14 +33,14 @@ def evaluate(job: EvaluateJob, ranks: int = 1) -> Result:
 
 
 @patient_task("evaluate")
-def evaluate_run(job: TrainingJob, data: list[str], run: str, ranks: int, other: str | None = None) -> Result:
+def evaluate_run(job: RunJob, data: list[str], run: str, ranks: int, other: str | None = None) -> Result:
     """Measure a run's final model on what it was not trained on, as its kind is measured; or that of another run on
     it.
     """
     store = Store(job.store)
     wanted = kind_of(job).measurement(store, job, run, data, other)
     check_asked(store, wanted)
-    result = find(store, wanted)
+    result = find_result(store, wanted)
     if result is None:
         arguments = {
             "job": job.model_dump(mode="json"), "run": run, "data": data, "other": other
@@ -58,7 +58,7 @@ def measure_harness(job: EvaluateJob, own: bool) -> Result:
     trained.
     """
     store = Store(job.store)
-    result = find(store, identify_harness(store, job, own))
+    result = find_result(store, identify_harness(store, job, own))
     if result is None:
         with turn(DEVICES), showing() as show:
             made = run_stage("harness", {"job": job.model_dump(mode="json"), "own": own}, show, TaskLogger())

@@ -1,6 +1,5 @@
 """A pipeline's stages as Prefect tasks."""
 
-from functools import partial
 from typing import Any, TypeVar
 
 from tasks.data import curate, encode, prepare_tokenizer, tokenize_corpus
@@ -10,7 +9,7 @@ from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.training import train
 from trainer.config.jobs import EvaluateJob
-from trainer.kinds.table import kind_of
+from trainer.kinds.lookup import kind_of
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight, Verdict
@@ -23,8 +22,7 @@ STEPS: dict[str, Any] = {
     "curate": curate,
     "tokenizer": prepare_tokenizer,
     "tokenize": tokenize_corpus,
-    "encode": partial(encode, step="encode"),
-    "encode-chat": partial(encode, step="encode-chat"),
+    "encode": encode,
 }
 
 Made = TypeVar("Made")

@@ -7,14 +7,15 @@ from tasks.patience import patient_task
 from tasks.showing import TaskLogger, showing
 from tasks.stage import run_stage
 from trainer.common.transient import AT_THE_START
-from trainer.kinds.table import kind_of
+from trainer.config.runs import RunJob
+from trainer.kinds.lookup import kind_of
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight
-from trainer.training.identity import TrainingData, TrainingJob
+from trainer.training.identity import TrainingData
 
 
 @patient_task("preflight", retries=0, most=AT_THE_START)
-def preflight(job: TrainingJob) -> AnyPreflight:
+def preflight(job: RunJob) -> AnyPreflight:
     """Check inputs, store, devices and model before any long work."""
     with showing() as show:
         made = run_stage("preflight", {"job": job.model_dump(mode="json")}, show, TaskLogger())
@@ -26,7 +27,7 @@ def preflight(job: TrainingJob) -> AnyPreflight:
 
 
 @patient_task("plan-steps", retries=0)
-def plan_steps(job: TrainingJob, data: TrainingData, ranks: int) -> RunPlan:
+def plan_steps(job: RunJob, data: TrainingData, ranks: int) -> RunPlan:
     """Compute the steps from the sizes of what was prepared, and show them."""
     plan, told, table, rows = kind_of(job).plan(job, data, ranks)
     steps = [{"figure": name, "value": value} for name, value in plan.figures().items()]

@@ -4,15 +4,16 @@ from tasks.patience import patient_task
 from tasks.showing import TaskLogger, name_flow_run, reused, showing
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
-from trainer.kinds.table import identify_run
+from trainer.config.runs import RunJob
+from trainer.kinds.lookup import identify_run
 from trainer.records.plans import Plan
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
-from trainer.training.identity import TrainingData, TrainingJob, finished_run, is_whole
+from trainer.training.identity import TrainingData, finished_run, is_whole
 
 
 @patient_task("train", retries=3)
-def train(job: TrainingJob, data: TrainingData, plan: Plan) -> ArtifactRef:
+def train(job: RunJob, data: TrainingData, plan: Plan) -> ArtifactRef:
     """Train the run, from its newest checkpoint if it has one, unless its final model is published and intact."""
     logger = TaskLogger()
     store, run = Store(job.store), identify_run(job, data)

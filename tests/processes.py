@@ -97,13 +97,15 @@ class Running:
         return self.wait()
 
 
-def start_module(said: Path, module: str, *arguments: object, env: Mapping[str, str] = {}, count: int = 1) -> Running:
-    """Start `python -m module arguments` on a number of cores."""
+def start_module(
+    said: Path, module: str, *arguments: object, env: Mapping[str, str] = {}, count: int = 1, folder: Path = ROOT
+) -> Running:
+    """Start `python -m module arguments` on a number of cores, with the modules that a folder has."""
     said.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", module, *map(str, arguments)]
     which = _free(count)
     with open(said / "stdout", "wb") as stdout, open(said / "stderr", "wb") as stderr, _pinned(which):
-        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **env}, stdout=stdout, stderr=stderr)
+        process = subprocess.Popen(command, cwd=folder, env={**os.environ, **env}, stdout=stdout, stderr=stderr)
     return _placed(Running(process, said), which)
 
 

@@ -16,12 +16,12 @@ def main(arguments: list[str]) -> int:
     install_signal_handlers()  # before the libraries are loaded, which takes seconds
     from trainer.common.process import on_rank
     from trainer.config.files import add_config, add_verify, explain
-    from trainer.records.run_kinds import RUN_KINDS
+    from trainer.config.kinds import KINDS
 
     parser = argparse.ArgumentParser(
         prog="python -m trainer",
         description=__doc__,
-        epilog="\n\n".join(f"fields for {kind.name}:\n\n{explain(kind.job)}" for kind in RUN_KINDS),
+        epilog="\n\n".join(f"fields for {kind.name}:\n\n{explain(kind.schema)}" for kind in KINDS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_config(parser)

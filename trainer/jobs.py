@@ -16,8 +16,8 @@ from trainer.common.progress import Progress, for_people, silent
 from trainer.common.transient import AT_THE_START
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
-from trainer.config.runs import PromotionConfig
-from trainer.kinds.table import kind_of, load_training_job
+from trainer.config.runs import PromotionConfig, RunJob
+from trainer.kinds.lookup import kind_of, load_training_job
 from trainer.pipelines.pipeline import run_pipeline
 from trainer.records.evaluations import Result
 from trainer.records.named_steps import here
@@ -25,7 +25,7 @@ from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight, Remeasured, Verdict
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
-from trainer.training.identity import TrainingData, TrainingJob, data_keys
+from trainer.training.identity import TrainingData, data_keys
 from trainer.training.logs import for_terminals, start_logging
 
 if TYPE_CHECKING:  # what follows loads the libraries that train
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # what follows loads the libraries that train
     from trainer.training.runtime import Runtime
 
 
-def train(config: str | TrainingJob, *overrides: str) -> str:
+def train(config: str | RunJob, *overrides: str) -> str:
     """Prepare, train or continue, evaluate and report; returns the run's key. Called by every rank.
 
     `config` is a YAML file, to which `key=value` words may be added, or a job. Raises the `PipelineError` of whatever
@@ -49,7 +49,7 @@ def train(config: str | TrainingJob, *overrides: str) -> str:
         return _train(job)
 
 
-def _train(job: TrainingJob) -> str:
+def _train(job: RunJob) -> str:
     from trainer.training.consistency import require_consistent
     from trainer.training.runtime import leave_group, require_shared, start_runtime
 
@@ -77,7 +77,7 @@ class InRanks:
     def preflight(self, job: Any) -> AnyPreflight:
         from trainer.preflight.resources import checkpoint_bytes, require_checkpoint_room
 
-        checked = self._runtime.on_first(lambda: kind_of(job).preflight(job, silent()), AT_THE_START)
+        checked: AnyPreflight = self._runtime.on_first(lambda: kind_of(job).preflight(job, silent()), AT_THE_START)
         self._runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checkpoint_bytes(checked.trained)))
         return checked
 
@@ -130,7 +130,7 @@ class InRanks:
         return found
 
 
-def heed_launcher(job: TrainingJob) -> TrainingJob:
+def heed_launcher(job: RunJob) -> RunJob:
     """The job with the precision of accelerate's configuration, where the job itself does not choose one.
 
     Raises `ConfigError` if the ranks are to be another engine's than the launcher's.
@@ -149,7 +149,7 @@ def heed_launcher(job: TrainingJob) -> TrainingJob:
 
 
 def measure_rival(
-    job: TrainingJob,
+    job: RunJob,
     run_key: str,
     evaluation: Result | None,
     progress: Progress,

@@ -33,7 +33,7 @@ from trainer.common.formats import show_json
 from trainer.config.files import explain, load_job, parse_yaml, read_values
 from trainer.data.chat.encoder import load_chat_encoder
 from trainer.data.chat.messages import Message
-from trainer.data.step_plan import make_finetune_plan
+from trainer.data.step_plan import make_tuning_plan
 from trainer.registry.listing import RunLine
 
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
@@ -276,7 +276,7 @@ def test_a_tuning_starter_fits_a_few_examples(kind: Starter) -> None:
     """Ten of them, of which nine are trained on."""
     path = str(TEMPLATES / f"{kind}.yaml")
     job: Any = load_job(schema_for(schema_of("finetune")[TITLE], read_values(path)), path)
-    assert make_finetune_plan(job.training, {"train": 9, "validation": 1}, 1).total_steps < 10
+    assert make_tuning_plan(job.training, {"train": 9, "validation": 1}, 1).total_steps < 10
 
 
 def test_the_chat_starters_own_template_needs_no_file(tmp_path: Path) -> None:

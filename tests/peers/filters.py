@@ -16,8 +16,8 @@ from trainer.curation.c4 import c4
 from trainer.curation.measures import Batch, Test, tests_of
 from trainer.curation.texts import Texts
 from trainer.curation.units import BATCH_BYTES, BATCH_DOCUMENTS
+from trainer.data.readers import Document
 from trainer.data.shards import batches
-from trainer.data.texts import Document
 
 RULES: dict[str, Rule] = {
     kind: schema(kind=kind)  # type: ignore[call-arg]

@@ -27,7 +27,7 @@ def the_stage() -> int:
 
 def test_the_stages_of_the_pipeline_can_be_named() -> None:
     assert sorted(trainer.pipelines.stage_table.MODULES) == [
-        "curate", "encode", "encode-chat", "evaluate", "evaluate-run", "harness", "predict", "preflight", "tokenize",
+        "curate", "encode", "evaluate", "evaluate-run", "harness", "predict", "preflight", "tokenize",
         "tokenizer", "train",
     ]  # fmt: skip
     assert all(callable(trainer.pipelines.stage_table.stage(name)) for name in trainer.pipelines.stage_table.MODULES)

@@ -8,10 +8,10 @@ from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, small_job
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.config.models import ModelConfig
-from trainer.data.tokenization import PreparedData
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.tokenizer import load_tokenizer
 from trainer.pipelines.any_kind import train
+from trainer.records.plans import PreparedData
 from trainer.store.storage import Store
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0}

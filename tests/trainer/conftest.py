@@ -14,7 +14,7 @@ from tests.trainer.labelled_data import bert_folder, gpt2_folder
 from tests.trainer.made import prepare
 from tests.trainer.small_jobs import OF_EACH_KIND, Finished, run_whole
 from trainer.common.progress import silent
-from trainer.data.tokenization import PreparedData
+from trainer.records.plans import PreparedData
 from trainer.training.runtime import Runtime
 
 
@@ -49,7 +49,7 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
     @cache
     def run(name: str) -> Finished:
-        return run_whole(OF_EACH_KIND[name], request.getfixturevalue, tmp_path_factory.mktemp(name))
+        return run_whole(OF_EACH_KIND[name], request.getfixturevalue, tmp_path_factory.mktemp("ran"))
 
     return run
 
@@ -79,13 +79,13 @@ def pretrained(finished: Finished) -> Path:
 @pytest.fixture(scope="session")
 def tuned(ran: Callable[[str], Finished]) -> Finished:
     """The run on labelled pairs."""
-    return ran("classes")
+    return ran("fine-tuning")
 
 
 @pytest.fixture(scope="session")
 def answering(ran: Callable[[str], Finished]) -> Finished:
     """The run on conversations."""
-    return ran("chats")
+    return ran("instruction tuning")
 
 
 @pytest.fixture(scope="module")

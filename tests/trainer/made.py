@@ -6,9 +6,9 @@ from trainer.common.progress import Progress
 from trainer.config.chat import ChatJob
 from trainer.config.jobs import PrepareJob
 from trainer.config.labelled import FinetuneJob
-from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.prepare import prepare as prepare_data
 from trainer.records.named_steps import here, look_for
+from trainer.records.plans import PreparedData
 from trainer.store.manifest import ArtifactRef
 
 
@@ -41,4 +41,4 @@ def find_encoded(job: FinetuneJob, model_folder: Path) -> ArtifactRef | None:
 
 
 def encode_conversations(job: ChatJob, progress: Progress, model_folder: Path | None = None) -> ArtifactRef:
-    return here(progress)("encode-chat", job, model_folder=model_folder)
+    return here(progress)("encode", job, model_folder=model_folder)

@@ -9,7 +9,7 @@ from tests.trainer.made import prepare
 from tests.trainer.raw_files import sources
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.data.tokenization import PreparedData
+from trainer.records.plans import PreparedData
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
 

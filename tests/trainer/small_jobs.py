@@ -12,8 +12,8 @@ from tests.trainer.chats import chat_values
 from tests.trainer.labelled_pairs import finetune_values
 from tests.trainer.labelled_words import word_values
 from trainer.config.files import validate_job
-from trainer.kinds.table import kind_of_run
-from trainer.training.identity import TrainingJob
+from trainer.config.kinds import kind_of_run
+from trainer.config.runs import RunJob
 
 Ask = Callable[[str], Any]
 Job = Callable[[Ask, Path], dict[str, Any]]
@@ -49,8 +49,8 @@ def chatting(**changes: Any) -> Job:
 
 OF_EACH_KIND: dict[str, Job] = {
     "pretraining": pretraining(**LONG),
-    "classes": classes(**OFTEN),
-    "chats": chatting(**IN_TURN),
+    "fine-tuning": classes(**OFTEN),
+    "instruction tuning": chatting(**IN_TURN),
 }
 """A kind that has its line here goes through all of `test_life_cycles` and `test_killed_runs`."""
 
@@ -73,11 +73,11 @@ class Finished(NamedTuple):
         """The same in a store of a test's own, to be written to."""
         return Finished(Path(shutil.copytree(self.store, folder / "store")), self.run)
 
-    def job(self, **changes: Any) -> TrainingJob:
+    def job(self, **changes: Any) -> RunJob:
         """Its job as its folder holds it, in the store where that is now."""
         config = json.loads((self.folder / "config.json").read_text())
         values = with_changes({**config["job"], "store": str(self.store)}, changes)
-        job: TrainingJob = validate_job(kind_of_run(config).schema, values, "test")
+        job: RunJob = validate_job(kind_of_run(config).schema, values, "test")
         return job
 
 

@@ -5,9 +5,9 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from trainer.config.evaluation import HarnessSetting, check_metric
-from trainer.config.labelled import FinetuneJob, FinetuneTrainingConfig, SplitsConfig, TuningJob
+from trainer.config.labelled import BatchConfig, FinetuneTrainingConfig, SplitsConfig, TuningJob
 from trainer.config.models import TunedModelConfig
-from trainer.config.schema import JobName, Name, Schema
+from trainer.config.schema import JobName, Name
 
 CHAT_FIGURES = ("loss", "perplexity", "bits_per_byte")
 """What a model that answers is measured by: the mean loss in nats a token of the answers, its exponential, and bits a
@@ -15,10 +15,10 @@ byte.
 """
 
 
-class ChatDataConfig(SplitsConfig):
+class ConversationsConfig(SplitsConfig):
     """Conversations: where they are, how they are written for the model, and how much of one it reads."""
 
-    task: Literal["chat"] = Field(description="chat: each record holds `messages`, or a `prompt` and its `completion`")
+    task: str
     name: Name = Field(default="chat", description="name of the data set, used in directory names and reports")
     source: Literal["jsonl", "parquet", "hub", "disk"] = Field(
         description="jsonl, parquet: files; hub: a data set of the Hugging Face hub; disk: a folder that "
@@ -36,11 +36,6 @@ class ChatDataConfig(SplitsConfig):
         ge=2,
         description="tokens a window, and of a conversation at most: what is longer loses its end; default: 2048, or "
         "the model's positions if these are fewer",
-    )
-    packing: bool = Field(
-        default=True,
-        description="several short conversations in one window: positions begin anew with each, and it sees no other; "
-        "false: each has a window of its own",
     )
     validation_fraction: float = Field(
         default=0.1,
@@ -63,6 +58,17 @@ class ChatDataConfig(SplitsConfig):
         return value
 
 
+class ChatDataConfig(ConversationsConfig):
+    """Conversations whose answers are learnt."""
+
+    task: Literal["chat"] = Field(description="chat: each record holds `messages`, or a `prompt` and its `completion`")
+    packing: bool = Field(
+        default=True,
+        description="several short conversations in one window: positions begin anew with each, and it sees no other; "
+        "false: each has a window of its own",
+    )
+
+
 class ChatModelConfig(TunedModelConfig):
     """The model that is tuned."""
 
@@ -77,7 +83,7 @@ class ChatTrainingConfig(FinetuneTrainingConfig):
     )
 
 
-class AnswersConfig(Schema):
+class AnswersConfig(BatchConfig):
     """How a model that answers is measured."""
 
     batch: int = Field(default=16, ge=1, description="windows a forward pass")
@@ -92,7 +98,13 @@ class AnswersConfig(Schema):
     harness: HarnessSetting = None
 
 
-class ChatJob(TuningJob):
+class ConversationsJob(TuningJob):
+    """Conversations and a causal language model to a tuned, evaluated model."""
+
+    data: ConversationsConfig = Field(description="the conversations")
+
+
+class ChatJob(ConversationsJob):
     """Conversations and a causal language model to a tuned, evaluated model."""
 
     name: JobName = "chat"
@@ -106,7 +118,3 @@ class ChatJob(TuningJob):
         if self.promotion is not None:
             check_metric(self.promotion.metric, CHAT_FIGURES, self.evaluation.harness)
         return self
-
-
-TunedJob = FinetuneJob | ChatJob
-"""What the flow that fine-tunes takes."""

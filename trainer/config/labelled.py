@@ -68,12 +68,19 @@ class FinetuneTrainingConfig(OptimizationConfig):
     )
 
 
+class BatchConfig(Schema):
+    """How a tuned model is measured."""
+
+    batch: int = Field(default=16, ge=1, description="examples a forward pass")
+
+
 class TuningJob(RunJob):
     """Data in splits and a pretrained model to a tuned, evaluated model."""
 
     data: SplitsConfig = Field(description="data in splits")
     model: TunedModelConfig = Field(description="the model to tune")
     training: FinetuneTrainingConfig = Field(description="optimisation")
+    evaluation: BatchConfig = Field(default=BatchConfig(), description="measurement")
 
     @property
     def holds_out(self) -> bool:
@@ -236,7 +243,7 @@ class ClassifierTrainingConfig(FinetuneTrainingConfig):
     )
 
 
-class MeasurementConfig(Schema):
+class MeasurementConfig(BatchConfig):
     """What a fine-tuned model is measured by."""
 
     batch: int = Field(default=32, ge=1, description="examples a forward pass")

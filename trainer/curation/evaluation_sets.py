@@ -20,22 +20,20 @@ from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import DecontaminateConfig, EvaluationText, TransformConfig
 from trainer.config.files import read_values, validate_job
 from trainer.config.harness_files import FunctionName, LocalTask, data_files, leaves, task_of_file, tasks_below
+from trainer.config.kinds import task_of
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.config.schema import TableFormat
 from trainer.data.chat.messages import MESSAGES, read_records
 from trainer.data.decisions import transformed
 from trainer.data.labelled.examples import read_texts
 from trainer.data.labelled.rows import bad_records
-from trainer.data.pieces import Piece
-from trainer.data.raw_bytes import RawFile
-from trainer.data.readers import read_documents, refuse
+from trainer.data.pieces import Piece, RawFile
+from trainer.data.readers import Document, read_documents, refuse
 from trainer.data.sources import find_pieces
 from trainer.data.splits import TEST, TRAIN, VALIDATION, Part, fetch_part
-from trainer.data.texts import Document
-from trainer.records.run_kinds import CHAT, task_of
 from trainer.store.storage import Store
 
-FORMATS: dict[str, Literal[TableFormat, "lines"]] = {
+FORMAT_OF_DATASET: dict[str, Literal[TableFormat, "lines"]] = {
     "json": "jsonl", "csv": "csv", "parquet": "parquet", "text": "lines",
 }  # fmt: skip
 """The `dataset_path` of tasks whose files can be read as those of a corpus."""
@@ -70,10 +68,10 @@ def _there(name: str, task: LocalTask | None, where: str) -> LocalTask:
 
 def _text_of(task: LocalTask, where: str) -> EvaluationText:
     source, how = str(task.settings.get("dataset_path")), task.settings.get("dataset_kwargs") or {}
-    if source not in FORMATS:
+    if source not in FORMAT_OF_DATASET:
         raise ConfigError(
-            f"{where}: task {task.name!r} reads {source!r}, which is no file of {', '.join(FORMATS)}; write its "
-            "questions to a file, and name that in decontaminate.files"
+            f"{where}: task {task.name!r} reads {source!r}, which is no file of {', '.join(FORMAT_OF_DATASET)}; write "
+            "its questions to a file, and name that in decontaminate.files"
         )
     if further := sorted(how.keys() - FILE_OPTIONS):
         raise ConfigError(f"{where}: task {task.name!r} reads its files by {', '.join(further)}; {INSTEAD}")
@@ -82,7 +80,7 @@ def _text_of(task: LocalTask, where: str) -> EvaluationText:
         raise ConfigError(
             f"{where}: no file of task {task.name!r} is of the split {task.asked!r}, which it asks; {INSTEAD}"
         )
-    return EvaluationText(paths=paths, format=FORMATS[source], fields=question_fields(task, where))
+    return EvaluationText(paths=paths, format=FORMAT_OF_DATASET[source], fields=question_fields(task, where))
 
 
 def question_fields(task: LocalTask, where: str) -> list[str]:
@@ -198,7 +196,7 @@ def _of_job(store: Store, path: str, name: str) -> Iterator[EvaluationSet]:
 
 def _data_of(path: str) -> LabelledDataConfig | ChatDataConfig:
     values = read_values(path, (), (FinetuneJob, ChatJob))
-    if task_of(values) == CHAT.task:
+    if task_of(values) == "chat":
         return validate_job(ChatJob, values, path).data
     return validate_job(FinetuneJob, values, path).data
 
@@ -251,7 +249,7 @@ def _read_split(
         return
     bad = bad_records(data, split)
     for place, part in enumerate(parts):
-        for number, conversation, _ in read_records(data, [part], bad, lambda conversation: None):
+        for number, (conversation,), _ in read_records(data, [part], bad, lambda conversation: None):
             yield from ((place, number, message.content) for message in conversation)
 
 

@@ -34,7 +34,7 @@ from trainer.curation.characters import UNICODE
 from trainer.curation.functions import digest_sources, load_function
 from trainer.curation.texts import Texts, matching
 from trainer.data.pieces import Piece
-from trainer.data.texts import Document
+from trainer.data.readers import Document
 from trainer.store.manifest import fingerprint
 
 Rows = dict[str, NDArray[Any]]

@@ -35,9 +35,8 @@ from trainer.curation.units import (
     write_arrays,
 )
 from trainer.data.decisions import read_curated
-from trainer.data.readers import ignore
+from trainer.data.readers import Document, ignore
 from trainer.data.shards import batches, text_bytes
-from trainer.data.texts import Document
 from trainer.engines.executors import Advance
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store

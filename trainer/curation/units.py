@@ -38,10 +38,9 @@ from trainer.config.curation import TransformConfig
 from trainer.curation.measures import Batch, Measure, Place, PlaceError, Rows
 from trainer.data.decisions import read_curated, transform_options
 from trainer.data.pieces import Piece, assigned
-from trainer.data.readers import ignore, read_documents
+from trainer.data.readers import Document, ignore, read_documents
 from trainer.data.shards import batches, text_bytes
 from trainer.data.sources import named_reading, reading_options
-from trainer.data.texts import Document
 from trainer.engines.executors import Advance
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store

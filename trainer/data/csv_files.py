@@ -4,7 +4,7 @@ import csv
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-FORMATS = {"csv": "csv", "tsv": "csv", "jsonl": "jsonl", "json": "jsonl", "parquet": "parquet"}
+FORMAT_OF_ENDING = {"csv": "csv", "tsv": "csv", "jsonl": "jsonl", "json": "jsonl", "parquet": "parquet"}
 """How files are read, by how their names end."""
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -70,9 +70,4 @@ def format_by_name(path: str) -> str | None:
     if path.lower().startswith(("http://", "https://")):
         path = path.partition("#")[0].partition("?")[0]
     endings = reversed(path.rpartition("/")[2].lower().split(".")[1:])
-    return next((FORMATS[ending] for ending in endings if ending in FORMATS), None)
-
-
-def never_ends(error: csv.Error) -> bool:
-    """Whether a quote was still open at the end of the file: all the rest of it, and not one record, is bad then."""
-    return "unexpected end" in str(error)
+    return next((FORMAT_OF_ENDING[ending] for ending in endings if ending in FORMAT_OF_ENDING), None)

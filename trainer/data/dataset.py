@@ -1,4 +1,5 @@
-"""Windows in the data order as inputs of a model: masks, documents told apart, and batches read ahead by a thread.
+"""Windows in the data order as inputs of a model: masks, documents told apart, and batches read ahead by a thread; and
+held-out windows, in which every token but a shard's first is predicted once.
 
 Documents in a window are told apart by positions that begin anew in each: families of `transformers` mask by such
 positions where they are given no mask. The first token of a document is not predicted, as nothing stands before it that
@@ -11,7 +12,7 @@ after any interruption. Another pass over a window hides others of its tokens.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,52 +20,16 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import ConfigError
 from trainer.config.training import MaskingConfig, TrainingConfig
-from trainer.data.held_out import HeldOut, open_held_out
 from trainer.data.order import CorpusOrder, DataOrder
 from trainer.data.packing import PackedShard, count_packed, pack_shard
-from trainer.data.shard_files import NumberedWindows, Shards, Windows, read_index
+from trainer.data.shard_files import Counts, NumberedWindows, Shards, Windows, read_index
 from trainer.data.shards import ShardSet, open_shards
-from trainer.data.tokenization import PreparedData
 from trainer.models.losses import IGNORED
-from trainer.models.tokenizer import MaskTokens
-from trainer.records.plans import StepPlan
+from trainer.models.tokenizer import MaskTokens, byte_lengths, load_tokenizer
+from trainer.records.plans import PreparedData, StepPlan
 from trainer.store.storage import Store
 
 I64 = NDArray[np.int64]
-
-
-class Counts(NamedTuple):
-    """Of some windows, the tokens that are predicted, and those that are read."""
-
-    targets: int
-    tokens: int
-
-
-class CorpusWindows(Protocol):
-    """The windows of one corpus as inputs of a model, numbered through all its shards."""
-
-    @property
-    def looks_at_batch(self) -> bool:
-        """Whether a rank looks at all windows of a batch, to know how many tokens are predicted in it."""
-
-    @property
-    def shards(self) -> Shards:
-        """What they are read from."""
-
-    @property
-    def counts(self) -> Sequence[int]:
-        """Windows in each shard."""
-
-    def __len__(self) -> int: ...
-
-    def prepare(self, numbers: I64, ahead: Sequence[int]) -> None:
-        """Get ready the shards of these windows, and those that are read next; others are let go of."""
-
-    def inputs(self, number: int) -> dict[str, I64]:
-        """What a model is given of a window, by name; each of shape [context]."""
-
-    def count(self, numbers: I64) -> Counts:
-        """What these windows have."""
 
 
 def document_positions(tokens_T: I64, end_id: int) -> I64:
@@ -81,22 +46,8 @@ def labels_within(tokens_T: I64, positions_T: I64) -> I64:
     return np.where(positions_T == 0, IGNORED, tokens_T)
 
 
-class PlainWindows(Windows):
-    """The windows of one corpus as inputs of a model: each is read as one text."""
-
-    looks_at_batch = False
-
-    def inputs(self, number: int) -> dict[str, I64]:
-        """The tokens of a window."""
-        return {"input_ids": self.read(number)}
-
-    def count(self, numbers: I64) -> Counts:
-        """All but the first token of each are predicted."""
-        return Counts(len(numbers) * (self.context - 1), len(numbers) * self.context)
-
-
-class DocumentWindows(PlainWindows):
-    """The same with documents told apart, each of which is followed by the end token."""
+class DocumentWindows(Windows):
+    """Windows over a stream with documents told apart, each of which is followed by the end token."""
 
     looks_at_batch = True
 
@@ -175,6 +126,10 @@ class PackedWindows(NumberedWindows):
         return self._packed[number]
 
 
+CorpusWindows = Windows | PackedWindows
+"""The windows of one corpus as inputs of a model."""
+
+
 class Masked(NamedTuple):
     """A window as the model reads it, and the token to be told at each position that is predicted; both of shape
     [T].
@@ -216,6 +171,71 @@ def _words(tokens_T: NDArray[np.int64], tokens: MaskTokens) -> NDArray[np.int64]
     after_special = np.concatenate(([True], special[:-1]))
     begins = ~tokens.continues[tokens_T] | after_special
     return np.cumsum(begins) - 1
+
+
+class HeldOutWindows:
+    """Windows that overlap by one token, so that each token but a shard's first is predicted once; or `most`, evenly
+    chosen.
+
+    A part of them is a list of each one's shard and first token: which they are is arithmetic, so that millions take no
+    memory.
+    """
+
+    def __init__(self, lengths: Sequence[int], context: int, most: int | None) -> None:
+        self._step = context - 1
+        counts = np.array([max(0, -(-(length - 1) // self._step)) for length in lengths], dtype=np.int64)
+        self._ends = counts.cumsum()
+        self._begins = self._ends - counts
+        everything = int(counts.sum())
+        self._chosen: I64 | None = None
+        if most is not None and everything > most:
+            self._chosen = np.linspace(0, everything - 1, most).round().astype(np.int64)
+        self._count = everything if self._chosen is None else len(self._chosen)
+        numbers = np.flatnonzero(counts) if self._chosen is None else np.unique(self._shards(self._chosen))
+        self.used: list[int] = numbers.tolist()
+        """The shards that the windows lie in."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, part: slice) -> list[tuple[int, int]]:
+        numbers = np.arange(*part.indices(self._count)) if self._chosen is None else self._chosen[part]
+        shards = self._shards(numbers)
+        starts = (numbers - self._begins[shards]) * self._step
+        return list(zip(shards.tolist(), starts.tolist(), strict=True))
+
+    def _shards(self, numbers: I64) -> I64:
+        return np.searchsorted(self._ends, numbers, side="right")
+
+
+class HeldOut(NamedTuple):
+    """The windows of one corpus's held-out shards: where each begins, and the bytes of text that each token id stands
+    for.
+    """
+
+    name: str
+    shards: Shards
+    windows: HeldOutWindows
+    token_bytes: NDArray[np.float64] | None = None
+    end_id: int | None = None
+    """The token that ends a document, where documents are told apart; None where windows are read as one text."""
+
+
+def open_held_out(
+    store: Store, shards: ShardSet, context: int, max_windows: int | None, document_mask: bool = False
+) -> HeldOut:
+    """The held-out windows of a published set; with `document_mask`, documents are told apart in them.
+
+    What tokens stand for is scaled so that all held-out text has the bytes that were counted when the shards were
+    built: for a byte-level tokenizer this changes nothing.
+    """
+    totals, token_bytes = shards.details["totals"], None
+    if known := totals["validation_token_bytes"]:
+        lengths = byte_lengths(load_tokenizer(store, shards.tokenizer).json)
+        token_bytes = lengths * (totals["validation_bytes"] / known)
+    windows = HeldOutWindows(shards.validation.lengths, context, max_windows)
+    end_id = shards.details["eos_id"] if document_mask else None
+    return HeldOut(shards.corpus, shards.validation, windows, token_bytes, end_id)
 
 
 READ_AHEAD = 2
@@ -302,7 +322,7 @@ def _open_windows(store: Store, shards: ShardSet, training: TrainingConfig) -> C
     stride = training.stride or context
     if training.masks_documents:
         return DocumentWindows(shards.train, context, stride, end_id)
-    return PlainWindows(shards.train, context, stride)
+    return Windows(shards.train, context, stride)
 
 
 def read_batch(number: int, plan: StepPlan, order: DataOrder, windows: Sequence[CorpusWindows], rank: int) -> Batch:

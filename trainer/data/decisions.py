@@ -32,8 +32,7 @@ from trainer.common.errors import ArtifactError, in_one_line
 from trainer.config.corpora import CorpusConfig, DataConfig
 from trainer.config.curation import TransformConfig
 from trainer.data.pieces import Piece, is_cut_within_documents
-from trainer.data.readers import Columns, read_documents
-from trainer.data.texts import Document, OnBad
+from trainer.data.readers import Columns, Document, OnBad, read_documents
 from trainer.store.manifest import MANIFEST, REPAIR, ArtifactRef, Manifest, read_made, read_manifest
 from trainer.store.storage import Store
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trainer.common.bad_records import describe_bad
 from trainer.common.errors import ArtifactError, RecordError
-from trainer.config.chat import ChatDataConfig
+from trainer.config.chat import ConversationsConfig
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.sources import forgetting_changed
 from trainer.data.splits import SplitSource
@@ -26,6 +26,10 @@ from trainer.store.manifest import Manifest, digest_file, fetch_made, fingerprin
 from trainer.store.storage import Store
 
 KIND = "encoded"
+
+IGNORED = -100
+"""Stands for the label of a token that has none, as in `torch.nn.functional.cross_entropy`."""
+
 ENDING = ".arrow"
 
 Split = TypeVar("Split")
@@ -130,7 +134,7 @@ def in_data(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def encoded_step(
     store: Store,
-    data: LabelledDataConfig | ChatDataConfig,
+    data: LabelledDataConfig | ConversationsConfig,
     source: SplitSource,
     encoder: Encoder,
     options: Mapping[str, Any],

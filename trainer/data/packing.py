@@ -73,7 +73,9 @@ def pack(lengths: NDArray[np.int64], size: int) -> Packing:
         left = room - length
         with_room[left].append(window)
         rooms |= 1 << left
-    return _as_arrays(windows, int(lengths.sum()), size)
+    samples = np.array([sample for window in windows for sample in window], dtype=np.int64)
+    fill = int(lengths.sum()) / (len(windows) * size) if windows else 0.0
+    return Packing(samples, np.cumsum([0, *map(len, windows)]).astype(np.int64), fill)
 
 
 def one_each(lengths: NDArray[np.int64], size: int) -> Packing:
@@ -81,12 +83,6 @@ def one_each(lengths: NDArray[np.int64], size: int) -> Packing:
     count = len(lengths)
     fill = float(lengths.sum()) / (count * size) if count else 0.0
     return Packing(np.arange(count), np.arange(count + 1), fill)
-
-
-def _as_arrays(windows: list[list[int]], total: int, size: int) -> Packing:
-    starts = np.cumsum([0, *map(len, windows)])
-    samples = np.array([sample for window in windows for sample in window], dtype=np.int64)
-    return Packing(samples, starts.astype(np.int64), total / (len(windows) * size) if windows else 0.0)
 
 
 I64 = NDArray[np.int64]

@@ -1,30 +1,41 @@
 """Pieces: what shards are made of. A piece is a small file, or a stretch of a large one that begins and ends between
 records.
 
-Where pieces begin depends on the file's bytes and `piece_bytes` alone.
+Where pieces begin depends on the file's bytes and `piece_bytes` alone. Their bytes are digested again while they are
+read, so that nothing is made from others than those that were looked at. A piece's documents come from a stretch of its
+file, and of a CSV file's first row as well; both are compared with the digest of the last look when they have been
+read. Compressed files are digested packed. Where a library reads here and there in a file (Parquet), the file is
+compared as a whole afterwards, by one process of a machine as long as it does not change.
 """
 
 import csv
 import hashlib
+import io
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
-from trainer.common.errors import CorpusError
+from trainer.common.errors import ChangedFile, CorpusError, WrongContent
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.data.csv_files import csv_dialect, is_quoted
 from trainer.data.raw_files import (
     MAX_RECORD,
+    READ_HERE_AND_THERE,
     SourceFile,
+    compression_of,
     csv_header,
     digest_stretch,
-    is_compressed,
     open_bytes,
     open_raw,
+    parquet_groups,
+    unpack,
 )
+from trainer.store.checked_files import require_content
 
 LINE_END = re.compile(rb"\r?\n")
 
@@ -80,9 +91,9 @@ def assigned(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
 
 def digest_stretches(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[Stretch]:
     """Cut a file into stretches of about `piece_bytes`, and digest each."""
-    if corpus.format == "parquet":
+    if corpus.format in UNIT_CUTS:
         whole = digest_stretch(source.path, 0, source.size)
-        bounds, sizes = _parquet_cuts(source, piece_bytes)
+        bounds, sizes = UNIT_CUTS[corpus.format](source, piece_bytes)
         groups = zip(pairwise(bounds), sizes, strict=True)
         return [Stretch(start, end, size, f"{whole}:{start}-{end}") for (start, end), size in groups]
     bounds = [0, *_cuts(source, corpus, piece_bytes), source.size]
@@ -156,7 +167,7 @@ def blocks_of(text: bytes, block_bytes: int) -> Iterator[bytes]:
 
 def _cuts(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[int]:
     """Offsets at which a large file may be cut, one after about every `piece_bytes`."""
-    if source.size <= piece_bytes or is_compressed(source.path):
+    if source.size <= piece_bytes or compression_of(source.path):
         return []
     if corpus.format == "csv" and is_quoted(dialect := csv_dialect(corpus, source.path)):
         return _csv_cuts(source, dialect, piece_bytes)
@@ -218,19 +229,142 @@ def _csv_cuts(source: SourceFile, dialect: dict[str, Any], piece_bytes: int) -> 
 
 def _parquet_cuts(source: SourceFile, piece_bytes: int) -> tuple[list[int], list[int]]:
     """Row-group numbers at which to cut, so that pieces hold about `piece_bytes` each, and what each piece holds."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with open_bytes(source.path) as file:
-            metadata = pq.ParquetFile(file).metadata
-    except pa.ArrowInvalid as error:
-        raise CorpusError(f"{source.path} is not a Parquet file: {error}") from error
+    groups = parquet_groups(source.path)
     bounds, sizes = [0], [0]
-    for group in range(metadata.num_row_groups):
-        size = metadata.row_group(group).total_byte_size
+    for number, group in enumerate(groups):
+        size = group.total_byte_size
         if sizes[-1] and sizes[-1] + size > piece_bytes:
-            bounds.append(group)
+            bounds.append(number)
             sizes.append(0)
         sizes[-1] += size
-    return [*bounds, metadata.num_row_groups], sizes
+    return [*bounds, len(groups)], sizes
+
+
+UNIT_CUTS = {"parquet": _parquet_cuts}
+"""Of formats whose library reads here and there in a file: at which of its units it is cut, such as row groups, and
+how many bytes each piece then holds.
+"""
+
+
+class RawBytes:
+    """The bytes `[start, end)` of a raw file as `stream`, unpacked if the file is compressed, digested as they are in
+    it.
+    """
+
+    def __init__(self, path: str, start: int = 0, end: int = sys.maxsize) -> None:
+        self._path, self._open = path, ExitStack()
+        self._stretch: _Stretch | None = None
+        self.stream: IO[bytes]
+        compression = compression_of(path)
+        if compression == "zip":  # whose list of contents is at its end
+            self.stream = self._open.enter_context(open_raw(path))
+            return
+        self._stretch = self._open.enter_context(_Stretch(path, start, end))
+        self.stream = self._open.enter_context(io.BufferedReader(self._stretch, 2**20))
+        if compression is not None:
+            self.stream = self._open.enter_context(unpack(self.stream, compression))
+
+    def require(self, sha256: str) -> None:
+        """Raise `ChangedFile` unless the bytes, those included that were not asked for, have this digest."""
+        found = self._stretch.digest() if self._stretch else digest_stretch(self._path, 0, sys.maxsize)
+        if found != sha256:
+            raise _changed(self._path, f"sha256 {found[:12]}… was found, {sha256[:12]}… was expected")
+
+    def __enter__(self) -> "RawBytes":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
+
+
+@contextmanager
+def open_piece(piece: Piece, corpus: CorpusConfig) -> Iterator[IO[bytes]]:
+    """A stream of a piece's bytes; of Parquet, the whole file.
+
+    At the end of the block, raises `ChangedFile` unless they are those of the last look. So it does in place of any
+    error that reading them led to, but not if the reader gives up early: then nothing is compared.
+    """
+    with ExitStack() as open_files:
+        if corpus.format in READ_HERE_AND_THERE:
+            raw, stream = None, open_files.enter_context(open_bytes(piece.path))
+        else:
+            raw = open_files.enter_context(RawBytes(piece.path, piece.start, piece.end))
+            stream = raw.stream
+        try:
+            yield stream
+        except Exception:
+            _require_same(piece, corpus, raw)
+            raise
+        _require_same(piece, corpus, raw)
+
+
+def require_same(piece: Piece, corpus: CorpusConfig) -> None:
+    """Raise `ChangedFile` unless a piece that was read in part has the bytes of the last look."""
+    with open_piece(piece, corpus):
+        pass
+
+
+class RawFile(NamedTuple):
+    """A raw file: its name for people, which is also what it is remembered by, where its bytes are, and their
+    digest.
+    """
+
+    name: str
+    path: str
+    sha256: str
+
+
+def require_file(file: RawFile) -> None:
+    """Raise `ChangedFile` unless a raw file is as a whole what it was at the last look."""
+    try:
+        require_content(file.path, file.sha256)
+    except WrongContent as error:
+        raise _changed(file.name, f"its sha256 is not {file.sha256[:12]}… any more") from error
+
+
+def _require_same(piece: Piece, corpus: CorpusConfig, raw: RawBytes | None) -> None:
+    before, _, sha256 = piece.sha256.rpartition(":")
+    if raw is None:
+        require_file(RawFile(piece.path, piece.path, before))
+        return
+    raw.require(sha256)
+    if before:  # of a CSV file's later pieces, the first row's digest
+        with RawBytes(piece.path, 0, csv_header(piece.path, corpus)[1]) as header:
+            header.require(before)
+
+
+def _changed(path: str, difference: str) -> ChangedFile:
+    return ChangedFile(
+        f"{path} has changed since it was looked at, or is damaged: {difference}; run this again: the file is looked "
+        "at anew, so put back a copy first if it is damaged",
+        path,
+    )
+
+
+class _Stretch(io.RawIOBase):
+    """The bytes `[start, end)` of a file, digested as they are read, in order."""
+
+    def __init__(self, path: str, start: int, end: int) -> None:
+        super().__init__()
+        self._file, self._left, self._digest = open_bytes(path), end - start, hashlib.sha256()
+        self._file.seek(start)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "memoryview[int]") -> int:  # type: ignore[override]
+        part = memoryview(buffer)[: self._left]
+        count = cast(io.BufferedReader, self._file).readinto(part)
+        self._digest.update(part[:count])
+        self._left -= count
+        return count
+
+    def digest(self) -> str:
+        """The SHA-256 of all of them, after the rest was read."""
+        while self.read(2**20):
+            check_stop()
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import fsspec
 from fsspec.compression import compr
@@ -59,7 +59,7 @@ class SourceFile:
 
 def open_raw(path: str, start: int = 0) -> IO[bytes]:
     """Open a raw file at a byte offset; .gz and .zst are unpacked (from their beginning only)."""
-    compression = get_compression(path, "infer")
+    compression = compression_of(path)
     if compression == "zstd":
         return unpack(open_bytes(path), compression)
     if compression is not None:
@@ -102,8 +102,10 @@ def not_text(path: str) -> str | None:
     return next((known for signature, known in SIGNATURES.items() if head.startswith(signature)), None)
 
 
-def is_compressed(path: str) -> bool:
-    return get_compression(path, "infer") is not None
+def compression_of(path: str) -> str | None:
+    """How a file is packed, by its name; None if it is not."""
+    found: str | None = get_compression(path, "infer")
+    return found
 
 
 @contextmanager
@@ -165,7 +167,9 @@ def unpacked_bytes(corpus: CorpusConfig, sources: Sequence[SourceFile]) -> int:
     The largest of the compressed files are looked at; of the others it is taken that they are packed as much as the
     middle one of these. Raises `CorpusError` for one that is looked at and damaged.
     """
-    packed = [source for source in sources if source.size and (_compression(source) or corpus.format == "parquet")]
+    packed = [
+        source for source in sources if source.size and (compression_of(source.path) or corpus.format == "parquet")
+    ]
     plain = sum(source.size for source in sources if source not in packed)
     if not packed:
         return plain
@@ -180,7 +184,7 @@ def _ratio(corpus: CorpusConfig, source: SourceFile) -> float:
     with reading(source.path):
         if corpus.format == "parquet":
             return _column_bytes(source, corpus.text_field) / source.size
-        with open_bytes(source.path) as file, unpack(file, _compression(source) or "") as text:
+        with open_bytes(source.path) as file, unpack(file, compression_of(source.path) or "") as text:
             held = len(text.read(SAMPLED_BYTES))
             return held / (source.size if held < SAMPLED_BYTES else min(source.size, file.tell()))
 
@@ -189,20 +193,20 @@ def _column_bytes(source: SourceFile, column: str) -> int:
     """What a column takes by a Parquet file's own account; of a missing one, which its reader refuses, all that there
     is.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with open_bytes(source.path) as file:
-            metadata = pq.ParquetFile(file).metadata
-    except pa.ArrowInvalid as error:
-        raise CorpusError(f"{source.path} is not a Parquet file: {error}") from error
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    groups = parquet_groups(source.path)
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     of_text = [each.total_uncompressed_size for each in columns if each.path_in_schema == column]
     return sum(of_text) or source.size
 
 
-def _compression(source: SourceFile) -> str | None:
-    found: str | None = get_compression(source.path, "infer")
-    return found
+def parquet_groups(path: str) -> list[Any]:
+    """What a Parquet file says of its row groups. Raises `CorpusError` if it is none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open_bytes(path) as file:
+            metadata = pq.ParquetFile(file).metadata
+    except pa.ArrowInvalid as error:
+        raise CorpusError(f"{path} is not a Parquet file: {error}") from error
+    return [metadata.row_group(number) for number in range(metadata.num_row_groups)]

@@ -1,25 +1,29 @@
 """Files to records: what a file of each format holds, where each record stands in it, and what is wrong with bad ones.
 
 Corpora, labelled data, conversations, evaluation sets and new texts are all read by this, and say what a record means.
-A new format is one function and one line of `FORMATS`; those of mere text are in texts.py. Memory is bounded: records
+A new format is one function and one line of `FORMATS`, and more if its files are not lines
+(docs/how-to/add-a-format.md); those of mere text are in readers.py. Memory is bounded: records
 stream, and one takes at most `MAX_RECORD` bytes.
 """
 
 import csv
 import json
+import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from trainer.common.errors import RecordError
-from trainer.data.csv_files import csv_dialect, csv_hint, never_ends, quoting_hint
+from trainer.data.csv_files import UNQUOTE, CsvSettings, csv_dialect, csv_hint, is_quoted, quoting_hint
 from trainer.data.raw_files import BOM, MAX_RECORD, csv_header, not_text, open_raw, unreadable
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+log = logging.getLogger(__name__)
 
 csv.field_size_limit(MAX_RECORD)
 
@@ -30,6 +34,12 @@ MOST_ROWS = 256
 """Of a Parquet file or a data set, read at once."""
 
 FIRST_LINE = "the first line"
+
+SHORT_TEXT = 500
+"""Characters; texts of no more on average are lines of a table rather than documents with line ends of their own."""
+
+RARE = 0.05
+"""The share of records that span lines up to which they are exceptions in their file."""
 
 
 class Span(NamedTuple):
@@ -237,9 +247,58 @@ def _rows(
         except csv.Error as error:
             so_far = f" (the record goes on for {last - begin + 1} lines)" if last > begin else ""
             wrong = RecordError(f"{line_of(begin)}: not valid CSV: {error}{hint}{so_far}")
-            if never_ends(error):
+            if "unexpected end" in str(error):  # a quote is open still: all the rest is bad, and not one record
                 raise wrong from error
         yield cells, partial(line_of, begin), last - begin + 1, wrong, undecoded
+
+
+def watched(
+    records: Iterable[Record],
+    columns: Sequence[str],
+    settings: CsvSettings,
+    path: str,
+) -> Iterator[Record]:
+    """The records of a file, with texts in some columns.
+
+    At the end it warns of signs that quote characters mean something else than they are taken for: if a few records go
+    on over line ends, the others being short, or if texts are quoted after all.
+    """
+    quoted = is_quoted(csv_dialect(settings, path))
+    count = odd = characters = 0
+    first: Callable[[], str] | None = None
+    for record in records:
+        yield record
+        place, values, wrong, spans = record
+        if wrong is not None:
+            continue
+        count += 1
+        # A column may be missing: the file was replaced, which is told at its end.
+        if spans if quoted else any(_is_escaped(values.get(column) or "") for column in columns):
+            odd += 1
+            first = first or place
+        else:
+            for column in columns:
+                characters += len(values.get(column) or "")
+    if first is None:
+        return
+    more, others = f", and {odd - 1:,} more do" if odd > 1 else "", count - odd
+    if not quoted and settings.quoting is None:
+        log.warning(
+            "%s: a text stands in quotes, its own quotes doubled%s, but quote characters are taken as text in files "
+            "with tabs between columns; if they quote here, set quoting to true", first(), more,
+        )  # fmt: skip
+    elif quoted and odd <= RARE * count and characters <= SHORT_TEXT * others:
+        log.warning(
+            "%s: a record in quotes goes on over line ends%s, while the other %s are short and on a line each: are "
+            "several records taken for one%s?", first(), more, f"{others:,}", UNQUOTE,
+        )  # fmt: skip
+
+
+def _is_escaped(text: str) -> bool:
+    """Whether a text is written as csv writes one that holds quotes."""
+    return (
+        len(text) > 3 and text[0] == text[-1] == '"' and '""' in text[1:-1] and '"' not in text[1:-1].replace('""', "")
+    )
 
 
 def _rows_at_once(table: Any, groups: Sequence[int]) -> int:

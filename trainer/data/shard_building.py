@@ -22,6 +22,7 @@ from trainer.config.curation import TransformConfig
 from trainer.data.decisions import PieceMask, read_curated
 from trainer.data.encoders import ENGINES, Encode
 from trainer.data.pieces import Piece
+from trainer.data.readers import Document, OnBad
 from trainer.data.shards import (
     BYTES_PER_TOKEN,
     KIND,
@@ -32,7 +33,6 @@ from trainer.data.shards import (
     token_dtype,
     write_record,
 )
-from trainer.data.texts import Document, OnBad
 from trainer.engines.executors import Advance
 from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.store import roots

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,13 @@ def count_windows(tokens: int, context: int, stride: int) -> int:
     return 0 if tokens < context else -(-(tokens - context) // stride) + 1
 
 
+class Counts(NamedTuple):
+    """Of some windows, the tokens that are predicted, and those that are read."""
+
+    targets: int
+    tokens: int
+
+
 class NumberedWindows:
     """Windows of `context` tokens, numbered through all shards of a corpus; `counts` are those of each shard."""
 
@@ -63,7 +70,10 @@ class NumberedWindows:
 
 
 class Windows(NumberedWindows):
-    """The windows over the stream of documents of a corpus, one every `stride` tokens."""
+    """The windows over the stream of documents of a corpus, one every `stride` tokens, each read as one text."""
+
+    looks_at_batch = False
+    """Whether a rank looks at all windows of a batch, to know how many tokens are predicted in it."""
 
     def __init__(self, shards: Shards, context: int, stride: int) -> None:
         super().__init__(shards, [count_windows(length, context, stride) for length in shards.lengths], context)
@@ -74,6 +84,14 @@ class Windows(NumberedWindows):
         shard, place = self.locate(number)
         start = min(place * self._stride, self.shards.lengths[shard] - self.context)
         return self.shards.read(shard, start, start + self.context).astype(np.int64)
+
+    def inputs(self, number: int) -> dict[str, NDArray[np.int64]]:
+        """What a model is given of a window, by name; each of shape [context]."""
+        return {"input_ids": self.read(number)}
+
+    def count(self, numbers: NDArray[np.int64]) -> Counts:
+        """What these windows have: all but the first token of each are predicted."""
+        return Counts(len(numbers) * (self.context - 1), len(numbers) * self.context)
 
 
 SUSPECT = "suspect.json"

@@ -24,11 +24,11 @@ from trainer.common.bad_records import BadRecords
 from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.data.encoders import Encode, Ids
 from trainer.data.pieces import blocks_of
+from trainer.data.readers import Document, OnBad
 from trainer.data.shard_files import ShardFiles
-from trainer.data.texts import Document, OnBad
 from trainer.models.tokenizer import HeldOutText, TokenizerInfo, byte_lengths
 from trainer.store.checked_files import write_sums
-from trainer.store.manifest import FileRecord, digest_file, read_manifest, seal, unseal
+from trainer.store.manifest import FileRecord, Manifest, digest_file, read_manifest, seal, unseal
 from trainer.store.names import Count
 from trainer.store.storage import Store, json_bytes
 
@@ -181,11 +181,17 @@ def build_shard(
     )
 
 
-def open_shards(store: Store, key: str) -> ShardSet:
-    """A published shard set, from its manifest alone. Raises `ArtifactError` if there is none."""
+def shards_manifest(store: Store, key: str) -> Manifest:
+    """The manifest of a published shard set. Raises `ArtifactError` if there is none."""
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
         raise ArtifactError(f"{store.path(key)} holds no published shards; run prepare-data first")
+    return manifest
+
+
+def open_shards(store: Store, key: str) -> ShardSet:
+    """A published shard set, from its manifest alone. Raises `ArtifactError` if there is none."""
+    manifest = shards_manifest(store, key)
     dtype = np.dtype(manifest.details["dtype"])
     records = {record.name: record for record in manifest.files}
 

@@ -116,21 +116,16 @@ def named_reading(path: str) -> str:
     return "".join(PurePosixPath(path).suffixes[-2:]).lower()
 
 
-def forget_source(store: Store, path: str) -> None:
-    """Forget what the last looks found in a file, so that the next one reads it again."""
-    for name in store.names("cache"):
-        if name.startswith("seen-") and path in (known := _remembered(store, f"cache/{name}")):
-            rest = {other: entry for other, entry in known.items() if other != path}
-            write_sealed(store, f"cache/{name}", {"files": rest}, indent=None)
-
-
 @contextmanager
 def forgetting_changed(store: Store) -> Iterator[None]:
     """Forget what is remembered of a file that has changed, so that it is looked at anew when this is done again."""
     try:
         yield
     except ChangedFile as error:
-        forget_source(store, error.path)
+        for name in store.names("cache"):
+            if name.startswith("seen-") and error.path in (known := _remembered(store, f"cache/{name}")):
+                rest = {path: entry for path, entry in known.items() if path != error.path}
+                write_sealed(store, f"cache/{name}", {"files": rest}, indent=None)
         raise
 
 

@@ -13,9 +13,8 @@ from trainer.common.errors import CorpusError, RecordError, brief
 from trainer.config.corpora import CorpusConfig
 from trainer.config.labelled import LabelledDataConfig, SplitsConfig
 from trainer.data.csv_files import csv_dialect, is_quoted
-from trainer.data.pieces import Piece
-from trainer.data.raw_bytes import RawFile, require_file
-from trainer.data.raw_files import is_compressed, open_as, reading
+from trainer.data.pieces import Piece, RawFile, require_file
+from trainer.data.raw_files import compression_of, open_as, reading
 from trainer.data.records import FORMATS, Reading, Record, Span, Table, open_loaded
 from trainer.data.sources import find_pieces, find_sources
 from trainer.models.pretrained import hub_reason
@@ -134,7 +133,7 @@ def _find_files(store: Store, data: SplitsConfig) -> SplitSource:
 
     def identity(path: str) -> list[Any]:
         dialect = csv_dialect(data, path) if isinstance(data, LabelledDataConfig) and data.source == "csv" else None
-        return [digests[path], is_compressed(path), dialect and [dialect["delimiter"], is_quoted(dialect)]]
+        return [digests[path], compression_of(path) is not None, dialect and [dialect["delimiter"], is_quoted(dialect)]]
 
     return SplitSource(
         parts={

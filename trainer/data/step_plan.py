@@ -5,18 +5,17 @@ it.
 import logging
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.common.formats import plural
 from trainer.config.training import OptimizationConfig, TrainingConfig
-from trainer.data.tokenization import PreparedData, shard_manifests
-from trainer.records.plans import ChatPlan, CorpusPlan, FinetunePlan, Plan, StepPlan
+from trainer.data.packing import Packing, count_packed
+from trainer.data.shard_files import count_windows
+from trainer.data.shards import open_shards
+from trainer.data.tokenization import shard_manifests
+from trainer.records.plans import CorpusPlan, Plan, PreparedData, StepPlan, TuningPlan
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
-
-if TYPE_CHECKING:  # needs numpy, as plans that are only read do not
-    from trainer.data.packing import Packing
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +25,6 @@ def plan_run(store: Store, data: PreparedData, training: TrainingConfig, ranks: 
     manifests = shard_manifests(store, data)
     if training.packing == "stream":
         return make_plan(training, manifests, ranks)
-    from trainer.data.packing import count_packed
-    from trainer.data.shards import open_shards  # need numpy, as plans that are only read do not
-
     sets = [open_shards(store, ref.key) for ref in data.shards]
     return make_plan(
         training, manifests, ranks, {each.corpus: count_packed(store, each, training.context) for each in sets}
@@ -80,8 +76,6 @@ def make_plan(
 
 def _cut_stream(training: TrainingConfig, shard_sets: list[Manifest]) -> tuple[dict[str, int], dict[str, int]]:
     """The windows of each corpus over its stream of documents, and the tokens that are in none."""
-    from trainer.data.shard_files import count_windows  # needs numpy, as plans that are only read do not
-
     stride = training.stride or training.context
     windows, unused = {}, {}
     for shards in shard_sets:
@@ -98,30 +92,24 @@ def _cut_stream(training: TrainingConfig, shard_sets: list[Manifest]) -> tuple[d
     return windows, unused
 
 
-def make_finetune_plan(training: OptimizationConfig, splits: dict[str, int], ranks: int) -> FinetunePlan:
-    """Plan a fine-tuning run over splits of so many examples. Raises `ConfigError` as `plan_batches` does."""
-    return FinetunePlan(
-        examples=splits["train"],
-        validation_examples=splits.get("validation", 0),
-        **plan_batches(training, splits["train"], ranks).model_dump(),
-    )
-
-
-def make_chat_plan(
-    training: OptimizationConfig, windows: "Packing", answer_tokens: int, held_out: int, ranks: int
-) -> ChatPlan:
-    """Plan a run over windows of conversations, in which so many tokens are predicted; so many conversations are held
-    out.
+def make_tuning_plan(
+    training: OptimizationConfig, splits: Mapping[str, int], ranks: int, unit: str = "example",
+    windows: Packing | None = None, answer_tokens: int | None = None,
+) -> TuningPlan:  # fmt: skip
+    """Plan a run over splits of so many examples, which may be packed into windows, and of whose tokens so many are
+    predicted.
 
     Raises `ConfigError` as `plan_batches` does.
     """
-    return ChatPlan(
-        conversations=len(windows.samples),
-        windows=len(windows),
-        fill=windows.fill,
+    batches = plan_batches(training, splits["train"] if windows is None else len(windows), ranks)
+    return TuningPlan(
+        unit=unit,
+        examples=splits["train"],
+        validation_examples=splits.get("validation", 0),
+        windows=None if windows is None else len(windows),
+        fill=None if windows is None else windows.fill,
         answer_tokens=answer_tokens,
-        validation_conversations=held_out,
-        **plan_batches(training, len(windows), ranks).model_dump(),
+        **batches.model_dump(),
     )
 
 

@@ -14,30 +14,29 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from trainer.common.bad_records import describe_bad, first_of
-from trainer.common.errors import ArtifactError, CorpusError, StorageError, TokenizerError
+from trainer.common.errors import CorpusError, StorageError, TokenizerError
 from trainer.common.formats import count, plural, size
 from trainer.common.process import usable_cores
 from trainer.common.progress import Bar, Progress
 from trainer.common.stopping import check_stop
-from trainer.config.corpora import CorpusConfig, DataConfig, ShardConfig
+from trainer.config.corpora import DataConfig, ShardConfig
 from trainer.config.engines import RayEngine
 from trainer.config.jobs import PrepareJob
-from trainer.data.decisions import Reader, open_reader, read_curated, transform_options
+from trainer.data.decisions import Reader, identities, open_reader, transform_options
 from trainer.data.encoders import settle_engine
 from trainer.data.pieces import Piece, assigned
-from trainer.data.raw_files import is_compressed
+from trainer.data.raw_files import compression_of
 from trainer.data.readers import ignore
 from trainer.data.shard_building import Recipe, ShardWork, Workers, build, find_finished, finished_shards, load_encoder
 from trainer.data.shard_files import clear, is_suspect
-from trainer.data.shards import FORMAT, KIND, ShardRecord, record_file, token_dtype
+from trainer.data.shards import FORMAT, KIND, ShardRecord, record_file, shards_manifest, token_dtype
 from trainer.data.sources import PIECE_BYTES, files_of, find_pieces, forgetting_changed, look_at_text, reading_options
 from trainer.data.tokenizer_training import spread
 from trainer.engines.executors import Executor
 from trainer.models.tokenizer import TokenizerInfo, add_digests, keeps_text, load_tokenizer
 from trainer.records.basis import by_file
+from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_listed
 from trainer.records.steps import CONTENTS, Explains, Parts, Sources, Step, describe, nothing
 from trainer.store.checked_files import BLOCK_BYTES
@@ -49,7 +48,6 @@ from trainer.store.manifest import (
     find_damage,
     fingerprint,
     name_of,
-    read_manifest,
     write_manifest,
 )
 from trainer.store.storage import Store
@@ -96,15 +94,6 @@ TOLD = frozenset({PIECE_BYTES, "decisions"})
 """What is recorded and names no set: how files are cut and what stays of them is told by its shards' fingerprints."""
 
 
-class PreparedData(BaseModel):
-    """References to everything that training reads."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tokenizer: ArtifactRef
-    shards: list[ArtifactRef]
-
-
 def tokenize(
     store: Store,
     job: PrepareJob,
@@ -132,7 +121,8 @@ def tokenize(
 
         with progress.bar(f"read {corpus}", None, "B") as bar:
             pieces = find_pieces(store, options, data.shards.piece_bytes, bar.advance, start_early)
-        work = deal(pieces, open_reader(store, data, options, pieces, decisions.key if decisions else None), data, info)
+        reader = open_reader(store, data, options, pieces, decisions.key if decisions else None)
+        work = deal(pieces, reader, data, info)
         recipe = {
             "format": FORMAT,
             f"data.corpora.{corpus}": reading_options(options),
@@ -146,7 +136,7 @@ def tokenize(
         read_all = job.verify or is_suspect(store, key)
 
         def build(step: Step) -> Manifest:
-            return _build(step, job, options, tokenizer.key, info, work, workers, read_all, progress)
+            return _build(step, job, reader, tokenizer.key, info, work, workers, read_all, progress)
 
         return Step(
             store, KIND, KIND, corpus, recipe, build, inputs=inputs, told=TOLD, reads_all=read_all, in_place=True,
@@ -178,24 +168,23 @@ def tell_parts(store: Store, key: str, corpus: str, work: Sequence[ShardWork], r
 
 
 def _build(
-    step: Step, job: PrepareJob, corpus: CorpusConfig, tokenizer_key: str, tokenizer: TokenizerInfo,
+    step: Step, job: PrepareJob, reader: Reader, tokenizer_key: str, tokenizer: TokenizerInfo,
     work: list[ShardWork],
     workers: Workers, read_all: bool, progress: Progress,
 ) -> Manifest:  # fmt: skip
     """Build the shards that are not there yet, and commit the set."""
-    store, data, key = step.store, job.data, step.key
+    store, data, key, corpus = step.store, job.data, step.key, reader.corpus
     store.write_json(f"{key}/{STARTED}", {})
     records = finished_shards(store, key, corpus.name, work, read_all)
     if records:
         log.info("corpus %s: %d of %d shards need not be built", corpus.name, len(records), len(work))
     missing = [shard for shard in work if shard.number not in records]
     look_at_text(corpus, files_of([piece for shard in missing for piece in shard.pieces]))
-    known_size = not any(is_compressed(piece.path) for shard in missing for piece in shard.pieces)
+    known_size = not any(compression_of(piece.path) for shard in missing for piece in shard.pieces)
     load = partial(load_encoder, job.store, tokenizer_key, data.tokenizer.engine)
     with forgetting_changed(store), carrier_of(job, workers, load) if missing else nullcontext(workers) as carrier:
-        transform = data.curation.transform if data.curation else None
-        engine = _checked_engine(store, data, corpus, work, tokenizer)
-        recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction, transform)
+        engine = _checked_engine(store, data.tokenizer.engine, reader, work, tokenizer)
+        recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction, reader.transform)
         with progress.bar(
             f"tokenize {corpus.name}", sum(s.raw_bytes for s in missing) if known_size else None, "B"
         ) as bar:
@@ -210,9 +199,7 @@ def shard_manifests(store: Store, data: PreparedData) -> list[Manifest]:
     sha256 = load_tokenizer(store, data.tokenizer.key).sha256
     manifests = []
     for ref in data.shards:
-        manifest = read_manifest(store, ref.key, KIND)
-        if manifest is None:
-            raise ArtifactError(f"{store.path(ref.key)} holds no published shards; run prepare-data first")
+        manifest = shards_manifest(store, ref.key)
         if manifest.details["tokenizer_sha256"] != sha256:
             raise TokenizerError(
                 f"{store.path(ref.key)} was tokenized with {manifest.inputs['tokenizer'].key}, not with "
@@ -237,7 +224,7 @@ def deal(pieces: Sequence[Piece], reader: Reader, data: DataConfig, tokenizer: T
     work = []
     for number, hand in enumerate(assigned(pieces, count)):
         decided = tuple(map(reader.of_piece, hand))
-        made_of: list[Any] = [*common, [[p.key, p.index, p.last, p.sha256] for p in hand]]
+        made_of: list[Any] = [*common, identities(hand)]
         if any(decided) or reader.transform is not None:
             bits = [each and [each.documents, each.kept.hex(), each.goes_on] for each in decided]
             made_of += [transform_options(reader.transform), bits]
@@ -246,21 +233,19 @@ def deal(pieces: Sequence[Piece], reader: Reader, data: DataConfig, tokenizer: T
 
 
 def _checked_engine(
-    store: Store, data: DataConfig, corpus: CorpusConfig, work: Sequence[ShardWork], tokenizer: TokenizerInfo
+    store: Store, wanted: str, reader: Reader, work: Sequence[ShardWork], tokenizer: TokenizerInfo
 ) -> str:
-    """The engine to build with, after its ids were compared with the reference on documents from all over the
+    """The engine to build with: the wanted one's ids are compared with the reference on documents from all over the
     corpus.
     """
-    transform = data.curation.transform if data.curation else None
-    decided = {piece: known for shard in work for piece, known in zip(shard.pieces, shard.decided, strict=True)}
 
     def samples() -> Iterator[bytes]:
-        for piece in spread(list(decided)):
-            for document in islice(read_curated(piece, corpus, ignore, transform, decided[piece]), 8):
+        for piece in spread([piece for shard in work for piece in shard.pieces]):
+            for document in islice(reader.read(piece, ignore), 8):
                 yield document.text[:65536].decode(errors="ignore").encode()
 
     documents = list(islice(samples(), SAMPLED_DOCUMENTS))
-    return settle_engine(store, corpus.name, data.tokenizer.engine, tokenizer, documents)
+    return settle_engine(store, reader.corpus.name, wanted, tokenizer, documents)
 
 
 def check_budget(corpus: str, most: int, details: dict[str, Any]) -> None:

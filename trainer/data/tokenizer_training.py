@@ -23,8 +23,7 @@ from trainer.common.progress import Progress
 from trainer.config.corpora import DataConfig, TokenizerConfig
 from trainer.config.jobs import PrepareJob
 from trainer.data.decisions import Reader, open_reader
-from trainer.data.pieces import Piece, blocks_of
-from trainer.data.raw_bytes import require_same
+from trainer.data.pieces import Piece, blocks_of, require_same
 from trainer.data.sources import files_of, find_pieces, forgetting_changed, look_at_text, reading_options
 from trainer.models.taken_tokenizer import END_OF_TEXT, PLAIN_CLASS, TOKENIZER_CONFIG, find_files, take_tokenizer
 from trainer.models.tokenizer import KIND, TOKENIZER_FILE, TokenizerInfo, vocabulary
@@ -197,8 +196,15 @@ def _train(options: TokenizerConfig, texts: Texts, folder: Path, advance: Callab
 def save_trained(
     options: TokenizerConfig, tokenizer: Tokenizer, trained_on: list[str] | None, folder: Path
 ) -> dict[str, Any]:
-    """Write a trained tokenizer's files; returns its manifest's details. `trained_on` is None where it is not known."""
-    _save(tokenizer, END_OF_TEXT, options.mask_token, folder)
+    """Write a trained tokenizer's files, as `AutoTokenizer.from_pretrained` reads them; returns its manifest's details.
+
+    The end token begins texts and pads as well. There is no unknown token, as there are no unknown bytes: else a token
+    that is misspelt would have an id. `trained_on` is None where it is not known.
+    """
+    tokenizer.save(str(folder / TOKENIZER_FILE))
+    config = {"tokenizer_class": PLAIN_CLASS, **dict.fromkeys(("eos_token", "bos_token", "pad_token"), END_OF_TEXT)}
+    config |= {"mask_token": options.mask_token} if options.mask_token else {}
+    (folder / TOKENIZER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     return {
         "eos_token": END_OF_TEXT,
         "trained_on": trained_on,
@@ -257,15 +263,3 @@ def _take(options: TokenizerConfig, folder: Path) -> dict[str, Any]:
     eos = take_tokenizer(options.path, options.eos_token, folder)
     vocab = vocabulary((folder / TOKENIZER_FILE).read_text(encoding="utf-8"))
     return {"eos_token": eos, "taken_from": options.path, "vocab_size": len(vocab)}
-
-
-def _save(tokenizer: Tokenizer, eos: str, mask: str | None, folder: Path) -> None:
-    """Write the files that `AutoTokenizer.from_pretrained` reads.
-
-    The end token begins texts and pads as well. There is no unknown token, as there are no unknown bytes: else a token
-    that is misspelt would have an id.
-    """
-    tokenizer.save(str(folder / TOKENIZER_FILE))
-    config = {"tokenizer_class": PLAIN_CLASS, "eos_token": eos, "bos_token": eos, "pad_token": eos}
-    config |= {"mask_token": mask} if mask else {}
-    (folder / TOKENIZER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -116,7 +116,7 @@ def ask_of_run(job: PipelineJob | ChatJob, run: str, evaluation: EvaluationConfi
     )
 
 
-def find(store: Store, wanted: Measurement) -> Result | None:
+def find_result(store: Store, wanted: Measurement) -> Result | None:
     """What was measured already of the same, if that and its predictions are as they were left; a damaged record is to
     be made anew, which a warning tells.
     """
@@ -143,7 +143,7 @@ def evaluate(store: Store, wanted: Measurement, measure: Measure, progress: Prog
     with explaining_lost_ranks():
         check_asked(store, wanted)
         runtime = start_runtime(wanted.precision, wanted.device, wanted.deterministic)
-        if (earlier := runtime.on_first(lambda: find(store, wanted))) is not None:
+        if (earlier := runtime.on_first(lambda: find_result(store, wanted))) is not None:
             return earlier
         if wanted.is_own:
             runtime.on_first(lambda: _tell_replaced(store, wanted))

@@ -1,21 +1,23 @@
 """What a kind of job says of itself."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trainer.common.process import loading
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
+from trainer.config.kinds import load
 from trainer.evaluation.measurement import Measure, Measurement
 from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
-from trainer.records.results import AnyPreflight
-from trainer.records.run_kinds import RunKind
+from trainer.records.steps import Step
 from trainer.store.storage import Store
 from trainer.training.identity import Run, TrainingData
 
 if TYPE_CHECKING:  # what draws pictures is loaded where a report or a comparison is made
-    from trainer.registry.compared_runs import ComparedKind
     from trainer.registry.content import ReportContent
     from trainer.registry.facts import RunFacts
 
@@ -29,20 +31,32 @@ class Planned(NamedTuple):
     rows: list[dict[str, object]]
 
 
+class Later:
+    """A function, by its module and name: loaded when it is first called."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.module = path.rpartition(".")[0]
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.module not in sys.modules:
+            with loading():
+                load(self.path)
+        return load(self.path)(*arguments)
+
+
+def encode_nothing(store: Store, job: Any, progress: Progress, model_folder: str | Path | None) -> Step:
+    raise NotImplementedError(f"{type(job).__name__} has no data in splits to encode")
+
+
 @dataclass(frozen=True)
 class Kind:
-    """One entry of the table. Its functions take a job of its schema, and load what they need when they are called."""
+    """What the functions of a kind take is a job of its schema; they load what they need when they are called."""
 
-    recorded: RunKind
-    """How its runs are recorded, and the job's schema."""
-    data_key: str
-    """The key of `data` by which a file is seen to be of this kind, before it is validated; also its task, if it has
-    one.
+    preflight: Later
+    """Look at everything before long work starts, given a job and a `Progress`; its module loads what jobs need first.
+    Raises the `PipelineError` of what is wrong.
     """
-    preflight: Callable[[Any, Progress], AnyPreflight]
-    """Look at everything before long work starts. Raises the `PipelineError` of what is wrong."""
-    prepare: Callable[[Any, Do], TrainingData]
-    """What the job trains on: its pipeline up to there."""
     identify: Callable[[Any, Any], Run]
     """The run that a job and its data make."""
     open: Callable[[Any, Store, Any, int], Any]
@@ -57,14 +71,13 @@ class Kind:
     """Makes the result of such a measurement. Called by every rank."""
     report_content: Callable[["RunFacts", Any], "ReportContent"]
     """What the report and the model card tell of a finished run and its plan."""
-    compared: Callable[[], "ComparedKind"]
-    """What is compared of its runs."""
+    compared: str
+    """The name of its `ComparedKind`: what is compared of its runs."""
+    prepare: Callable[[Any, Do], TrainingData] = lambda job, do: do("encode", job)
+    """What the job trains on: its pipeline up to there."""
+    encode: Callable[[Store, Any, Progress, str | Path | None], Step] = encode_nothing
+    """The step that encodes its data in splits, with the tokenizer of the model in a folder, or that it names."""
     checkpoint: Callable[[Store, EvaluateJob], Measurement | None] = lambda store, job: None
     """How a checkpoint of no job is measured; None if that is not of this kind."""
     harness: Callable[[Any, str], EvaluateJob | None] = lambda job, run_key: None
     """What lm-eval is to measure of the final model of a run, if the job names tasks."""
-
-    @property
-    def schema(self) -> type[Any]:
-        """The job's schema: it validates the YAML file, the command line and a deployment's form."""
-        return self.recorded.job

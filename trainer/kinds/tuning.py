@@ -1,7 +1,8 @@
 """What decides the outcome of a run that tunes a pretrained model on an encoded set, and what is told of that model."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,9 +12,11 @@ from pydantic import ValidationError
 from trainer.config.labelled import TuningJob
 from trainer.config.runs import CardConfig
 from trainer.data.order import FORMAT as EPOCH_ORDER
-from trainer.models.pretrained import find_model
+from trainer.evaluation.measurement import Measurement, encoded_of
+from trainer.kinds.kind import Planned
+from trainer.models.pretrained import Checkpoint, find_model
 from trainer.store.manifest import ArtifactRef
-from trainer.store.names import CARD
+from trainer.store.names import CARD, EVALUATION, FINAL
 from trainer.store.storage import Store
 from trainer.training.identity import Run, lora_identity, make_run
 
@@ -21,7 +24,49 @@ SPLITS = "labelled-data"
 """What the table of the splits is called."""
 
 
-def split_rows(details: Mapping[str, Any]) -> list[dict[str, object]]:
+def plan_splits(job: TuningJob, data: ArtifactRef, ranks: int) -> Planned:
+    """The plan of a run whose samples are the examples of an encoded set."""
+    from trainer.data.encoded import encoded_details, split_sizes
+    from trainer.data.step_plan import make_tuning_plan
+
+    details = encoded_details(Store(job.store), data.key)
+    planned = make_tuning_plan(job.training, split_sizes(details), ranks)
+    return Planned(planned, f"{data.key}: {planned.examples:,} examples to train on", SPLITS, split_rows(details))
+
+
+def identify_own(
+    store: Store, job: Any, run: str, data: Sequence[str] | None, other: str | None = None, **recipe: Any
+) -> Measurement:
+    """The measurement of the final model of a job's run, or of an `other` run on this one's data.
+
+    `data` names the set that the job prepared, by default that which the run was last asked for with. Raises
+    `ArtifactError` if the model is missing or damaged, or it is not known what the run's data is.
+    """
+    (encoded,) = data or [encoded_of(store, run)]
+    checkpoint = f"{other or run}/{FINAL}"
+    evaluation = job.evaluation.model_dump(mode="json", exclude={"batch", "harness"})
+    recipe = {"evaluation": evaluation, **recipe}
+    measured = on_splits(job, run, find_model(store, checkpoint), checkpoint, encoded, **recipe)
+    return measured if other else replace(measured, place=f"{run}/{EVALUATION}")
+
+
+def on_splits(job: TuningJob, run: str, found: Checkpoint, checkpoint: str, encoded: str, **recipe: Any) -> Measurement:
+    """The measurement of a checkpoint on a run's own splits, of which so much decides the figures."""
+    training = job.training
+    return Measurement(
+        model=found,
+        checkpoint=checkpoint,
+        recipe={"precision": training.precision, **recipe},
+        settings=job,
+        data=(encoded,),
+        run=run,
+        precision=training.precision,
+        device=training.device,
+        deterministic=training.deterministic,
+    )
+
+
+def split_rows(details: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row for each split of an encoded set, whose manifest has these details."""
     figures = ("examples", "tokens", "answer_tokens", "longest", "truncated", "unanswered", "bad_records")
     return [

@@ -2,22 +2,29 @@
 
 from typing import Any, NamedTuple
 
+from transformers import AutoModelForCausalLM as CAUSAL
+from transformers import PretrainedConfig
+
 from trainer.common.stopping import check_stop
-from trainer.config.chat import TunedJob
+from trainer.config.labelled import TuningJob
+from trainer.models.causal import count_adapted, count_units
 from trainer.models.pretrained import find_model
 from trainer.models.weights import check_weights
 from trainer.preflight.resources import (
     Memory,
     check_optimization,
     checkpoint_bytes,
+    estimate_memory,
     final_parameters,
+    guess_activations,
+    library_bytes,
     require_checkpoint_room,
     require_memory,
     require_room,
     run_bytes,
 )
-from trainer.records.plans import ChatPlan, FinetunePlan
-from trainer.records.results import FinetunePreflight, Lengths
+from trainer.records.plans import RunPlan
+from trainer.records.results import Lengths, TuningPreflight
 from trainer.store.storage import Store
 from trainer.training.identity import check_origin
 
@@ -38,13 +45,23 @@ class Size(NamedTuple):
     memory: Memory
 
 
+def measure_size(job: TuningJob, start: Start, config: PretrainedConfig, length: int, model: Any = CAUSAL) -> Size:
+    """The parameters of a model of this configuration, and the memory that examples of so many tokens take."""
+    training = job.training
+    trained, parameters = count_adapted(config, job.model.attention, job.model.lora, model)
+    units = count_units(config, job.model.attention, model) if training.sharding == "fsdp" else None
+    kept, libraries = guess_activations(config, training), library_bytes()
+    memory = estimate_memory(training, length, config, start.ranks, parameters, kept, libraries, units, trained)
+    return Size(trained, parameters, memory)
+
+
 class Known(NamedTuple):
     """What is known of the data: the sizes of its splits, what was looked at, the plan, if all of it was, the lengths
     of examples by split, and how many there are of each class in train."""
 
     splits: dict[str, int] | None
     told: str
-    plan: ChatPlan | FinetunePlan | None
+    plan: RunPlan | None
     lengths: dict[str, Lengths]
     balance: dict[str, int] | None = None
 
@@ -66,7 +83,7 @@ def recorded_lengths(details: dict[str, Any], most: int) -> dict[str, Lengths]:
     }
 
 
-def look_at_start(job: TunedJob) -> Start:
+def look_at_start(job: TuningJob) -> Start:
     """Check store, devices, batches and the pretrained model. Raises the `PipelineError` of whatever is wrong."""
     store = Store(job.store)
     store.check_writable()
@@ -80,8 +97,8 @@ def look_at_start(job: TunedJob) -> Start:
 
 
 def conclude(
-    job: TunedJob, start: Start, size: Size, data: Known, metrics: list[str], run: str | None
-) -> FinetunePreflight:
+    job: TuningJob, start: Start, size: Size, data: Known, metrics: list[str], run: str | None
+) -> TuningPreflight:
     """Check that there is room for the run, and tell what the job will do; `run` is its key, if that is known by
     now.
     """
@@ -92,7 +109,7 @@ def conclude(
     require_memory(job, size.trained, size.parameters, start.ranks, size.memory)
     require_room(store, needed, lambda _: store.used_bytes(run) if run else 0, size.trained)
     require_checkpoint_room(store, checkpoint_bytes(size.trained))
-    return FinetunePreflight(
+    return TuningPreflight(
         model=job.model.pretrained,
         parameters=size.parameters,
         trained=size.trained,

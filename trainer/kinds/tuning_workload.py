@@ -1,7 +1,8 @@
 """What the workloads share that tune a pretrained model on an encoded set."""
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from trainer.common.errors import TokenizerError
 from trainer.config.labelled import TuningJob
-from trainer.data.encoded import tokenizer_paths
+from trainer.data.encoded import encoded_details, split_sizes, tokenizer_paths
 from trainer.data.order import EpochOrder
+from trainer.data.step_plan import make_tuning_plan
+from trainer.evaluation.measurement import Measurement
+from trainer.models.adapters import add_adapter, restore_adapter
+from trainer.models.answering import load_answering, outline_answering
+from trainer.models.outline import Outline, Rows
 from trainer.models.pretrained import find_model, identify_base
+from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.models.weights import Base
-from trainer.records.plans import ChatPlan, FinetunePlan
+from trainer.records.plans import TuningPlan
+from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
+from trainer.training.checkpoint import Criterion
 from trainer.training.loop import flops_per_token
+from trainer.training.parallelize import place_measured
+from trainer.training.runtime import Runtime
+from trainer.training.sharding import sharding_group
 
 Share = tuple[NDArray[np.int64], float]
 """The samples of a micro-batch, and whether they count: 1 or 0."""
@@ -31,13 +44,16 @@ class TuningWorkload:
         self,
         job: TuningJob,
         store: Store,
-        key: str,
-        plan: FinetunePlan | ChatPlan,
+        data: ArtifactRef,
+        ranks: int,
         lengths: NDArray[np.int64],
         by_length: bool,
+        plan: TuningPlan | None = None,
     ) -> None:
-        self._model, self._store, self._key, self._lengths = job.model, store, key, lengths
-        self.plan = plan
+        self._model, self._store, self._key, self._lengths = job.model, store, data.key, lengths
+        self._seed = job.training.seed
+        sizes = split_sizes(encoded_details(store, data.key))
+        self.plan = plan or make_tuning_plan(job.training, sizes, ranks)
         self.order = EpochOrder(job.training.seed, lengths, job.training.global_batch, by_length)
 
     @property
@@ -72,3 +88,44 @@ class TuningWorkload:
 
     def close(self) -> None:
         """Its data is mapped, and small."""
+
+
+@contextmanager
+def measured_causal(wanted: Measurement, details: dict[str, Any], runtime: Runtime) -> Iterator[PreTrainedModel]:
+    """The causal language model of a measurement on an encoded set with these details, in its place on every rank.
+
+    Raises `TokenizerError` if it is another run's model, whose tokenizer did not encode this data.
+    """
+    carried = wanted.model.files.get(TOKENIZER_FILE)
+    if not wanted.is_own and carried is not None and carried != details["tokenizer_sha256"]:
+        raise TokenizerError(f"{wanted.model.key} has another tokenizer than the one that encoded this data")
+    folder, job = wanted.model.folder, wanted.settings
+    with sharding_group(job.training, runtime):
+        yield place_measured(
+            job.training, runtime, partial(outline_answering, folder, job.model.attention, details),
+            partial(load_answering, folder, job.model.attention, details, wanted.model.beside),
+        )  # fmt: skip
+
+
+class CausalTuning(TuningWorkload):
+    """The same of a causal language model; `set_details` are those of its encoded set."""
+
+    criterion = Criterion("loss", greater_is_better=False)
+    set_details: dict[str, Any]
+
+    def load_model(self, folder: Path | None) -> PreTrainedModel:
+        options = self._model
+        if options.lora is None:
+            return load_answering(self._source(folder), options.attention, self.set_details)
+        model = load_answering(self._source(None), options.attention, self.set_details)
+        if folder is None:
+            add_adapter(model, options.lora, self._seed, name=options.pretrained)
+        else:
+            restore_adapter(model, folder)
+        return model
+
+    def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
+        return outline_answering(self._source(folder), self._model.attention, self.set_details, rows)
+
+    def _source(self, folder: Path | None) -> str:
+        return str(folder or find_model(self._store, self._model.pretrained, hub=True).folder)

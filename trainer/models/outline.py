@@ -21,7 +21,7 @@ from trainer.common.errors import brief
 from trainer.models.causal import made_ready, model_from, take_generation_config
 from trainer.models.layers import find_blocks
 from trainer.models.loading import load_config
-from trainer.models.tensor_rows import Converted, Tensors
+from trainer.models.tensor_rows import Converted, Tensors, own_tensors
 from trainer.models.weights import check_weights, is_adapter, weight_files
 
 log = logging.getLogger(__name__)
@@ -116,12 +116,6 @@ def _find_tensors(tensors: Tensors, model: PreTrainedModel, wanted: Mapping[str,
 
 def _gives(shapes: Mapping[str, Shape], wanted: Mapping[str, Shape]) -> bool:
     return all(shapes.get(name) == shape for name, shape in wanted.items())
-
-
-def own_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The parameters of a model, and the buffers that are saved; of tied ones, that which the others are tied to."""
-    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    return {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if name not in tied}
 
 
 @contextmanager

@@ -163,3 +163,9 @@ class Converted:
         made = converter.convert(name, model=self._model, config=self._model.config)[name]
         whole: torch.Tensor = made[0] if isinstance(made, list) else made
         return whole
+
+
+def own_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The parameters of a model, and the buffers that are saved; of tied ones, that which the others are tied to."""
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+    return {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if name not in tied}

@@ -7,33 +7,34 @@ from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.harness_identity import identify_harness
 from trainer.evaluation.measurement import Measurement, evaluate
-from trainer.kinds.table import identify_checkpoint, kind_of
+from trainer.kinds.lookup import AnyJob, identify_checkpoint, kind_of
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training import run
-from trainer.training.identity import TrainingData, TrainingJob
+from trainer.training.identity import TrainingData
 
 if TYPE_CHECKING:
     from trainer.training.runtime import Runtime
 
 
 def train(
-    job: TrainingJob, progress: Progress, data: TrainingData | None = None, expected: RunPlan | None = None
+    job: AnyJob, progress: Progress, data: TrainingData | None = None, expected: RunPlan | None = None
 ) -> ArtifactRef:
     """Train to the end and publish the final model: `trainer.training.run.train` for a job of any kind."""
     return run.train(job, kind_of(job), progress, data, expected)
 
 
-def preflight(job: TrainingJob, progress: Progress) -> AnyPreflight:
+def preflight(job: AnyJob, progress: Progress) -> AnyPreflight:
     """Look at everything before long work starts. Raises the `PipelineError` of what is wrong."""
-    return kind_of(job).preflight(job, progress)
+    found: AnyPreflight = kind_of(job).preflight(job, progress)
+    return found
 
 
 def evaluate_run(
-    job: TrainingJob, run: str, progress: Progress, data: list[str] | None = None, other: str | None = None
+    job: AnyJob, run: str, progress: Progress, data: list[str] | None = None, other: str | None = None
 ) -> Result:
     """Measure the final model of a job's run, or that of an `other` run, on what is held out of data of these keys."""
     store, kind = Store(job.store), kind_of(job)

@@ -44,7 +44,8 @@ def compare_for_programs(store: Store, names: list[str], page: Path | None = Non
     comparison = _compared(store, names, page)
     return {
         "runs": [
-            {"letter": run.letter, "key": run.key, "kind": run.kind.name, "state": run.state} for run in comparison.runs
+            {"letter": run.letter, "key": run.key, "kind": run.entry.name, "state": run.state}
+            for run in comparison.runs
         ],
         "verdict": comparison.verdict,
         "differing": comparison.differing,
@@ -54,11 +55,10 @@ def compare_for_programs(store: Store, names: list[str], page: Path | None = Non
 
 
 def _compared(store: Store, names: list[str], page: Path | None) -> "Comparison":
-    from trainer.kinds.table import KINDS
     from trainer.registry.compare_runs import compare_runs  # not needed for the list, and takes half a second
     from trainer.registry.compared_runs import read_runs
 
-    comparison = compare_runs(store, read_runs(store, names, [kind.compared() for kind in KINDS]))
+    comparison = compare_runs(store, read_runs(store, names))
     if page is not None:
         _write(page, comparison)
     return comparison

@@ -9,16 +9,17 @@ from typing import Any
 from trainer.common.formats import show, show_json
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
+from trainer.config.runs import RunJob
 from trainer.evaluation.harness_identity import identify_harness
 from trainer.evaluation.measurement import intact_result
-from trainer.kinds.table import kind_of
+from trainer.kinds.lookup import kind_of
 from trainer.pipelines.pipeline import walk
 from trainer.preflight.run_status import explain_evaluation, explain_report, explain_run, holds_out, own_result
 from trainer.preflight.step_status import StepStatus, status
 from trainer.records.named_steps import STEPS, open_step, title_of
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
-from trainer.training.identity import TrainingData, TrainingJob, data_keys
+from trainer.training.identity import TrainingData, data_keys
 
 UNKNOWN = "unknown"
 
@@ -106,7 +107,7 @@ class Looking:
         """Nothing is promoted."""
 
 
-def explain_job(job: TrainingJob) -> list[StepStatus]:
+def explain_job(job: RunJob) -> list[StepStatus]:
     """Every stage of a job of any kind, in order. Raises the `PipelineError` of bad or missing input."""
     looking = Looking(ReadOnlyStore(job.store))
     walk(job, looking)
@@ -120,7 +121,7 @@ def describe(stage: StepStatus) -> str:
     return "\n".join([first, *(f"{'':<11}{line}" for line in (*stage.reasons, stage.work) if line)])
 
 
-def tell(job: TrainingJob, as_json: bool = False) -> None:
+def tell(job: RunJob, as_json: bool = False) -> None:
     """Print what becomes of every stage of a job."""
     stages = explain_job(job)
     if as_json:

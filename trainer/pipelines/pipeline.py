@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trainer.config.jobs import EvaluateJob
-from trainer.kinds.table import kind_of
+from trainer.config.runs import RunJob
+from trainer.kinds.lookup import kind_of
 from trainer.records.evaluations import Result
 from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight, Outcome, Verdict
 from trainer.store.manifest import ArtifactRef
-from trainer.training.identity import TrainingData, TrainingJob
+from trainer.training.identity import TrainingData
 
 if TYPE_CHECKING:  # what draws pictures is loaded where a report is made
     from trainer.registry.report import Report
@@ -55,7 +56,7 @@ class Walked(NamedTuple):
     promotion: Verdict | None
 
 
-def walk(job: TrainingJob, stages: Stages) -> Walked:
+def walk(job: RunJob, stages: Stages) -> Walked:
     """Prepare the data, plan the steps, train, evaluate, report, promote."""
     kind = kind_of(job)
     checked = stages.preflight(job)
@@ -69,7 +70,7 @@ def walk(job: TrainingJob, stages: Stages) -> Walked:
     return Walked(run, evaluation, report, stages.consider(job, data, plan, run, evaluation))
 
 
-def run_pipeline(job: TrainingJob, stages: Stages) -> Outcome:
-    """Walk through the stages of a job; whatever is done already is found and reused."""
+def run_pipeline(job: RunJob, stages: Stages) -> Outcome:
+    """Walk through the stages of a job. Each finds what is done already and reuses it (docs/explanation/tree.md)."""
     walked = walk(job, stages)
     return Outcome(**{**walked._asdict(), "report": walked.report.key})

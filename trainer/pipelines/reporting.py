@@ -1,6 +1,6 @@
 """The report of a run of any kind."""
 
-from trainer.kinds.table import kind_of_run
+from trainer.config.kinds import kind_of_run
 from trainer.registry import report
 from trainer.registry.content import ReportContent
 from trainer.registry.facts import RunFacts
@@ -15,4 +15,5 @@ def make_report(store: Store, run_key: str) -> Report:
 
 def report_content(facts: RunFacts) -> ReportContent:
     """What is to be told of a run."""
-    return kind_of_run(facts.config).report_content(facts, facts.plan)
+    content: ReportContent = kind_of_run(facts.config).kind.report_content(facts, facts.plan)
+    return content

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 
 from trainer.config.labelled import FinetuneTrainingConfig
+from trainer.config.runs import RunJob
 from trainer.config.training import OptimizationConfig
-from trainer.training.identity import TrainingJob
 from trainer.training.runtime import count_gpus
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ USUAL_TUNING = (1e-6, 5e-3)
 """The same of what tunes a pretrained model; an adapter takes the higher ones. Of sgd it is that of training."""
 
 
-def tell_cautions(job: TrainingJob, ranks: int) -> None:
+def tell_cautions(job: RunJob, ranks: int) -> None:
     """Warn of each unusual setting."""
     for each in cautions(job.training, ranks):
         log.warning("%s", each)

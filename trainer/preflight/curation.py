@@ -16,9 +16,8 @@ from trainer.curation.telling import tell_frequent
 from trainer.curation.texts import matching_words
 from trainer.curation.units import with_address
 from trainer.data.decisions import read_curated
-from trainer.data.readers import ignore
+from trainer.data.readers import Document, ignore
 from trainer.data.shards import batches, text_bytes
-from trainer.data.texts import Document
 from trainer.data.tokenizer_training import spread
 from trainer.records.results import CurationPreview, RuleShare
 from trainer.store.storage import Store

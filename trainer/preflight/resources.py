@@ -12,13 +12,13 @@ from transformers import PretrainedConfig
 from trainer.common.errors import DeviceError, StorageError
 from trainer.common.formats import plural, size
 from trainer.config.engines import RayEngine
+from trainer.config.runs import RunJob
 from trainer.config.training import OptimizationConfig, TrainingConfig
 from trainer.data.step_plan import check_patience, divide_batch
 from trainer.models.causal import Units
 from trainer.preflight.cautions import tell_cautions
 from trainer.store.checked_files import FOLDER, machine_cache
 from trainer.store.storage import Store
-from trainer.training.identity import TrainingJob
 from trainer.training.part_saver import FILE_BYTES
 from trainer.training.runtime import check_devices, count_gpus, planned_ranks
 from trainer.training.step import make_schedule
@@ -64,7 +64,7 @@ class Activations(NamedTuple):
     per_pair: float
 
 
-def require_memory(job: TrainingJob, trained: int, parameters: int, ranks: int, memory: Memory) -> None:
+def require_memory(job: RunJob, trained: int, parameters: int, ranks: int, memory: Memory) -> None:
     """Raise `DeviceError` if this machine cannot hold so much as the weights of a model and their gradients."""
     training = job.training
     if isinstance(job.engine, RayEngine):  # other machines have the ranks
@@ -264,7 +264,7 @@ def require_checkpoint_room(store: Store, needed: int) -> None:
         )
 
 
-def check_optimization(job: TrainingJob) -> int:
+def check_optimization(job: RunJob) -> int:
     """Check trackers, devices, batches and schedule, without the data, and warn of what is unusual.
 
     Returns the number of ranks, of a cluster the most.
@@ -281,7 +281,7 @@ def check_optimization(job: TrainingJob) -> int:
     return most
 
 
-def _plan_ranks(job: TrainingJob) -> tuple[int, int]:
+def _plan_ranks(job: RunJob) -> tuple[int, int]:
     """The fewest and the most ranks: on this machine they are the same. The nodes of the job's cluster are looked
     at.
     """
@@ -302,7 +302,7 @@ def checkpoint_bytes(trained: int) -> int:
     return 12 * trained
 
 
-def final_parameters(job: TrainingJob, trained: int, parameters: int) -> int:
+def final_parameters(job: RunJob, trained: int, parameters: int) -> int:
     """The parameters that the final model's folder holds."""
     return trained if job.model.lora is not None and job.model.lora.publish == "adapter" else parameters
 

@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
-from trainer.evaluation.measurement import Measurement, find, read_result
+from trainer.config.runs import RunJob
+from trainer.evaluation.measurement import Measurement, find_result, read_result
 from trainer.preflight.step_status import NONE_YET, UNRECORDED, StepStatus, explain_new, intact, look
 from trainer.records.evaluations import Result
 from trainer.records.fields import tell_changes
 from trainer.records.lease import is_held
-from trainer.records.run_kinds import plan_type
+from trainer.records.plans import read_plan
 from trainer.records.sealed import read_sealed
 from trainer.registry.facts import read_facts
 from trainer.registry.report import find_fault
@@ -17,13 +18,13 @@ from trainer.store.manifest import read_manifest
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS, PLAN
 from trainer.store.storage import Store
 from trainer.training.checkpoint import look_for_checkpoint
-from trainer.training.identity import Run, TrainingData, TrainingJob, final_form, final_manifest, finished_run
+from trainer.training.identity import Run, TrainingData, final_form, final_manifest, finished_run
 from trainer.training.pointer_repair import find_config_fault
 
 
 def explain_run(
     store: Store,
-    job: TrainingJob,
+    job: RunJob,
     data: TrainingData | None,
     before: Sequence[StepStatus],
     identify: Callable[[Any, Any], Run],
@@ -98,7 +99,7 @@ def _continue(store: Store, run: Run, work: str, fault: str | None) -> StepStatu
 def holds_out(store: Store, run: str) -> bool:
     """Whether the plan of a run has something to be measured on, as far as there is one that can be read."""
     plan = intact(read_sealed, store, f"{run}/{PLAN}")  # a damaged one is written anew
-    return plan is None or plan_type(plan)(**plan).holds_out
+    return plan is None or read_plan(plan).holds_out
 
 
 def own_result(store: Store, run: str) -> Result | None:
@@ -110,7 +111,7 @@ def explain_evaluation(
     store: Store, wanted: Measurement, before: Result | None, stage: str = "evaluation"
 ) -> StepStatus:
     """Whether a finished run's model was measured in the same way, and what differs from how it was `before`."""
-    if find(store, wanted) is not None:
+    if find_result(store, wanted) is not None:
         return StepStatus(stage, "reused", wanted.key)
     if before is None:
         return StepStatus(stage, "made", wanted.key, (NONE_YET,))

@@ -226,20 +226,31 @@ def examples_basis(
     )
 
 
+def encoded_basis(
+    details: Mapping[str, Any], data: Mapping[str, Any], split: str, precision: str, *told: Any
+) -> ExamplesBasis:
+    """What is measured on a split of an encoded set, as tokens of one tokenizer; with what is `told` of it besides.
+
+    The arguments are those of `split_content`.
+    """
+    found = [details["task"], details["tokenizer"], *told, *_raw_content(details, data, split)]
+    return ExamplesBasis(examples=fingerprint(found), metrics=[], precision=precision)
+
+
 def answers_basis(details: Mapping[str, Any], data: Mapping[str, Any], split: str, precision: str) -> ExamplesBasis:
     """What is measured on a split of conversations: their answers, as tokens of one tokenizer with one chat template.
 
     Whatever the tokenizer, it is the same text if that has as many bytes, which are fewer where conversations are cut.
     The arguments are those of `split_content`.
     """
-    found, content = details["splits"][split], _raw_content(details, data, split)
-    text_bytes = found["answer_bytes"]
+    found, text_bytes = details["splits"][split], details["splits"][split]["answer_bytes"]
     keeps_text = text_bytes and details["keeps_text"] and found["answer_token_bytes"] >= KEPT * text_bytes
-    told = [details["task"], details["tokenizer"], details["context"], found["examples"], found["answer_tokens"]]
-    return ExamplesBasis(
-        examples=fingerprint([*told, *content]), metrics=[], precision=precision,
-        answers=fingerprint([found["examples"], text_bytes, *content]) if keeps_text else None,
-    )  # fmt: skip
+    told = (details["context"], found["examples"], found["answer_tokens"])
+    basis = encoded_basis(details, data, split, precision, *told)
+    if not keeps_text:
+        return basis
+    answers = fingerprint([found["examples"], text_bytes, *_raw_content(details, data, split)])
+    return basis.model_copy(update={"answers": answers})
 
 
 AnyBasis = TextBasis | ExamplesBasis | HarnessBasis

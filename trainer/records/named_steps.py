@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from pydantic import validate_call
 
 from trainer.common.progress import Progress, silent
-from trainer.records.steps import Step, find, find_published, make
+from trainer.records.steps import Step, find_artifact, find_published, make
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
@@ -34,8 +34,7 @@ STEPS = {
     "tokenize": Named(
         "trainer.data.tokenization", "tokenize", "shards of {corpus}", ("decisions", "tokenizer"), early=True
     ),
-    "encode": Named("trainer.data.labelled.encoding", "encode", "encoded set {job.data.name}"),
-    "encode-chat": Named("trainer.data.chat.encoding", "encode_conversations", "encoded set {job.data.name}"),
+    "encode": Named("trainer.kinds.lookup", "encode", "encoded set {job.data.name}"),
 }
 
 
@@ -63,7 +62,7 @@ def look_for(name: str, job: Any, check: bool = True, **made: Any) -> ArtifactRe
     """The published artifact of a step of a job, and intact if that is to be checked; None if it is to be made."""
     step = open_step(name, Store(job.store), silent(), job=job, **made)
     try:
-        return find(step) if check else find_published(step)
+        return find_artifact(step) if check else find_published(step)
     finally:
         step.release()
 

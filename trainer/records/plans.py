@@ -1,10 +1,21 @@
-"""Step plans as a run's plan.json holds them."""
+"""What a run trains on, and step plans as its plan.json holds them."""
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainer.common.formats import count, plural, short
+from trainer.store.manifest import ArtifactRef
+
+
+class PreparedData(BaseModel):
+    """A tokenizer and shards: references to everything that pretraining reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokenizer: ArtifactRef
+    shards: list[ArtifactRef]
 
 
 class CorpusPlan(BaseModel):
@@ -112,51 +123,51 @@ class StepPlan(Plan):
         return f"{what}: {short(sum(corpus.tokens for corpus in self.corpora))} tokens"
 
 
-class ChatPlan(Plan):
-    """Instruction tuning: conversations, and the windows that they are packed into; `fill` is the share that is no
-    padding.
+class TuningPlan(Plan):
+    """Tuning on data in splits; the test split is no part of the run."""
 
-    The test split is no part of the run.
-    """
+    unit: str = "example"
+    """What an example is called."""
+    examples: int
+    validation_examples: int
+    windows: int | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The windows that examples are packed into; None where an example is a sample."""
+    fill: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The share of the windows that is no padding."""
+    answer_tokens: int | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The tokens that are predicted, where not all are."""
 
-    sample: ClassVar[str] = "window"
-    conversations: int
-    windows: int
-    fill: float
-    answer_tokens: int
-    validation_conversations: int
+    @property
+    def sample(self) -> str:
+        """What a batch consists of."""
+        return self.unit if self.windows is None else "window"
 
     def describe_data(self, name: str) -> str:
-        """The conversations of this name, in a few words."""
-        return f"{name}: {count(self.conversations)} conversations"
+        """The data set of this name, in a few words."""
+        return f"{name}: {count(self.examples)} {self.unit}s"
 
     def describe_steps(self) -> str:
         """The plan in one line."""
+        windows = "" if self.windows is None else f" in {self.windows:,} windows, {self.fill or 0:.1%} full"
         return (
-            f"{self.conversations:,} conversations in {self.windows:,} windows, {self.fill:.1%} full; "
-            f"{self.steps_per_epoch:,} steps an epoch; {self.total_steps:,} steps of {self.global_batch} windows "
+            f"{self.examples:,} {self.unit}s{windows}, {self.steps_per_epoch:,} steps an epoch; {self.total_steps:,} "
+            f"steps of {self.global_batch} {self.sample}s "
             f"({plural(self.ranks, 'rank')} x {self.accumulation} x {self.micro_batch})"
         )
 
 
-class FinetunePlan(Plan):
-    """Fine-tuning: the same for a labelled set, but for its test split, which is no part of the run."""
-
-    sample: ClassVar[str] = "example"
-    examples: int
-    validation_examples: int
-
-    def describe_data(self, name: str) -> str:
-        """The labelled set of this name, in a few words."""
-        return f"{name}: {count(self.examples)} examples"
-
-    def describe_steps(self) -> str:
-        """The plan in one line."""
-        return (
-            f"{self.examples:,} examples, {self.steps_per_epoch:,} steps an epoch; {self.total_steps:,} steps of "
-            f"{self.global_batch} examples ({plural(self.ranks, 'rank')} x {self.accumulation} x {self.micro_batch})"
-        )
+RunPlan = StepPlan | TuningPlan
+"""The plan of a run: on corpora, or on data in splits."""
 
 
-RunPlan = StepPlan | FinetunePlan | ChatPlan
-"""The plan of a run of any kind."""
+def plan_type(values: Mapping[str, Any]) -> type[RunPlan]:
+    """The plan that a plan.json is, or is meant to be: that which has most of its fields, also where one of them is
+    missing, so that this is what is told.
+    """
+    plans: tuple[type[RunPlan], ...] = (StepPlan, TuningPlan)
+    return max(plans, key=lambda plan: len(plan.model_fields.keys() & values.keys()))
+
+
+def read_plan(values: Mapping[str, Any]) -> RunPlan:
+    """The plan that a plan.json holds."""
+    return plan_type(values)(**values)

@@ -7,7 +7,7 @@ from pydantic import Field
 from trainer.common.formats import plural, size
 from trainer.records.basis import AnyBasis, Record
 from trainer.records.evaluations import Result
-from trainer.records.plans import ChatPlan, FinetunePlan, StepPlan
+from trainer.records.plans import StepPlan, TuningPlan
 
 
 class CorpusPreview(Record):
@@ -172,7 +172,7 @@ def describe_balance(balance: dict[str, int]) -> str:
     return ", ".join([*told, *more])
 
 
-class FinetunePreflight(Record):
+class TuningPreflight(Record):
     """What a job that tunes a model will do. `splits` and `plan` are None where the data is too large to be looked at
     whole.
 
@@ -189,7 +189,7 @@ class FinetunePreflight(Record):
     splits: dict[str, int] | None
     lengths: dict[str, Lengths] = Field(default={})
     balance: dict[str, int] | None = None
-    plan: ChatPlan | FinetunePlan | None
+    plan: TuningPlan | None
     about_memory_bytes: int
     about_host_bytes: int
 
@@ -228,7 +228,7 @@ class FinetunePreflight(Record):
         return [*rows, *([("classes", describe_balance(self.balance))] if self.balance else [])]
 
 
-AnyPreflight = Preflight | FinetunePreflight
+AnyPreflight = Preflight | TuningPreflight
 """What a job of any kind will do."""
 
 

@@ -13,7 +13,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, V
 from trainer.common.errors import in_one_line
 from trainer.records.basis import AnyBasis
 from trainer.records.evaluations import OfRun, OfTasks, Result
-from trainer.records.run_kinds import plan_type
+from trainer.records.plans import plan_type
 from trainer.store.details import CurationDetails, KeptOutDetails, ReasonDetails
 from trainer.store.manifest import FileRecord, Input, fingerprint
 from trainer.store.names import CHECKPOINTS, Count, Digest, Figure, Key, RunKey

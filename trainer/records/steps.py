@@ -1,4 +1,4 @@
-"""Steps: how one artifact is made, and the one way in which it is found or made.
+"""Steps: how one artifact of data or predictions is made, and the one way in which it is found or made.
 
 A step is named by its recipe and by the contents of what it is made from, so what was made again to the same content
 changes nothing after it. What a manifest says of an artifact is what its step said: see `Manifest`.
@@ -142,7 +142,7 @@ class Step:
         return ArtifactRef(key=self.key, fingerprint=name, size=size, content=content, reused=reused)
 
 
-def find(step: Step) -> ArtifactRef | None:
+def find_artifact(step: Step) -> ArtifactRef | None:
     """The artifact of a step, if it is published and intact, held until a run says that it reads it.
 
     A damaged one is told, and counts as none. Raises what its `accept` raises.
@@ -170,7 +170,7 @@ def find_published(step: Step) -> ArtifactRef | None:
 def make(step: Step) -> ArtifactRef:
     """Find the artifact of a step, or make and publish it. Raises what its `accept` and `build` raise."""
     try:
-        if found := find(step):
+        if found := find_artifact(step):
             return found
         step.store.sweep()
         return step.refer(step.build(step))

@@ -109,7 +109,7 @@ def _overlay(curve: Curve, runs: Sequence[ComparedRun]) -> list[Curve]:
     many = len(curve.lines) > 1
     return [
         Curve(
-            f"{curve.name}-{line.label}-{runs[0].kind.name}",
+            f"{curve.name}-{line.label}-{runs[0].entry.name}",
             f"{curve.title}, {line.label}" if many else curve.title,
             curve.unit,
             curve.from_zero,

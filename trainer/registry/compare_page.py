@@ -13,7 +13,7 @@ PAGE = "compare.html.j2"
 def render(comparison: Comparison) -> str:
     """The page, what came of the runs first; the same text for the same runs."""
     curves = {
-        title if len(comparison.groups) == 1 else f"{title} ({group[0].kind.name})": Markup(svg)
+        title if len(comparison.groups) == 1 else f"{title} ({group[0].entry.name})": Markup(svg)
         for group in comparison.groups
         for title, svg in draw_overlays(group).items()
     }

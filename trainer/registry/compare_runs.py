@@ -5,11 +5,11 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from trainer.common.formats import NOTHING, count, plural, score
+from trainer.config.kinds import KINDS
 from trainer.evaluation.metrics.measures import greater_is_better
 from trainer.records.basis import task_of
 from trainer.records.evaluations import ALL, Scores
 from trainer.records.fields import all_same, find_differences, flatten, show
-from trainer.records.run_kinds import RUN_KINDS
 from trainer.registry.compare_curves import best_of, criterion_of, curve_table, spark_table
 from trainer.registry.compare_data import gone
 from trainer.registry.compared_runs import ComparedRun, Measured
@@ -197,7 +197,7 @@ class Comparison(NamedTuple):
 
 def compare_runs(store: Store, runs: list[ComparedRun]) -> Comparison:
     """Compare runs of any kind, finished or not."""
-    groups = [group for kind in RUN_KINDS if (group := [run for run in runs if run.kind.recorded == kind])]
+    groups = [group for kind in KINDS if (group := [run for run in runs if run.entry == kind])]
     differing = {
         "Configuration": _compare_jobs(runs, groups),
         "Data": _compare_data(store, groups),
@@ -238,7 +238,7 @@ def _verdict(runs: Sequence[ComparedRun], told: dict[str, list[Block]]) -> str:
 
 def _run_table(runs: Sequence[ComparedRun]) -> Table:
     return Table(
-        ["", "Run", "Kind", "State"], [[run.letter, run.name, run.kind.name, run.state] for run in runs], words=4
+        ["", "Run", "Kind", "State"], [[run.letter, run.name, run.entry.name, run.state] for run in runs], words=4
     )
 
 
@@ -248,7 +248,7 @@ def _compare_jobs(runs: Sequence[ComparedRun], groups: Sequence[Sequence[Compare
     differences = find_differences(jobs)
     notes = []
     if len(groups) > 1:
-        fields = {group[0].kind.name: set[str]().union(*(flatten(run.job) for run in group)) for group in groups}
+        fields = {group[0].entry.name: set[str]().union(*(flatten(run.job) for run in group)) for group in groups}
         shared = set.intersection(*fields.values())
         differences = [each for each in differences if each.path in shared]
         alone = [f"{plural(len(own - shared), 'field')} of {kind}" for kind, own in fields.items()]
@@ -262,12 +262,15 @@ def _compare_jobs(runs: Sequence[ComparedRun], groups: Sequence[Sequence[Compare
 
 def _compare_data(store: Store, groups: Sequence[Sequence[ComparedRun]]) -> list[Block]:
     """The data of the runs of each kind."""
-    blocks, by_kind = [], [(group[0].kind, group) for group in groups]
+    blocks = []
     if len(groups) > 1:
-        told = [f"the {kind.data} of {', '.join(run.letter for run in group)} ({kind.name})" for kind, group in by_kind]
+        told = [
+            f"the {group[0].kind.data} of {', '.join(run.letter for run in group)} ({group[0].entry.name})"
+            for group in groups
+        ]
         blocks.append(Block(f"Not compared: {' with '.join(told)}."))
-    for kind, group in by_kind:
-        blocks += kind.compare_data(store, group)
+    for group in groups:
+        blocks += group[0].kind.compare_data(store, group)
     return blocks + gone([run for group in groups for run in group])
 
 

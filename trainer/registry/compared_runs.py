@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
+from trainer.config.kinds import JobKind, kind_of_run, load
 from trainer.data.decisions import decisions_behind
 from trainer.evaluation.measurement import read_result
 from trainer.records.evaluations import Result
 from trainer.records.names import find_run_name, tell_runs_like
-from trainer.records.run_kinds import RunKind, run_kind
 from trainer.records.sealed import read_listed, read_pointer, read_sealed
 from trainer.registry.content import Block
 from trainer.registry.facts import count_parameters, require_job
@@ -38,7 +38,7 @@ class ComparedRun:
 
     letter: str
     key: str
-    kind: "ComparedKind"
+    entry: JobKind
     state: str
     config: dict[str, Any]
     plan: dict[str, Any]
@@ -58,6 +58,12 @@ class ComparedRun:
         """The job as it was run, every default filled in."""
         job: dict[str, Any] = self.config["job"]
         return job
+
+    @property
+    def kind(self) -> "ComparedKind":
+        """What is compared of runs of its kind."""
+        compared: ComparedKind = load(self.entry.kind.compared)
+        return compared
 
     @property
     def unit(self) -> str:
@@ -83,7 +89,6 @@ class ComparedRun:
 class ComparedKind:
     """What is compared of the runs of one kind."""
 
-    recorded: RunKind
     data: str
     """What its data is called, in the plural."""
     unit: Callable[[ComparedRun], str]
@@ -100,12 +105,8 @@ class ComparedKind:
     tokenizer_note: str = ""
     """Why its tokenizers differ from those of other kinds, if they do."""
 
-    @property
-    def name(self) -> str:
-        return self.recorded.name
 
-
-def read_runs(store: Store, names: list[str], kinds: Sequence[ComparedKind]) -> list[ComparedRun]:
+def read_runs(store: Store, names: list[str]) -> list[ComparedRun]:
     """The runs of these names, in this order. Raises `RunError` for a name that no run has, and says which are like it.
 
     A name may be that of a job that made one run, or the beginning of one run's. Raises `ConfigError` if it is of
@@ -113,7 +114,7 @@ def read_runs(store: Store, names: list[str], kinds: Sequence[ComparedKind]) -> 
     """
     keys = [f"runs/{find_run_name(store, name.strip('/').removeprefix('runs/'))}" for name in names]
     configs = [_read_config(store, key) for key in keys]
-    return [_read(store, chr(ord("A") + i), kinds, *each) for i, each in enumerate(zip(keys, configs, strict=True))]
+    return [_read(store, chr(ord("A") + i), *each) for i, each in enumerate(zip(keys, configs, strict=True))]
 
 
 def _read_config(store: Store, key: str) -> dict[str, Any]:
@@ -125,18 +126,17 @@ def _read_config(store: Store, key: str) -> dict[str, Any]:
     return config
 
 
-def _read(store: Store, letter: str, kinds: Sequence[ComparedKind], key: str, config: dict[str, Any]) -> ComparedRun:
+def _read(store: Store, letter: str, key: str, config: dict[str, Any]) -> ComparedRun:
     final = final_manifest(store, key)
     model, manifest = (f"{key}/{FINAL}", final) if final else _last_checkpoint(store, key)
     weights = manifest and manifest.model_copy(
         update={"files": [f for f in manifest.files if f.name.startswith("model")]}
     )
     listed = manifest.digests() if manifest else {}
-    recorded = run_kind(config)
     return ComparedRun(
         letter=letter,
         key=key,
-        kind=next(kind for kind in kinds if kind.recorded == recorded),
+        entry=kind_of_run(config),
         state=state_of(store, key, final is not None),
         config=config,
         plan=read_sealed(store, f"{key}/{PLAN}") or {},

@@ -4,6 +4,7 @@ Nothing here needs the libraries that train, so that a report is made in about a
 """
 
 import hashlib
+import json
 import logging
 import math
 import re
@@ -13,14 +14,14 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, RunError, in_one_line
+from trainer.config.kinds import kind_of_run
 from trainer.data.decisions import decisions_behind
 from trainer.evaluation.decontamination import clean_of
 from trainer.evaluation.measurement import read_result
 from trainer.models.tensor_files import read_tensors
 from trainer.models.weights import ADAPTER_WEIGHTS
 from trainer.records.evaluations import CleanOf, Result
-from trainer.records.plans import RunPlan
-from trainer.records.run_kinds import run_kind
+from trainer.records.plans import RunPlan, read_plan
 from trainer.records.sealed import read_listed, read_pointer, read_sealed
 from trainer.records.shapes import remedy_of
 from trainer.registry.references import artifact_kind, artifacts_of
@@ -161,7 +162,7 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
         key=run_key,
         config=config,
         config_sha256=hashlib.sha256(store.read_bytes(f"{run_key}/{CONFIG}")).hexdigest(),
-        plan=run_kind(config).plan(**plan),
+        plan=read_plan(plan),
         environment=read_sealed(store, f"{run_key}/{ENVIRONMENT}") or {},
         records=read_records(store, run_key),
         evaluation=read_result(store, run_key, config),
@@ -180,7 +181,7 @@ def require_job(store: Store, run_key: str, config: dict[str, Any]) -> None:
     beside.
     """
     try:
-        run_kind(config).job.model_validate(config["job"], extra="ignore")
+        kind_of_run(config).schema.model_validate_json(json.dumps(config["job"]), strict=True, extra="ignore")
     except ValueError as error:
         problem = f"job.{in_one_line(error)}" if isinstance(error, ValidationError) else error
         key = f"{run_key}/{CONFIG}"

@@ -13,14 +13,15 @@ from typing import NamedTuple
 
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.formats import count, plural, score
+from trainer.config.kinds import kind_of_run
 from trainer.evaluation.measurement import read_result
 from trainer.records.lease import LEASE, is_held
-from trainer.records.run_kinds import run_kind
+from trainer.records.plans import read_plan
 from trainer.records.sealed import read_sealed, sealed_number, unseal_line
 from trainer.records.shapes import remedy_of
 from trainer.registry.tables import Table, text_table
 from trainer.store.manifest import read_manifest
-from trainer.store.names import BEST, CHAMPION, CHECKPOINTS, CONFIG, FINAL, FINAL_KIND, LAST, METRICS, PLAN
+from trainer.store.names import BEST, CHAMPION, CHECKPOINTS, CONFIG, FINAL, FINAL_KIND, LAST, METRICS_FILE, PLAN
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -116,13 +117,13 @@ def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], 
         final = read_manifest(store, f"{key}/{FINAL}", FINAL_KIND)
         steps = last.get("step", 0)
         job, figure = config["job"], config["job"]["evaluation"].get("best_by", "loss")
-        kind, measured, named = run_kind(config), read_result(store, key, config), job["data"].get("name", "")
+        kind, measured, named = kind_of_run(config), read_result(store, key, config), job["data"].get("name", "")
         return RunLine(
             name=name,
             kind=kind.name,
             state=state_of(store, key, bool(final)),
             started=_find_start(store, key),
-            data=kind.plan(**plan).describe_data(named) if plan else named,
+            data=read_plan(plan).describe_data(named) if plan else named,
             steps=steps if final else max(steps, _last_recorded(store, key)),
             total=plan.get("total_steps"),
             figure=figure,
@@ -151,9 +152,9 @@ def _find_start(store: Store, key: str) -> str:
 def _last_recorded(store: Store, key: str) -> int:
     """The step of the last record that is whole, found without reading those before."""
     try:
-        size = store.size(f"{key}/{METRICS}")
-        lines = store.read_bytes(f"{key}/{METRICS}", max(0, size - TAIL_BYTES), size).split(b"\n") if size else []
+        size = store.size(f"{key}/{METRICS_FILE}")
+        lines = store.read_bytes(f"{key}/{METRICS_FILE}", max(0, size - TAIL_BYTES), size).split(b"\n") if size else []
     except FileNotFoundError:
         return 0
-    whole = {number: line for line in lines if (number := sealed_number(f"{key}/{METRICS}", line))}
+    whole = {number: line for line in lines if (number := sealed_number(f"{key}/{METRICS_FILE}", line))}
     return int(unseal_line(whole[max(whole)])["step"]) if whole else 0

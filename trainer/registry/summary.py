@@ -50,7 +50,7 @@ def _share(trained: dict[str, int]) -> str:
     return f"{number(100 * trained['trained'] / trained['parameters'], 2)} % of {count(trained['parameters'])}"
 
 
-FORMATS = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
 class Recorded(Protocol):
@@ -132,7 +132,7 @@ def verdict_unmeasured(facts: RunFacts, unit: str) -> str:
 
 def size_tiles(facts: RunFacts) -> list[Tile]:
     """How large the model is, and how long it was trained."""
-    stored = ", ".join(FORMATS.get(kind, kind) for kind in facts.parameters)
+    stored = ", ".join(DTYPES.get(kind, kind) for kind in facts.parameters)
     family = facts.model_config.get("model_type", "model")
     epochs = facts.steps / facts.plan.steps_per_epoch
     return [
@@ -202,7 +202,7 @@ def speed_pairs(facts: RunFacts) -> Pairs:
 def model_pairs(facts: RunFacts, origin: str, vocab_size: int, tokenizer: str) -> Pairs:
     """The model in words: what families name differently is given one name. `vocab_size` is that of the tokenizer."""
     config = {**facts.model_config.get("text_config", {}), **facts.model_config}
-    stored = ", ".join(f"{count(value)} in {FORMATS.get(kind, kind)}" for kind, value in facts.parameters.items())
+    stored = ", ".join(f"{count(value)} in {DTYPES.get(kind, kind)}" for kind, value in facts.parameters.items())
     named = (
         (label, next((config[field] for field in fields if field in config), None))
         for label, fields in CONFIG_FIELDS.items()

@@ -3,10 +3,10 @@
 A checksum says that a manifest is the one that was written there, not that whoever wrote it did so rightly.
 """
 
-from functools import cache
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, PositiveInt, Tag, TypeAdapter
+from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from trainer.store.names import Count, Digest, Key
 
@@ -49,33 +49,43 @@ class ShardsDetails(Details):
 
 
 class SplitDetails(Details):
-    """A split of a labelled set."""
+    """A split of an encoded set."""
 
     examples: Count
     bad_records: Count
     skipped: list[str] = []
-    labelled: Count
 
 
-class EncodedDetails(Details):
-    """A labelled set."""
+class SetDetails(Details):
+    """A data set in splits, encoded for the task that its recipe names."""
 
-    task: Literal["classification", "multi-label", "regression", "tokens"]
-    classes: list[str] | None
-    text_columns: list[str]
-    label_column: str
+    task: str
     pad_id: Count
     vocab_size: Count
     tokenizer: str
     tokenizer_sha256: Digest
-    splits: dict[str, SplitDetails]
+    splits: Mapping[str, SplitDetails]
     source: dict[str, Any]
 
 
-class ChatSplitDetails(Details):
+class LabelledSplitDetails(SplitDetails):
+    """A split of a labelled set."""
+
+    labelled: Count
+
+
+class LabelledDetails(SetDetails):
+    """A labelled set."""
+
+    classes: list[str] | None
+    text_columns: list[str]
+    label_column: str
+    splits: Mapping[str, LabelledSplitDetails]
+
+
+class ChatSplitDetails(SplitDetails):
     """A split of a set of conversations."""
 
-    examples: Count
     tokens: Count
     answer_tokens: Count
     answer_bytes: Count
@@ -84,33 +94,21 @@ class ChatSplitDetails(Details):
     truncated: Count
     unanswered: Count
     unmarked: Count
-    bad_records: Count
-    skipped: list[str] = []
 
 
-class ChatDetails(Details):
+class ChatDetails(SetDetails):
     """A set of conversations."""
 
-    task: Literal["chat"]
     context: PositiveInt
     end_id: Count
-    pad_id: Count
-    vocab_size: Count
     keeps_text: bool
-    tokenizer: str
-    tokenizer_sha256: Digest
-    splits: dict[str, ChatSplitDetails]
-    source: dict[str, Any]
+    splits: Mapping[str, ChatSplitDetails]
 
 
-def _encoded_task(details: Any) -> str:
-    return "chat" if isinstance(details, dict) and details.get("task") == "chat" else "labelled"
-
-
-AnyEncodedDetails = Annotated[
-    Annotated[EncodedDetails, Tag("labelled")] | Annotated[ChatDetails, Tag("chat")], Discriminator(_encoded_task)
-]
-"""What is said of an encoded set goes by its task."""
+OF_TASK: dict[Any, type[SetDetails]] = {
+    **dict.fromkeys(("classification", "multi-label", "regression", "tokens"), LabelledDetails), "chat": ChatDetails,
+}  # fmt: skip
+"""What is said of an encoded set besides, by its task."""
 
 
 class KeptOutFile(Details):
@@ -228,18 +226,19 @@ class ModelDetails(Details):
     shards: list[Key] = []
 
 
-KINDS: dict[str, Any] = {
-    "shards": ShardsDetails, "encoded": AnyEncodedDetails, "decisions": DecisionsDetails, "tokenizer": TokenizerDetails,
+DETAILS_OF: dict[str, type[Details]] = {
+    "shards": ShardsDetails, "encoded": SetDetails, "decisions": DecisionsDetails, "tokenizer": TokenizerDetails,
     "checkpoint": CheckpointDetails, "model": ModelDetails,
 }  # fmt: skip
 
 
-def require_details(kind: str, details: dict[str, Any]) -> None:
-    """Raise pydantic's `ValidationError` if an artifact of a kind is not described as later work takes it."""
-    if kind in KINDS:
-        _adapter(KINDS[kind]).validate_python(details)
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+def require_details(kind: str, details: dict[str, Any], recipe: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if an artifact of a kind and recipe is not described as later work takes it."""
+    if kind not in DETAILS_OF:
+        return
+    found = DETAILS_OF[kind].model_validate(details)
+    if not isinstance(found, SetDetails):
+        return
+    if recipe and found.task != (asked := recipe.get("data.task")):
+        raise ValueError(f"details.task is {found.task!r}, but the recipe says {asked!r}")
+    OF_TASK.get(found.task, SetDetails).model_validate(details)

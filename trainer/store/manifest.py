@@ -239,7 +239,7 @@ def read_manifest(store: Store, key: str, kind: str) -> Manifest | None:
             "back the folder's own, or delete the folder to have it made anew"
         )
     with _told(store, key):
-        require_details(kind, manifest.details)
+        require_details(kind, manifest.details, manifest.recipe)
     return manifest
 
 

@@ -70,7 +70,13 @@ Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 FINAL, CONFIG, PLAN, ENVIRONMENT = "final", "config.json", "plan.json", "environment.json"
 CHECKPOINTS, LAST, BEST, EPOCHS = "checkpoints", "checkpoint-last", "checkpoint-best", "epochs"
-METRICS, EVALUATION, REPORT, LINEAGE, CARD = "metrics.jsonl", "eval.json", "report.html", "lineage.json", "README.md"
+METRICS_FILE, EVALUATION, REPORT, LINEAGE, CARD = (
+    "metrics.jsonl",
+    "eval.json",
+    "report.html",
+    "lineage.json",
+    "README.md",
+)
 HARNESS = "harness.json"
 """What lm-eval measured, beside the evaluation."""
 LOGS = "logs"

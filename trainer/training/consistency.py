@@ -12,13 +12,13 @@ from typing import Any
 
 from trainer.common.errors import ConfigError
 from trainer.common.process import versions
+from trainer.config.runs import RunJob
 from trainer.models.pretrained import digest_files
 from trainer.records.fields import tell_changes
-from trainer.training.identity import TrainingJob
 from trainer.training.runtime import Runtime
 
 
-def require_consistent(job: TrainingJob, runtime: Runtime) -> None:
+def require_consistent(job: RunJob, runtime: Runtime) -> None:
     """Raise `ConfigError` unless every rank has the same job and the same versions. Called by every rank.
 
     That the store is the same is seen by what is in it (`require_shared`), whatever each machine calls it.

@@ -6,18 +6,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, RunError
-from trainer.config.chat import ChatJob
-from trainer.config.jobs import PipelineJob, PrepareJob
-from trainer.config.labelled import FinetuneJob
+from trainer.config.jobs import PrepareJob
 from trainer.config.models import LoraConfig
 from trainer.config.runs import RunJob
-from trainer.config.training import MuonConfig, TrainingConfig
-from trainer.data.packing import FORMAT as PACKING
-from trainer.data.tokenization import PreparedData
+from trainer.config.training import MuonConfig
 from trainer.models.weights import SETTINGS
 from trainer.records.fields import tell_changes
 from trainer.records.holds import is_being_removed
 from trainer.records.names import made_at, tell_runs_like
+from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_pointer, read_sealed, write_sealed
 from trainer.store.manifest import ArtifactRef, Input, Manifest, find_damage, fingerprint, read_manifest
 from trainer.store.names import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
@@ -31,7 +28,6 @@ TRAINED_ON, SHARDS_OF = ("tokenizer", "encoded set"), "shards of "
 
 FORMAT = 6
 
-TrainingJob = PipelineJob | FinetuneJob | ChatJob
 TrainingData = PreparedData | ArtifactRef
 """What a job trains on: a tokenizer and shards, or an encoded set, labelled or of conversations."""
 
@@ -86,22 +82,18 @@ def make_run(
     base: dict[str, Any] | None = None,
     places: Mapping[str, str | None] = NOWHERE,
     renews_data: bool = False,
+    effective: Mapping[str, Any] | None = None,
 ) -> Run:
     """The run that a job makes, given what its kind says of it: its data and model, and what decides which checkpoint
     is best.
 
     `data` are the artifacts that it is trained on, by role; `made_from` is what of data and model names it, and
-    `places` are keys and paths that it needs besides. Evaluation settings that decide no more than what is told of the
-    finished model are no part of its name.
+    `places` are keys and paths that it needs besides. `effective` is what settings that go by others come to.
+    Evaluation settings that decide no more than what is told of the finished model are no part of its name.
     """
     training = job.training
     settings: dict[str, Any] = one_spelling(training.model_dump(exclude=OPERATIONAL | EFFECTIVE))
-    if isinstance(training, TrainingConfig) and training.masks is not None:
-        settings["masking"] = one_spelling(training.masks.model_dump())
-    if isinstance(training, TrainingConfig) and training.masks_documents:
-        settings["document_mask"] = True
-    if isinstance(training, TrainingConfig) and training.packing == "best_fit":
-        settings["packing"] = {"best_fit": PACKING}
+    settings |= effective or {}
     if training.optimizer == "muon":
         settings["muon"] = one_spelling((training.muon or MuonConfig()).model_dump())
     identity: dict[str, Any] = {"format": FORMAT, "training": settings, **made_from}
@@ -155,7 +147,7 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
     return fork
 
 
-def check_origin(store: Store, job: TrainingJob) -> None:
+def check_origin(store: Store, job: RunJob) -> None:
     """Raise `RunError` if a job is to fork a run that is not there: before its data is prepared, which may take
     long.
     """
@@ -173,7 +165,7 @@ def _nothing_to_fork(store: Store, key: str) -> RunError:
 def claim_run(
     store: Store,
     run: Run,
-    job: TrainingJob,
+    job: RunJob,
     data: TrainingData,
     find_fork: Callable[[], dict[str, str] | None] = lambda: None,
 ) -> None:
@@ -193,7 +185,7 @@ def claim_run(
     write_sealed(store, f"{run.key}/{CONFIG}", describe_run(run, job, data, fork))
 
 
-def describe_run(run: Run, job: TrainingJob, data: TrainingData, fork: dict[str, str] | None) -> dict[str, Any]:
+def describe_run(run: Run, job: RunJob, data: TrainingData, fork: dict[str, str] | None) -> dict[str, Any]:
     """What a run's config.json holds; `fork` says where a fork takes its weights from."""
     return {
         "fingerprint": run.fingerprint,
@@ -207,14 +199,14 @@ def describe_run(run: Run, job: TrainingJob, data: TrainingData, fork: dict[str,
     }
 
 
-def recorded(job: TrainingJob | PrepareJob) -> dict[str, Any]:
+def recorded(job: RunJob | PrepareJob) -> dict[str, Any]:
     """A job as a run's config.json has it: where its work was done is no part of that, and may change from start to
     start.
     """
     return job.model_dump(mode="json", exclude={"engine"})
 
 
-def note_untrained(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
+def note_untrained(store: Store, run: Run, job: RunJob, data: TrainingData) -> None:
     """Write into a finished run's config.json what the job says now of what is not trained on: the card and the test
     split.
 
@@ -228,7 +220,7 @@ def note_untrained(store: Store, run: Run, job: TrainingJob, data: TrainingData)
     check_begun(store, run)
 
 
-def _with_untrained(config: dict[str, Any], run: Run, job: TrainingJob, data: TrainingData) -> dict[str, Any]:
+def _with_untrained(config: dict[str, Any], run: Run, job: RunJob, data: TrainingData) -> dict[str, Any]:
     """A run's config.json with the job's card, and with its encoded set where that differs: then in its test split
     alone.
     """
@@ -268,7 +260,7 @@ def finished_run(store: Store, run: Run) -> ArtifactRef | None:
     return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size(), reused=True)
 
 
-def is_whole(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> bool:
+def is_whole(store: Store, run: Run, job: RunJob, data: TrainingData) -> bool:
     """Whether a finished run's records can all be read and say what the job says now; else training it again sees to
     them.
     """

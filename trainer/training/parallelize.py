@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from trainer.common.process import return_freed_memory
 from trainer.config.training import OptimizationConfig
 from trainer.models.causal import checkpoint_activations
-from trainer.models.outline import Outline, Rows, own_tensors
-from trainer.models.tensor_rows import rows_of
+from trainer.models.outline import Outline, Rows
+from trainer.models.tensor_rows import own_tensors, rows_of
 from trainer.training.runtime import Runtime, wrap_objective
 from trainer.training.sharding import COMPUTED_IN, Division, give_memory, let_go, load_rows, rows_held, shard_model
 from trainer.training.workload import Workload

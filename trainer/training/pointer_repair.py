@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable
 
 from trainer.common.errors import ArtifactError
+from trainer.config.runs import RunJob
 from trainer.records.plans import Plan
 from trainer.records.sealed import read_listed, read_pointer, read_sealed, write_pointer, write_sealed
 from trainer.records.shapes import folder_name
@@ -20,7 +21,7 @@ from trainer.store.manifest import MANIFEST, find_damage, read_manifest
 from trainer.store.names import BEST, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState, state_name
-from trainer.training.identity import Run, TrainingData, TrainingJob, describe_run
+from trainer.training.identity import Run, TrainingData, describe_run
 
 log = logging.getLogger(__name__)
 
@@ -211,7 +212,7 @@ def find_config_fault(store: Store, run: Run) -> str | None:
     return None
 
 
-def mend_config(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
+def mend_config(store: Store, run: Run, job: RunJob, data: TrainingData) -> None:
     """Write a damaged config.json anew, with a warning. Raises `ArtifactError` as `find_config_fault` does."""
     fault = find_config_fault(store, run)
     if fault is None:

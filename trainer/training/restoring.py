@@ -1,4 +1,7 @@
-"""Restoring training from a checkpoint: optimizer, schedule, scaler and position. Weights are loaded with the model."""
+"""Restoring training from a checkpoint: optimizer, schedule, scaler and position. Weights are loaded with the model.
+
+Which checkpoint it is, `find_checkpoint` in checkpoint.py says.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -12,6 +12,7 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.common.progress import Progress
 from trainer.common.stopping import signal_handlers
 from trainer.common.transient import retry_transient
+from trainer.config.runs import RunJob
 from trainer.data.dataset import batches_from
 from trainer.models.adapters import count_trained, is_adapted, merge, save_model
 from trainer.models.pretrained import find_model
@@ -31,7 +32,6 @@ from trainer.training.consistency import require_same_model
 from trainer.training.identity import (
     Run,
     TrainingData,
-    TrainingJob,
     check_begun,
     claim_run,
     final_form,
@@ -119,7 +119,7 @@ def fork_weights(store: Store, run: str) -> Path | None:
 
 @explaining_lost_ranks()
 def train(
-    job: TrainingJob,
+    job: RunJob,
     kind: TrainingKind,
     progress: Progress,
     data: TrainingData | None = None,
@@ -156,7 +156,7 @@ def train(
         return runtime.on_first(lambda: _publish(job, store, run, workload, model, state, lease))
 
 
-def _tidy(job: TrainingJob, kind: TrainingKind, store: Store, run: Run, data: TrainingData, ranks: int) -> None:
+def _tidy(job: RunJob, kind: TrainingKind, store: Store, run: Run, data: TrainingData, ranks: int) -> None:
     """See to what a finished run's last process left behind, and to what was lost or damaged since."""
 
     def make_plan() -> Plan:
@@ -173,7 +173,7 @@ def _hold(lease: Lease, stack: ExitStack) -> None:
     stack.enter_context(lease)
 
 
-def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workload: Workload) -> None:
+def _claim(store: Store, run: Run, job: RunJob, data: TrainingData, workload: Workload) -> None:
     store.sweep()
     mend_config(store, run, job, data)
     claim_run(store, run, job, data, lambda: find_fork(store, run))
@@ -182,7 +182,7 @@ def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workloa
 
 
 def _train(
-    job: TrainingJob, store: Store, run: Run, workload: Workload, runtime: Runtime, progress: Progress, lease: Lease
+    job: RunJob, store: Store, run: Run, workload: Workload, runtime: Runtime, progress: Progress, lease: Lease
 ) -> tuple[PreTrainedModel, TrainState]:
     training, accelerator, plan = job.training, runtime.accelerator, workload.plan
     checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key, run.fingerprint, plan.total_steps))
@@ -286,7 +286,7 @@ def _constant_curves(schedule: Any, plan: Plan) -> set[str]:
 
 
 def _publish(
-    job: TrainingJob,
+    job: RunJob,
     store: Store,
     run: Run,
     workload: Workload,

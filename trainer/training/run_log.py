@@ -10,7 +10,7 @@ from typing import Any, Self
 from trainer.common.errors import StorageError
 from trainer.common.transient import retry_transient
 from trainer.records.sealed import seal_line
-from trainer.store.names import LOGS, METRICS, TENSORBOARD
+from trainer.store.names import LOGS, METRICS_FILE, TENSORBOARD
 from trainer.store.storage import Store
 from trainer.training.run_records import ENDED, intact_lines, open_line
 from trainer.training.tracking import Board, Trackers
@@ -43,7 +43,7 @@ class RunLog:
         `trackers` are shown the same figures as TensorBoard.
         """
         self._trackers = trackers
-        self._store, self._run, self._key, self._check = store, run, f"{run}/{METRICS}", check
+        self._store, self._run, self._key, self._check = store, run, f"{run}/{METRICS_FILE}", check
         self._keep(step, _read(store, self._key) if step else b"")
         self._events = store.fetch(f"{run}/{TENSORBOARD}") if store.local else self._path.parent / TENSORBOARD
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run

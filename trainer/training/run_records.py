@@ -11,7 +11,7 @@ from trainer.common.formats import plural
 from trainer.records.sealed import read_pointer, sealed_number, unseal_line
 from trainer.records.shapes import require_record
 from trainer.store.manifest import MANIFEST
-from trainer.store.names import FINAL, LAST, METRICS
+from trainer.store.names import FINAL, LAST, METRICS_FILE
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ NAMED = 5
 def read_records(store: Store, run: str) -> list[dict[str, Any]]:
     """All intact records of a run, in order; damaged and missing ones are warned of."""
     try:
-        content = store.read_bytes(f"{run}/{METRICS}")
+        content = store.read_bytes(f"{run}/{METRICS_FILE}")
     except FileNotFoundError:
         content = b""
     lines = intact_lines(store, run, content)
@@ -43,7 +43,7 @@ def read_records(store: Store, run: str) -> list[dict[str, Any]]:
 
 def _tell_cut(store: Store, run: str, last: int) -> None:
     """Warn of records that end with a step before the end of a run that is finished, or before a step that is saved."""
-    place = store.path(f"{run}/{METRICS}")
+    place = store.path(f"{run}/{METRICS_FILE}")
     if store.exists(f"{run}/{FINAL}/{MANIFEST}"):
         log.warning(
             "%s ends with step %d, before the end of its run, which is finished: records are missing", place, last
@@ -63,7 +63,7 @@ def open_line(store: Store, run: str, line: bytes) -> dict[str, Any] | None:
     try:
         require_record(record)
     except ValueError as error:
-        log.warning("%s: a record is left out, as it cannot be one: %s", store.path(f"{run}/{METRICS}"), error)
+        log.warning("%s: a record is left out, as it cannot be one: %s", store.path(f"{run}/{METRICS_FILE}"), error)
         return None
     return record
 
@@ -76,7 +76,7 @@ def intact_lines(store: Store, run: str, content: bytes) -> dict[int, bytes]:
     by its place in the file, what is missing by the number of the record after it. A last line that a kill or a power
     loss cut short is left out without a word.
     """
-    key = f"{run}/{METRICS}"
+    key = f"{run}/{METRICS_FILE}"
     *lines, rest = content.split(b"\n")
     # Only its end is missing, or another character.
     lines += [last for last in (rest, rest[:-1]) if sealed_number(key, last)]

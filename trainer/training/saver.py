@@ -1,7 +1,8 @@
 """Snapshots of the training state, and the background writer that commits them as checkpoints.
 
 A checkpoint is committed in `_commit`: the instant is the rename in store/local.py, or the upload of the manifest in
-store/remote.py. Of a sharded model, part_saver.py does it.
+store/remote.py. Of a sharded model, part_saver.py does it. It is found again by `find_checkpoint` in
+checkpoint.py.
 
 A snapshot is copied to memory that is kept from save to save. To fill new memory takes several times as long (the
 system hands it out page by page), and a GPU copies fastest to memory that is page-locked. PyTorch's own page-locked
@@ -34,8 +35,7 @@ from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.stopping import defer_stop
 from trainer.common.transient import is_transient, retry_transient
 from trainer.models.adapters import save_model, trained_tensors
-from trainer.models.outline import own_tensors
-from trainer.models.tensor_rows import Stretch
+from trainer.models.tensor_rows import Stretch, own_tensors
 from trainer.models.weights import Base
 from trainer.records.sealed import write_pointer
 from trainer.records.shapes import folder_name

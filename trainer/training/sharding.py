@@ -19,8 +19,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from transformers import PreTrainedModel
 
 from trainer.models.layers import require_blocks
-from trainer.models.outline import own_tensors
-from trainer.models.tensor_rows import Stretch, rows_of
+from trainer.models.tensor_rows import Stretch, own_tensors, rows_of
 from trainer.training.runtime import Runtime
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}

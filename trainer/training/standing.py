@@ -4,8 +4,8 @@ import logging
 from typing import NamedTuple
 
 from trainer.common.errors import ArtifactError
-from trainer.config.chat import TunedJob
 from trainer.config.jobs import PipelineJob, PrepareJob
+from trainer.config.labelled import TuningJob
 from trainer.records.lease import is_held
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.names import CONFIG, LAST
@@ -29,7 +29,7 @@ class Standing(NamedTuple):
         return self.step > other.step or self.shard_files > other.shard_files
 
 
-def find_standing(job: PipelineJob | PrepareJob | TunedJob) -> Standing:
+def find_standing(job: PipelineJob | PrepareJob | TuningJob) -> Standing:
     """Where the job stands. Raises `StorageError` if the store cannot be read."""
     store = Store(job.store)
     sets = [name for name in store.names(SHARDS) if name.rpartition("-")[0] in job.corpora]
@@ -37,7 +37,7 @@ def find_standing(job: PipelineJob | PrepareJob | TunedJob) -> Standing:
     return Standing(files, max((_last_step(store, run) for run in _runs_of(store, job)), default=0))
 
 
-def is_alive(job: PipelineJob | PrepareJob | TunedJob) -> bool:
+def is_alive(job: PipelineJob | PrepareJob | TuningJob) -> bool:
     """Whether some process still trains the job, whatever an orchestrator believes."""
     store = Store(job.store)
     return any(is_held(store, run) for run in _runs_of(store, job))
@@ -54,7 +54,7 @@ def _last_step(store: Store, run: str) -> int:
     return pointer.step if pointer else 0
 
 
-def _runs_of(store: Store, job: PipelineJob | PrepareJob | TunedJob) -> list[str]:
+def _runs_of(store: Store, job: PipelineJob | PrepareJob | TuningJob) -> list[str]:
     """The runs that exactly this job has made.
 
     Of those whose names cannot be of this job, a damaged one is passed over; else raises `ArtifactError`.

@@ -68,7 +68,7 @@ def test_words_that_begin_in_one_part_of_a_file_and_end_in_the_next_are_looked_f
     tmp_path: Path, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts are those of a large file, or of a piece of one."""
-    monkeypatch.setattr("trainer.data.texts.PART_BYTES", 1024)
+    monkeypatch.setattr("trainer.data.readers.PART_BYTES", 1024)
     (tmp_path / "raw.txt").write_text("\n".join(" ".join(prose(number, 11)) for number in range(200)))
     data: dict[str, Any] = {
         "corpora": [{"name": "one", "paths": [str(tmp_path / "raw.txt")], "format": "text"}],
@@ -110,7 +110,7 @@ def test_a_file_in_parts_goes_if_the_whole_of_it_would(tmp_path: Path, monkeypat
     kept_out = {"files": [{"paths": [str(tmp_path / "test.txt")], "format": "text"}]}
     going = []
     for part_bytes in (2**20, 256):
-        monkeypatch.setattr("trainer.data.texts.PART_BYTES", part_bytes)
+        monkeypatch.setattr("trainer.data.readers.PART_BYTES", part_bytes)
         job = curated_job(
             tmp_path / f"store-{part_bytes}", {}, {"exact": None, "decontaminate": kept_out},
             corpora=[{"name": "one", "paths": [str(tmp_path / "raw" / "*.txt")], "format": "text"}],

@@ -27,7 +27,7 @@ from trainer.curation.shared_keys import KEYS, Digest, Signature, punctuation
 from trainer.curation.showing import StoredDecisions
 from trainer.curation.texts import Texts, shingles
 from trainer.data.decisions import open_decisions, read_decisions
-from trainer.data.texts import Document
+from trainer.data.readers import Document
 from trainer.kinds.pretraining.prepare import find_prepared
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store

@@ -86,7 +86,7 @@ def test_an_n_gram_of_any_message_of_a_conversation_is_named(raw: Path, tmp_path
 
 
 def test_the_n_gram_may_lie_across_the_parts_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.data.texts.PART_BYTES", 512)
+    monkeypatch.setattr("trainer.data.readers.PART_BYTES", 512)
     words = LICENCE.split()
     for number in range(4):
         lines = [" ".join(prose(10 * number + line, 6)) for line in range(40)]

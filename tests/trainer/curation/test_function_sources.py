@@ -11,7 +11,7 @@ from trainer.common.errors import ConfigError
 from trainer.curation import functions
 from trainer.curation.functions import source_files
 from trainer.curation.measures import Batch, Function
-from trainer.data.texts import Document
+from trainer.data.readers import Document
 
 JUDGE = "def judge(text):\n    return True\n"
 LONG = "def judge(text):\n    return len(text) * 2 > words.MOST"

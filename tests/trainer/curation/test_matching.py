@@ -130,7 +130,7 @@ def test_documents_go_whatever_way_they_are_written_in(
 ) -> None:
     """Also where they are cut in parts, and what they share is told as it is written there."""
     monkeypatch.setattr("trainer.curation.curate.Workers", Here)
-    monkeypatch.setattr("trainer.data.texts.PART_BYTES", part_bytes)
+    monkeypatch.setattr("trainer.data.readers.PART_BYTES", part_bytes)
     (tmp_path / "raw").mkdir()
     for number, text in enumerate(SAME.values()):
         around = [" ".join(prose(100 * number + line, 9)) + ".\n" for line in range(30)]

@@ -11,7 +11,7 @@ from tests.trainer.curating import prose
 from trainer.curation.measures import C4, Batch, Quality
 from trainer.curation.texts import Texts
 from trainer.curation.units import is_intact, read_arrays, write_arrays
-from trainer.data.texts import Document
+from trainer.data.readers import Document
 from trainer.store.storage import Store
 
 

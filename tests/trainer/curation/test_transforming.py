@@ -10,8 +10,8 @@ from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.config.curation import TransformConfig
 from trainer.data.decisions import transformed
+from trainer.data.readers import Document
 from trainer.data.shards import open_shards
-from trainer.data.texts import Document
 from trainer.models.tokenizer import load_tokenizer
 from trainer.store.storage import Store
 

@@ -188,7 +188,7 @@ def test_a_text_without_an_end_of_record_is_refused_before_it_fills_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainer.data.records.MAX_RECORD", 4096)
-    monkeypatch.setattr("trainer.data.texts.MAX_RECORD", 4096)
+    monkeypatch.setattr("trainer.data.readers.MAX_RECORD", 4096)
     monkeypatch.setattr("trainer.data.pieces.MAX_RECORD", 4096)
     path = tmp_path / "a.txt"
     path.write_text("0 " * 2**20)

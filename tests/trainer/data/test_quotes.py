@@ -10,7 +10,7 @@ from tests.trainer.raw_files import read_all
 from trainer.common.errors import RecordError
 from trainer.config.corpora import CorpusConfig
 from trainer.data.csv_files import csv_hint, format_by_name
-from trainer.data.quotes import RARE
+from trainer.data.records import RARE
 from trainer.data.sources import reading_options
 
 SHORT = {"text_columns": ["a"], "id_column": None}

@@ -4,6 +4,7 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
@@ -15,11 +16,12 @@ from tests.trainer.made import prepare, prepare_tokenizer
 from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.common.progress import silent
+from trainer.config.corpora import TokenizerConfig
 from trainer.config.jobs import PrepareJob
 from trainer.data import tokenizer_training
-from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.prepare import find_prepared
 from trainer.models.tokenizer import load_tokenizer
+from trainer.records.plans import PreparedData
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
@@ -199,14 +201,17 @@ def test_a_tokenizer_that_was_taken_is_taken_again_from_the_same_file(
 def test_only_the_tokenizer_itself_is_to_be_the_same(stocked: Path, raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands beside it may be written otherwise by another version of a library."""
     before = damage(stocked, "all of it")
-    write = tokenizer_training._save
+    write = tokenizer_training.save_trained
 
-    def otherwise(tokenizer: Tokenizer, eos: str, mask: str | None, folder: Path) -> None:
-        write(tokenizer, eos, mask, folder)
+    def otherwise(
+        options: TokenizerConfig, tokenizer: Tokenizer, trained_on: list[str] | None, folder: Path
+    ) -> dict[str, Any]:
+        details = write(options, tokenizer, trained_on, folder)
         settings = json.loads((folder / "tokenizer_config.json").read_text())
         (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "another": 1}))
+        return details
 
-    monkeypatch.setattr(tokenizer_training, "_save", otherwise)
+    monkeypatch.setattr(tokenizer_training, "save_trained", otherwise)
     prepared_tokenizer(raw, stocked)
     assert content(tokenizer_of(stocked))["tokenizer.json"] == before["tokenizer.json"]
     assert all(ref.reused for ref in prepare(small_job(raw, stocked).preparation(), silent()).shards)

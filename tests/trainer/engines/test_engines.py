@@ -16,13 +16,13 @@ from trainer.common.stopping import StopRequested, check_stop, stop_requested, s
 from trainer.config.engines import LocalEngine, RayEngine
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
-from trainer.data.tokenization import PreparedData
 from trainer.engines import executors
 from trainer.engines.ray_cluster import joined
 from trainer.jobs import train
+from trainer.kinds.lookup import identify_run
 from trainer.kinds.pretraining.preflight import preflight
-from trainer.kinds.table import identify_run
 from trainer.records.lease import STALE_SECONDS, Lease
+from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.names import CONFIG
 from trainer.store.storage import Store

@@ -23,7 +23,6 @@ from trainer.common.progress import silent
 from trainer.config.chat import ChatJob
 from trainer.config.evaluation import HarnessConfig
 from trainer.kinds.chat.measurement import ask_harness as harness_of
-from trainer.kinds.chat.page import CHAT
 from trainer.kinds.chat.preflight import chat_preflight
 from trainer.pipelines.any_kind import ask_harness
 from trainer.pipelines.explain import explain_job
@@ -92,7 +91,7 @@ def test_figures_are_compared_where_questions_are_asked_alike(
         with cores(1):
             ask_harness(harness_of(job, moved.run), True, silent())
         make_report(Store(job.store), moved.run)
-        (run,) = read_runs(Store(job.store), [moved.run], [CHAT])
+        (run,) = read_runs(Store(job.store), [moved.run])
         told.append(measure_run(run)[FIGURE])
     (_, by_template), (_, as_text) = told
     assert by_template != as_text

@@ -11,7 +11,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from tests.trainer.shard_files import Arrays
-from trainer.data.held_out import HeldOut, HeldOutWindows
+from trainer.data.dataset import HeldOut, HeldOutWindows
 from trainer.kinds.pretraining.measure import evaluate
 from trainer.training.runtime import Runtime
 

@@ -20,12 +20,11 @@ from trainer.common.progress import silent
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
-from trainer.data.tokenization import PreparedData
 from trainer.evaluation.measurement import read_result
-from trainer.kinds.pretraining.page import PRETRAINING
 from trainer.pipelines.any_kind import ask_harness
 from trainer.pipelines.reporting import make_report
 from trainer.records.evaluations import Result, Task
+from trainer.records.plans import PreparedData
 from trainer.registry.compare_runs import measure_run
 from trainer.registry.compared_runs import read_runs
 from trainer.registry.facts import read_facts
@@ -143,7 +142,7 @@ def test_runs_are_compared_by_it_where_the_task_is_the_same(run: Finished, tmp_p
     told = []
     for asked in (options, options.model_copy(update={"limit": 2})):
         measure(run, asked)
-        (read,) = read_runs(store, [run.run], [PRETRAINING])
+        (read,) = read_runs(store, [run.run])
         told.append(measure_run(read)[FIGURE])
     (value, on), (_, other) = told
     assert 0 <= value <= 1 and on != other

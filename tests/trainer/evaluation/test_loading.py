@@ -17,7 +17,7 @@ from trainer.common.progress import silent
 from trainer.config.evaluation import HarnessConfig
 from trainer.evaluation.harness_tasks import load_tasks
 from trainer.evaluation.harness_trial import try_tasks
-from trainer.kinds.pretraining.kind import preflight
+from trainer.kinds.pretraining.preflight import preflight
 
 
 def refused(options: HarnessConfig) -> str:

@@ -14,7 +14,7 @@ from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, ConfigError, PipelineError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.data.held_out import open_held_out
+from trainer.data.dataset import open_held_out
 from trainer.data.shards import open_shards
 from trainer.kinds.pretraining.measure import evaluate
 from trainer.models.causal import load_model

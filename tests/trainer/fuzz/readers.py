@@ -11,13 +11,14 @@ from trainer.common.progress import silent
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, GarbageJob
 from trainer.curation.showing import StoredDecisions
-from trainer.data.tokenization import STARTED, PreparedData
+from trainer.data.tokenization import STARTED
 from trainer.kinds.pretraining.measurement import evaluation_of
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.compare import compare
 from trainer.pipelines.explain import explain_job
 from trainer.pipelines.reporting import make_report, report_content
+from trainer.records.plans import PreparedData
 from trainer.registry.curves import draw_curves
 from trainer.registry.facts import read_facts
 from trainer.registry.garbage import collect

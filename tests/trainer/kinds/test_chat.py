@@ -34,7 +34,7 @@ PAIR = {"prompt": "a", "completion": "b"}
 
 def workload(chats: Path, store: Path, model: Path, ranks: int = 1, **changes: Any) -> Chat:
     job = chat_job(chats, store, model, **changes)
-    return Chat(job, Store(str(store)), encode_conversations(job, silent()).key, ranks)
+    return Chat(job, Store(str(store)), encode_conversations(job, silent()), ranks)
 
 
 def epoch_of(work: Chat, rank: int = 0) -> list[Batch]:
@@ -61,7 +61,7 @@ def test_packed_conversations_have_the_losses_and_gradients_that_they_have_by_th
         found.append((work, loss.item(), norm.item()))
     (packed, *figures), (alone, *expected) = found
     assert figures == pytest.approx(expected, rel=1e-5)
-    assert packed.plan.windows < alone.plan.windows == alone.plan.conversations == packed.plan.conversations
+    assert packed.plan.windows < alone.plan.windows == alone.plan.examples == packed.plan.examples
     assert packed.plan.fill > 0.9 > alone.plan.fill
 
 
@@ -153,7 +153,7 @@ def test_the_losses_are_those_of_a_plain_loop_of_transformers(
     }
     job = chat_job(chats, tmp_path / "store", llama, **changes)
     train(job, silent())
-    work = Chat(job, Store(job.store), encode_conversations(job, silent()).key, 1)
+    work = Chat(job, Store(job.store), encode_conversations(job, silent()), 1)
     ours = [record["loss"] for record in records(tmp_path / "store", "train")]
     assert len(ours) == 20
     np.testing.assert_allclose(ours, plain_losses(work, chats, llama, 20), rtol=0, atol=TOLERANCE)

@@ -28,12 +28,11 @@ from trainer.config.jobs import EvaluateJob
 from trainer.data.chat.encoded import open_chat
 from trainer.kinds.chat.preflight import chat_preflight
 from trainer.kinds.chat.workload import Chat
-from trainer.kinds.table import KINDS, kind_of, load_training_job
+from trainer.kinds.lookup import entry_of, load_training_job
 from trainer.models.losses import WITH_MASKS, WITHOUT_MASKS
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.explain import explain_job
 from trainer.records.basis import ExamplesBasis, answers_basis, why_incomparable
-from trainer.records.run_kinds import CHAT
 from trainer.records.sealed import read_sealed
 from trainer.store.storage import Store
 from trainer.training.compiling import compile_objective
@@ -43,7 +42,7 @@ from trainer.training.run_records import read_records
 
 def test_a_file_with_the_task_chat_is_of_this_kind(chats: Path, llama: Path, tmp_path: Path) -> None:
     job = load_training_job(str(write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path, llama))))
-    assert kind_of(job).recorded is CHAT and kind_of(job) in KINDS
+    assert entry_of(job).name == "instruction tuning"
 
 
 def test_a_champion_whose_windows_may_not_be_shared_is_measured_as_it_would_measure_itself(
@@ -95,7 +94,7 @@ def test_another_test_file_has_it_measured_anew_and_more_epochs_have_it_trained(
 
 
 def test_text_is_what_else_it_can_be_measured_on(answering: Finished) -> None:
-    with pytest.raises(ConfigError, match=r"is of a run on conversations: .* stands in that run's eval\.json"):
+    with pytest.raises(ConfigError, match=r"is of a run of instruction tuning: .* stands in that run's eval\.json"):
         evaluate_checkpoint(
             EvaluateJob(store=str(answering.store), checkpoint=answering.run.removeprefix("runs/")), silent()
         )
@@ -191,7 +190,9 @@ def test_a_table_without_conversations_is_refused(chats: Path, llama: Path, tmp_
     path = tmp_path / "other.parquet"
     pq.write_table(pa.table({"text": ["a"], "id": [1]}), path)
     job = chat_job(chats, tmp_path / "store", llama, data__source="parquet", data__train=[str(path)])
-    with pytest.raises(CorpusError, match=r"other\.parquet has neither a column `messages` nor .*; it has text, id"):
+    with pytest.raises(
+        CorpusError, match=r"other\.parquet has none of the columns messages, prompt, completion; it has text, id"
+    ):
         encode_conversations(job, silent())
 
 
@@ -209,7 +210,7 @@ def test_an_empty_split_and_a_model_with_too_few_embeddings_are_refused(
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own compiler
 def test_packed_rows_keep_their_masks_when_they_are_compiled(chats: Path, llama: Path, tmp_path: Path) -> None:
     job = chat_job(chats, tmp_path / "store", llama)
-    work = Chat(job, Store(job.store), encode_conversations(job, silent()).key, 1)
+    work = Chat(job, Store(job.store), encode_conversations(job, silent()), 1)
     batch = work.read_batch(0, 0)
     found = []
     with torch.compiler.set_stance("force_eager"):

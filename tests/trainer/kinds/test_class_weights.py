@@ -13,9 +13,9 @@ from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
-from trainer.data.labelled.labels import find_class_weights
+from trainer.data.labelled.encoded import find_class_weights
 from trainer.kinds.labelled.identity import identify
-from trainer.kinds.labelled.preflight import finetune_preflight
+from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.labelled.workload import Finetuning, read_inputs
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -37,7 +37,7 @@ def test_the_loss_of_a_global_batch_is_the_mean_that_torch_computes_whatever_the
     job = finetune_job(
         pairs, tmp_path / "store", pretrained, training__global_batch=12, training__micro_batch=2, **training
     )
-    work = Finetuning(job, Store(job.store), encode(job, silent()).key, ranks)
+    work = Finetuning(job, Store(job.store), encode(job, silent()), ranks)
     model = work.load_model(None).eval()
     objective, batches = work.make_objective(model), [work.read_batch(0, rank) for rank in range(ranks)]
     (targets,) = {batch.targets for batch in batches}
@@ -80,7 +80,7 @@ def test_bad_weights_are_refused_before_any_work(pairs: Path, pretrained: Path, 
     if encoded:
         encode(finetune_job(pairs, tmp_path, pretrained), silent())
     with pytest.raises(ConfigError, match="class_weights names 'matches', but the classes are 'other', 'match'"):
-        finetune_preflight(finetune_job(pairs, tmp_path, pretrained, training__class_weights={"matches": 2}), silent())
+        labelled_preflight(finetune_job(pairs, tmp_path, pretrained, training__class_weights={"matches": 2}), silent())
 
 
 @pytest.mark.parametrize(

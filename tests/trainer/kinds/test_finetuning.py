@@ -34,7 +34,7 @@ TOLERANCE = 2e-4
 
 def workload(pairs: Path, store: Path, model: Path, ranks: int = 1, **changes: Any) -> Finetuning:
     job = finetune_job(pairs, store, model, **changes)
-    return Finetuning(job, Store(str(store)), encode(job, silent()).key, ranks)
+    return Finetuning(job, Store(str(store)), encode(job, silent()), ranks)
 
 
 def losses(store: Path) -> list[float]:

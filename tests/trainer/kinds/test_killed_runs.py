@@ -13,7 +13,7 @@ from tests.processes import start_trainers
 from tests.support import final_bytes, only_run, records, steps_recorded
 from tests.trainer.adapted_runs import LORA, lora_values, write_base
 from tests.trainer.small_jobs import OF_EACH_KIND, Ask, Job, classes, labels_of_words, lay_out, pretraining
-from trainer.data.tokenization import PreparedData
+from trainer.records.plans import PreparedData
 
 pytestmark = [pytest.mark.deep, pytest.mark.slow]
 
@@ -60,7 +60,7 @@ ON_TWO = [
     *OF_EACH_KIND, "adapters", "muon", "masked", "documents", "packed", "adafactor",
     "parameters that the loss does not reach", "words",
 ]  # fmt: skip
-KILLED_AT = {"classes": (9, 33), "chats": (3, 9)}
+KILLED_AT = {"fine-tuning": (9, 33), "instruction tuning": (3, 9)}
 """Steps at which a run is killed; others are once, which falls between checkpoints and evaluations of some."""
 
 

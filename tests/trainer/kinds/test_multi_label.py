@@ -24,7 +24,7 @@ from trainer.config.predicting import PredictJob
 from trainer.evaluation.metrics.measures import SEVERAL
 from trainer.kinds.labelled.measure import prediction_lines
 from trainer.kinds.labelled.predict import predict_texts
-from trainer.kinds.labelled.preflight import finetune_preflight
+from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.labelled.workload import Finetuning
 from trainer.models.classifiers import classes_of
 from trainer.pipelines.any_kind import evaluate_run, train
@@ -265,19 +265,19 @@ def test_another_models_single_label_may_apply_or_not() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_loss_is_that_of_transformers_whatever_the_ranks(job: FinetuneJob, ranks: int) -> None:
-    work = Finetuning(job, Store(job.store), encode(job, silent()).key, ranks)
+    work = Finetuning(job, Store(job.store), encode(job, silent()), ranks)
     model = work.load_model(None).eval()
     batches = [work.read_batch(0, rank) for rank in range(ranks)]
     objective = work.make_objective(model)
     ours = sum(objective(**inputs) for batch in batches for inputs in batch.micro_batches) / batches[0].targets
-    (whole,) = Finetuning(job, Store(job.store), encode(job, silent()).key, 1).read_batch(0, 0).micro_batches
+    (whole,) = Finetuning(job, Store(job.store), encode(job, silent()), 1).read_batch(0, 0).micro_batches
     inputs = {name: part for name, part in whole.items() if name not in ("labels", "weights")}
     theirs = model(**inputs, labels=whole["labels"].float()).loss
     assert float(ours.detach()) == pytest.approx(theirs.item(), rel=1e-5)
 
 
 def test_a_run_is_trained_measured_told_and_predicts(job: FinetuneJob, runtime: Runtime, tmp_path: Path) -> None:
-    assert finetune_preflight(job, silent()).metrics == list(SEVERAL)
+    assert labelled_preflight(job, silent()).metrics == list(SEVERAL)
     run = train(job, silent())
     found = evaluate_run(job, run.key, silent())
     folder = Path(job.store) / run.key

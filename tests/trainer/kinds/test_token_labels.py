@@ -32,7 +32,7 @@ from trainer.config.predicting import PredictJob
 from trainer.data.labelled import look
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.labelled.predictions import describe
-from trainer.kinds.labelled.preflight import finetune_preflight
+from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.labelled.workload import Finetuning
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.reporting import make_report
@@ -97,7 +97,7 @@ def test_the_losses_are_those_of_a_plain_loop_of_transformers(
     train(job, silent())
     ours = [record["loss"] for record in records(tmp_path / "store", "train")]
     theirs = plain_losses(
-        Finetuning(job, Store(job.store), encode(job, silent()).key, 1), read_rows(words / "train.jsonl"), bert, 20
+        Finetuning(job, Store(job.store), encode(job, silent()), 1), read_rows(words / "train.jsonl"), bert, 20
     )
     assert len(ours) == 20
     assert ours == pytest.approx(theirs, abs=1e-4)
@@ -111,13 +111,13 @@ def test_the_loss_of_a_global_batch_is_the_mean_over_its_words_however_it_is_div
 ) -> None:
     training = {f"training__{name}": value for name, value in changes.items()}
     job = tagging_job(words, tmp_path / "store", bert, training__global_batch=12, training__micro_batch=2, **training)
-    work = Finetuning(job, Store(job.store), encode(job, silent()).key, ranks)
+    work = Finetuning(job, Store(job.store), encode(job, silent()), ranks)
     model = work.load_model(None).eval()
     objective, batches = work.make_objective(model), [work.read_batch(0, rank) for rank in range(ranks)]
     (targets,) = {batch.targets for batch in batches}
     ours = sum(objective(**inputs) for batch in batches for inputs in batch.micro_batches) / targets
     (whole,) = Finetuning(tagging_job(words, tmp_path / "store", bert, training__global_batch=12), Store(job.store),
-                          encode(job, silent()).key, 1).read_batch(0, 0).micro_batches  # fmt: skip
+                          encode(job, silent()), 1).read_batch(0, 0).micro_batches  # fmt: skip
     labels, inputs = whole["labels"], {name: part for name, part in whole.items() if name not in ("labels", "weights")}
     by_class = torch.tensor([changes.get("class_weights", {}).get(name, 1.0) for name in CLASSES])
     logits = model(**inputs).logits.flatten(0, 1)
@@ -133,8 +133,8 @@ def test_the_loss_of_a_global_batch_is_the_mean_over_its_words_however_it_is_div
 
 def test_balanced_weights_are_those_of_the_words_that_are_trained_on(words: Path, bert: Path, tmp_path: Path) -> None:
     job = tagging_job(words, tmp_path / "store", bert, training__class_weights="balanced")
-    finetune_preflight(job, silent())
-    work = Finetuning(job, Store(job.store), encode(job, silent()).key, 1)
+    labelled_preflight(job, silent())
+    work = Finetuning(job, Store(job.store), encode(job, silent()), 1)
     seen = work._train.labels
     assert 0 < len(seen) < sum(len(row["tokens"]) for row in read_rows(words / "train.jsonl"))
     expected = compute_class_weight("balanced", classes=np.arange(len(CLASSES)), y=seen)
@@ -157,7 +157,7 @@ def test_a_class_of_no_word_that_is_seen_cannot_be_balanced(bert: Path, tmp_path
         training__class_weights="balanced",
     )  # fmt: skip
     data = encode(job, silent())
-    for work in (lambda: Finetuning(job, Store(job.store), data.key, 1), lambda: finetune_preflight(job, silent())):
+    for work in (lambda: Finetuning(job, Store(job.store), data, 1), lambda: labelled_preflight(job, silent())):
         with pytest.raises(ConfigError, match="is balanced, but nothing that is trained on has the class 'B-CODE'"):
             work()
 
@@ -165,7 +165,7 @@ def test_a_class_of_no_word_that_is_seen_cannot_be_balanced(bert: Path, tmp_path
 def test_a_run_is_trained_measured_told_and_predicts(words: Path, bert: Path, tmp_path: Path, runtime: Runtime) -> None:
     job = tagging_job(words, tmp_path / "store", bert, run="tagger", evaluation__best_by="f1", training__final="best",
                       training__epochs=6, training__learning_rate=5e-3, evaluation__batch=7)  # fmt: skip
-    assert finetune_preflight(job, silent()).metrics == ["seqeval"]
+    assert labelled_preflight(job, silent()).metrics == ["seqeval"]
     run = train(job, silent())
     found = evaluate_run(job, run.key, silent())
     folder = Path(job.store) / run.key
@@ -276,19 +276,19 @@ def test_labels_that_mark_no_entities_are_measured_by_words(
         files[f"data__{split}"] = [written(tmp_path / f"{split}.jsonl", as_jsonl(rows))]
     changes = {**files, "data__test": None, "data__id_column": None, "data__classes": None, "training__epochs": 1}
     job = tagging_job(words, tmp_path / "store", bert, **changes, evaluation__best_by="accuracy")
-    assert finetune_preflight(job, silent()).metrics == ["word_accuracy"]
+    assert labelled_preflight(job, silent()).metrics == ["word_accuracy"]
     monkeypatch.setattr(look, "WHOLE_BYTES", 0)
-    assert finetune_preflight(job, silent()).metrics == ["word_accuracy"], "where only the first rows are looked at"
+    assert labelled_preflight(job, silent()).metrics == ["word_accuracy"], "where only the first rows are looked at"
     with pytest.raises(
         ConfigError, match=r"metric 'seqeval' is of entities .*, but the labels are CODE, NAME, O; take word_acc"
     ):
-        finetune_preflight(
+        labelled_preflight(
             tagging_job(words, tmp_path / "store", bert, **changes, evaluation__metrics=["seqeval"]), silent()
         )
     with pytest.raises(
         ConfigError, match=r"best_by is the metric 'word_accuracy', not one of its figures, .* are loss, accuracy"
     ):
-        finetune_preflight(
+        labelled_preflight(
             tagging_job(words, tmp_path / "store", bert, **changes, evaluation__best_by="word_accuracy"), silent()
         )
     run = train(job, silent())

@@ -14,7 +14,7 @@ from tests.trainer.made import encode
 from trainer.common.progress import silent
 from trainer.data.encoded import encoded_details
 from trainer.kinds.labelled import preflight
-from trainer.kinds.labelled.preflight import finetune_preflight
+from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.store.storage import Store
 
@@ -39,12 +39,12 @@ def test_the_look_measures_a_model_that_labels_words(
 ) -> None:
     job = word_job(words, tmp_path / "store", tagger)
     parameters = BertForTokenClassification.from_pretrained(tagger).num_parameters()
-    assert finetune_preflight(job, silent()).parameters == parameters, "without the pooler of one that classifies texts"
+    assert labelled_preflight(job, silent()).parameters == parameters, "without the pooler of one that classifies texts"
     monkeypatch.setattr(preflight, "library_bytes", lambda: 0)
     monkeypatch.setenv("WORLD_SIZE", "4")
     changes = {"training__global_batch": 8, "training__processes": None}
     whole, shared = (
-        finetune_preflight(
+        labelled_preflight(
             word_job(words, tmp_path / "store", tagger, **changes, training__sharding=sharding), silent()
         )
         for sharding in ("none", "fsdp")

@@ -15,8 +15,8 @@ from tests.support import SMALL_MODEL
 from trainer.common.errors import ConfigError
 from trainer.models.causal import load_model, made_ready, model_from
 from trainer.models.layers import find_blocks, require_blocks
-from trainer.models.outline import Outline, outline_files, outline_new, own_tensors
-from trainer.models.tensor_rows import rows_of
+from trainer.models.outline import Outline, outline_files, outline_new
+from trainer.models.tensor_rows import own_tensors, rows_of
 
 RANKS = 3
 SMALL: dict[str, Any] = {

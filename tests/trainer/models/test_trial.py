@@ -13,12 +13,12 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
-from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.models.causal import build_model, load_model, resolve_config
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.models.trial import check_causal, tried_objective
 from trainer.pipelines.any_kind import train
+from trainer.records.plans import PreparedData
 from trainer.store.names import CHECKPOINTS
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)

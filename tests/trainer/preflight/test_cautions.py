@@ -13,7 +13,7 @@ from tests.trainer.labelled_pairs import finetune_job
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneTrainingConfig
 from trainer.config.training import TrainingConfig
-from trainer.kinds.labelled.preflight import finetune_preflight
+from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.preflight.cautions import cautions
 
@@ -61,6 +61,6 @@ def test_the_preflights_tell_them(
 ) -> None:
     caplog.set_level(logging.WARNING)
     preflight(small_job(raw, tmp_path / "store", training__learning_rate=100.0), silent())
-    finetune_preflight(finetune_job(pairs, tmp_path / "other", pretrained, training__learning_rate=5.0), silent())
+    labelled_preflight(finetune_job(pairs, tmp_path / "other", pretrained, training__learning_rate=5.0), silent())
     assert "training.learning_rate is 100, which is high" in caplog.text
     assert "training.learning_rate is 5, which is high" in caplog.text

@@ -16,9 +16,10 @@ from trainer.common.progress import silent
 from trainer.data.labelled import look as labelled_look
 from trainer.data.labelled.look import HEAD_ROWS, SAMPLED, look_at_labelled
 from trainer.data.labelled.text_encoder import load_text_encoder
+from trainer.kinds import tuning_preflight
 from trainer.kinds.labelled import preflight
-from trainer.kinds.labelled.preflight import finetune_preflight
-from trainer.records.results import FinetunePreflight
+from trainer.kinds.labelled.preflight import labelled_preflight
+from trainer.records.results import TuningPreflight
 from trainer.store.storage import Store
 
 COLA: dict[str, Any] = {
@@ -27,8 +28,8 @@ COLA: dict[str, Any] = {
 }  # fmt: skip
 
 
-def look(pairs: Path, store: Path, model: Path, **changes: Any) -> FinetunePreflight:
-    return finetune_preflight(finetune_job(pairs, store, model, **changes), silent())
+def look(pairs: Path, store: Path, model: Path, **changes: Any) -> TuningPreflight:
+    return labelled_preflight(finetune_job(pairs, store, model, **changes), silent())
 
 
 def test_the_look_finds_what_encoding_finds_and_plans_the_same_steps(
@@ -50,7 +51,8 @@ def test_the_look_finds_what_encoding_finds_and_plans_the_same_steps(
 def test_ranks_that_share_a_model_are_told_what_each_takes(
     pairs: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "library_bytes", lambda: 0)
+    for module in (preflight, tuning_preflight):
+        monkeypatch.setattr(module, "library_bytes", lambda: 0)
     monkeypatch.setenv("WORLD_SIZE", "4")
     changes = {"training__global_batch": 8, "training__processes": None}
     whole = look(pairs, tmp_path / "store", pretrained, **changes)

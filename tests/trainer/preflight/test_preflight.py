@@ -20,9 +20,10 @@ from trainer.common.errors import ConfigError, CorpusError, DeviceError, Pipelin
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.step_plan import divide_batch, make_plan
-from trainer.data.tokenization import PreparedData, shard_manifests
+from trainer.data.tokenization import shard_manifests
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.models.taken_tokenizer import END_OF_TEXT
+from trainer.records.plans import PreparedData
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
 from trainer.training.runtime import check_devices, planned_ranks

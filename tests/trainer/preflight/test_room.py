@@ -15,10 +15,10 @@ from tests.trainer.preparing import leftovers
 from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.config.jobs import GarbageJob
-from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.pipelines.any_kind import train
 from trainer.preflight.resources import require_room
+from trainer.records.plans import PreparedData
 from trainer.registry.garbage import collect
 from trainer.registry.leftovers import find_leftovers
 from trainer.store.manifest import find_damage, read_manifest

@@ -21,12 +21,13 @@ from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.config.runs import PromotionConfig
 from trainer.data.shards import open_shards
-from trainer.data.tokenization import PreparedData, shard_manifests
+from trainer.data.tokenization import shard_manifests
 from trainer.jobs import measure_rival
 from trainer.models.tokenizer import tokenizer_files
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run
 from trainer.records.basis import TextBasis, why_incomparable
 from trainer.records.evaluations import Result
+from trainer.records.plans import PreparedData
 from trainer.records.results import Verdict
 from trainer.records.shapes import Move
 from trainer.registry.promotion import find_champion, look, pass_through, promote

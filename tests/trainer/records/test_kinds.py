@@ -3,27 +3,32 @@
 import pytest
 
 from tests.trainer.results import a_result
+from trainer.config.kinds import KINDS, kind_of_run
 from trainer.config.training import OptimizationConfig
-from trainer.data.step_plan import make_finetune_plan
-from trainer.kinds.table import KINDS, kind_of_run
-from trainer.records.plans import CorpusPlan, FinetunePlan, StepPlan
-from trainer.records.run_kinds import RUN_KINDS, plan_type, run_kind
+from trainer.data.step_plan import make_tuning_plan
+from trainer.kinds.kind import Kind
+from trainer.records.plans import CorpusPlan, StepPlan, TuningPlan, plan_type
 from trainer.records.shapes import require_shape
 
-PLAN = make_finetune_plan(OptimizationConfig(epochs=1, global_batch=2, learning_rate=0.1), {"train": 8}, 1)
+PLAN = make_tuning_plan(OptimizationConfig(epochs=1, global_batch=2, learning_rate=0.1), {"train": 8}, 1)
 
 
-def test_every_kind_of_job_says_how_its_runs_are_recorded() -> None:
-    assert {kind.recorded.name for kind in KINDS} == {kind.name for kind in RUN_KINDS}
-    assert len({kind.recorded.name for kind in KINDS}) == len(KINDS)
-    for config in ({"data": {"shards": [], "tokenizer": {}}}, {"data": {"key": "encoded/a"}}):
-        assert kind_of_run(config).recorded is run_kind(config)
+def test_a_run_is_of_the_kind_whose_mark_its_job_has() -> None:
+    assert all(isinstance(kind.kind, Kind) for kind in KINDS) and len({kind.name for kind in KINDS}) == len(KINDS)
+    for data, name in (
+        ({"corpora": []}, "pretraining"),
+        ({"source": "csv", "task": "tokens"}, "fine-tuning"),
+        ({"task": "chat", "source": "jsonl"}, "instruction tuning"),
+    ):
+        assert kind_of_run({"job": {"data": data}}).name == name
 
 
 def test_data_of_no_kind_is_refused_with_what_each_kind_names() -> None:
-    for config in ({}, {"data": {}}, {"data": {"corpora": []}}):
-        with pytest.raises(ValueError, match=r"data names neither `shards` \(pretraining\) nor `key` \(fine-tuning\)"):
-            run_kind(config)
+    for config in ({}, {"job": {}}, {"job": {"data": {"shards": []}}}):
+        with pytest.raises(
+            ValueError, match=r"job.data names neither `corpora` \(pretraining\) nor `source` \(fine-tuning\)"
+        ):
+            kind_of_run(config)
 
 
 def test_a_plan_that_lacks_a_field_is_taken_for_the_one_that_it_is_meant_to_be() -> None:
@@ -31,11 +36,14 @@ def test_a_plan_that_lacks_a_field_is_taken_for_the_one_that_it_is_meant_to_be()
         name="a", documents=1, tokens=9, unused_tokens=0, validation_tokens=0, windows=1, probability=1.0, passes=1.0
     )
     step = StepPlan(
-        **PLAN.model_dump(exclude={"examples", "validation_examples"}), corpora=[corpus], windows=1, tokens_per_step=8
+        **PLAN.model_dump(exclude={"unit", "examples", "validation_examples"}),
+        corpora=[corpus],
+        windows=1,
+        tokens_per_step=8,
     )
     for plan in (PLAN, step):
         assert plan_type(plan.model_dump()) is type(plan)
-    assert (plan_type({"corpora": []}), plan_type({"examples": 3})) == (StepPlan, FinetunePlan)
+    assert (plan_type({"corpora": []}), plan_type({"examples": 3})) == (StepPlan, TuningPlan)
     with pytest.raises(ValueError, match="corpora: Field required"):
         require_shape("runs/a/plan.json", step.model_dump(exclude={"corpora"}))
 

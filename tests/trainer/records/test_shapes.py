@@ -11,7 +11,7 @@ from tests.trainer.report_runs import step_record
 from tests.trainer.results import a_result
 from trainer.common.errors import ArtifactError
 from trainer.evaluation.measurement import read_result
-from trainer.records.plans import FinetunePlan
+from trainer.records.plans import TuningPlan
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.records.shapes import require_shape
 from trainer.store.manifest import fingerprint
@@ -135,7 +135,7 @@ def test_records_that_were_lost_as_a_whole_are_told_of_a_finished_run(
 
 
 def test_a_plan_whose_number_is_written_as_text_is_no_plan() -> None:
-    plan = FinetunePlan(
+    plan = TuningPlan(
         global_batch=8,
         ranks=1,
         micro_batch=8,

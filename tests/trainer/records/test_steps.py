@@ -10,7 +10,7 @@ import pytest
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.preflight.step_status import status, why
 from trainer.records.holds import held
-from trainer.records.steps import Explains, Step, dependents_of, find, find_published, make, publish
+from trainer.records.steps import Explains, Step, dependents_of, find_artifact, find_published, make, publish
 from trainer.store.manifest import MANIFEST, Input, Manifest, read_manifest, write_manifest
 from trainer.store.storage import Store
 
@@ -50,7 +50,7 @@ def other(inputs: Mapping[str, Input] = INPUTS, **changed: Input) -> dict[str, I
 def test_what_is_made_is_found_and_says_what_it_was_made_from(any_store: Store) -> None:
     made: list[bytes] = []
     step = step_of(any_store, made=made)
-    assert find(step) is None and find_published(step) is None
+    assert find_artifact(step) is None and find_published(step) is None
     first = make(step)
     assert not first.reused and make(step) == first.model_copy(update={"reused": True}) == find_published(step)
     assert made == [b"tokens"]
@@ -90,7 +90,7 @@ def test_what_is_damaged_is_made_again(any_store: Store, damaged: str, caplog: p
     with caplog.at_level(logging.WARNING):
         assert not make(step).reused
     assert "it is to be made anew" in caplog.text
-    assert any_store.read_bytes(f"{key}/data.bin") == whole and find(step) is not None
+    assert any_store.read_bytes(f"{key}/data.bin") == whole and find_artifact(step) is not None
 
 
 def test_other_content_never_takes_the_place_of_what_was_damaged(any_store: Store) -> None:
@@ -158,7 +158,7 @@ def test_what_may_not_be_used_is_refused_and_not_made_anew(any_store: Store) -> 
     made: list[bytes] = []
     make(step_of(any_store, made=made))
     step = step_of(any_store, made=made, accept=refuse)
-    for look in (make, find, find_published):
+    for look in (make, find_artifact, find_published):
         with pytest.raises(ConfigError, match="too many bad records"):
             look(step)
     assert made == [b"tokens"]

@@ -18,13 +18,13 @@ from tests.trainer.made import encode, prepare
 from tests.trainer.report_runs import HOSTILE, Page
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.data.tokenization import PreparedData
+from trainer.kinds.lookup import identify_run
 from trainer.kinds.pretraining.measurement import evaluation_of
-from trainer.kinds.table import identify_run
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.compare import compare
 from trainer.records.evaluations import Result
 from trainer.records.lease import Lease
+from trainer.records.plans import PreparedData
 from trainer.records.sealed import require_sealed
 from trainer.registry.compare_data import find_changes
 from trainer.registry.listing import find_runs, list_runs

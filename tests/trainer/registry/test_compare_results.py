@@ -8,14 +8,15 @@ import pytest
 
 from tests.trainer.labelled_data import as_csv, as_jsonl, flat_records, job_of, prepared, records, saved_set, written
 from tests.trainer.results import a_result
-from trainer.kinds.labelled.page import FINE_TUNING
-from trainer.kinds.pretraining.page import PRETRAINING
+from trainer.config.kinds import KINDS
 from trainer.records.basis import TextBasis
 from trainer.records.evaluations import Scores
 from trainer.registry.compare_runs import compare_results
 from trainer.registry.compared_runs import ComparedRun
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
+
+PRETRAINING, FINE_TUNING, *_ = KINDS
 
 APART = "Not measured on the same data, so that none of them is the best: "
 
@@ -40,8 +41,8 @@ def measured(letter: str, store: Path, model: Path, loss: float, **options: Any)
     config = {"job": job.model_dump(mode="json"), "data": {"key": key}}
     sources = {key: read_manifest(Store(str(store)), key, "encoded")}
     return ComparedRun(
-        letter=letter, key=f"runs/{letter}", kind=FINE_TUNING, state="finished", config=config, plan={}, environment={},
-        records=[], evaluation=a_result({split: {"loss": loss} for split in ("validation", "test")}),
+        letter=letter, key=f"runs/{letter}", entry=FINE_TUNING, state="finished", config=config, plan={},
+        environment={}, records=[], evaluation=a_result({split: {"loss": loss} for split in ("validation", "test")}),
         model_config={}, parameters=None, sources=sources,
     )  # fmt: skip
 
@@ -130,7 +131,7 @@ def language_model(letter: str, loss: float, bits: float, tokenizer: str) -> Com
     )
     total = Scores(figures=figures)
     return ComparedRun(
-        letter=letter, key=f"runs/{letter}", kind=PRETRAINING, state="finished",
+        letter=letter, key=f"runs/{letter}", entry=PRETRAINING, state="finished",
         config={"job": {"evaluation": {}, "training": {}}, "data": {"shards": []}}, plan={}, environment={}, records=[],
         evaluation=a_result({"code": figures}, by="corpus", total=total, measured_on=basis),
         model_config={}, parameters=None, sources={},

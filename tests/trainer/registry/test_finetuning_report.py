@@ -26,10 +26,10 @@ from tests.trainer.report_runs import (
 from tests.trainer.results import a_result
 from trainer.common.errors import ArtifactError
 from trainer.config.labelled import FinetuneJob
-from trainer.data.step_plan import make_finetune_plan
+from trainer.data.step_plan import make_tuning_plan
 from trainer.kinds.labelled.evaluate import classify
 from trainer.kinds.labelled.page import confusion_table
-from trainer.kinds.table import identify_run
+from trainer.kinds.lookup import identify_run
 from trainer.pipelines.reporting import make_report
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.manifest import digest_file, find_damage
@@ -100,7 +100,7 @@ def finetune(
     )  # fmt: skip
     run = identify_run(job, data)
     claim_run(store, run, job, data)
-    plan = make_finetune_plan(job.training, {name: split["examples"] for name, split in splits.items()}, 1)
+    plan = make_tuning_plan(job.training, {name: split["examples"] for name, split in splits.items()}, 1)
     write_sealed(store, f"{RUN}/plan.json", plan.model_dump())
     write_sealed(store, f"{RUN}/environment.json", {"device": "CPU", "ranks": 1, "packages": {"numpy": "2.4.6"}})
 

@@ -19,7 +19,7 @@ from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.runs import CardConfig
-from trainer.kinds.labelled.preflight import finetune_preflight
+from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.tuning import describe_base, read_card
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.reporting import make_report
@@ -181,7 +181,7 @@ def test_a_positive_class_that_cannot_be_is_refused_before_any_work(
         pairs, tmp_path / "store", pretrained, **{f"evaluation__{key}": value for key, value in changes.items()}
     )
     with pytest.raises(ConfigError, match=f"evaluation.positive_class .*{message}"):
-        finetune_preflight(job, silent())
+        labelled_preflight(job, silent())
 
 
 @pytest.mark.parametrize(

@@ -186,14 +186,14 @@ def test_the_figures_are_those_of_the_runs_evaluation(finished: Finished) -> Non
 
 
 USES: dict[str, dict[str, Any]] = {
-    "causal": {},
-    "masked": {"job": {"training": {"objective": "masked"}}},
-    "chat": {"job": {"data": {"task": "chat"}}, "data": {"key": "encoded/x"}},
-    "moods": {"job": {"data": {"task": "classification"}}, "data": {"key": "encoded/x"}, "classes": ["bad", "good"]},
-    "swapped": {"job": {"data": {"task": "classification"}}, "data": {"key": "encoded/x"}, "classes": ["good", "bad"]},
-    "several": {"job": {"data": {"task": "multi-label"}}, "data": {"key": "encoded/x"}, "classes": ["bad", "good"]},
-    "words": {"job": {"data": {"task": "tokens"}}, "data": {"key": "encoded/x"}, "classes": ["bad", "good"]},
-    "numbers": {"job": {"data": {"task": "regression"}}, "data": {"key": "encoded/x"}, "classes": ["LABEL_0"]},
+    "causal": {"job": {"data": {"corpora": []}}},
+    "masked": {"job": {"data": {"corpora": []}, "training": {"objective": "masked"}}},
+    "chat": {"job": {"data": {"task": "chat"}}},
+    "moods": {"job": {"data": {"source": "csv", "task": "classification"}}, "classes": ["bad", "good"]},
+    "swapped": {"job": {"data": {"source": "csv", "task": "classification"}}, "classes": ["good", "bad"]},
+    "several": {"job": {"data": {"source": "csv", "task": "multi-label"}}, "classes": ["bad", "good"]},
+    "words": {"job": {"data": {"source": "csv", "task": "tokens"}}, "classes": ["bad", "good"]},
+    "numbers": {"job": {"data": {"source": "csv", "task": "regression"}}, "classes": ["LABEL_0"]},
 }
 
 
@@ -206,7 +206,7 @@ def finish_use(store: Store, run: str, use: str) -> str:
     write_sealed(
         store,
         f"runs/{run}/{CONFIG}",
-        {**values, "job": {}, "data": data, **{k: said[k] for k in said if k != "classes"}},
+        {**values, "data": data, **{k: said[k] for k in said if k != "classes"}},
     )
     with store.staging() as folder:
         labels = {str(number): name for number, name in enumerate(said.get("classes", ["LABEL_0", "LABEL_1"]))}

@@ -26,11 +26,11 @@ from tests.trainer.results import a_result
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.jobs import PipelineJob
 from trainer.data.step_plan import make_plan
-from trainer.data.tokenization import PreparedData
-from trainer.kinds.table import identify_run
+from trainer.kinds.lookup import identify_run
 from trainer.pipelines.reporting import make_report
 from trainer.records.basis import TextBasis
 from trainer.records.evaluations import Sample, Scores
+from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.manifest import ArtifactRef, digest_file, find_damage, make_manifest
 from trainer.store.storage import Store

@@ -25,7 +25,8 @@ from trainer.data.dataset import open_dataset, read_batch
 from trainer.data.shard_files import ShardFiles, is_suspect
 from trainer.data.shards import open_shards
 from trainer.data.step_plan import make_plan
-from trainer.data.tokenization import PreparedData, shard_manifests
+from trainer.data.tokenization import shard_manifests
+from trainer.records.plans import PreparedData
 from trainer.store import checked_files, manifest, private_folders
 from trainer.store.checked_files import BLOCK_BYTES, write_sums
 from trainer.store.manifest import digest_file

@@ -22,11 +22,11 @@ from trainer.common.errors import ArtifactError, ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.dataset import Batch, open_dataset
-from trainer.data.tokenization import PreparedData
+from trainer.kinds.lookup import kind_of
 from trainer.kinds.pretraining.workload import Pretraining
-from trainer.kinds.table import kind_of
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.reporting import make_report
+from trainer.records.plans import PreparedData
 from trainer.store.storage import Store
 from trainer.training.identity import data_keys
 

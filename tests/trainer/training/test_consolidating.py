@@ -9,9 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests.tiny_models import tiny_config
 from trainer.models.causal import load_model, model_from
-from trainer.models.outline import own_tensors
 from trainer.models.tensor_files import MODEL, find_parts, part_name
-from trainer.models.tensor_rows import Stretch, Tensors, write_part
+from trainer.models.tensor_rows import Stretch, Tensors, own_tensors, write_part
 from trainer.training.part_saver import consolidate, publish_parts, saved_form
 
 FAMILIES = [

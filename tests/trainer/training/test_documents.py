@@ -21,11 +21,11 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.dataset import Batch, document_positions
 from trainer.data.shards import open_shards
-from trainer.data.tokenization import PreparedData
+from trainer.kinds.lookup import kind_of
 from trainer.kinds.pretraining.workload import Pretraining
-from trainer.kinds.table import kind_of
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.records.basis import why_incomparable
+from trainer.records.plans import PreparedData
 from trainer.store.storage import Store
 from trainer.training.identity import data_keys
 

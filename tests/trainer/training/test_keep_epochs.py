@@ -7,11 +7,10 @@ import pytest
 from tests.support import only_run, small_job
 from tests.trainer.training.test_retention import RUN, Keeper, kept
 from trainer.common.progress import silent
-from trainer.data.tokenization import PreparedData
+from trainer.kinds.lookup import identify_run
 from trainer.kinds.pretraining.preflight import preflight
-from trainer.kinds.table import identify_run
 from trainer.pipelines.any_kind import train
-from trainer.records.plans import Plan
+from trainer.records.plans import Plan, PreparedData
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.pointer_repair import mend_finished

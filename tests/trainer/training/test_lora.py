@@ -19,13 +19,14 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.data.dataset import open_dataset, read_batch
 from trainer.data.step_plan import make_plan
-from trainer.data.tokenization import PreparedData, shard_manifests
-from trainer.kinds.table import identify_run, kind_of
+from trainer.data.tokenization import shard_manifests
+from trainer.kinds.lookup import identify_run, kind_of
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.pipelines.reporting import make_report
 from trainer.preflight.run_status import explain_run
 from trainer.preflight.step_status import StepStatus
+from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest
 from trainer.store.names import CHECKPOINT_KIND

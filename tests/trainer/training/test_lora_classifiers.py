@@ -25,7 +25,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.config.predicting import PredictJob
 from trainer.kinds.labelled.predict import predict_texts
-from trainer.kinds.table import kind_of
+from trainer.kinds.lookup import kind_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.records.named_steps import here

@@ -17,13 +17,13 @@ from tests.trainer.made import prepare
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.data.tokenization import PreparedData
+from trainer.kinds.lookup import kind_of
 from trainer.kinds.pretraining.workload import MaskedPretraining
-from trainer.kinds.table import kind_of
 from trainer.models.causal import build_masked, resolve_config
 from trainer.models.tokenizer import load_tokenizer
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.reporting import make_report
+from trainer.records.plans import PreparedData
 from trainer.store.storage import Store
 from trainer.training.identity import data_keys
 

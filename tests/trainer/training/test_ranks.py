@@ -33,8 +33,9 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.data.dataset import open_dataset, read_batch
 from trainer.data.step_plan import make_plan
-from trainer.data.tokenization import PreparedData, shard_manifests
+from trainer.data.tokenization import shard_manifests
 from trainer.pipelines.any_kind import evaluate_checkpoint
+from trainer.records.plans import PreparedData
 from trainer.store.names import EVALUATION
 from trainer.store.storage import Store
 

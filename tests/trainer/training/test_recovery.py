@@ -25,7 +25,7 @@ from trainer.common import transient
 from trainer.common.errors import Preempted, RunError, StorageError
 from trainer.common.progress import silent
 from trainer.common.transient import exit_status
-from trainer.kinds.labelled.preflight import finetune_preflight
+from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.pipelines.any_kind import train
 from trainer.store.storage import Store
@@ -285,7 +285,7 @@ def test_a_run_is_forked_with_other_settings_from_the_weights_of_its_newest_chec
 def test_a_fork_of_nothing_is_refused_before_any_work(raw: Path, pairs: Path, pretrained: Path, tmp_path: Path) -> None:
     for check, job in (
         (preflight, small_job(raw, tmp_path / "store", run="one", resume="fork")),
-        (finetune_preflight, finetune_job(pairs, tmp_path / "store", pretrained, run="one", resume="fork")),
+        (labelled_preflight, finetune_job(pairs, tmp_path / "store", pretrained, run="one", resume="fork")),
     ):
         with pytest.raises(RunError, match=r"there is no .*/runs/one to fork from"):
             check(job, silent())  # type: ignore[operator]

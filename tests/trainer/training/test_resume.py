@@ -28,7 +28,7 @@ from tests.support import (
 )
 from tests.trainer.small_jobs import LONG, Finished
 from trainer.common.errors import EXIT_PREEMPTED
-from trainer.data.tokenization import PreparedData
+from trainer.records.plans import PreparedData
 
 pytestmark = pytest.mark.slow
 

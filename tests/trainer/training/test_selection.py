@@ -13,8 +13,8 @@ from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode, encode_conversations
 from trainer.common.progress import silent
 from trainer.config.evaluation import HarnessConfig
-from trainer.data.tokenization import PreparedData
-from trainer.kinds.table import identify_run
+from trainer.kinds.lookup import identify_run
+from trainer.records.plans import PreparedData
 from trainer.store.manifest import ArtifactRef
 
 BEST: list[dict[str, Any]] = [

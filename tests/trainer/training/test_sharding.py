@@ -46,10 +46,10 @@ from tests.trainer.training.sharded_runs import (
 )
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.data.tokenization import PreparedData
 from trainer.models.tensor_files import read_file_header
 from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.records.evaluations import Scores
+from trainer.records.plans import PreparedData
 from trainer.store.names import EVALUATION, FINAL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -15,7 +15,7 @@ from tests.processes import Ended, Running, start_warm
 from tests.support import ROOT, final_bytes, only_run, small_values, steps_recorded, write_config
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError
 from trainer.common.process import threads_asked_for
-from trainer.data.tokenization import PreparedData
+from trainer.records.plans import PreparedData
 
 UNSAID, ONE, TWO = {"OMP_NUM_THREADS": ""}, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"}
 

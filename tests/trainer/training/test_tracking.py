@@ -17,10 +17,10 @@ from tests.support import cpu_runtime, records, small_job
 from trainer.common.errors import ConfigError
 from trainer.common.progress import emit, silent
 from trainer.config.training import Tracker
-from trainer.data.tokenization import PreparedData
-from trainer.kinds.pretraining.kind import preflight
+from trainer.kinds.pretraining.preflight import preflight
 from trainer.kinds.pretraining.prepare import identify
 from trainer.pipelines.any_kind import train
+from trainer.records.plans import PreparedData
 from trainer.training import tracking
 from trainer.training.logs import AsEvents
 from trainer.training.tracking import MAKERS, Trackers

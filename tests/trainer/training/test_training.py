@@ -31,12 +31,13 @@ from trainer.common.errors import RunError
 from trainer.common.progress import silent
 from trainer.data.dataset import open_dataset, read_batch
 from trainer.data.step_plan import make_plan
-from trainer.data.tokenization import PreparedData, shard_manifests
+from trainer.data.tokenization import shard_manifests
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import load_tokenizer
 from trainer.pipelines.any_kind import train
 from trainer.pipelines.reporting import report_content
+from trainer.records.plans import PreparedData
 from trainer.registry.curves import with_planned_rates
 from trainer.registry.facts import read_facts
 from trainer.registry.report import render_page

@@ -1,4 +1,4 @@
-"""Splits of encoded conversations, as training reads them, and the windows that they are read in.
+"""Encoded conversations: the step that makes a set of them, its splits as training reads them, and their windows.
 
 train.arrow  validation.arrow  test.arrow
     id              string: the record's number in the files of its split
@@ -7,20 +7,43 @@ train.arrow  validation.arrow  test.arrow
     answer_tokens   int32: how many of those are predicted
 """
 
-from collections.abc import Sequence
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from trainer.config.chat import ChatDataConfig, ChatJob
-from trainer.data.chat.encoder import Encoded
-from trainer.data.encoded import Lists, SplitSet, open_set
+from trainer.common.bad_records import BadRecords
+from trainer.common.errors import CorpusError
+from trainer.common.progress import Progress
+from trainer.config.chat import ChatDataConfig, ChatJob, ConversationsConfig, ConversationsJob
+from trainer.data.chat.encoder import ChatEncoder, ChatEncoding, load_chat_encoder
+from trainer.data.chat.messages import CONVERSATION, Form, question_of, read_records
+from trainer.data.encoded import IGNORED, Lists, SplitSet, encoded_step, in_data, open_set, split_sizes, writing_rows
+from trainer.data.labelled.rows import bad_records
 from trainer.data.packing import Packing, one_each, pack
-from trainer.data.splits import TRAIN, VALIDATION
-from trainer.data.step_plan import make_chat_plan
-from trainer.records.plans import ChatPlan
+from trainer.data.shards import is_held_out
+from trainer.data.splits import TRAIN, VALIDATION, SplitSource, find_splits
+from trainer.data.step_plan import make_tuning_plan
+from trainer.models.pretrained import find_model
+from trainer.models.tokenizer import keeps_text
+from trainer.records.plans import TuningPlan
+from trainer.records.steps import Step
 from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+FORMAT = 5
+
+BLOCK = 512
+"""Conversations that are written at a time."""
 
 SCHEMA = pa.schema(
     [
@@ -30,8 +53,202 @@ SCHEMA = pa.schema(
     ]
 )  # fmt: skip
 
-IGNORED = -100
-"""The label of what is not predicted, as the loss of language models has it."""
+
+class Encoded(NamedTuple):
+    """A conversation that is trained or measured on: its split, the record's number in its parts, and its tokens."""
+
+    split: str
+    id: str
+    tokens: ChatEncoding
+
+
+@dataclass
+class Counts:
+    """What was counted of a split's records; `bad` are those that were skipped.
+
+    `unanswered` lost every token of an answer when their end was cut off, and are left out. `unmarked` are answers that
+    the template does not mark as such, so that they are not learnt.
+    """
+
+    bad: BadRecords
+    examples: int = 0
+    tokens: int = 0
+    answer_tokens: int = 0
+    answer_bytes: int = 0
+    answer_token_bytes: int = 0
+    longest: int = 0
+    truncated: int = 0
+    unanswered: int = 0
+    unmarked: int = 0
+    questions: set[bytes] = field(default_factory=set)
+
+    def take(self, encoded: Sequence[ChatEncoding], question: bytes) -> bool:
+        """Count a record's conversations; returns whether anything of an answer is left of each."""
+        self.truncated += any(tokens.truncated for tokens in encoded)
+        self.unmarked += sum(tokens.unmarked for tokens in encoded)
+        if not all(tokens.answered[1:].any() for tokens in encoded):
+            self.unanswered += 1
+            return False
+        self.examples += 1
+        for tokens in encoded:
+            self.tokens += len(tokens.input_ids)
+            self.answer_tokens += int(tokens.answered[1:].sum())
+            self.answer_bytes += tokens.answer_bytes
+            self.answer_token_bytes += tokens.answer_token_bytes
+            self.longest = max(self.longest, len(tokens.input_ids))
+        self.questions.add(hashlib.blake2b(question, digest_size=8).digest())
+        return True
+
+    def told(self) -> dict[str, Any]:
+        """The counts by name, as a manifest tells them."""
+        return {name: value for name, value in vars(self).items() if name not in ("questions", "bad")} | self.bad.told()
+
+
+def encode_conversations(
+    store: Store,
+    job: ConversationsJob,
+    progress: Progress,
+    model_folder: str | Path | None = None,
+    form: Form = CONVERSATION,
+) -> Step:
+    """The step that encodes the conversations of records of a form, one after another, with the model's tokenizer.
+
+    It raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer or a template that cannot
+    be used, `ConfigError` for a context beyond the model's positions, `StorageError` if the store refuses.
+    """
+    data, folder = job.data, model_folder or find_model(store, job.model.pretrained, hub=True).folder
+    encoder, source = load_chat_encoder(folder, data), find_splits(store, data)
+    options = in_data({"task": data.task, "source": data.source, "context": encoder.context})
+    write = partial(_write, data, progress, source, encoder, form)
+    return encoded_step(store, data, source, encoder, {"format": FORMAT, **options}, write)
+
+
+def read_conversations(
+    data: ConversationsConfig,
+    source: SplitSource,
+    encoder: ChatEncoder,
+    counts: dict[str, Counts],
+    progress: Progress,
+    doing: str = "look at",
+    most: int | None = None,
+    form: Form = CONVERSATION,
+) -> Iterator[Encoded]:
+    """All conversations of some data, or those of `most` records of each file, encoded and counted. Raises as encoding
+    does.
+
+    Without validation parts, those of train that a hash of the question holds out are validation.
+    """
+    with progress.bar(f"{doing} {data.name}", None, "conversation") as bar:
+        for split, parts in source.parts.items():
+            cut = source.cut and split == TRAIN
+            made = read_records(data, parts, counts[split].bad, encoder.encode, most, form)
+            for number, conversations, encoded in made:
+                question = question_of(conversations[0])
+                side = VALIDATION if cut and is_held_out(question, data.validation_fraction) else split
+                if counts[side].take(encoded, question):
+                    yield from (Encoded(side, str(number), tokens) for tokens in encoded)
+                    bar.advance(len(encoded))
+    if most is None:
+        _require_conversations(data, counts, source.cut)
+
+
+def tell(data: ConversationsConfig, counts: dict[str, Counts]) -> None:
+    """Say what was skipped, cut or left out, and what makes figures flatter."""
+    name = data.name
+    for split, found in counts.items():
+        if found.bad.count:
+            log.warning("data set %s, %s split: skipped %s", name, split, found.bad.describe())
+        if found.truncated:
+            log.warning(
+                "data set %s, %s split: conversations that are longer than data.context and lose their end: %d; left "
+                "out, as no answer is left of them: %d", name, split, found.truncated, found.unanswered,
+            )  # fmt: skip
+        if found.unmarked:
+            log.warning(
+                "data set %s, %s split: answers that the chat template does not mark by {%% generation %%}, so that "
+                "these are not learnt: %d", name, split, found.unmarked,
+            )  # fmt: skip
+    if duplicates := duplicates_across(counts):
+        log.warning(
+            "data set %s: %d of %d questions of the validation split are in train as well, so validation figures will "
+            "flatter",
+            name, duplicates, len(counts[VALIDATION].questions),
+        )  # fmt: skip
+
+
+def empty_counts(data: ConversationsConfig, source: SplitSource) -> dict[str, Counts]:
+    """Counts of nothing yet, of the splits that there will be."""
+    splits = [TRAIN, VALIDATION, *(split for split in source.parts if split not in (TRAIN, VALIDATION))]
+    return {split: Counts(bad_records(data, split)) for split in splits}
+
+
+def _write(
+    data: ConversationsConfig, progress: Progress, source: SplitSource, encoder: ChatEncoder, form: Form, folder: Path
+) -> dict[str, Any]:
+    """Write a file for each split; returns the manifest's details."""
+    counts = empty_counts(data, source)
+    blocks: dict[str, list[Encoded]] = {split: [] for split in counts}
+    with ExitStack() as stack:
+        files = {split: stack.enter_context(writing_rows(folder, split, SCHEMA)) for split in counts}
+        for found in read_conversations(data, source, encoder, counts, progress, "encode", form=form):
+            block = blocks[found.split]
+            block.append(found)
+            if len(block) == BLOCK:
+                files[found.split].write_batch(rows_of(block))
+                block.clear()
+        for split, block in blocks.items():
+            if block:
+                files[split].write_batch(rows_of(block))
+    tell(data, counts)
+    return _describe(data, encoder, counts)
+
+
+def _describe(data: ConversationsConfig, encoder: ChatEncoder, counts: dict[str, Counts]) -> dict[str, Any]:
+    """The manifest's details: everything that a report needs."""
+    return {
+        "name": data.name,
+        "task": data.task,
+        "context": encoder.context,
+        "end_id": encoder.end_id,
+        "end_of_turn": encoder.end,
+        "pad_id": encoder.pad_id,
+        "vocab_size": encoder.vocab_size,
+        "keeps_text": keeps_text(encoder.tokenizer.backend_tokenizer.to_str()),
+        "duplicates_across": duplicates_across(counts),
+        "splits": {split: found.told() for split, found in counts.items()},
+    }
+
+
+def _require_conversations(data: ConversationsConfig, counts: dict[str, Counts], cut: bool) -> None:
+    """Raise `CorpusError` for a split with nothing in it."""
+    for split, found in counts.items():
+        if not found.examples:
+            why = f"{found.bad.count} bad records, {found.unanswered} whose answers lie beyond data.context"
+            held = (
+                f", and {data.validation_fraction:g} of {TRAIN} is held out by a hash"
+                if cut and split == VALIDATION
+                else ""
+            )
+            raise CorpusError(
+                f"data set {data.name!r}: the {split} split is empty ({why}{held}); check that this is the right data, "
+                "or give validation data, a greater data.context or another validation_fraction"
+            )
+
+
+def duplicates_across(counts: dict[str, Counts]) -> int:
+    """How many questions of the validation split are in train as well."""
+    return len(counts[TRAIN].questions & counts[VALIDATION].questions)
+
+
+def rows_of(block: Sequence[Encoded]) -> pa.RecordBatch:
+    """Some conversations as rows of such a file."""
+    columns = [
+        pa.array([each.id for each in block], pa.string()),
+        pa.array([each.tokens.input_ids for each in block], pa.list_(pa.int32())),
+        pa.array([each.tokens.answered.astype(np.int8) for each in block], pa.list_(pa.int8())),
+        pa.array([int(each.tokens.answered[1:].sum()) for each in block], pa.int32()),
+    ]
+    return pa.record_batch(columns, schema=SCHEMA)
 
 
 class ChatSplit:
@@ -88,29 +305,18 @@ def read_windows(
     return {"input_ids": input_ids, "labels": labels, "position_ids": position_ids}
 
 
-def rows_of(block: Sequence[Encoded]) -> pa.RecordBatch:
-    """Some conversations as rows of such a file."""
-    columns = [
-        pa.array([each.id for each in block], pa.string()),
-        pa.array([each.tokens.input_ids for each in block], pa.list_(pa.int32())),
-        pa.array([each.tokens.answered.astype(np.int8) for each in block], pa.list_(pa.int8())),
-        pa.array([int(each.tokens.answered[1:].sum()) for each in block], pa.int32()),
-    ]
-    return pa.record_batch(columns, schema=SCHEMA)
-
-
 def pack_split(data: ChatDataConfig, split: ChatSplit, context: int) -> Packing:
     """The windows of a split: packed, or one for each conversation."""
     return pack(split.lengths, context) if data.packing else one_each(split.lengths, context)
 
 
-def plan_windows(job: ChatJob, found: ChatSet, windows: Packing, ranks: int) -> ChatPlan:
+def plan_windows(job: ChatJob, found: ChatSet, windows: Packing, ranks: int) -> TuningPlan:
     """The plan of a run on a set, whose training split is in these windows."""
     answer_tokens = int(np.sum(found.splits[TRAIN].answer_tokens))
-    return make_chat_plan(job.training, windows, answer_tokens, len(found.splits[VALIDATION]), ranks)
+    return make_tuning_plan(job.training, split_sizes(found.details), ranks, "conversation", windows, answer_tokens)
 
 
-def plan_chat(job: ChatJob, key: str, ranks: int) -> tuple[ChatPlan, ChatSet]:
+def plan_chat(job: ChatJob, key: str, ranks: int) -> tuple[TuningPlan, ChatSet]:
     """The plan of a run on a published set, and the set."""
     found = open_chat(Store(job.store), key)
     return plan_windows(job, found, pack_split(job.data, found.splits[TRAIN], found.details["context"]), ranks), found

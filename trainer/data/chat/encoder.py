@@ -6,8 +6,7 @@ for an answer whose beginning would share a token with what stands before it: th
 asked.
 """
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -17,13 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.common.errors import ConfigError, CorpusError
-from trainer.config.chat import ChatDataConfig
-from trainer.data.chat.messages import ASSISTANT, Counts, Message, question_of, read_records
-from trainer.data.chat.template import ChatTemplate, load_template
+from trainer.common.errors import ConfigError
+from trainer.config.chat import ConversationsConfig
+from trainer.data.chat.messages import ASSISTANT, Message
+from trainer.data.chat.template import Renderer, load_template
 from trainer.data.labelled.text_encoder import choose_padding, digest_saved, keep_settings
-from trainer.data.shards import is_held_out
-from trainer.data.splits import TRAIN, VALIDATION, Part
 from trainer.models.loading import load_config, load_tokenizer
 from trainer.models.taken_tokenizer import save_flat
 from trainer.models.tokenizer import byte_lengths
@@ -59,13 +56,14 @@ class ChatEncoding(NamedTuple):
 class ChatEncoder:
     """A tokenizer and a chat template made ready for a job.
 
-    `context`: tokens at most; `vocab_size`: one more than the greatest id; `end_id`: the token that ends an answer;
-    `special`: the spellings of special tokens, by id; `digest` names the files that `save` writes, the template among
-    them.
+    `end`: what the template writes after an answer, `end_id`: that token; `context`: tokens at most; `vocab_size`: one
+    more than the greatest id; `special`: the spellings of special tokens, by id; `digest` names the files that `save`
+    writes, the template among them.
     """
 
     tokenizer: Any
-    template: ChatTemplate
+    template: Renderer
+    end: str
     context: int
     vocab_size: int
     end_id: int
@@ -81,7 +79,7 @@ class ChatEncoder:
         save_flat(self.tokenizer, folder)
 
     def encode(self, conversation: Sequence[Message]) -> ChatEncoding:
-        """A conversation, cut to `context`. Raises `ValueError` as `ChatTemplate.write` does."""
+        """A conversation, cut to `context`. Raises `ValueError` as `Renderer.write` does."""
         written = self.template.write(conversation)
         ids, offsets = self._tokens(written.text, [start for start, _ in written.answers])
         if spelt := self._spelt(conversation):
@@ -93,8 +91,7 @@ class ChatEncoder:
         truncated, ids, answered = len(ids) > self.context, ids[: self.context], answered[: self.context]
         end = int(offsets[: self.context, 1].max()) if truncated else len(written.text)
         said = [
-            written.text[start:stop].removesuffix(self.template.end)[: max(0, end - start)]
-            for start, stop in written.answers
+            written.text[start:stop].removesuffix(self.end)[: max(0, end - start)] for start, stop in written.answers
         ]
         text_bytes, token_bytes = (
             len("".join(said).encode()),
@@ -184,7 +181,7 @@ class ChatEncoder:
         )
 
 
-def load_chat_encoder(model: str | Path, data: ChatDataConfig) -> ChatEncoder:
+def load_chat_encoder(model: str | Path, data: ConversationsConfig) -> ChatEncoder:
     """The tokenizer of a model folder or a pretrained name, with the job's chat template or its own.
 
     Raises `TokenizerError` if one of them cannot be loaded or used, `ConfigError` if the model has fewer positions than
@@ -197,17 +194,18 @@ def load_chat_encoder(model: str | Path, data: ChatDataConfig) -> ChatEncoder:
     backend.no_padding()
     backend.encode_special_tokens = False  # the template's are to be found
     choose_padding(tokenizer, name)
-    template = load_template(data.chat_template, tokenizer, name)
-    (end_id,) = backend.encode(template.end, add_special_tokens=False).ids
+    template, end = load_template(data.chat_template, tokenizer, name)
+    (end_id,) = backend.encode(end, add_special_tokens=False).ids
     keep_settings(tokenizer, split_special_tokens=False, model_input_names=["input_ids", "attention_mask"])
     tokenizer.chat_template = template.source
     vocab_size = max(backend.get_vocab(True).values()) + 1
     digest = digest_saved(partial(save_flat, tokenizer))
     special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return ChatEncoder(tokenizer, template, _resolve_context(data, config, name), vocab_size, end_id, special, digest)
+    context = _resolve_context(data, config, name)
+    return ChatEncoder(tokenizer, template, end, context, vocab_size, end_id, special, digest)
 
 
-def _resolve_context(data: ChatDataConfig, config: Any, name: str) -> int:
+def _resolve_context(data: ConversationsConfig, config: Any, name: str) -> int:
     positions: int = getattr(config, "max_position_embeddings", None) or 0
     known = positions > 0
     if data.context is None:
@@ -215,68 +213,3 @@ def _resolve_context(data: ChatDataConfig, config: Any, name: str) -> int:
     if known and data.context > positions:
         raise ConfigError(f"data.context is {data.context}, but the model {name!r} has {positions} positions")
     return data.context
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A conversation that is trained or measured on: its split, the record's number in its parts, and its tokens."""
-
-    split: str
-    id: str
-    tokens: ChatEncoding
-
-
-def read_encoded(
-    data: ChatDataConfig, split: str, parts: Sequence[Part], cut: bool, encoder: ChatEncoder, counts: dict[str, Counts],
-    most: int | None = None,
-) -> Iterator[Encoded]:  # fmt: skip
-    """The conversations of a split's parts, encoded; with `cut`, those that a hash of the question holds out are
-    validation.
-
-    `most`: records of each part that are looked at. Raises `RecordError` for the first bad one that may not be passed
-    over.
-    """
-    for number, conversation, tokens in read_records(data, parts, counts[split].bad, encoder.encode, most):
-        question = question_of(conversation)
-        held = cut and is_held_out(question, data.validation_fraction)
-        found = Encoded(VALIDATION if held else split, str(number), tokens)
-        if _count(counts[found.split], tokens, question):
-            yield found
-
-
-def require_conversations(data: ChatDataConfig, counts: dict[str, Counts], cut: bool) -> None:
-    """Raise `CorpusError` for a split with nothing in it."""
-    for split, found in counts.items():
-        if not found.examples:
-            why = f"{found.bad.count} bad records, {found.unanswered} whose answers lie beyond data.context"
-            held = (
-                f", and {data.validation_fraction:g} of {TRAIN} is held out by a hash"
-                if cut and split == VALIDATION
-                else ""
-            )
-            raise CorpusError(
-                f"data set {data.name!r}: the {split} split is empty ({why}{held}); check that this is the right data, "
-                "or give validation data, a greater data.context or another validation_fraction"
-            )
-
-
-def duplicates_across(counts: dict[str, Counts]) -> int:
-    """How many questions of the validation split are in train as well."""
-    return len(counts[TRAIN].questions & counts[VALIDATION].questions)
-
-
-def _count(counts: Counts, tokens: ChatEncoding, question: bytes) -> bool:
-    """Take a conversation into the counts; returns whether anything of an answer is left of it."""
-    counts.truncated += tokens.truncated
-    counts.unmarked += tokens.unmarked
-    if not tokens.answered[1:].any():
-        counts.unanswered += 1
-        return False
-    counts.examples += 1
-    counts.tokens += len(tokens.input_ids)
-    counts.answer_tokens += int(tokens.answered[1:].sum())
-    counts.answer_bytes += tokens.answer_bytes
-    counts.answer_token_bytes += tokens.answer_token_bytes
-    counts.longest = max(counts.longest, len(tokens.input_ids))
-    counts.questions.add(hashlib.blake2b(question, digest_size=8).digest())
-    return True

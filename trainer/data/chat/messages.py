@@ -1,14 +1,13 @@
 """Records of conversations: who speaks when, checked so that a chat template can write it, with each record's place."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from trainer.common.bad_records import BadRecords
 from trainer.common.errors import CorpusError, RecordError, brief
 from trainer.common.stopping import check_stop
-from trainer.config.chat import ChatDataConfig
+from trainer.config.chat import ConversationsConfig
 from trainer.data.records import Reading
 from trainer.data.splits import Part, look_at_columns, read_part
 
@@ -114,36 +113,28 @@ def _kind(value: Any) -> str:
 Made = TypeVar("Made")
 
 
-@dataclass
-class Counts:
-    """What was counted of a split's records; `bad` are those that were skipped.
-
-    `unanswered` lost every token of an answer when their end was cut off, and are left out. `unmarked` are answers that
-    the template does not mark as such, so that they are not learnt.
+class Form(NamedTuple):
+    """What a record is: the columns that are read, and the conversations that it holds, given their values and the
+    names of all columns that are there. These are of one split, and what one of them lacks, all of them do.
     """
 
-    bad: BadRecords
-    examples: int = 0
-    tokens: int = 0
-    answer_tokens: int = 0
-    answer_bytes: int = 0
-    answer_token_bytes: int = 0
-    longest: int = 0
-    truncated: int = 0
-    unanswered: int = 0
-    unmarked: int = 0
-    questions: set[bytes] = field(default_factory=set)
+    columns: Sequence[str]
+    read: Callable[[Sequence[Any], Sequence[str]], list[list[Message]]]
 
-    def told(self) -> dict[str, Any]:
-        """The counts by name, as a manifest tells them."""
-        return {name: value for name, value in vars(self).items() if name not in ("questions", "bad")} | self.bad.told()
+
+CONVERSATION = Form(COLUMNS, lambda values, there: [read_conversation(values, there)])
+"""`messages`, or a `prompt` and its `completion`."""
 
 
 def read_records(
-    data: ChatDataConfig, parts: Sequence[Part], bad: BadRecords, make: Callable[[list[Message]], Made],
+    data: ConversationsConfig,
+    parts: Sequence[Part],
+    bad: BadRecords,
+    make: Callable[[list[Message]], Made],
     most: int | None = None,
-) -> Iterator[tuple[int, list[Message], Made]]:  # fmt: skip
-    """The conversations of a split's parts, each with its record's number, from 0, and what is made of it.
+    form: Form = CONVERSATION,
+) -> Iterator[tuple[int, list[list[Message]], list[Made]]]:
+    """The conversations of a split's parts, by record, each with the record's number, from 0, and what is made of them.
 
     A record is bad of which no conversation can be read or made, for which `make` raises `ValueError`. `most`: records
     of each part that are looked at. Raises `RecordError` for the first that is too many for `bad`.
@@ -151,21 +142,20 @@ def read_records(
     number, how = 0, Reading(data.source)
     for part in parts:
         there = look_at_columns(part, how).names
-        if data.source != "jsonl" and not set(COLUMNS) & set(there):
+        if data.source != "jsonl" and not set(form.columns) & set(there):
             raise CorpusError(
-                f"{part.name} has neither a column `messages` nor `prompt` and `completion`; it has "
-                f"{', '.join(there) or 'none'}"
+                f"{part.name} has none of the columns {', '.join(form.columns)}; it has {', '.join(there) or 'none'}"
             )
-        for record in islice(read_part(part, how, COLUMNS), most):
+        for record in islice(read_part(part, how, form.columns), most):
             check_stop()
             if record.wrong is not None:
                 bad.add(record.wrong)
             else:
                 try:
-                    conversation = read_conversation([record.values.get(column) for column in COLUMNS], there)
-                    made = make(conversation)
+                    conversations = form.read([record.values.get(column) for column in form.columns], there)
+                    made = [make(each) for each in conversations]
                 except ValueError as problem:
                     bad.add(RecordError(f"{record.place()}: {problem}"))
                 else:
-                    yield number, conversation, made
+                    yield number, conversations, made
             number += 1

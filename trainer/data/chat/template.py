@@ -1,16 +1,29 @@
-"""The chat template of a job or a tokenizer, tried out before it is used."""
+"""Chat templates in a process of their own, which can be stopped: `python -m trainer.data.chat.template < REQUESTS`.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+A template is a program that came with a model. One that loops without end, or multiplies a text without bound, would
+take the command and its machine with it; here it ends a process, and the conversation is refused. The first line of the
+requests is the template with the memory that it may take, each further one a conversation. Each answer is one line.
+The template of a job or a tokenizer is tried out before it is used.
+"""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import TemplateError
 
-from trainer.common.errors import ConfigError, TokenizerError, reason_of
+from trainer.common.errors import ConfigError, TokenizerError, brief, reason_of
+from trainer.common.formats import plural, size
+from trainer.common.stopping import check_stop, on_stop
 from trainer.data.chat.messages import ASSISTANT, SYSTEM, USER, Message
-from trainer.data.chat.renderer import Renderer
-from trainer.data.chat.rendering import GIVE_ANOTHER, Refused, Written
+from trainer.data.chat.rendering import GIVE_ANOTHER, Refused, Template, Written
 
 PROBE = [Message(USER, "What is it?"), Message(ASSISTANT, "This.")]
 """A conversation that every template can write."""
@@ -28,27 +41,98 @@ today.
 """
 
 
-@dataclass(frozen=True)
-class ChatTemplate:
-    """A template and the process that renders it; `end` is what it writes after an answer."""
+class Bounds(NamedTuple):
+    """What a template may take: seconds of computing a short conversation, and bytes of memory."""
 
-    source: str
-    renderer: Renderer
-    end: str = ""
+    seconds: float = 20.0
+    memory: int = 2 * 2**30
+
+    def seconds_of(self, conversation: Sequence[Message]) -> float:
+        """What it may take for a conversation: as long again for every so many messages, and characters in them."""
+        characters = sum(len(message.content) for message in conversation)
+        return self.seconds * (1 + len(conversation) / MESSAGES + characters / CHARACTERS)
+
+
+MESSAGES, CHARACTERS = 200, 500_000
+BOUNDS = Bounds()
+
+
+class Renderer:
+    """A template in a process that starts with the first conversation, and again after one that has ended it.
+
+    `order`: by which Python orders sets, which hold nothing in an order of its own; the same for the same number.
+    """
+
+    def __init__(self, source: str, special: Mapping[str, str], bounds: Bounds = BOUNDS, order: int = 0) -> None:
+        self.source = source
+        self._setup = {"source": source, "special": dict(special), "memory": bounds.memory}
+        self._bounds, self._order = bounds, order
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end: weakref.finalize[..., Any] | None = None
+
+    def text(self, conversation: Sequence[Message], asks: bool = False) -> str:
+        """What the template writes; if it `asks`, with what a model is to go on from. Raises `Refused`."""
+        return str(self._ask(conversation, asks=asks)["text"])
 
     def write(self, conversation: Sequence[Message]) -> Written:
-        """Write a conversation. Raises `ValueError` if the template refuses it, or the answers cannot be told from
-        it.
-        """
-        return self.renderer.write(conversation)
+        """A conversation as text, with the answers in it. Raises `Refused`, also if these cannot be told from it."""
+        found = self._ask(conversation)
+        return Written(found["text"], [(start, end) for start, end in found["answers"]])
 
-    def text(self, conversation: Sequence[Message]) -> str:
-        """What the template writes. Raises `ValueError` if it refuses."""
-        return self.renderer.text(conversation)
+    def close(self) -> None:
+        """End the process."""
+        if self._end is not None:
+            self._end()
+        self._process = self._end = None
+
+    def _ask(self, conversation: Sequence[Message], **options: Any) -> dict[str, Any]:
+        process, seconds = self._process or self._start(), self._bounds.seconds_of(conversation)
+        assert process.stdin and process.stdout
+        with on_stop(process.kill):
+            try:
+                process.stdin.write(_line({"conversation": conversation, "seconds": seconds, **options}))
+                process.stdin.flush()
+                answer = process.stdout.readline()
+            except BrokenPipeError:
+                answer = b""
+        if not answer:
+            status = process.wait()
+            self.close()
+            check_stop()
+            raise Refused(self._tell_end(status, seconds))
+        found: dict[str, Any] = json.loads(answer)
+        if refused := found.get("refused"):
+            raise Refused(refused)
+        return found
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._process = process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "trainer.data.chat.template"],  # not what happens to be in the current folder
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONHASHSEED": str(self._order)},
+        )  # fmt: skip
+        self._end = weakref.finalize(self, _end, process)
+        assert process.stdin
+        process.stdin.write(_line(self._setup))
+        return process
+
+    def _tell_end(self, status: int, seconds: float) -> str:
+        if status >= 0:
+            return (
+                f"the process that renders the chat template ended with status {status}; what it wrote before tells why"
+            )
+        if status == -signal.SIGPROF:
+            took = f"takes more than {plural(int(seconds), 'second')} of computing"
+        else:
+            took = (
+                f"ended the process that renders it (status {status}), which may take {size(self._bounds.memory)} of "
+                "memory"
+            )
+        return f"the chat template {took} for one conversation; {GIVE_ANOTHER}"
 
 
-def load_template(given: str | None, tokenizer: Any, model: str) -> ChatTemplate:
-    """The template that a job gives, else the tokenizer's own.
+def load_template(given: str | None, tokenizer: Any, model: str) -> tuple[Renderer, str]:
+    """The template that a job gives, else the tokenizer's own, and what it writes after an answer.
 
     Raises `ConfigError` if the given one cannot be read, `TokenizerError` if there is none, or it cannot be used.
     """
@@ -70,7 +154,7 @@ def load_template(given: str | None, tokenizer: Any, model: str) -> ChatTemplate
             f"{whose} does not write what the assistant says: of {PROBE[1].content!r} it makes {said!r}"
         )
     _require_end(end.strip(), tokenizer, whose)
-    return ChatTemplate(source, renderer, end.strip())
+    return renderer, end.strip()
 
 
 def bound_template(tokenizer: Any, model: str) -> None:
@@ -145,3 +229,50 @@ def _require_end(end: str, tokenizer: Any, whose: str) -> None:
             f"{whose} writes {found} after what the assistant says; expected is one token, such as "
             f"{{{{ eos_token }}}}, that a model learns to stop with; {GIVE_ANOTHER}"
         )
+
+
+def main() -> int:
+    """Answer requests until there are none."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, signal.SIG_IGN)  # they are for the one that asks, which may have to finish
+    setup = json.loads(sys.stdin.buffer.readline())
+    resource.setrlimit(resource.RLIMIT_AS, (setup["memory"], setup["memory"]))
+    template: Template | None = None
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # its signal ends the process
+        try:
+            template = template or Template(setup["source"], setup["special"])
+            answer = _line(_answer(template, request))
+        except MemoryError:
+            answer = _line(
+                {"refused": f"the chat template takes more than {size(setup['memory'])} of memory; {GIVE_ANOTHER}"}
+            )
+        except Refused as error:
+            answer = _line({"refused": str(error)})
+        except Exception as error:  # Jinja's own, and Python's of a template that cannot be compiled
+            answer = _line({"refused": f"the chat template cannot be read: {brief(error)}"})
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        sys.stdout.buffer.write(answer)
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _answer(template: Template, request: dict[str, Any]) -> dict[str, Any]:
+    conversation = [Message(*each) for each in request["conversation"]]
+    if "asks" in request:
+        return {"text": template.text(conversation, request["asks"])}
+    return template.write(conversation)._asdict()
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

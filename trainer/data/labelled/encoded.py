@@ -1,4 +1,4 @@
-"""Splits of encoded labelled data, as training reads them.
+"""Splits of encoded labelled data, as training reads them, and what each class counts in the loss.
 
 train.arrow  validation.arrow  test.arrow
     id              string
@@ -9,20 +9,25 @@ train.arrow  validation.arrow  test.arrow
                     are then list<int32>, the id of each word's class
 """
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from trainer.data.encoded import Lists, SplitSet, open_set
+from trainer.common.errors import ConfigError
+from trainer.config.labelled import BALANCED, ClassWeights
+from trainer.data.encoded import IGNORED, Lists, SplitSet, open_set
 from trainer.data.labelled.labels import UNLABELLED
-from trainer.data.labelled.words import IGNORED, Words
 from trainer.store.storage import Store
 
 LISTS = {"input_ids": pa.int32(), "token_type_ids": pa.int8()}
 FIRST_TOKENS = "first_tokens"
+
+UNSEEN = -1
+"""Stands for the first token of a word that is cut off, or that the tokenizer gives no token."""
 
 
 class EncodedSplit:
@@ -99,6 +104,55 @@ class EncodedSplit:
         return labels
 
 
+class Words:
+    """The words of the examples of a split, out of a column of `first_tokens`.
+
+    Those that the model sees stand one after another: `first_tokens` are their places, of shape [S], and `seen` says of
+    all words whether they are among them, of shape [W].
+    """
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        lists = column.combine_chunks()
+        firsts: NDArray[np.int32] = lists.flatten().to_numpy()
+        self.seen = firsts != UNSEEN
+        self.first_tokens = firsts[self.seen].astype(np.int64)
+        self._lengths: NDArray[np.int32] = lists.value_lengths().to_numpy()
+        self._ends = np.cumsum(self._lengths, dtype=np.int64)
+        self._seen_ends = np.concatenate([[0], np.cumsum(self.seen)])[np.concatenate([[0], self._ends])]
+
+    def rows(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The places of the seen words of some examples, one example after another."""
+        spans = zip(self._seen_ends[examples], self._seen_ends[examples + 1], strict=True)
+        return np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(start, end) for start, end in spans)])
+
+    def counts(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many words of each of some examples are seen."""
+        found: NDArray[np.int64] = self._seen_ends[examples + 1] - self._seen_ends[examples]
+        return found
+
+    def places(self, examples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the seen words of some examples stand in a batch of them: row and token."""
+        return np.repeat(np.arange(len(examples)), self.counts(examples)), self.first_tokens[self.rows(examples)]
+
+    def named(self, examples: NDArray[np.int64], ids: NDArray[Any], classes: Sequence[str]) -> list[list[str]]:
+        """The names of the classes of the seen words of some examples, in lists by example."""
+        names = [classes[number] for number in ids.tolist()]
+        ends = np.cumsum(self.counts(examples)).tolist()
+        return [names[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def of_examples(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of all words are of chosen examples, of shape [W]."""
+        return np.repeat(chosen, self._lengths)
+
+    def example_at(self, row: int) -> int:
+        """The example that a seen word is of."""
+        return int(np.searchsorted(self._seen_ends, row, side="right")) - 1
+
+    def by_example(self) -> list[NDArray[np.bool_]]:
+        """Which words of each example are seen."""
+        return np.split(self.seen, self._ends[:-1])
+
+
 class EncodedWords(EncodedSplit):
     """Examples of which each word has a label.
 
@@ -148,3 +202,35 @@ EncodedSet = SplitSet[EncodedSplit]
 def open_encoded(store: Store, key: str) -> EncodedSet:
     """Map a published data set. Raises `ArtifactError` if there is none, or it is damaged."""
     return open_set(store, key, lambda table, told, pad_id: open_split(table, pad_id))
+
+
+def find_class_weights(wanted: ClassWeights, classes: Sequence[str], counts: Mapping[str, int] | None) -> list[float]:
+    """The weight of each class, by its id; `counts` are the examples, or words that are seen, that train has of each,
+    or None while that is not known.
+
+    Balanced ones are examples / (classes x examples of the class), as scikit-learn's `compute_class_weight` has it. Of
+    weights by name, a class that is not named counts 1. Raises `ConfigError` for the name of no class, and if a class
+    that is to be balanced has no example.
+    """
+    if wanted != BALANCED:
+        _check_names(wanted, classes)
+        return [wanted.get(name, 1.0) for name in classes]
+    if counts is None:
+        return [1.0] * len(classes)
+    if absent := [name for name in classes if not counts[name]]:
+        raise ConfigError(
+            f"training.class_weights is {BALANCED}, but nothing that is trained on has the class {absent[0]!r}; give "
+            "the weights by the names of the classes"
+        )
+    examples = sum(counts[name] for name in classes)
+    return [examples / (len(classes) * counts[name]) for name in classes]
+
+
+def _check_names(wanted: Mapping[str, float], classes: Sequence[str]) -> None:
+    if unknown := [name for name in wanted if name not in classes]:
+        close = difflib.get_close_matches(unknown[0], classes, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(
+            f"training.class_weights names {unknown[0]!r}, but the classes are {', '.join(map(repr, classes[:12]))}"
+            f"{' …' if len(classes) > 12 else ''}{hint}"
+        )

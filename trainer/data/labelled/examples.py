@@ -20,9 +20,8 @@ from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.csv_files import delimiter_hint
-from trainer.data.labelled.labels import REGRESSION, UNLABELLED, Labels
+from trainer.data.labelled.labels import REGRESSION, TASKS, UNLABELLED, Labels, all_words
 from trainer.data.labelled.rows import BAD, Example, Scan, bad_records, columns_of, read_rows, reading_of, scan_rows
-from trainer.data.labelled.words import KINDS, all_words
 from trainer.data.splits import TEST, TRAIN, VALIDATION, Part, SplitSource, fetch_part, look_at_columns
 
 log = logging.getLogger(__name__)
@@ -195,7 +194,7 @@ def open_labelled(data: LabelledDataConfig, source: SplitSource, progress: Progr
         for split, scan in scans.items():
             require_examples(data, split, scan, scan.codes != BAD)
         train = scans[TRAIN]
-        labels = KINDS[data.task].find(data, train.values, named, _labels_given(data, train))
+        labels = TASKS[data.task].find(data, train.values, named, _labels_given(data, train))
         splits = {split: read_split(data, labels, split, scan) for split, scan in scans.items()}
         if data.classes is None and data.label_columns is None and named is None:
             whole = splits[TRAIN]
@@ -237,7 +236,7 @@ def read_labels(
     """What the label of each good row means, and which rows are good. Raises `RecordError` for a label that means
     nothing.
     """
-    kind = KINDS[data.task]
+    kind = TASKS[data.task]
     missing = kind.missing(labels)
     meanings: list[Any] = [missing] * (len(scan.values) + 1)  # the last one is that of BAD
     problems: dict[int, ValueError] = {}

@@ -1,20 +1,21 @@
-"""What the labels of a data set mean: ids of classes, several of them, or numbers; and what a class counts in the loss.
+"""What the labels of a data set mean, by task: the id of a class, several, one for each word, or a number.
 
 Integers are ids already, unless the configured classes are integers themselves: then they are names, like all other
 texts. Numbers that are written with a fraction are no classes, unless `classes` names them.
 """
 
-import difflib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.common.errors import ConfigError, CorpusError
-from trainer.config.labelled import BALANCED, ClassWeights, LabelledDataConfig
+from trainer.common.errors import CorpusError
+from trainer.config.labelled import LabelledDataConfig
+from trainer.data.encoded import IGNORED
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 FRACTION = re.compile(r"\s*[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)?\s*")
@@ -123,12 +124,6 @@ def _refuse_mixed(where: str, found: Sequence[Label]) -> None:
             f"{where} holds integers ({_few(numbers)}) and other texts ({_few(words)}): correct them, or name all "
             "classes in `classes`"
         )
-
-
-def are_withheld(labels: Labels, value: Iterable[Label], marks: Iterable[int]) -> bool:
-    """Whether some labels of one example are nothing but marks for those that test data withholds, and no classes."""
-    said = {str(each) for each in value}
-    return bool(said) and said <= set(map(str, marks)) and not said & set(map(str, labels.ids))
 
 
 def _few(names: Sequence[Label]) -> str:
@@ -268,50 +263,117 @@ def find_listed(
     return find_labels(data, distinct, named, examples)
 
 
-def read_list(labels: Labels, value: LabelList | None, optional: bool) -> NDArray[np.int8]:
-    """1 for each class that applies, of shape [C]; -1 for all where labels are missing and that is allowed.
+def _read_given(
+    labels: Labels, value: LabelList | None, optional: bool, withheld: Iterable[int] = (UNLABELLED,)
+) -> LabelList | None:
+    """The labels of an example; None where they are missing and that is allowed.
+
+    They are missing, too, if they are nothing but marks for those that test data withholds, and no classes. Raises
+    `ValueError` where there are none and that is not allowed.
+    """
+    said = {str(each) for each in value or ()}
+    if optional and said and said <= set(map(str, withheld)) and not said & set(map(str, labels.ids)):
+        return None
+    if value is None and not optional:
+        raise ValueError("no labels are given")
+    return value
+
+
+def read_list(labels: Labels, value: LabelList | None, optional: bool) -> NDArray[np.int8] | None:
+    """1 for each class that applies, of shape [C]; None where labels are missing and that is allowed.
 
     Raises `ValueError` with what was found and expected.
     """
     assert labels.classes is not None
-    if optional and value is not None and are_withheld(labels, value, (UNLABELLED,)):
-        value = None
-    if value is None:
-        if optional:
-            return np.full(len(labels.classes), UNLABELLED, dtype=np.int8)
-        raise ValueError("no labels are given")
+    if (given := _read_given(labels, value, optional)) is None:
+        return None
     applies = np.zeros(len(labels.classes), dtype=np.int8)
-    applies[[int(read_label(labels, each, optional=False) or 0) for each in value]] = 1
+    applies[[int(read_label(labels, each, optional=False) or 0) for each in given]] = 1
     return applies
 
 
-def find_class_weights(wanted: ClassWeights, classes: Sequence[str], counts: Mapping[str, int] | None) -> list[float]:
-    """The weight of each class, by its id; `counts` are the examples, or words that are seen, that train has of each,
-    or None while that is not known.
-
-    Balanced ones are examples / (classes x examples of the class), as scikit-learn's `compute_class_weight` has it. Of
-    weights by name, a class that is not named counts 1. Raises `ConfigError` for the name of no class, and if a class
-    that is to be balanced has no example.
+def plain_tags(value: Any, words: int, data: LabelledDataConfig) -> LabelList | None:
+    """The labels of a row's words in their order, or None if they are missing. Raises `ValueError` if they can be
+    none.
     """
-    if wanted != BALANCED:
-        _check_names(wanted, classes)
-        return [wanted.get(name, 1.0) for name in classes]
-    if counts is None:
-        return [1.0] * len(classes)
-    if absent := [name for name in classes if not counts[name]]:
-        raise ConfigError(
-            f"training.class_weights is {BALANCED}, but nothing that is trained on has the class {absent[0]!r}; give "
-            "the weights by the names of the classes"
+    if value is None:
+        return None
+    column = data.label_column
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"column {column!r} holds {type(value).__name__}, not a list with a label for each word")
+    if len(value) != words:
+        raise ValueError(
+            f"column {data.text_columns[0]!r} holds {words} words, but column {column!r} holds {len(value)} labels; "
+            "each word needs one"
         )
-    examples = sum(counts[name] for name in classes)
-    return [examples / (len(classes) * counts[name]) for name in classes]
+    found = [plain_label(each, data) for each in value]
+    if None in found:
+        raise ValueError(f"column {column!r}: word {found.index(None) + 1} of {words} has an empty label")
+    # Each row of a file has texts of its own, though there are a few labels only.
+    return tuple(sys.intern(each) if isinstance(each, str) else each for each in found if each is not None)
 
 
-def _check_names(wanted: Mapping[str, float], classes: Sequence[str]) -> None:
-    if unknown := [name for name in wanted if name not in classes]:
-        close = difflib.get_close_matches(unknown[0], classes, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ConfigError(
-            f"training.class_weights names {unknown[0]!r}, but the classes are {', '.join(map(repr, classes[:12]))}"
-            f"{' …' if len(classes) > 12 else ''}{hint}"
-        )
+def read_tags(labels: Labels, value: LabelList | None, optional: bool) -> NDArray[np.int32] | None:
+    """The id of each word's class; None where labels are missing and that is allowed.
+
+    Raises `ValueError` with what was found and expected.
+    """
+    if (given := _read_given(labels, value, optional, (UNLABELLED, IGNORED))) is None:
+        return None
+    ids = np.empty(len(given), dtype=np.int32)
+    for number, each in enumerate(given):
+        try:
+            ids[number] = int(read_label(labels, each, optional=False) or 0)
+        except ValueError as error:
+            raise ValueError(f"word {number + 1} of {len(given)}: {error}") from error
+    return ids
+
+
+def as_column(found: Sequence[NDArray[np.int32]]) -> NDArray[Any]:
+    """Arrays of any lengths as an array of arrays, of shape [N]."""
+    column = np.empty(len(found), dtype=object)
+    for number, each in enumerate(found):
+        column[number] = each
+    return column
+
+
+def all_words(labels: NDArray[Any]) -> NDArray[np.int32]:
+    """The ids of all words, of labels by example."""
+    return np.concatenate([np.empty(0, dtype=np.int32), *labels])
+
+
+AnyLabel = Label | LabelList
+"""What a row says of its example: a label, or several."""
+
+
+class LabelKind(NamedTuple):
+    """What is done with the labels of a task.
+
+    `plain` makes a label out of a row's value, of which the example has so many texts, or words; None if it is missing.
+    `find` tells the classes by the values of train. `read` says what a label means, `missing` what stands where there
+    is none, and `gather` makes an array of such meanings. The first and the third raise `ValueError`, the second
+    `CorpusError`.
+    """
+
+    plain: Callable[[Any, int, LabelledDataConfig], AnyLabel | None]
+    find: Callable[[LabelledDataConfig, Iterable[Any], list[str] | None, int], Labels]
+    read: Callable[[Labels, Any, bool], Any]
+    missing: Callable[[Labels], Any]
+    gather: Callable[[list[Any]], NDArray[Any]]
+
+
+TASKS = {
+    "classification": LabelKind(
+        lambda value, texts, data: plain_label(value, data), find_labels, read_label, lambda labels: UNLABELLED,
+        lambda found: np.array(found, dtype=np.int64),
+    ),
+    "regression": LabelKind(
+        lambda value, texts, data: plain_label(value, data), find_labels, read_label, lambda labels: np.nan,
+        lambda found: np.array(found, dtype=np.float64),
+    ),
+    "multi-label": LabelKind(
+        lambda value, texts, data: plain_labels(value, data), find_listed, read_list,
+        lambda labels: np.full(len(labels.classes or ()), UNLABELLED), lambda found: np.array(found, dtype=np.int8),
+    ),
+    "tokens": LabelKind(plain_tags, find_listed, read_tags, lambda labels: np.empty(0, dtype=np.int32), as_column),
+}  # fmt: skip

@@ -11,12 +11,11 @@ import numpy as np
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.labelled.blocks import count_labels
+from trainer.data.labelled.encoding import count_labels
 from trainer.data.labelled.examples import check_columns, open_labelled, read_labels
-from trainer.data.labelled.labels import refuse_fractions
+from trainer.data.labelled.labels import TASKS, refuse_fractions
 from trainer.data.labelled.rows import BAD, Example, characters_of, read_rows, scan_rows
 from trainer.data.labelled.text_encoder import TextEncoder
-from trainer.data.labelled.words import KINDS
 from trainer.data.shards import batches
 from trainer.data.splits import TRAIN, Part, SplitSource, find_splits
 from trainer.records.results import Lengths
@@ -110,7 +109,7 @@ def _look_at_heads(
                 if split == TRAIN and data.task == "classification":
                     balance.update(str(scan.values[code]) for code in scan.codes[scan.codes != BAD])
                 if known:
-                    read_labels(data, KINDS[data.task].find(data, scan.values, named, HEAD_ROWS), split, scan)
+                    read_labels(data, TASKS[data.task].find(data, scan.values, named, HEAD_ROWS), split, scan)
                 elif split == TRAIN and data.task == "classification":
                     refuse_fractions(data, scan.values, None)
                 elif split == TRAIN and data.task == "tokens":

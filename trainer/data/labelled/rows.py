@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from trainer.common.bad_records import BadRecords
 from trainer.common.errors import CorpusError, RecordError
 from trainer.common.stopping import check_stop
-from trainer.config.chat import ChatDataConfig
+from trainer.config.chat import ConversationsConfig
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.labelled.words import KINDS, AnyLabel, require_words
-from trainer.data.quotes import watched
-from trainer.data.records import FIRST_LINE, Reading, Record
+from trainer.data.labelled.labels import TASKS, AnyLabel
+from trainer.data.records import FIRST_LINE, Reading, Record, watched
 from trainer.data.shards import is_held_out
 from trainer.data.splits import Part, look_at_columns, read_part
 
@@ -121,7 +120,7 @@ def _read(data: LabelledDataConfig, record: Record, there: Sequence[str]) -> Row
     """What a record of these columns says. Raises `ValueError` if one of its values cannot be what it should."""
     values, column, by_words = record.values, data.text_columns[0], data.task == "tokens"
     if by_words:
-        require_words(column, values.get(column))
+        _require_words(column, values.get(column))
     texts = tuple(values[column] if by_words else (values.get(each) for each in data.text_columns))
     for each, text in zip(repeat(column) if by_words else data.text_columns, texts, strict=False):
         if not isinstance(text, str):
@@ -142,7 +141,16 @@ def _read(data: LabelledDataConfig, record: Record, there: Sequence[str]) -> Row
         _require_utf8(data.id_column, name)
         if name is None or name == "":
             raise ValueError(f"column {data.id_column!r} is empty; leave id_column out to number the examples instead")
-    return Row(record.place, texts, KINDS[data.task].plain(label, len(texts), data), name)
+    return Row(record.place, texts, TASKS[data.task].plain(label, len(texts), data), name)
+
+
+def _require_words(column: str, value: Any) -> None:
+    """Raise `ValueError` if a row has no list with a word in it."""
+    if not isinstance(value, list | tuple):
+        found = "nothing" if value is None else type(value).__name__
+        raise ValueError(f"column {column!r} holds {found}, not a list of words")
+    if not value:
+        raise ValueError(f"column {column!r} holds an empty list, without a word")
 
 
 def _require_utf8(column: str, value: Any) -> None:
@@ -228,6 +236,6 @@ def _digest(text: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
-def bad_records(data: LabelledDataConfig | ChatDataConfig, split: str | None) -> BadRecords:
+def bad_records(data: LabelledDataConfig | ConversationsConfig, split: str | None) -> BadRecords:
     """The bad rows of a split, none of them found yet; `split` is None where there is only one."""
     return BadRecords(data.max_bad_records, f"data set {data.name!r}{f', {split} split' if split else ''}: ")

@@ -22,7 +22,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.labelled.words import first_tokens
+from trainer.data.labelled.encoded import UNSEEN
 from trainer.models.loading import load_config, load_tokenizer
 from trainer.models.pretrained import read_object
 from trainer.models.taken_tokenizer import PLAIN_CLASS, TOKENIZER_CONFIG, find_other_class, save_flat
@@ -148,7 +148,7 @@ POSITIONS_AFTER_PADDING = frozenset(
 class Encoding(NamedTuple):
     """One example: ids and their types, of shape [T], and whether tokens were cut off.
 
-    Of an example of words, also where each begins, of shape [words], as `first_tokens` of `labelled.words` has it.
+    Of an example of words, also where each begins, of shape [words], as `_first_tokens` has it.
     """
 
     input_ids: NDArray[np.int32]
@@ -223,7 +223,7 @@ class TextEncoder:
         framed = self._framed((np.array(found.ids, dtype=np.int32),))
         before, kept = len(self.frame.tokens[0]), len(framed.input_ids) - self.frame.size
         cut = len(found.ids) - kept if self.cuts_left else 0
-        return framed._replace(first_tokens=first_tokens(found.word_ids, slice(cut, cut + kept), before, words))
+        return framed._replace(first_tokens=_first_tokens(found.word_ids, slice(cut, cut + kept), before, words))
 
     def _framed(self, ids: tuple[NDArray[np.int32], ...]) -> Encoding:
         frame, keeps_end = self.frame, self.cuts_left
@@ -235,6 +235,19 @@ class TextEncoder:
             token_type_ids=np.concatenate([frame.types[0], types[0], frame.types[1], *types[1:], frame.types[2]]),
             truncated=sum(lengths) < sum(map(len, ids)),
         )
+
+
+def _first_tokens(word_ids: Sequence[int], kept: slice, frame: int, words: int) -> NDArray[np.int32]:
+    """The place of the first token of each word, UNSEEN where there is none or it is cut off, of shape [words].
+
+    `word_ids` are the numbers of the words that an example's tokens belong to, of which some are `kept`, after `frame`
+    others.
+    """
+    firsts = np.full(words, UNSEEN, dtype=np.int32)
+    found, places = np.unique(np.array(word_ids, dtype=np.int64), return_index=True)
+    seen = (places >= kept.start) & (places < kept.stop)
+    firsts[found[seen]] = places[seen] - kept.start + frame
+    return firsts
 
 
 def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: bool = False) -> TextEncoder:

@@ -128,7 +128,10 @@ METRICS: dict[str, Task] = {
     **dict.fromkeys(SEVERAL, "multi-label"),
     **dict.fromkeys(TAGS, "tokens"),
 }
-"""The modules beside this one, which need no hub, and what they are for; `glue/TASK` is one with a configuration."""
+"""The modules beside this one, which need no hub, and what they are for; `glue/TASK` is one with a configuration.
+
+A new one is NAME/NAME.py beside this file, and its name here.
+"""
 
 USUAL: dict[Task, Sequence[str]] = {
     "classification": ("accuracy", "f1"), "multi-label": SEVERAL, "regression": ("pearsonr", "spearmanr"),

@@ -6,14 +6,12 @@ runs/X/eval.json     figures by split, and the answers
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from trainer.common.errors import TokenizerError
 from trainer.common.formats import perplexity_of
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
@@ -24,59 +22,44 @@ from trainer.data.encoded import tokenizer_paths
 from trainer.data.splits import VALIDATION
 from trainer.evaluation.decontamination import clean_of_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement
-from trainer.models.answering import load_answering, outline_answering
+from trainer.evaluation.scoring import nothing, score_each
+from trainer.kinds.tuning_workload import measured_causal
 from trainer.models.loading import load_tokenizer
 from trainer.models.losses import next_tokens, token_losses_in_pieces
-from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import answers_basis
 from trainer.records.evaluations import Result, Sample, Scores
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
-from trainer.training.parallelize import place_measured
 from trainer.training.runtime import Runtime
-from trainer.training.sharding import is_sharded, sharding_group
+from trainer.training.sharding import is_sharded
 
 
-@torch.no_grad()
 def answer_losses(
     model: PreTrainedModel,
     split: ChatSplit,
     job: ChatJob,
     data: ChatSet,
     runtime: Runtime,
-    advance: Callable[[int], None] = lambda windows: None,
+    advance: Callable[[int], None] = nothing,
 ) -> Scores:
     """Measure a model on a split, shared among the ranks.
 
     Sums are in float64 and taken in a fixed order, so the number of ranks changes nothing.
     """
-    was_training, batch = model.training, job.evaluation.batch
-    model.eval()
     windows = pack_split(job.data, split, data.details["context"])
-    sums = torch.zeros(len(windows), dtype=torch.float64)
-    for round_ in range(0, len(windows), runtime.ranks * batch):
-        runtime.check_stop()
-        first = round_ + runtime.rank * batch
-        own = range(first, min(first + batch, len(windows)))
-        if not own and not is_sharded(model):  # of the last round, some ranks have no share
-            break
-        chosen = own or range(1)  # they must compute all the same where each holds a part of the model
+
+    def score(chosen: range) -> torch.Tensor:
         read = {
-            name: torch.from_numpy(part) for name, part in read_windows(split, windows, chosen, data.pad_id).items()
+            name: torch.from_numpy(part).to(runtime.device)
+            for name, part in read_windows(split, windows, chosen, data.pad_id).items()
         }
-        shape = read["input_ids"].shape
-        with runtime.accelerator.autocast():
-            each = token_losses_in_pieces(
-                model,
-                read["input_ids"].to(runtime.device),
-                next_tokens(read["labels"]).to(runtime.device),
-                read["position_ids"].to(runtime.device) if job.data.packing else None,
-            )
-        sums[first : first + len(own)] = each.view(shape)[: len(own)].double().sum(dim=1).cpu()
-        advance(len(own) * runtime.ranks)
-    model.train(was_training)
+        positions = read["position_ids"] if job.data.packing else None
+        each = token_losses_in_pieces(model, read["input_ids"], next_tokens(read["labels"]), positions)
+        return each.view(read["input_ids"].shape).double().sum(dim=1, keepdim=True)
+
+    sums = score_each(model, len(windows), 1, job.evaluation.batch, runtime, score, advance)
     tokens, text_bytes = int(split.answer_tokens.sum()), split.answer_bytes
-    total = math.fsum(runtime.sum(sums).tolist())
+    total = math.fsum(sums[:, 0].tolist())
     bits = {"bits_per_byte": total / math.log(2) / text_bytes} if text_bytes else {}
     return Scores(
         figures={"loss": total / tokens, "perplexity": perplexity_of(total / tokens), **bits},
@@ -90,18 +73,12 @@ def measure_answers(wanted: Measurement, progress: Progress, runtime: Runtime) -
     Raises `TokenizerError` if the model does not read this data.
     """
     job: ChatJob = wanted.settings
-    store, training, (encoded,) = Store(job.store), job.training, wanted.data
-    data, folder, run = open_chat(store, encoded), wanted.model.folder, wanted.checkpoint.removesuffix(f"/{FINAL}")
-    if not wanted.is_own:
-        _check_reads(wanted, data)
+    store, (encoded,) = Store(job.store), wanted.data
+    data, run = open_chat(store, encoded), wanted.checkpoint.removesuffix(f"/{FINAL}")
     splits = [split for split in PREDICTED if split in data.splits]
     measured: dict[str, Scores] = {}
     with ExitStack() as stack:
-        stack.enter_context(sharding_group(training, runtime))
-        model = place_measured(
-            training, runtime, partial(outline_answering, folder, job.model.attention, data.details),
-            partial(load_answering, folder, job.model.attention, data.details, wanted.model.beside),
-        )  # fmt: skip
+        model = stack.enter_context(measured_causal(wanted, data.details, runtime))
         total = sum(len(pack_split(job.data, data.splits[split], data.details["context"])) for split in splits)
         bar = stack.enter_context(progress.bar("evaluate", total, "window"))
         for split in splits:
@@ -111,7 +88,7 @@ def measure_answers(wanted: Measurement, progress: Progress, runtime: Runtime) -
         by="split",
         groups=measured,
         samples=samples,
-        measured_on=answers_basis(data.details, job.data.model_dump(), VALIDATION, training.precision),
+        measured_on=answers_basis(data.details, job.data.model_dump(), VALIDATION, job.training.precision),
         clean_of=runtime.on_first(lambda: clean_of_splits(store, run, data.details, [MESSAGES])),
     )
 
@@ -170,10 +147,3 @@ def _answer(
         continuation=text(output[0, len(asked) :].tolist()),
         expected=text(ids[start:end].tolist()),
     )
-
-
-def _check_reads(wanted: Measurement, data: ChatSet) -> None:
-    """Raise `TokenizerError` if another model has another tokenizer than this data."""
-    carried = wanted.model.files.get(TOKENIZER_FILE)
-    if carried is not None and carried != data.details["tokenizer_sha256"]:
-        raise TokenizerError(f"{wanted.model.key} has another tokenizer than the one that encoded this data")

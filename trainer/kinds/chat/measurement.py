@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from trainer.config.chat import ChatJob
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob
-from trainer.evaluation.measurement import Measurement, ask_of_run, encoded_of
-from trainer.models.pretrained import find_model
-from trainer.store.names import EVALUATION, FINAL
+from trainer.evaluation.measurement import Measurement, ask_of_run
+from trainer.kinds import tuning
 from trainer.store.storage import Store
 
 
@@ -23,22 +22,7 @@ def identify_own(
     """
     if other is not None:
         job = job.model_copy(update={"data": job.data.model_copy(update={"packing": False})})
-    return Measurement(
-        model=find_model(store, f"{other or run}/{FINAL}"),
-        checkpoint=f"{other or run}/{FINAL}",
-        recipe={
-            "precision": job.training.precision,
-            "packing": job.data.packing,
-            "evaluation": job.evaluation.model_dump(mode="json", exclude={"batch", "harness"}),
-        },
-        settings=job,
-        data=tuple(data or [encoded_of(store, run)]),
-        place=None if other else f"{run}/{EVALUATION}",
-        run=run,
-        precision=job.training.precision,
-        device=job.training.device,
-        deterministic=job.training.deterministic,
-    )
+    return tuning.identify_own(store, job, run, data, other, packing=job.data.packing)
 
 
 def ask_harness(job: ChatJob, run: str) -> EvaluateJob | None:

@@ -3,18 +3,15 @@
 from typing import Any
 
 from trainer.common.formats import count, number, percent, plural, short
-from trainer.data.encoded import KIND as ENCODED
 from trainer.data.splits import TRAIN
-from trainer.records import run_kinds
+from trainer.kinds.tuning_page import compare_tuning, encoded_of
 from trainer.records.basis import answers_basis, facts_of
-from trainer.records.plans import ChatPlan
-from trainer.registry.compare_data import DIGITS, compare_labelled
-from trainer.registry.compared_runs import ComparedKind, ComparedRun
+from trainer.records.plans import TuningPlan
 from trainer.registry.content import Block, Card, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
 from trainer.registry.language import index_scores, loss_tiles, sample_blocks, score_blocks, tell_loss, tell_scores
-from trainer.registry.sections import describe_harness, in_order
+from trainer.registry.sections import describe_harness
 from trainer.registry.summary import (
     checkpoint_table,
     loaded_beside,
@@ -24,7 +21,6 @@ from trainer.registry.summary import (
     speed_tiles,
 )
 from trainer.registry.tables import Pairs, Table
-from trainer.store.manifest import fingerprint
 from trainer.store.names import FINAL
 
 UNIT = "nats a token of an answer"
@@ -49,10 +45,9 @@ output = model.generate(**inputs, max_new_tokens=100)
 print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))"""
 
 
-def describe_chat(facts: RunFacts, plan: ChatPlan) -> ReportContent:
+def describe_chat(facts: RunFacts, plan: TuningPlan) -> ReportContent:
     """The account of a run on conversations."""
-    (encoded,) = facts.made_from(ENCODED)
-    details = {**encoded.manifest.details, "splits": in_order(encoded.manifest.details["splits"])}
+    key, details = encoded_of(facts)
     return ReportContent(
         verdict=tell_loss(facts, UNIT),
         evaluated=tell_scores(facts.evaluation, UNIT, "tokens of held-out answers"),
@@ -62,22 +57,22 @@ def describe_chat(facts: RunFacts, plan: ChatPlan) -> ReportContent:
         samples=[Section("Answers", sample_blocks(facts, ANSWERS, "No held-out conversation was answered."))],
         data=Section("Data", [Block(_data_note(facts, details), _data_table(details))]),
         plan=_plan(facts, plan, details),
-        model=_model(facts, encoded.key, details),
+        model=_model(facts, key, details),
         checkpoints=checkpoint_table(facts, {"loss": "loss"}, number),
         card=_card(facts, plan),
     )
 
 
-def _tiles(facts: RunFacts, plan: ChatPlan) -> list[Tile]:
+def _tiles(facts: RunFacts, plan: TuningPlan) -> list[Tile]:
     windows = f"{count(plan.windows)} windows, {percent(plan.fill)} full"
     return [
         *loss_tiles(facts),
         *size_tiles(facts),
-        Tile("Conversations", count(plan.conversations), windows),
+        Tile("Conversations", count(plan.examples), windows),
         Tile(
             "Answers",
             short(plan.answer_tokens),
-            f"tokens; {count(plan.validation_conversations)} conversations held out",
+            f"tokens; {count(plan.validation_examples)} conversations held out",
         ),
         *speed_tiles(facts),
     ]
@@ -110,11 +105,11 @@ def _data_table(details: dict[str, Any]) -> Table:
     return Table(columns, rows)
 
 
-def _plan(facts: RunFacts, plan: ChatPlan, details: dict[str, Any]) -> Pairs:
+def _plan(facts: RunFacts, plan: TuningPlan, details: dict[str, Any]) -> Pairs:
     packed = "packed, best fit first" if facts.job["data"]["packing"] else "one conversation each"
     windows = f"{count(plan.windows)} of {count(details['context'])} tokens, {packed}"
     own = [
-        ("Fill", f"{percent(plan.fill)} of the windows' room: {count(plan.conversations)} conversations"),
+        ("Fill", f"{percent(plan.fill)} of the windows' room: {count(plan.examples)} conversations"),
         (
             "Tokens an epoch",
             f"{count(details['splits'][TRAIN]['tokens'])}, of which {count(plan.answer_tokens)} are answers'",
@@ -131,12 +126,12 @@ def _model(facts: RunFacts, encoded: str, details: dict[str, Any]) -> Pairs:
     ]
 
 
-def _card(facts: RunFacts, plan: ChatPlan) -> Card:
+def _card(facts: RunFacts, plan: TuningPlan) -> Card:
     job = facts.job
     summary = (
         f"A causal language model that answers ({facts.model_config.get('model_type', 'unknown family')}) of "
         f"{short(facts.whole_parameters)} parameters, tuned from {job['model']['pretrained']} on "
-        f"{count(plan.conversations)} conversations in {plural(facts.steps, 'optimizer step')}"
+        f"{count(plan.examples)} conversations in {plural(facts.steps, 'optimizer step')}"
     )
     matter = {"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}
     use = loaded_beside(USE.format(folder=f"{facts.key}/{FINAL}"), facts)
@@ -145,30 +140,11 @@ def _card(facts: RunFacts, plan: ChatPlan) -> Card:
     return Card("text-generation", "conversational", matter, results, summary, use)
 
 
-def _tokenizer(run: ComparedRun) -> dict[str, str]:
-    if run.encoded is None:
-        return {}
-    details = run.encoded.details
-    return {"vocabulary": count(details["vocab_size"]), "digest": details["tokenizer_sha256"][:DIGITS]}
-
-
-def _measured_on(run: ComparedRun, figure: str, split: str | None) -> Any:
-    """What a figure of a split was measured on; of a set that is gone, its name."""
-    if run.encoded is None or split is None:
-        return run.config["data"]["key"]
-    precision = run.job["training"]["precision"]
-    return facts_of(figure, answers_basis(run.encoded.details, run.job["data"], split, precision))
-
-
-CHAT = ComparedKind(
-    recorded=run_kinds.CHAT,
-    data="conversations",
+COMPARED = compare_tuning(
+    "conversations",
     unit=lambda run: UNIT,
-    tokenizer=_tokenizer,
-    tokenizer_note="A run on conversations has the tokenizer's file as its model's library saved it: digests differ by "
-    "that.",
-    base=lambda run: fingerprint(run.config["identity"]["model"]),
-    compare_data=lambda store, runs: compare_labelled(runs),
-    measured_on=_measured_on,
+    measured_on=lambda figure, details, job, split: facts_of(
+        figure, answers_basis(details, job["data"], split, job["training"]["precision"])
+    ),
     metrics=lambda runs: ["perplexity"],
 )

@@ -18,8 +18,8 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import Progress
 from trainer.config.labelled import FinetuneJob
-from trainer.data.labelled.blocks import encode_files
 from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, EncodedWords, open_encoded
+from trainer.data.labelled.encoding import encode_files
 from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.data.splits import TEST, TRAIN, VALIDATION
 from trainer.evaluation.decontamination import clean_of_splits

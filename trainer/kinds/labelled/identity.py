@@ -1,17 +1,28 @@
-"""What decides the outcome of a fine-tuning run."""
+"""What decides the outcome of a fine-tuning run, and its plan."""
 
 from typing import Any
 
 from trainer.config.labelled import FinetuneJob
 from trainer.evaluation.metrics.measures import OF_ONE_CLASS, greater_is_better, metric_identity, of_one_class
-from trainer.kinds.tuning import identify_tuning
+from trainer.kinds.kind import Planned
+from trainer.kinds.tuning import identify_tuning, plan_splits
 from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
 from trainer.training.identity import Run
 
 
 def identify(job: FinetuneJob, data: ArtifactRef) -> Run:
     """The run that a job and its encoded set make."""
     return identify_tuning(job, data, {}, _selection(job))
+
+
+def plan(job: FinetuneJob, data: ArtifactRef, ranks: int) -> Planned:
+    """The plan of a run on labelled examples."""
+    from trainer.data.encoded import encoded_details
+    from trainer.data.labelled.encoding import describe_columns
+
+    planned = plan_splits(job, data, ranks)
+    return planned._replace(told=describe_columns(encoded_details(Store(job.store), data.key)))
 
 
 def _selection(job: FinetuneJob) -> dict[str, Any]:

@@ -25,9 +25,9 @@ from trainer.evaluation.metrics.measures import (
     of_one_class,
     positive_class,
 )
+from trainer.evaluation.scoring import nothing, rounds
 from trainer.training.checkpoint import Criterion
 from trainer.training.runtime import Runtime
-from trainer.training.sharding import is_sharded
 
 MOST_TOLD = 12
 """Classes that a message lists."""
@@ -48,31 +48,26 @@ def predict(
     split: EncodedSplit,
     batch: int,
     runtime: Runtime,
-    advance: Callable[[int], None] = lambda examples: None,
+    advance: Callable[[int], None] = nothing,
 ) -> Iterator[Predictions]:
     """Predict a split, a round of one batch a rank at a time, the longest examples first; all ranks get every round.
 
     Where each word has a label, there are logits for each word that the model sees, as `EncodedSplit.rows` has them.
     """
-    was_training = model.training
-    model.eval()
     order = np.argsort(-split.lengths, kind="stable")
     width = label_count(model)
-    for first in range(0, len(order), batch * runtime.ranks):
-        runtime.check_stop()
-        examples = order[first : first + batch * runtime.ranks]
-        mine = examples[runtime.rank * batch : (runtime.rank + 1) * batch]
+    for samples, share, computed in rounds(model, len(order), batch, runtime, advance):
+        examples = order[samples.start : samples.stop]
         logits = torch.zeros(len(split.rows(examples)), width)
-        if len(mine) or is_sharded(model):
-            read = split.read(mine if len(mine) else examples[:1])
+        if computed:
+            read = split.read(order[computed.start : computed.stop])
             inputs = {name: torch.from_numpy(part).to(runtime.device) for name, part in read.items()}
             with runtime.accelerator.autocast():
-                found = split.pick(mine, model(**inputs).logits.float().cpu())
-            first_row = len(split.rows(examples[: runtime.rank * batch]))
-            logits[first_row : first_row + len(found)] = found
-        advance(len(examples))
+                found = model(**inputs).logits.float().cpu()
+            picked = split.pick(order[share.start : share.stop], found)
+            first_row = len(split.rows(order[samples.start : share.start]))
+            logits[first_row : first_row + len(picked)] = picked
         yield Predictions(examples, runtime.sum(logits).numpy())
-    model.train(was_training)
 
 
 def label_count(model: PreTrainedModel) -> int:

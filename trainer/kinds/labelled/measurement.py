@@ -10,14 +10,15 @@ from trainer.common.errors import ConfigError
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
+from trainer.config.kinds import kind_of_run
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
-from trainer.data.csv_files import FORMATS, format_by_name
+from trainer.data.csv_files import FORMAT_OF_ENDING, format_by_name
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.splits import TRAIN, SplitSource, find_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement, encoded_of, predictions_key
 from trainer.evaluation.metrics.measures import metric_identity
+from trainer.kinds import tuning
 from trainer.models.pretrained import Checkpoint, classifies, find_model, read_object
-from trainer.records.run_kinds import FINE_TUNING, run_kind
 from trainer.records.sealed import read_sealed
 from trainer.store.manifest import read_manifest
 from trainer.store.names import CONFIG, EVALUATION, FINAL
@@ -36,7 +37,7 @@ def identify_own(
     """
     (encoded,) = data or [encoded_of(store, run)]
     if other is not None:
-        return _on_splits(store, job, run, find_model(store, f"{other}/{FINAL}"), f"{other}/{FINAL}", encoded)
+        return _on_splits(job, run, find_model(store, f"{other}/{FINAL}"), f"{other}/{FINAL}", encoded)
     return _own(store, job, run, find_model(store, f"{run}/{FINAL}"), encoded)
 
 
@@ -45,29 +46,15 @@ def _own(store: Store, job: FinetuneJob, run: str, found: Checkpoint, encoded: s
     manifest = read_manifest(store, encoded, ENCODED)
     splits = manifest.details["splits"] if manifest else ()
     predictions = tuple(predictions_key(run, split) for split in PREDICTED if split in splits) if manifest else None
-    own = _on_splits(store, job, run, found, f"{run}/{FINAL}", encoded)
+    own = _on_splits(job, run, found, f"{run}/{FINAL}", encoded)
     return replace(own, place=f"{run}/{EVALUATION}", predictions=predictions)
 
 
-def _on_splits(
-    store: Store, job: FinetuneJob, run: str, found: Checkpoint, checkpoint: str, encoded: str
-) -> Measurement:
+def _on_splits(job: FinetuneJob, run: str, found: Checkpoint, checkpoint: str, encoded: str) -> Measurement:
     """Of a checkpoint on a run's own splits."""
     metrics = job.evaluation.metrics and [metric_identity(name) for name in job.evaluation.metrics]
-    return Measurement(
-        model=found,
-        checkpoint=checkpoint,
-        recipe={
-            "precision": job.training.precision,
-            "evaluation": {"metrics": metrics, "positive_class": job.evaluation.positive_class},
-        },
-        settings=job,
-        data=(encoded,),
-        run=run,
-        precision=job.training.precision,
-        device=job.training.device,
-        deterministic=job.training.deterministic,
-    )
+    evaluation = {"metrics": metrics, "positive_class": job.evaluation.positive_class}
+    return tuning.on_splits(job, run, found, checkpoint, encoded, evaluation=evaluation)
 
 
 class NewFiles(NamedTuple):
@@ -93,7 +80,7 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
             f"{job.checkpoint} is a classifier of no run in this store, so that it is not known on which labelled data "
             "to measure it; name a fine-tuned run's checkpoint, or let it predict new texts with `predict`"
         )
-    if run is None or config is None or run_kind(config) is not FINE_TUNING:
+    if run is None or config is None or kind_of_run(config).folder != __package__:
         if job.labelled is not None:
             raise ConfigError(f"labelled goes with classifiers, but {job.checkpoint} is none; leave labelled out")
         return None
@@ -113,7 +100,7 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
     as_trained = config["job"]["training"]["precision"] == job.precision
     if job.labelled is None and found.key == f"{run}/{FINAL}" and as_trained:
         return _own(store, own, run, found, encoded)
-    measured = _on_splits(store, own, run, found, job.checkpoint, encoded)
+    measured = _on_splits(own, run, found, job.checkpoint, encoded)
     return measured if job.labelled is None else _on_files(store, job.labelled, own, measured)
 
 
@@ -130,7 +117,7 @@ def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Mea
     if source in ("hub", "disk"):
         raise ConfigError(
             f"labelled: the format of {labelled[0]!r} is not known; give files whose names end in "
-            f".{', .'.join(FORMATS)}"
+            f".{', .'.join(FORMAT_OF_ENDING)}"
         )
     named = {} if own.data.label_columns else {"classes": classes}
     data = validate_job(LabelledDataConfig, {**values, "source": source, "train": labelled, **named}, "labelled")

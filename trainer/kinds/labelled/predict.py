@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError
 from trainer.common.progress import Bar, Progress
 from trainer.config.predicting import PredictJob
-from trainer.data.labelled.blocks import TAGS, encode_block
 from trainer.data.labelled.encoded import EncodedSplit, open_split
+from trainer.data.labelled.encoding import TAGS, encode_block
 from trainer.data.labelled.rows import characters_of
 from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.data.shards import batches

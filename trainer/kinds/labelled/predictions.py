@@ -25,7 +25,7 @@ from trainer.models.pretrained import Checkpoint, classifies_words, find_model, 
 from trainer.records.names import run_at
 from trainer.records.results import PredictedTexts
 from trainer.records.sealed import read_sealed
-from trainer.records.steps import CONTENTS, Step, find
+from trainer.records.steps import CONTENTS, Step, find_artifact
 from trainer.store.manifest import Input, Manifest, fingerprint, read_manifest
 from trainer.store.names import CONFIG
 from trainer.store.storage import Store
@@ -80,7 +80,7 @@ def predictions_step(store: Store, job: PredictJob, wanted: Wanted) -> Step:
 
 def find_predictions(step: Step) -> PredictedTexts | None:
     """The predictions already made of the same, if they are intact."""
-    found = find(step)
+    found = find_artifact(step)
     manifest = read_manifest(step.store, step.key, KIND) if found else None
     return summarise(step.key, manifest, reused=True) if manifest else None
 

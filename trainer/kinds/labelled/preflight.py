@@ -8,25 +8,24 @@ from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.labelled import FinetuneJob
 from trainer.data.encoded import encoded_details, split_sizes
-from trainer.data.labelled.labels import find_class_weights
+from trainer.data.labelled.encoded import find_class_weights
 from trainer.data.labelled.look import look_at_labelled
 from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.data.splits import TRAIN
-from trainer.data.step_plan import make_finetune_plan
+from trainer.data.step_plan import make_tuning_plan
 from trainer.kinds.labelled.identity import identify
 from trainer.kinds.labelled.measure import check_best_by, metric_names
-from trainer.kinds.tuning_preflight import Known, Size, conclude, look_at_start, recorded_lengths
-from trainer.models.causal import count_adapted, count_units
+from trainer.kinds.tuning_preflight import Known, Size, Start, conclude, look_at_start, measure_size, recorded_lengths
 from trainer.models.classifiers import classifier_config, kind_of
-from trainer.preflight.resources import WEIGHT_BYTES, Memory, estimate_memory, guess_activations, library_bytes
+from trainer.preflight.resources import WEIGHT_BYTES, Memory, library_bytes
 from trainer.records.named_steps import look_for
-from trainer.records.results import FinetunePreflight
+from trainer.records.results import TuningPreflight
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.runtime import count_gpus
 
 
-def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePreflight:
+def labelled_preflight(job: FinetuneJob, progress: Progress) -> TuningPreflight:
     """Check everything that can be checked before work starts. Raises the `PipelineError` of whatever is wrong."""
     start = look_at_start(job)
     store, ranks, source = start
@@ -34,15 +33,12 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     details, known = _look(store, job, source, encoded, progress)
     check_stop()
     config = classifier_config(source, details)
-    trained, parameters = count_adapted(config, job.model.attention, job.model.lora, kind_of(job.data.task))
-    memory = _estimate(job, config, ranks, trained, parameters, _longest(details))
+    size = _measure_size(job, start, config, _longest(details))
     classes: list[str] | None = details["classes"]
     check_best_by(job if known.splits else _without_class(job), classes)
-    plan = make_finetune_plan(job.training, known.splits, ranks) if known.splits else None
+    plan = make_tuning_plan(job.training, known.splits, ranks) if known.splits else None
     run = identify(job, encoded).key if encoded else None
-    return conclude(
-        job, start, Size(trained, parameters, memory), known._replace(plan=plan), metric_names(job, classes), run
-    )
+    return conclude(job, start, size, known._replace(plan=plan), metric_names(job, classes), run)
 
 
 def _longest(details: dict[str, Any]) -> int:
@@ -50,16 +46,13 @@ def _longest(details: dict[str, Any]) -> int:
     return int(details["splits"][TRAIN]["longest"] if "splits" in details else details["max_length"])
 
 
-def _estimate(
-    job: FinetuneJob, config: PretrainedConfig, ranks: int, trained: int, parameters: int, length: int
-) -> Memory:
-    training = job.training
-    sharded = training.sharding == "fsdp"
-    units = count_units(config, job.model.attention, kind_of(job.data.task)) if sharded else None
-    kept, libraries = guess_activations(config, training), library_bytes()
-    memory = estimate_memory(training, length, config, ranks, parameters, kept, libraries, units, trained)
-    whole = libraries + WEIGHT_BYTES * parameters if sharded else 0  # until it is divided, as it gets a new head
-    return Memory(memory.device if count_gpus(training.device) else max(memory.device, whole), max(memory.host, whole))
+def _measure_size(job: FinetuneJob, start: Start, config: PretrainedConfig, length: int) -> Size:
+    size = measure_size(job, start, config, length, kind_of(job.data.task))
+    if job.training.sharding == "none":
+        return size
+    whole = library_bytes() + WEIGHT_BYTES * size.parameters  # until it is divided, as it gets a new head
+    device = size.memory.device if count_gpus(job.training.device) else max(size.memory.device, whole)
+    return size._replace(memory=Memory(device, max(size.memory.host, whole)))
 
 
 def _without_class(job: FinetuneJob) -> FinetuneJob:

@@ -12,15 +12,13 @@ from transformers import PreTrainedModel
 
 from trainer.config.labelled import FinetuneJob
 from trainer.data.dataset import Batch
-from trainer.data.encoded import split_sizes
-from trainer.data.labelled.encoded import EncodedSplit, open_encoded
-from trainer.data.labelled.labels import find_class_weights
-from trainer.data.labelled.words import IGNORED
-from trainer.data.step_plan import make_finetune_plan
+from trainer.data.encoded import IGNORED
+from trainer.data.labelled.encoded import EncodedSplit, find_class_weights, open_encoded
 from trainer.kinds.labelled.measure import make_criterion, score
 from trainer.kinds.tuning_workload import TuningWorkload
 from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.models.outline import Outline, Rows
+from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
 from trainer.training.loop import Measured
@@ -80,11 +78,10 @@ def example_losses(
 class Finetuning(TuningWorkload):
     """The `Workload` of a `FinetuneJob`."""
 
-    def __init__(self, job: FinetuneJob, store: Store, key: str, ranks: int) -> None:
-        self._job, self._set = job, open_encoded(store, key)
+    def __init__(self, job: FinetuneJob, store: Store, data: ArtifactRef, ranks: int) -> None:
+        self._job, self._set = job, open_encoded(store, data.key)
         self._train = self._set.splits["train"]
-        plan = make_finetune_plan(job.training, split_sizes(self._set.details), ranks)
-        super().__init__(job, store, key, plan, self._train.lengths, job.training.group_by_length)
+        super().__init__(job, store, data, ranks, self._train.lengths, job.training.group_by_length)
         self.criterion: Criterion = make_criterion(job.evaluation)
         self._class_weights = weights_of(job, self._set.details)
 

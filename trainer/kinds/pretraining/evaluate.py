@@ -13,7 +13,7 @@ from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob
-from trainer.data.held_out import open_held_out
+from trainer.data.dataset import open_held_out
 from trainer.data.shards import ShardSet, open_shards
 from trainer.evaluation.decontamination import clean_of
 from trainer.evaluation.measurement import Measurement

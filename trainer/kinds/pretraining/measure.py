@@ -18,19 +18,19 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from trainer.common.formats import perplexity_of
 from trainer.config.training import MaskingConfig
-from trainer.data.dataset import document_positions, labels_within, mask_window
-from trainer.data.held_out import HeldOut
+from trainer.data.dataset import HeldOut, document_positions, labels_within, mask_window
 from trainer.data.order import stable_key
+from trainer.evaluation.scoring import nothing, score_each
 from trainer.models.causal import masked_losses
 from trainer.models.losses import IGNORED, next_tokens, token_losses_in_pieces
 from trainer.models.tokenizer import MaskTokens
 from trainer.records.evaluations import Scores
 from trainer.training.runtime import Runtime
-from trainer.training.sharding import is_sharded
 
 
 class TextScores(NamedTuple):
@@ -40,21 +40,18 @@ class TextScores(NamedTuple):
     total: Scores
 
 
-@torch.no_grad()
 def evaluate(
     model: PreTrainedModel,
     held_out: Sequence[HeldOut],
     context: int,
     batch: int,
     runtime: Runtime,
-    advance: Callable[[int], None] = lambda windows: None,
+    advance: Callable[[int], None] = nothing,
 ) -> TextScores:
     """Score a model on held-out windows, shared among the ranks. Corpora without held-out text are left out.
 
     Sums are exact in float64 and taken in a fixed order, so the number of ranks changes nothing.
     """
-    was_training = model.training
-    model.eval()
     measured: dict[str, _Sums] = {}
     for corpus in held_out:
         if not corpus.windows:
@@ -62,7 +59,6 @@ def evaluate(
         losses, text_bytes, tokens = _window_sums(model, corpus, context, batch, runtime, advance).T.numpy()
         counted = None if corpus.token_bytes is None else math.fsum(text_bytes)
         measured[corpus.name] = _Sums(math.fsum(losses), int(math.fsum(tokens)), len(corpus.windows), counted)
-    model.train(was_training)
     counts = [each.text_bytes for each in measured.values()]
     known = [each for each in counts if each is not None]
     total = _Sums(
@@ -90,39 +86,37 @@ def _window_sums(
 
     Of shape [windows, 3], float64.
     """
-    sums = torch.zeros(len(corpus.windows), 3, dtype=torch.float64)
-    used = corpus.windows.used
-    for round_ in range(0, len(corpus.windows), runtime.ranks * batch):
-        runtime.check_stop()
-        first = round_ + runtime.rank * batch
-        own = corpus.windows[first : first + batch]
-        if not own and not is_sharded(model):  # of the last round, some ranks have no share
-            break
-        chosen = own or corpus.windows[:1]  # they must compute all the same where each holds a part of the model
-        corpus.shards.use(sorted({shard for shard, _ in chosen}), used)
-        tokens = np.zeros((len(chosen), context), dtype=np.int64)
-        labels = torch.full((len(chosen), context), IGNORED)
-        positions = None if corpus.end_id is None else torch.zeros((len(chosen), context), dtype=torch.int64)
-        for row, (shard, start) in enumerate(chosen):
-            window = corpus.shards.read(shard, start, start + context).astype(np.int64)
-            tokens[row, : len(window)] = window
-            told = window
+
+    def score(places: range) -> torch.Tensor:
+        windows = _read_windows(corpus, context, places)
+        tokens = np.zeros((len(windows), context), dtype=np.int64)
+        labels = torch.full((len(windows), context), IGNORED)
+        positions = None if corpus.end_id is None else torch.zeros((len(windows), context), dtype=torch.int64)
+        sums = torch.zeros(len(windows), 3, dtype=torch.float64)
+        for row, window in enumerate(windows):
+            tokens[row, : len(window)] = told = window
             if positions is not None and corpus.end_id is not None:
                 begun_anew = document_positions(window, corpus.end_id)
                 positions[row, : len(window)], told = torch.from_numpy(begun_anew), labels_within(window, begun_anew)
             labels[row, : len(window)] = next_tokens(torch.from_numpy(told)[None])[0]
             predicted = told[1:][told[1:] != IGNORED]
-            if own and corpus.token_bytes is not None:
-                sums[first + row, 1] = float(corpus.token_bytes[predicted].sum())
-            if own:
-                sums[first + row, 2] = len(predicted)
-        with runtime.accelerator.autocast():
-            ids, targets = torch.from_numpy(tokens).to(runtime.device), labels.to(runtime.device)
-            places = None if positions is None else positions.to(runtime.device)
-            each = token_losses_in_pieces(model, ids, targets, places)
-        sums[first : first + len(own), 0] = each.view(len(chosen), context)[: len(own)].double().sum(dim=1).cpu()
-        advance(len(own) * runtime.ranks)
-    return runtime.sum(sums)
+            if corpus.token_bytes is not None:
+                sums[row, 1] = float(corpus.token_bytes[predicted].sum())
+            sums[row, 2] = len(predicted)
+        on_device = (torch.from_numpy(tokens).to(runtime.device), labels.to(runtime.device))
+        starts = None if positions is None else positions.to(runtime.device)
+        losses = token_losses_in_pieces(model, *on_device, starts)
+        sums[:, 0] = losses.view(len(windows), context).double().sum(dim=1).cpu()
+        return sums
+
+    return score_each(model, len(corpus.windows), 3, batch, runtime, score, advance)
+
+
+def _read_windows(corpus: HeldOut, context: int, places: range) -> list[NDArray[np.int64]]:
+    """The tokens of some windows, of shape [T] each."""
+    chosen = corpus.windows[places.start : places.stop]
+    corpus.shards.use(sorted({shard for shard, _ in chosen}), corpus.windows.used)
+    return [corpus.shards.read(shard, start, start + context).astype(np.int64) for shard, start in chosen]
 
 
 def _score(sums: _Sums) -> Scores:
@@ -139,7 +133,6 @@ LOSS, TOLD, TOKENS = range(3)
 """The columns of a window's sums."""
 
 
-@torch.no_grad()
 def evaluate_masked(
     model: PreTrainedModel,
     held_out: Sequence[HeldOut],
@@ -148,21 +141,18 @@ def evaluate_masked(
     runtime: Runtime,
     tokens: MaskTokens,
     options: MaskingConfig,
-    advance: Callable[[int], None] = lambda windows: None,
+    advance: Callable[[int], None] = nothing,
 ) -> TextScores:
     """Score a model on held-out windows, shared among the ranks. Corpora without held-out text are left out.
 
     Sums are exact in float64 and taken in a fixed order, so the number of ranks changes nothing.
     """
-    was_training = model.training
-    model.eval()
     measured: dict[str, Scores] = {}
     everything: list[torch.Tensor] = []
     for corpus in held_out:
         if corpus.windows:
             everything.append(_hidden_sums(model, corpus, context, batch, runtime, tokens, options, advance))
             measured[corpus.name] = _hidden_score(everything[-1])
-    model.train(was_training)
     return TextScores(measured, _hidden_score(torch.cat(everything)))
 
 
@@ -173,32 +163,23 @@ def _hidden_sums(
     """Each window's loss in nats, and how many of its hidden tokens are told, and are there; of shape [windows, 3],
     float64.
     """
-    sums, used = torch.zeros(len(corpus.windows), 3, dtype=torch.float64), corpus.windows.used
-    for round_ in range(0, len(corpus.windows), runtime.ranks * batch):
-        runtime.check_stop()
-        first = round_ + runtime.rank * batch
-        own = corpus.windows[first : first + batch]
-        if not own:  # of the last round, some ranks have no share
-            break
-        corpus.shards.use(sorted({shard for shard, _ in own}), used)
-        ids, labels = (
-            np.zeros((len(own), context), dtype=np.int64),
-            np.full((len(own), context), IGNORED, dtype=np.int64),
-        )
-        read = np.zeros((len(own), context), dtype=np.int64)
-        for row, (shard, start) in enumerate(own):
-            window = corpus.shards.read(shard, start, start + context).astype(np.int64)
-            masked = mask_window(window, stable_key("held-out", corpus.name, shard, start), tokens, options)
+
+    def score(places: range) -> torch.Tensor:
+        ids, labels, read = (np.full((len(places), context), fill, dtype=np.int64) for fill in (0, IGNORED, 0))
+        windows, chosen = _read_windows(corpus, context, places), corpus.windows[places.start : places.stop]
+        for row, (window, place) in enumerate(zip(windows, chosen, strict=True)):
+            masked = mask_window(window, stable_key("held-out", corpus.name, *place), tokens, options)
             ids[row, : len(window)], labels[row, : len(window)], read[row, : len(window)] = *masked, 1
-        inputs = (torch.from_numpy(each).to(runtime.device) for each in (ids, labels, read))
-        with runtime.accelerator.autocast():
-            losses, told = masked_losses(model, *inputs)
-        rows = torch.from_numpy(np.nonzero(labels != IGNORED)[0]) + first
-        ones = torch.ones_like(rows, dtype=torch.float64)
+        losses, told = masked_losses(
+            model, *(torch.from_numpy(each).to(runtime.device) for each in (ids, labels, read))
+        )
+        rows = torch.from_numpy(np.nonzero(labels != IGNORED)[0])
+        sums, ones = torch.zeros(len(windows), 3, dtype=torch.float64), torch.ones_like(rows, dtype=torch.float64)
         for column, values in ((LOSS, losses.double().cpu()), (TOLD, told.double().cpu()), (TOKENS, ones)):
             sums[:, column].index_add_(0, rows, values)
-        advance(len(own) * runtime.ranks)
-    return runtime.sum(sums)
+        return sums
+
+    return score_each(model, len(corpus.windows), 3, batch, runtime, score, advance)
 
 
 def _hidden_score(sums: torch.Tensor) -> Scores:

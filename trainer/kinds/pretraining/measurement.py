@@ -7,10 +7,10 @@ from typing import Any
 
 from trainer.common.errors import ConfigError
 from trainer.config.jobs import EvaluateJob, PipelineJob
+from trainer.config.kinds import kind_of_run
 from trainer.config.training import MaskingConfig, masks_documents
 from trainer.evaluation.measurement import Measurement, ask_of_run
 from trainer.models.pretrained import MASKED, Checkpoint, find_model, read_object
-from trainer.records.run_kinds import CHAT, run_kind
 from trainer.records.sealed import read_sealed, require_sealed
 from trainer.store.names import CONFIG, EVALUATION, FINAL
 from trainer.store.storage import Store
@@ -75,6 +75,11 @@ def evaluation_of(job: PipelineJob, run: str) -> EvaluateJob:
     return ask_of_run(job, run, job.evaluation)
 
 
+def ask_harness(job: PipelineJob, run: str) -> EvaluateJob | None:
+    """How lm-eval measures the final model of a run, if the job names tasks."""
+    return evaluation_of(job, run) if job.evaluation.harness else None
+
+
 def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> Reading:
     """The shard sets and the window length, as given, else those of the run that made the checkpoint; and its masks."""
     run: Any = None
@@ -82,10 +87,10 @@ def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> Reading:
         run = read_sealed(store, f"runs/{found.key.split('/')[1]}/{CONFIG}")
     shards = job.shards or (run and [ref["key"] for ref in run["data"].get("shards", ())])
     context = job.context or (run and run["job"]["training"].get("context"))
-    if run and run_kind(run) is CHAT and not (shards and context):
+    if run and (kind := kind_of_run(run)).folder != __package__ and not (shards and context):
         raise ConfigError(
-            f"{job.checkpoint} is of a run on conversations: how well it answers those that it was not trained on "
-            "stands in that run's eval.json. To measure it on held-out text, say which `shards`, and the `context`"
+            f"{job.checkpoint} is of a run of {kind.name}: how well it does on what it was not trained on stands in "
+            "that run's eval.json. To measure it on held-out text, say which `shards`, and the `context`"
         )
     if not shards or not context:
         raise ConfigError(

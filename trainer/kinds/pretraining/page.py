@@ -8,7 +8,6 @@ from trainer.config.training import masks_documents
 from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.models.tokenizer import TOKENIZER_FILE
-from trainer.records import run_kinds
 from trainer.records.basis import BITS_PER_BYTE, TextBasis, facts_of
 from trainer.records.plans import StepPlan
 from trainer.registry.compare_data import DIGITS, compare_corpora, compare_curation
@@ -222,8 +221,7 @@ def _measured_on(run: ComparedRun, figure: str, corpus: str | None) -> Any:
     return facts_of(figure, basis.model_copy(update={"held_out": chosen, "harness": None}))
 
 
-PRETRAINING = ComparedKind(
-    recorded=run_kinds.PRETRAINING,
+COMPARED = ComparedKind(
     data="corpora",
     unit=lambda run: unit_of(run.config["job"]),
     tokenizer=_tokenizer,

@@ -16,7 +16,7 @@ from trainer.data.raw_files import SourceFile, unpacked_bytes
 from trainer.data.shards import BYTES_PER_TOKEN
 from trainer.data.sources import find_sources, look_at_text
 from trainer.data.step_plan import plan_run
-from trainer.data.tokenization import STARTED, PreparedData, shard_manifests
+from trainer.data.tokenization import STARTED, shard_manifests
 from trainer.data.tokenizer_training import preview_tokenizer
 from trainer.kinds.pretraining.prepare import find_prepared, identify
 from trainer.models.causal import (
@@ -45,6 +45,7 @@ from trainer.preflight.resources import (
     run_bytes,
 )
 from trainer.records.named_steps import look_for
+from trainer.records.plans import PreparedData
 from trainer.records.results import CorpusPreview, CurationPreview, Preflight
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store

@@ -1,15 +1,18 @@
-"""Raw text to everything that training reads, and what decides the outcome of a pretraining run."""
+"""Raw text to everything that training reads, what decides the outcome of a pretraining run, and its plan."""
 
 from pathlib import Path
 from typing import Any
 
 from trainer.config.jobs import PipelineJob, PrepareJob
 from trainer.config.models import ModelConfig
+from trainer.config.training import TrainingConfig
 from trainer.data.decisions import corpora_left
-from trainer.data.tokenization import PreparedData
+from trainer.data.packing import FORMAT as PACKING
+from trainer.kinds.kind import Planned
 from trainer.kinds.tuning import describe_base
 from trainer.models.pretrained import digest_files
 from trainer.records.named_steps import Do, look_for
+from trainer.records.plans import PreparedData
 from trainer.store.manifest import ArtifactRef, digest_file
 from trainer.store.storage import Store
 from trainer.training.identity import SHARDS_OF, Run, lora_identity, make_run, one_spelling
@@ -59,7 +62,28 @@ def identify(job: PipelineJob, data: PreparedData) -> Run:
     selection = {"during_training": job.evaluation.during_training}
     taken = job.data.tokenizer.path
     places = {"tokenizer taken from": taken and str(Path(taken).absolute())}
-    return make_run(job, made_from, selection, reads, base=base, places=places)
+    return make_run(job, made_from, selection, reads, base=base, places=places, effective=_effective(job.training))
+
+
+def _effective(training: TrainingConfig) -> dict[str, Any]:
+    """What masking, attention within documents and packing come to with the other settings."""
+    settings: dict[str, Any] = {}
+    if training.masks is not None:
+        settings["masking"] = one_spelling(training.masks.model_dump())
+    if training.masks_documents:
+        settings["document_mask"] = True
+    if training.packing == "best_fit":
+        settings["packing"] = {"best_fit": PACKING}
+    return settings
+
+
+def plan(job: PipelineJob, data: PreparedData, ranks: int) -> Planned:
+    """The plan of a run on shards."""
+    from trainer.data.step_plan import plan_run
+
+    planned = plan_run(Store(job.store), data, job.training, ranks)
+    told = f"{planned.windows:,} windows of {job.training.context} tokens"
+    return Planned(planned, told, "data-mixture", planned.rows())
 
 
 def _model_identity(model: ModelConfig) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from trainer.config.training import MaskingConfig
 from trainer.data.dataset import Batch, Dataset, mask_window, open_dataset, predicted_in, read_batch
 from trainer.data.order import stable_key
 from trainer.data.step_plan import plan_run
-from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.measure import TextScores, evaluate, evaluate_masked
 from trainer.models.adapters import restore_adapter
 from trainer.models.causal import (
@@ -34,6 +33,7 @@ from trainer.models.taken_tokenizer import PLAIN_CLASS, find_other_class
 from trainer.models.tokenizer import MaskTokens, load_tokenizer, mask_tokens, tokenizer_files
 from trainer.models.trial import tried_objective
 from trainer.models.weights import Base
+from trainer.records.plans import PreparedData
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
 from trainer.training.loop import Measured, flops_per_token
@@ -198,3 +198,9 @@ def _told(scores: TextScores) -> tuple[dict[str, float], dict[str, Any]]:
         **details, **by_loss,
         "corpora_bits_per_byte": {name: each.get("bits_per_byte") for name, each in by_corpus.items()},
     }  # fmt: skip
+
+
+def open_workload(job: PipelineJob, store: Store, data: PreparedData, ranks: int) -> Pretraining:
+    """The workload of a job on shards."""
+    kind = MaskedPretraining if job.training.objective == "masked" else Pretraining
+    return kind(job, store, data, ranks)

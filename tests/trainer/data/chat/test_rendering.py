@@ -16,8 +16,8 @@ from tests.trainer.data.chat.templates import LINEAR, OTHERS
 from trainer.common.errors import Preempted
 from trainer.common.stopping import signal_handlers
 from trainer.data.chat.messages import Message
-from trainer.data.chat.renderer import Bounds, Renderer
 from trainer.data.chat.rendering import MARKERS, Refused, Template, Written
+from trainer.data.chat.template import Bounds, Renderer
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 

@@ -58,7 +58,7 @@ def test_padding_can_be_asked_for_to_a_length(gpt2: Path, tmp_path: Path) -> Non
 def test_texts_of_many_scripts_are_encoded_in_blocks(
     gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.data.labelled.blocks.BLOCK_CHARACTERS", 500)
+    monkeypatch.setattr("trainer.data.labelled.encoding.BLOCK_CHARACTERS", 500)
     rows = [row for row in pair_rows(random_texts(120, 5)) if row["b"].strip()]
     found = encoded_rows(tmp_path, rows, gpt2, text_columns=["b"])
     backend = byte_level_bpe()

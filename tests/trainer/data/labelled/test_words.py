@@ -27,9 +27,8 @@ from tests.trainer.labelled_data import (
 from tests.trainer.labelled_words import CLASSES, word_rows
 from trainer.common.errors import CorpusError, RecordError, TokenizerError
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.encoded import tokenizer_paths
+from trainer.data.encoded import IGNORED, tokenizer_paths
 from trainer.data.labelled.encoded import EncodedSet, EncodedWords
-from trainer.data.labelled.words import IGNORED
 from trainer.records.basis import split_content
 from trainer.store.storage import Store
 

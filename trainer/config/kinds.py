@@ -1,0 +1,76 @@
+"""The kinds of job, a line each, by names: what is named here is loaded when it is asked for."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class JobKind(NamedTuple):
+    """One kind of job that trains. Runs record their job, so a run is of the kind that its job is of."""
+
+    name: str
+    """As people read it."""
+    folder: str
+    """The package whose `kind` module has the `KIND`."""
+    job: str
+    """The class of its jobs."""
+    command: str
+    """The command of `headrace` that reads its jobs; the first of a command is the one that its help begins with."""
+    mark: str
+    """The key of a job's `data` by which the kind is seen."""
+    value: str | None = None
+    """What `data` has under that key, if that tells the kind; such a mark goes before those of keys alone."""
+
+    @property
+    def schema(self) -> Any:
+        """The class of its jobs: it validates the YAML file, the command line and a deployment's form."""
+        return load(self.job)
+
+    @property
+    def kind(self) -> Any:
+        """Its `trainer.kinds.kind.Kind`."""
+        return load(f"{self.folder}.kind.KIND")
+
+    def is_of(self, values: Any) -> bool:
+        """Whether the values of a job have its mark."""
+        data = values.get("data") if isinstance(values, Mapping) else None
+        return isinstance(data, Mapping) and self.mark in data and self.value in (None, data[self.mark])
+
+
+KINDS = (
+    JobKind("pretraining", "trainer.kinds.pretraining", "trainer.config.jobs.PipelineJob", "run", "corpora"),
+    JobKind("fine-tuning", "trainer.kinds.labelled", "trainer.config.labelled.FinetuneJob", "finetune", "source"),
+    JobKind("instruction tuning", "trainer.kinds.chat", "trainer.config.chat.ChatJob", "finetune", "task", "chat"),
+)
+"""The table of kinds."""
+
+
+def marked(values: Any) -> list[JobKind]:
+    """The kinds whose mark the values of a job have; it is of the first."""
+    return sorted((kind for kind in KINDS if kind.is_of(values)), key=lambda kind: kind.value is None)
+
+
+def kind_of_run(config: Mapping[str, Any]) -> JobKind:
+    """The kind of the run whose config.json this is. Raises `ValueError` if its job is that of none."""
+    found = marked(config.get("job"))
+    if not found:
+        marks = " nor ".join(f"`{kind.mark}` ({kind.name})" for kind in KINDS if kind.value is None)
+        raise ValueError(f"job.data names neither {marks}")
+    return found[0]
+
+
+def kinds_read_by(command: str) -> list[JobKind]:
+    """The kinds whose jobs a command reads."""
+    return [kind for kind in KINDS if kind.command == command]
+
+
+def task_of(job: Any) -> Any:
+    """The `data.task` of a job's values, if they have one."""
+    data = job.get("data") if isinstance(job, Mapping) else None
+    return data.get("task") if isinstance(data, Mapping) else None
+
+
+def load(path: str) -> Any:
+    """What a module has under a name, of `module.name`."""
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)

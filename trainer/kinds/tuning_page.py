@@ -1,0 +1,287 @@
+"""What a report and a comparison say of runs that tune a model on data in splits: the figures of each split."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trainer.common.formats import count, plural, score, short
+from trainer.data.encoded import KIND as ENCODED
+from trainer.data.splits import TEST, TRAIN
+from trainer.evaluation.metrics.measures import OF_ONE_CLASS, positive_class
+from trainer.kinds.tuning import split_rows
+from trainer.records.basis import encoded_basis, facts_of
+from trainer.records.evaluations import Result, label_figure
+from trainer.records.plans import TuningPlan
+from trainer.registry.compare_data import DIGITS, compare_labelled
+from trainer.registry.compared_runs import ComparedKind, ComparedRun
+from trainer.registry.content import Block, Card, ReportContent, Section, Tile
+from trainer.registry.curves import standard_curves
+from trainer.registry.facts import RunFacts
+from trainer.registry.sections import describe_harness, hub_metric, in_order, index_entry
+from trainer.registry.summary import (
+    NOT_EVALUATED,
+    Comparison,
+    checkpoint_table,
+    find_comparison,
+    loaded_beside,
+    model_pairs,
+    plan_pairs,
+    size_tiles,
+    speed_tiles,
+    tell_length,
+    tell_steps,
+    verdict_unmeasured,
+)
+from trainer.registry.tables import Pairs, Table
+from trainer.store.manifest import fingerprint
+from trainer.store.names import FINAL
+
+RECORD_FIELDS = {"kind", "step", "examples"}
+"""What an evaluation's record holds besides its figures."""
+
+TOLD = 3
+"""Figures that have a tile."""
+
+
+USE = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+folder = "{folder}"  # the folder that holds this card
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder)"""
+
+
+def describe_tuning(
+    facts: RunFacts, plan: TuningPlan, unit: str, task: str, what: str, use: str = USE
+) -> ReportContent:
+    """The account of a run whose loss has this unit.
+
+    `task` is the hub's name of what the model does, `what` the kind of model it is, and `use`
+    Python that loads it from `{folder}`.
+    """
+    key, details = encoded_of(facts)
+    labels = label_figures(facts, details.get("classes") or [])
+    return ReportContent(
+        verdict=tell_change(facts, labels, unit),
+        evaluated=tell_scores(facts.evaluation, labels, details),
+        tiles=figure_tiles(facts, plan, labels, details),
+        curves=standard_curves(unit, [figure for figure in labels if figure != "loss"], labels.__getitem__),
+        results=[Section("Results by split", score_blocks(facts, labels, unit, details)), *describe_harness(facts)],
+        samples=[],
+        data=Section("Data", [Block(tell_origin(facts, details), _split_table(details))]),
+        plan=tell_plan(facts, plan, details, []),
+        model=model_pairs(facts, f"{facts.job['model']['pretrained']}, fine-tuned", details["vocab_size"], key),
+        checkpoints=checkpoint_table(facts, labels, score),
+        card=make_card(facts, plan, labels, task, what, use.replace("{folder}", f"{facts.key}/{FINAL}")),
+    )
+
+
+def encoded_of(facts: RunFacts) -> tuple[str, dict[str, Any]]:
+    """The key of a run's encoded set, and its manifest's details, with the splits in order."""
+    (encoded,) = facts.made_from(ENCODED)
+    return encoded.key, {**encoded.manifest.details, "splits": in_order(encoded.manifest.details["splits"])}
+
+
+def label_figures(facts: RunFacts, classes: Sequence[str] = ()) -> dict[str, str]:
+    """The validation figures with their names for people: the one that decides which checkpoint is best, then the loss,
+    then the others; those of one class are of the one that training named.
+    """
+    records, evaluation, asked = facts.of_kind("evaluation"), facts.evaluation, facts.job["evaluation"]
+    found = [name for name in records[-1] if name not in RECORD_FIELDS] if records else []
+    scores = evaluation.judged.figures if evaluation else {}
+    named = dict.fromkeys([asked.get("best_by", "loss"), "loss", *found, *scores])
+    wanted = asked.get("positive_class")
+    trained = classes[positive_class(wanted, classes, list(OF_ONE_CLASS))] if len(classes) == 2 else ""
+    positive = dict.fromkeys(evaluation.positive if evaluation else (), trained)
+    return {name: label_figure(name, positive) for name in named if name in scores or name in found}
+
+
+def tell_change(facts: RunFacts, labels: Mapping[str, str], unit: str) -> str:
+    """One line: what training did to the two first figures."""
+    compared = find_comparison(facts)
+    if compared is None:
+        return verdict_unmeasured(facts, unit)
+    before, after = compared
+    first = list(labels.items())[:2]
+    changes = [f"{label} {score(before.get(figure))} → {score(after.get(figure))}" for figure, label in first]
+    return f"Validation {', '.join(changes)} {tell_length(facts)}."
+
+
+def tell_scores(evaluation: Result | None, figures: Mapping[str, str], details: Mapping[str, Any]) -> str:
+    """One line: how the finished model was measured."""
+    if evaluation is None:
+        return NOT_EVALUATED
+    measured = [
+        f"{tell_measured(details['splits'][split])} {split} examples: "
+        + ", ".join(f"{evaluation.label(figure)} {score(scores.figures.get(figure))}" for figure in figures)
+        for split, scores in in_order(evaluation.groups).items()
+    ]
+    return f"Finished model on {'; on '.join(measured)}."
+
+
+def tell_measured(split: Mapping[str, Any]) -> str:
+    """How many examples of a split figures are of: those that are labelled. Of a split without labels, how many it
+    has.
+    """
+    examples, labelled = split["examples"], split.get("labelled", split["examples"])
+    return count(examples) if labelled in (0, examples) else f"{count(labelled)} of {count(examples)}"
+
+
+def figure_tiles(
+    facts: RunFacts, plan: TuningPlan, figures: Mapping[str, str], details: Mapping[str, Any]
+) -> list[Tile]:
+    """The first figures of the validation split, and what is told of every run."""
+    evaluation, compared = facts.evaluation, find_comparison(facts)
+    scores = evaluation.judged.figures if evaluation else {}
+    before = compared.before if compared else {}
+    test = f", {count(details['splits'][TEST]['examples'])} test" if TEST in details["splits"] else ""
+    return [
+        *(
+            Tile(
+                f"Validation {evaluation.label(name) if evaluation else name}",
+                score(scores.get(name)),
+                f"{score(before.get(name))} before training" if evaluation else "not evaluated",
+            )
+            for name in list(figures)[:TOLD]
+        ),
+        *size_tiles(facts),
+        Tile(f"Training {plan.unit}s", count(plan.examples), f"{count(plan.validation_examples)} validation{test}"),
+        *speed_tiles(facts),
+    ]
+
+
+def score_blocks(facts: RunFacts, labels: Mapping[str, str], unit: str, details: Mapping[str, Any]) -> list[Block]:
+    """The finished model's figures by split and where its predictions are, and validation figures before and after."""
+    blocks, evaluation = [Block("There is no evaluation of the finished model in the store.")], facts.evaluation
+    if evaluation is not None:
+        files = " and ".join(evaluation.predictions)
+        examples = {split: tell_measured(each) for split, each in details["splits"].items() if split != TRAIN}
+        predicted = f" Each example's prediction is in {files}." if files else ""
+        note = f"The finished model on what it was not trained on.{predicted}"
+        blocks = [Block(note, split_table(evaluation, list(labels), unit, examples))]
+    if compared := find_comparison(facts):
+        seen = (
+            f", on {plural(compared.after['examples'], 'validation example')}" if "examples" in compared.after else ""
+        )
+        note = f"Before and after training ({tell_steps(compared)}){seen}."
+        blocks.append(Block(note, change_table(compared, labels)))
+    return blocks
+
+
+def split_table(evaluation: Result, figures: Sequence[str], unit: str, examples: Mapping[str, str]) -> Table:
+    """The finished model's figures by split, each with how many `examples` they are of; an unlabelled split has
+    none.
+    """
+    rows = []
+    for split, measured in examples.items():
+        scores = evaluation.groups[split].figures if split in evaluation.groups else {}
+        rows.append([split, measured, *(score(scores.get(figure)) for figure in figures)])
+    columns = (f"loss ({unit})" if each == "loss" else evaluation.label(each) for each in figures)
+    return Table(["Split", "Examples", *columns], rows)
+
+
+def change_table(compared: Comparison, figures: Mapping[str, str]) -> Table:
+    """Validation figures before and after training, each with its name for people."""
+    rows = []
+    for figure, label in figures.items():
+        before, after = (record.get(figure, float("nan")) for record in compared)
+        rows.append([label, score(before), score(after), f"{'+' if after > before else ''}{score(after - before)}"])
+    return Table(["Figure", "Before", "After", "Change"], rows)
+
+
+def tell_origin(facts: RunFacts, details: Mapping[str, Any]) -> str:
+    """Where the data comes from, and how it was split."""
+    data, task = facts.job["data"], details["task"]
+    origin = f"from {data['path']} ({data['source']})" if data["path"] else f"of {data['source']} files"
+    cut = f" A share of {data['validation_fraction']:g} is held out for validation, by a hash of what records say."
+    return f"Data set {details['name']} ({task}), {origin}.{cut if details['source']['validation_cut'] else ''}"
+
+
+def _split_table(details: Mapping[str, Any]) -> Table:
+    rows = split_rows(details)
+    columns = [name.replace("_", " ").capitalize() for name in rows[0]]
+    return Table(columns, [[each if isinstance(each, str) else count(each) for each in row.values()] for row in rows])
+
+
+def tell_plan(facts: RunFacts, plan: TuningPlan, details: Mapping[str, Any], own: Pairs) -> Pairs:
+    """The step plan in words, with what is told of a kind's own."""
+    job = facts.job
+    order = "batches of about the same length" if job["training"]["group_by_length"] else "shuffled"
+    patience = job["training"]["early_stopping"]
+    stop = f"; training ends after {plural(patience, 'evaluation')} without a better one" if patience else ""
+    told = [
+        ("Tokens an epoch", count(details["splits"][TRAIN]["tokens"])),
+        ("Best checkpoint", f"by {job['evaluation'].get('best_by', 'loss')}{stop}"),
+        *own,
+    ]
+    return plan_pairs(facts, plan.unit, f"{count(plan.examples)}, {order}", told)
+
+
+def make_card(facts: RunFacts, plan: TuningPlan, figures: Mapping[str, str], task: str, what: str, use: str) -> Card:
+    """The model card: what the model is, its figures by split, and a program that uses it."""
+    job, data = facts.job, facts.job["data"]
+    of_hub = data["source"] == "hub"
+    metrics = list(dict.fromkeys(hub_metric(figure) for figure in figures if figure != "loss"))
+    summary = (
+        f"A {what} model ({facts.model_config.get('model_type', 'unknown family')}) of "
+        f"{short(facts.whole_parameters)} parameters, fine-tuned from {job['model']['pretrained']} on "
+        f"{count(plan.examples)} {plan.unit}s in {plural(facts.steps, 'optimizer step')}"
+    )
+    named = {"name": data["name"], "type": data["path"] if of_hub else data["name"], "config": data["subset"]}
+    matter = {**({"datasets": [data["path"]]} if of_hub else {}), **({"metrics": metrics} if metrics else {})}
+    evaluation, groups = facts.evaluation, in_order(facts.evaluation.groups) if facts.evaluation else {}
+    results = [
+        index_entry(
+            task,
+            {**named, "split": split},
+            {figure: (evaluation.label(figure), value) for figure, value in scores.figures.items() if figure != "loss"},
+        )
+        for split, scores in groups.items()
+        if evaluation
+    ]
+    return Card(task, what.replace(" ", "-"), matter, results, summary, loaded_beside(use, facts))
+
+
+def _encoded(figure: str, details: Mapping[str, Any], job: Mapping[str, Any], split: str) -> Any:
+    """What a figure of an encoded split is measured on, as tokens of one tokenizer."""
+    return facts_of(figure, encoded_basis(details, job["data"], split, job["training"]["precision"]))
+
+
+def recorded_metrics(runs: Sequence[ComparedRun]) -> list[str]:
+    """The figures of the runs' evaluations on the way, besides the loss."""
+    names = [name for run in runs for record in run.of_kind("evaluation")[-1:] for name in record]
+    return [name for name in dict.fromkeys(names) if name not in RECORD_FIELDS and name != "loss"]
+
+
+def compare_tuning(
+    data: str,
+    unit: Callable[[ComparedRun], str],
+    measured_on: Callable[[str, Mapping[str, Any], Mapping[str, Any], str], Any] = _encoded,
+    metrics: Callable[[Sequence[ComparedRun]], list[str]] = recorded_metrics,
+) -> ComparedKind:
+    """What is compared of runs on encoded sets, which are called `data`; `measured_on` is given a figure,
+    the details of a set, the job, and a split.
+    """
+
+    def basis(run: ComparedRun, figure: str, split: str | None) -> Any:
+        if run.encoded is None or split is None:
+            return run.config["data"]["key"]  # of a set that is gone, its name
+        return measured_on(figure, run.encoded.details, run.job, split)
+
+    return ComparedKind(
+        data=data,
+        unit=unit,
+        tokenizer=_tokenizer,
+        tokenizer_note="A run that tunes a model has the tokenizer's file as its model's library saved it: digests "
+        "differ by that, too.",
+        base=lambda run: fingerprint(run.config["identity"]["model"]),
+        compare_data=lambda store, runs: compare_labelled(runs),
+        measured_on=basis,
+        metrics=metrics,
+    )
+
+
+def _tokenizer(run: ComparedRun) -> dict[str, str]:
+    if run.encoded is None:
+        return {}
+    details = run.encoded.details
+    return {"vocabulary": count(details["vocab_size"]), "digest": details["tokenizer_sha256"][:DIGITS]}
