@@ -16,7 +16,7 @@ from trainer.kinds.lookup import identify_run
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import require_sealed
 from trainer.store.manifest import ArtifactRef
-from trainer.store.names import CONFIG, EVALUATION, FINAL, METRICS
+from trainer.store.names import CONFIG, EVALUATION, FINAL, METRICS_FILE
 from trainer.store.storage import Store
 from trainer.training.identity import TrainingData, claim_run
 
@@ -41,7 +41,7 @@ def make_store(folder: Path) -> Store:
     store = Store(str(url))
     for job, name in ((base, "base"), (tuned, "tuned")):
         run_job(job, "trainer", name)
-        lengthen(url / "runs" / name / METRICS)
+        lengthen(url / "runs" / name / METRICS_FILE)
     for number in range(RUNS - 2):
         name, job = ("base", base) if number % 2 else ("tuned", tuned)
         copy_run(store, name, job, number)

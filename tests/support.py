@@ -15,7 +15,7 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
 from trainer.records.holds import HOLDS
 from trainer.records.sealed import read_sealed, seal_line, write_sealed
-from trainer.store.names import BEST, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, LINEAGE, METRICS, PLAN
+from trainer.store.names import BEST, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, LINEAGE, METRICS_FILE, PLAN
 from trainer.store.storage import Store
 from trainer.training.run_records import read_records
 from trainer.training.runtime import Runtime
@@ -162,7 +162,7 @@ def seal_copy(source: Store, origin: str, store: Store, run: str) -> None:
     for name in [CONFIG, PLAN, ENVIRONMENT, EVALUATION, LINEAGE, *pointers]:
         if (values := read_sealed(source, f"{origin}/{name}")) is not None:
             write_sealed(store, f"{run}/{name}", values)
-    store.write_bytes(f"{run}/{METRICS}", sealed_lines(f"{run}/{METRICS}", read_records(source, origin)))
+    store.write_bytes(f"{run}/{METRICS_FILE}", sealed_lines(f"{run}/{METRICS_FILE}", read_records(source, origin)))
 
 
 def sealed_lines(key: str, records: Sequence[dict[str, Any]]) -> bytes:

@@ -22,7 +22,7 @@ from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, require_sealed, sealed_bytes, write_sealed
 from trainer.registry.listing import find_runs
 from trainer.registry.promotion import find_measured, promote
-from trainer.store.names import CHECKPOINTS, CONFIG, EVALUATION, FINAL, LINEAGE, METRICS, PLAN
+from trainer.store.names import CHECKPOINTS, CONFIG, EVALUATION, FINAL, LINEAGE, METRICS_FILE, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import recorded
 from trainer.training.run_records import read_records
@@ -196,7 +196,7 @@ def test_a_checkpoint_of_another_run_or_step_is_not_continued_from(
 def test_damaged_records_are_left_out_and_told_by_their_lines(
     store: Store, finished: Finished, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, all_of_them = store.fetch(f"{finished.run}/{METRICS}"), read_records(store, finished.run)
+    path, all_of_them = store.fetch(f"{finished.run}/{METRICS_FILE}"), read_records(store, finished.run)
     assert caplog.text == ""
     lines = path.read_bytes().splitlines(keepends=True)
     spoilt = lines[2].replace(b'"step": ', b'"step": 1', 1)
@@ -204,7 +204,7 @@ def test_damaged_records_are_left_out_and_told_by_their_lines(
     path.write_bytes(b"".join([*lines[:2], spoilt, *lines[3:7], b"\0" * 9 + b"\n", *lines[7:], lines[0][:-9]]))
     assert read_records(store, finished.run) == [*all_of_them[:2], *all_of_them[3:]]
     assert f"{path}: 2 records left out, as not matching the checksum: lines 3, 8" in caplog.text
-    store.write_bytes(f"{OTHER}/{METRICS}", b"".join(lines))
+    store.write_bytes(f"{OTHER}/{METRICS_FILE}", b"".join(lines))
     assert read_records(store, OTHER) == []
     assert "lines 1, 2, 3, 4, 5, ..." in caplog.text
 
@@ -214,7 +214,7 @@ def test_records_that_an_unfinished_run_has_lost_are_told_by_the_step_that_is_sa
     left: bytes, store: Store, finished: Finished, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.rmtree(store.fetch(f"{finished.run}/{FINAL}"))
-    path = store.fetch(f"{finished.run}/{METRICS}")
+    path = store.fetch(f"{finished.run}/{METRICS_FILE}")
     lines = path.read_bytes().splitlines(keepends=True)
     saved = [number for number, line in enumerate(lines) if b'"kind": "save", "step": 64' in line]
     path.write_bytes(b"".join(lines[: saved[0] + 1]) + lines[-1][:-9])

@@ -15,7 +15,7 @@ from tests.trainer.conftest import LONG, OFTEN, Finished
 from tests.trainer.labelled_pairs import finetune_values
 from trainer.common.errors import EXIT_PREEMPTED
 from trainer.records.sealed import read_sealed
-from trainer.store.names import FINAL, LAST, METRICS
+from trainer.store.names import FINAL, LAST, METRICS_FILE
 from trainer.store.storage import Store
 
 pytestmark = pytest.mark.slow
@@ -67,7 +67,7 @@ def mirror(store: Store, folder: Path) -> Path:
     """A folder with the records of a bucket's one run."""
     (run,) = store.names("runs")
     (folder / "runs" / run).mkdir(parents=True)
-    (folder / "runs" / run / METRICS).write_bytes(store.read_bytes(f"runs/{run}/{METRICS}"))
+    (folder / "runs" / run / METRICS_FILE).write_bytes(store.read_bytes(f"runs/{run}/{METRICS_FILE}"))
     return folder
 
 
