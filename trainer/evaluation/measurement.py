@@ -103,8 +103,9 @@ class Measurement:
 
 
 def ask_of_run(job: PipelineJob | ChatJob, run: str, evaluation: EvaluationConfig) -> EvaluateJob:
-    """The job that measures a run's final model with this evaluation, on the device, in the precision and by the engine of
-    the run's own job."""
+    """The job that measures a run's final model with this evaluation, with the device, precision and engine of the
+    run's own job.
+    """
     return EvaluateJob(
         store=job.store,
         checkpoint=f"{run}/{FINAL}",
@@ -118,8 +119,9 @@ def ask_of_run(job: PipelineJob | ChatJob, run: str, evaluation: EvaluationConfi
 
 
 def find_result(store: Store, wanted: Measurement) -> Result | None:
-    """The existing result of the same measurement, if it and its predictions are unchanged. A damaged record is logged as
-    a warning and measured again.
+    """The existing result of the same measurement, if it and its predictions are unchanged.
+
+    A damaged record is logged as a warning and measured again.
     """
     for key in filter(None, (wanted.key, wanted.elsewhere)):
         found = intact_result(store, key)

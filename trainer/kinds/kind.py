@@ -64,8 +64,8 @@ class Kind:
     plan: Callable[[Any, Any, int], Planned]
     """The plan of a job and its data for so many ranks."""
     measurement: Callable[[Store, Any, str, Sequence[str] | None, str | None], Measurement]
-    """The measurement of a run's final model on the data with these keys. If another run is given, it measures that run's
-    model on the same data. Without keys, it uses the data that the run was last requested with.
+    """The measurement of a run's final model on the data with these keys. If another run is given, it measures that
+    run's model on the same data. Without keys, it uses the data that the run was last requested with.
     """
     measure: Measure
     """Makes the result of such a measurement. Called by every rank."""
