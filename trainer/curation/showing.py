@@ -303,15 +303,20 @@ def newest(store: Store) -> str:
     Raises `ArtifactError` if it has none, or none that is intact.
     """
     found: list[tuple[str, str]] = []
-    damaged: ArtifactError | None = None
+    unusable: ArtifactError | None = None
     for key in (f"{KIND}/{name}" for name in store.names(KIND)):
         try:
             manifest = read_manifest(store, key, KIND)
         except ArtifactError as error:
             log.warning("%s", error)
-            damaged = error
+            unusable = error
+            continue
+        if manifest is not None:
+            found.append((manifest.created, key))
         else:
-            found += [(manifest.created, key)] if manifest is not None else []
+            unusable = unusable or ArtifactError(
+                f"{store.path(key)} was not finished, or its manifest is gone; run the job again, which decides anew"
+            )
     if not found:
-        raise damaged or ArtifactError(f"{store.url} holds no decisions; a job with data.curation makes them")
+        raise unusable or ArtifactError(f"{store.url} holds no decisions; a job with data.curation makes them")
     return max(found)[1]

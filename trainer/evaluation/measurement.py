@@ -103,7 +103,9 @@ class Measurement:
 
 
 def ask_of_run(job: PipelineJob | ChatJob, run: str, evaluation: EvaluationConfig) -> EvaluateJob:
-    """The job that measures the final model of a run in this way, where and as the run's own job computes."""
+    """The job that measures a run's final model with this evaluation, with the device, precision and engine of the
+    run's own job.
+    """
     return EvaluateJob(
         store=job.store,
         checkpoint=f"{run}/{FINAL}",
@@ -117,8 +119,9 @@ def ask_of_run(job: PipelineJob | ChatJob, run: str, evaluation: EvaluationConfi
 
 
 def find_result(store: Store, wanted: Measurement) -> Result | None:
-    """What was measured already of the same, if that and its predictions are as they were left; a damaged record is to
-    be made anew, which a warning tells.
+    """The existing result of the same measurement, if it and its predictions are unchanged.
+
+    A damaged record is logged as a warning and measured again.
     """
     for key in filter(None, (wanted.key, wanted.elsewhere)):
         found = intact_result(store, key)
@@ -165,8 +168,8 @@ def intact_result(store: Store, key: str) -> Result | None:
 def read_result(store: Store, run: str, config: Mapping[str, Any]) -> Result | None:
     """What was measured of a run's final model, beside it what lm-eval measured; None if there is nothing.
 
-    That of another encoded set than that in `config`, the run's config.json as the caller knows it, does not count:
-    the run was asked for with another test split since, or a process that measured it on a former one ended late.
+    A result on another encoded set than the one in `config`, the caller's copy of config.json, is ignored: either the
+    run has since been requested with another test split, or a process that measured an older split finished late.
     Raises `ArtifactError` if a record is damaged.
     """
     found = _read(store, f"{run}/{EVALUATION}")
@@ -242,8 +245,8 @@ def _tell_replaced(store: Store, wanted: Measurement) -> None:
 
 
 def _record(store: Store, wanted: Measurement, result: Result) -> None:
-    # Where predictions were written, their record follows them in any case: it does not count for another test split,
-    # and the next measurement replaces both.
+    # If predictions were written, their record is always written too: it is ignored for another test split, and the
+    # next measurement replaces both.
     if wanted.is_own and not result.predictions:
         check_asked(store, wanted)
     write_sealed(store, wanted.key, result.recorded())

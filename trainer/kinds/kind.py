@@ -64,8 +64,8 @@ class Kind:
     plan: Callable[[Any, Any, int], Planned]
     """The plan of a job and its data for so many ranks."""
     measurement: Callable[[Store, Any, str, Sequence[str] | None, str | None], Measurement]
-    """How the final model of a job's run is measured on data of these keys, or that of another run in the same way;
-    without keys, on what the run was last asked for with.
+    """The measurement of a run's final model on the data with these keys. If another run is given, it measures that
+    run's model on the same data. Without keys, it uses the data that the run was last requested with.
     """
     measure: Measure
     """Makes the result of such a measurement. Called by every rank."""
@@ -76,8 +76,9 @@ class Kind:
     prepare: Callable[[Any, Do], TrainingData] = lambda job, do: do("encode", job)
     """What the job trains on: its pipeline up to there."""
     encode: Callable[[Store, Any, Progress, str | Path | None], Step] = encode_nothing
-    """The step that encodes its data in splits, with the tokenizer of the model in a folder, or that it names."""
+    """The step that tokenizes the job's splits. The tokenizer is that of the model in the given folder, or else of the
+    model that the job names."""
     checkpoint: Callable[[Store, EvaluateJob], Measurement | None] = lambda store, job: None
-    """How a checkpoint of no job is measured; None if that is not of this kind."""
+    """How a checkpoint is measured when no training job is given; None if it is not of this kind."""
     harness: Callable[[Any, str], EvaluateJob | None] = lambda job, run_key: None
     """What lm-eval is to measure of the final model of a run, if the job names tasks."""

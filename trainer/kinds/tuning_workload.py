@@ -74,8 +74,8 @@ class TuningWorkload:
 
         They are dealt to the ranks in turn, longest first, so that all have about as much to do.
 
-        All have as many micro-batches, as ranks that share a model gather it together: where an epoch's smaller batch
-        has fewer samples for some, or none, these take one that does not count.
+        Every rank gets the same number of micro-batches, because ranks that share a model gather it together. A rank
+        that an epoch's smaller last batch leaves short gets a sample of weight 0.
         """
         samples = self.order.examples(number)
         mine, size = samples[rank :: self.plan.ranks], self.plan.micro_batch

@@ -1,4 +1,4 @@
-"""What follows what for a job that trains, of any kind, written once; `Stages` carries it out, or only looks."""
+"""The order of stages of every kind of training job. A `Stages` object runs them, or only looks."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 

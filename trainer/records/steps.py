@@ -74,7 +74,7 @@ class Explains(NamedTuple):
 
 
 def made_elsewhere(step: "Step") -> Manifest:
-    """What all ranks make together is made by who starts them."""
+    """The default `build` of artifacts that all ranks make together: who starts the ranks makes them."""
     raise AssertionError(f"{step.key} is not made by one process")
 
 
@@ -92,20 +92,21 @@ class Step:
     name: str
     recipe: Mapping[str, Any]
     build: Callable[["Step"], Manifest] = made_elsewhere
-    """Makes it, and publishes it; may go on with what it finds begun. Not of what all ranks make together."""
+    """Makes and publishes the artifact, and may continue a partly made one. Not set for artifacts that all ranks make
+    together."""
     inputs: Mapping[str, Input] = field(default_factory=dict)
     told: frozenset[str] = frozenset()
     identity: str | None = None
-    """What names runs that read it, if that is less than all of it: of an encoded set, all but its test split."""
+    """The fingerprint in the names of runs that read this artifact, if it covers only part of it: of an encoded set,
+    everything but its test split."""
     accept: Callable[[Manifest], None] = nothing
     """Called with the manifest of what is found. Raises what keeps it from being used, like too many bad records."""
     reads_all: bool = True
-    """Whether files are read when it is looked for, or only their sizes are compared, as whoever reads them compares
-    each.
+    """If true, looking for the artifact reads every file and verifies its content. If false, it compares sizes only,
+    because each reader verifies the file that it opens.
     """
     settles: bool = True
-    """Whether the name stands for one content: not a tokenizer's, which stays while the text that it is trained on
-    grows.
+    """Whether the name determines the content. A tokenizer's does not: it stays the same while its training text grows.
     """
     otherwise: str = "delete the folder, and train again what was trained on it"
     """What to do where it cannot be made again as it was, and there is no copy."""
@@ -145,7 +146,7 @@ class Step:
 def find_artifact(step: Step) -> ArtifactRef | None:
     """The artifact of a step, if it is published and intact, held until a run says that it reads it.
 
-    A damaged one is told, and counts as none. Raises what its `accept` raises.
+    A damaged artifact is logged as a warning and treated as missing. Raises what its `accept` raises.
     """
     manifest = recall_manifest(step.store, step.key, step.kind)
     if manifest is None:
@@ -162,7 +163,7 @@ def find_artifact(step: Step) -> ArtifactRef | None:
 
 
 def find_published(step: Step) -> ArtifactRef | None:
-    """The same without a look at its files: for who comes before the one that makes it."""
+    """Like `find_artifact`, but does not check files: for callers that run before the stage that makes the artifact."""
     manifest = recall_manifest(step.store, step.key, step.kind)
     return None if manifest is None else _accepted(step, manifest)
 
@@ -191,7 +192,8 @@ def publish(step: Step, folder: Path, details: dict[str, Any], notes: Iterable[s
     """Publish a staged folder as the artifact of a step, unless another process has; what was damaged comes back as it
     was.
 
-    Raises `ArtifactError` if under its key there was other content, which something may have been made from.
+    Raises `ArtifactError` if its key held different content before, because other artifacts may have been made from
+    that.
     """
     manifest, former = describe(step, digest_folder(folder), details, notes), _former(step)
     if former is not None and not find_damage(step.store, step.key, former) and _is_held(step):

@@ -65,7 +65,8 @@ log = logging.getLogger(__name__)
 
 
 def roll_back(session: Session, store: Store, run: str, workload: Workload) -> None:
-    """Take weights, optimizer and step from the last commit; the data goes on from where it is.
+    """Restore weights, optimizer and step from the last checkpoint. The data is not rewound: it continues with the next
+    batch.
 
     Raises `RunError` if there is no commit yet.
     """
@@ -248,8 +249,8 @@ def _train(
 
 
 def _tell_published_again(store: Store, run: Run, checkpoint: str | None) -> None:
-    """Warn that a published final model is replaced by another form of it, or that no checkpoint is left to make it
-    of.
+    """Warn that the final model will be published again in another form, or that it must be trained again because no
+    checkpoint is left.
     """
     with suppress(ArtifactError):  # a warning tells of a damaged one already
         final = final_manifest(store, run.key)

@@ -1,7 +1,7 @@
 """Snapshots of the training state, and the background writer that commits them as checkpoints.
 
-A checkpoint is committed in `_commit`: the instant is the rename in store/local.py, or the upload of the manifest in
-store/remote.py. Of a sharded model, part_saver.py does it. It is found again by `find_checkpoint` in
+A checkpoint is committed in `_commit`: the instant is the rename in `put_folder` of store/local.py, or the upload of
+the manifest in store/remote.py. Of a sharded model, part_saver.py does it. It is found again by `find_checkpoint` in
 checkpoint.py.
 
 A snapshot is copied to memory that is kept from save to save. To fill new memory takes several times as long (the

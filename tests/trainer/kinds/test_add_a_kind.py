@@ -47,9 +47,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def pair() -> dict[str, str]:
         one, other = numbers.randint(1, 9), numbers.randint(1, 9)
-        # The longer answer is the better one, which a new model finds less likely.
-        better, worse = f"The product of both is {one * other}.", f"It is {one * other}."
-        return {"prompt": f"What is {one} times {other}?", "better": better, "worse": worse}
+        # The longer answer is the chosen one, which a new model finds less likely.
+        chosen, rejected = f"The product of both is {one * other}.", f"It is {one * other}."
+        return {"prompt": f"What is {one} times {other}?", "chosen": chosen, "rejected": rejected}
 
     for name, count in (("train", 80), ("test", 12)):
         write_rows(folder / f"{name}.jsonl", [pair() for _ in range(count)])
