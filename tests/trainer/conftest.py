@@ -12,6 +12,7 @@ from tests.support import cpu_runtime, small_job
 from tests.trainer.curated_runs import curated_run, run_through, write_kept_out
 from tests.trainer.labelled_data import bert_folder, gpt2_folder
 from tests.trainer.made import prepare
+from tests.trainer.short_texts import short_job, write_short_texts
 from tests.trainer.small_jobs import OF_EACH_KIND, Finished, run_whole
 from trainer.common.progress import silent
 from trainer.records.plans import PreparedData
@@ -58,6 +59,19 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def finished(ran: Callable[[str], Finished]) -> Finished:
     """The long pretraining run."""
     return ran("pretraining")
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Corpora of short texts."""
+    return write_short_texts(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture(scope="session")
+def made(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreparedData]:
+    """A store with their tokenizer and shards; not to be written to."""
+    store = tmp_path_factory.mktemp("made") / "store"
+    return store, prepare(short_job(texts, store).preparation(), silent())
 
 
 @pytest.fixture(scope="session")

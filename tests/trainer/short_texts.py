@@ -10,7 +10,10 @@ import numpy as np
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, small_job
 from trainer.config.jobs import PipelineJob
+from trainer.data.dataset import Batch
 from trainer.data.shards import TRAIN, VALIDATION, open_shards, shard_file
+from trainer.kinds.pretraining.workload import Pretraining
+from trainer.records.plans import PreparedData
 from trainer.store.storage import Store
 
 
@@ -50,3 +53,15 @@ def read_documents(store: Store, key: str, held_out: bool = False) -> list[list[
         pairs = itertools.pairwise(starts.tolist())
         shards.append([tokens[start:stop].tolist() for start, stop in pairs])
     return shards
+
+
+def open_work(job: PipelineJob, data: PreparedData, ranks: int = 1) -> Pretraining:
+    return Pretraining(job, Store(job.store), data, ranks)
+
+
+def rows_of(batch: Batch) -> list[tuple[list[int], list[int], list[int]]]:
+    """The token ids, the targets and the positions of each row of a rank's batch."""
+    names = ("input_ids", "labels", "position_ids")
+    return [
+        row for inputs in batch.micro_batches for row in zip(*(inputs[name].tolist() for name in names), strict=True)
+    ]

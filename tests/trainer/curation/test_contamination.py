@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support import write_config
-from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, prose, reasons_of, write_documents
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.curation import DecontaminateConfig, EvaluationText
 from trainer.config.jobs import PrepareJob
@@ -20,12 +20,6 @@ from trainer.curation.texts import Texts
 from trainer.data.decisions import open_decisions, read_decisions
 from trainer.data.readers import read_documents, refuse
 from trainer.store.storage import Store
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
-
 
 EVALUATION = [" ".join(prose(1000 + number, 30)) for number in range(5)]
 SHORT = "seven words stand here and nowhere else"

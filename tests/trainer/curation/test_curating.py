@@ -55,13 +55,6 @@ def changed(seed: int, places: int, words: int = 80) -> str:
     return " ".join(found)
 
 
-@pytest.fixture(autouse=True)
-def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Units of work are done in this process, which has loaded what they need, but where a test is about workers."""
-    if "workers" not in request.keywords:
-        monkeypatch.setattr("trainer.curation.curate.Workers", Here)
-
-
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
     """Two corpora; what is planted is named in the tests below."""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from tests.trainer.curating import Here, curated_job, decide, originals_of, prose, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, originals_of, prose, reasons_of, write_documents
 from tests.trainer.curation_texts import texts
 from tests.trainer.made import prepare
 from tests.trainer.plain_duplicates import sharing, superfluous
@@ -31,11 +31,6 @@ from trainer.data.readers import Document
 from trainer.kinds.pretraining.prepare import find_prepared
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 def batch_of(texts: Sequence[str]) -> Batch:
@@ -267,9 +262,7 @@ def test_n_grams_that_are_damaged_or_gone_are_gathered_again(
     assert len(originals_of(job, decide(job).key, "one")) == 6
 
 
-def test_a_document_with_a_key_that_many_have_is_compared_with_some_of_them_and_that_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_document_with_a_key_that_many_have_is_compared_with_some_of_them_and_that_is_counted(tmp_path: Path) -> None:
     words = prose(1, 100)
     texts = [" ".join([*words, *prose(10 + number, 60)]) for number in range(150)]
     path = write_documents(tmp_path / "a.jsonl", texts)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import write_config
 from tests.trainer.chats import chat_values
-from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, prose, reasons_of, write_documents
 from tests.trainer.labelled_pairs import finetune_values
 from tests.trainer.labelled_words import word_values
 from trainer.common.errors import ConfigError, CorpusError, RecordError
@@ -25,11 +25,6 @@ from trainer.store.storage import Store
 
 SENTENCES = [" ".join(prose(2000 + number, 20)) for number in range(6)]
 SHORT = "three words only"
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 def write_splits(folder: Path, **records: Sequence[Mapping[str, Any]]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import small_job, write_config
 from tests.trainer.chats import chat_values
-from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
+from tests.trainer.curating import curated_job, decide, prose, write_documents
 from trainer.common.progress import silent
 from trainer.curation.report import tell
 from trainer.data.decisions import read_decisions
@@ -18,11 +18,6 @@ from trainer.store.storage import Store
 LICENCE = "This program is free software; you can redistribute it and/or modify it under the terms of a licence"
 TOLD = "This program is free software; you can redistribute it and/or modify"
 LEAKED = " ".join(prose(5, 20))
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 @pytest.fixture
@@ -46,7 +41,6 @@ def kept_out(tmp_path: Path) -> dict[str, object]:
 def test_an_n_gram_that_drops_many_documents_is_named_with_its_example(
     raw: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, prose, reasons_of, write_documents
 from tests.trainer.curation_texts import texts
 from trainer.config.curation import DecontaminateConfig, EvaluationText
 from trainer.curation.contamination import hashes_of
@@ -129,7 +129,6 @@ def test_documents_go_whatever_way_they_are_written_in(
     part_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where they are cut in parts, and what they share is told as it is written there."""
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
     monkeypatch.setattr("trainer.data.readers.PART_BYTES", part_bytes)
     (tmp_path / "raw").mkdir()
     for number, text in enumerate(SAME.values()):
@@ -155,8 +154,7 @@ def test_documents_go_whatever_way_they_are_written_in(
     assert all("shares " in each and each.endswith(f"{tmp_path}/test.txt#1 (text)") for each in told), told
 
 
-def test_a_sentence_of_chinese_is_found_in_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
+def test_a_sentence_of_chinese_is_found_in_a_document(tmp_path: Path) -> None:
     sentence = "水车小屋在河流狭窄的地方它的轮子日夜不停地转动着没有人知道"
     raw = write_documents(
         tmp_path / "raw.jsonl",

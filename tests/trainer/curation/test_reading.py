@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, prose, reasons_of, write_documents
 from tests.trainer.made import prepare
 from trainer.common.errors import RecordError
 from trainer.common.progress import silent
@@ -15,11 +15,6 @@ from trainer.store.storage import Store
 
 LOW = "length: bytes too low"
 SHORT = {"exact": None, "filters": [{"kind": "length", "least_bytes": 50}]}
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 def text(seed: int) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from tests.real_texts import real_texts
-from tests.trainer.curating import Here, curated_job, decide, originals_of, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, originals_of, reasons_of, write_documents
 from tests.trainer.curation_texts import plain_said, texts
 from tests.trainer.plain_duplicates import firsts, jaccard, said, sharing, superfluous
 from tests.trainer.planted_texts import EVALUATION, EXACT, KEPT, NEAR, chains, copies, junk
@@ -39,11 +39,6 @@ BINS = list(pairwise([0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.01]))
 POINTS = 0.03
 NEAR_OPTIONS = NearConfig()
 WHOLE = {"num_shards": 1, "piece_bytes": 2**26}
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 @pytest.fixture(scope="module")

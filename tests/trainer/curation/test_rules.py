@@ -6,18 +6,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, prose, reasons_of, write_documents
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.curation import CurationConfig
 from trainer.config.jobs import PrepareJob
 from trainer.curation.measures import all_tests
 from trainer.preflight.curation import preview_curation
 from trainer.store.storage import Store
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 def job_of(tmp_path: Path, *filters: dict[str, Any]) -> PrepareJob:

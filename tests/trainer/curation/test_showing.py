@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support import write_config
-from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
+from tests.trainer.curating import curated_job, decide, prose, write_documents
 from trainer.common.errors import EXIT_BAD_INPUT, ArtifactError
 from trainer.curation import functions, showing
 from trainer.curation.contamination import Overlap
@@ -20,9 +20,8 @@ from trainer.store.storage import Store
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def store(tmp_path: Path) -> str:
     """A store with decisions about two corpora."""
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
     texts = [" ".join(prose(number, 120)) for number in range(12)]
     near = texts[2].split()
     near[60] = "otherwise"
@@ -88,9 +87,8 @@ def test_an_example_says_what_it_was_compared_with(
 
 
 def test_what_a_document_shares_is_told_with_the_example_that_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
     said = [" ".join(prose(number, 20)) for number in range(6)]
     write_documents(tmp_path / "raw.jsonl", [f"{each} {' '.join(prose(50 + n, 9))}" for n, each in enumerate(said)])
     asked = [{"question": said[0], "answer": ""}, {"question": "none", "answer": said[1]}]
@@ -132,10 +130,7 @@ def test_what_a_document_shares_is_told_with_the_example_that_has_it(
     assert "' with an evaluation set\n" in shown(job.store, capsys, document=f"{tmp_path}/raw.jsonl#1")
 
 
-def test_a_document_without_a_number_to_compare_is_told_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
+def test_a_document_without_a_number_to_compare_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [{"text": " ".join(prose(number, 20)), "score": number} for number in range(3)]
     write_documents(tmp_path / "raw.jsonl", [*records, " ".join(prose(9, 20))])
     rule = {"kind": "score", "column": "score", "least_score": 1}
@@ -229,7 +224,6 @@ def test_decisions_that_are_not_finished_hide_no_others(store: str, capsys: pyte
 def test_the_table_is_told_without_the_functions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "removed.py").write_text("def judge(text):\n    return len(text) > 9\n")
     raw = write_documents(tmp_path / "one.jsonl", [" ".join(prose(1, 40)), "short"])
@@ -248,11 +242,9 @@ def test_the_table_is_told_without_the_functions(
 
 def test_a_corpus_that_loses_much_and_a_cluster_that_is_large_are_warned_of(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
     texts = [" ".join(prose(number, 60)) for number in range(20)]
     write_documents(tmp_path / "some.jsonl", [*texts, *(f"{texts[4]}{' ' * number}" for number in range(1, 12))])
     write_documents(tmp_path / "much.jsonl", [*texts[:11], *(" ".join(prose(number, 60)) for number in range(50, 57))])

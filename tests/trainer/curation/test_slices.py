@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
+from tests.trainer.curating import curated_job, decide, prose, write_documents
 from trainer.common.errors import StorageError
 from trainer.config.jobs import PrepareJob
 from trainer.curation.shared_keys import Group, Slice, read_slice
@@ -15,7 +15,6 @@ from trainer.store.storage import Store
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareJob:
     """A job whose keys are looked through in several slices, of several groups of units."""
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
     monkeypatch.setattr("trainer.curation.units.UNIT_BYTES", 2000)
     monkeypatch.setattr("trainer.curation.shared_keys.SLICE_KEYS", 90)
     texts = [" ".join(prose(seed, 60)) for seed in range(20)]

@@ -6,18 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, prose, reasons_of, write_documents
 from tests.trainer.evaluation.harness_tasks import TASK, write_questions, write_yaml
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.jobs import PrepareJob
 from trainer.data.decisions import read_decisions
 from trainer.store.storage import Store
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
-
 
 ASKED, SOLVED, PASSAGE = (" ".join(prose(number, 30)) for number in (1000, 1001, 1002))
 

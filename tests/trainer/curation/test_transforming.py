@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, prose, reasons_of, write_documents
 from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.config.curation import TransformConfig
@@ -14,11 +14,6 @@ from trainer.data.readers import Document
 from trainer.data.shards import open_shards
 from trainer.models.tokenizer import load_tokenizer
 from trainer.store.storage import Store
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 def made_of(text: str, **options: object) -> str:

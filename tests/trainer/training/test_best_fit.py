@@ -17,13 +17,11 @@ from torch.nn import functional as F
 from tests.support import SMALL_MODEL, cpu_runtime, curve, final_bytes, records
 from tests.trainer.data.test_packing import best_fit
 from tests.trainer.made import prepare
-from tests.trainer.short_texts import read_documents, short_job, write_short_texts
+from tests.trainer.short_texts import open_work, read_documents, rows_of, short_job
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.common.progress import silent
-from trainer.config.jobs import PipelineJob
-from trainer.data.dataset import Batch, open_dataset
+from trainer.data.dataset import open_dataset
 from trainer.kinds.lookup import kind_of
-from trainer.kinds.pretraining.workload import Pretraining
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.records.plans import PreparedData
@@ -36,37 +34,14 @@ PACKED = {"training__packing": "best_fit", "training__max_steps": STEPS, "traini
 Row = tuple[list[int], list[int], list[int]]
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_short_texts(tmp_path_factory.mktemp("texts"))
-
-
-@pytest.fixture(scope="module")
-def made(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreparedData]:
-    """A store with tokenizer and shards; not to be trained in."""
-    store = tmp_path_factory.mktemp("made") / "store"
-    return store, prepare(short_job(texts, store).preparation(), silent())
-
-
 @pytest.fixture
 def store(made: tuple[Path, PreparedData], tmp_path: Path) -> Path:
     return Path(shutil.copytree(made[0], tmp_path / "store"))
 
 
-def open_work(job: PipelineJob, data: PreparedData, ranks: int = 1) -> Pretraining:
-    return Pretraining(job, Store(job.store), data, ranks)
-
-
 def train_here(texts: Path, store: Path, data: PreparedData, **changes: Any) -> str:
     cpu_runtime()
     return train(short_job(texts, store, **{**PACKED, **changes}), silent(), data).key
-
-
-def rows(batch: Batch) -> list[Row]:
-    names = ("input_ids", "labels", "position_ids")
-    return [
-        row for inputs in batch.micro_batches for row in zip(*(inputs[name].tolist() for name in names), strict=True)
-    ]
 
 
 def documents_of(row: Row, end: int) -> list[tuple[int, ...]]:
@@ -102,13 +77,13 @@ def test_every_token_of_every_document_is_read_once_an_epoch(texts: Path, made: 
         size = job.training.global_batch
         for epoch in (0, 1):
             numbers = range(epoch * len(expected) // size, -(-(epoch + 1) * len(expected) // size))
-            read = [row for number in numbers for row in rows(work.read_batch(number, 0))]
+            read = [row for number in numbers for row in rows_of(work.read_batch(number, 0))]
             read = read[epoch * len(expected) - numbers[0] * size :][: len(expected)]
             found = Counter(tuple(documents_of(row, end)) for row in read)
             # A document of nothing but its end token cannot be told from what fills a window up.
             assert found == Counter(tuple(part for part in window if part != (end,)) for window in expected)
         batch = work.read_batch(0, 0)
-        assert batch.targets == sum(label != -100 for _, labels, _ in rows(batch) for label in labels)
+        assert batch.targets == sum(label != -100 for _, labels, _ in rows_of(batch) for label in labels)
         assert 0 < batch.tokens <= size * CONTEXT
 
 
@@ -122,7 +97,7 @@ def test_the_ranks_shares_together_are_the_batch_of_one(
         expected = whole.read_batch(number, 0)
         shares = [divided.read_batch(number, rank) for rank in range(ranks)]
         assert {(share.targets, share.tokens) for share in shares} == {(expected.targets, expected.tokens)}
-        assert [row for share in shares for row in rows(share)] == rows(expected)
+        assert [row for share in shares for row in rows_of(share)] == rows_of(expected)
 
 
 def test_a_model_is_trained_as_in_a_plain_loop_over_the_documents(
@@ -142,7 +117,7 @@ def test_a_model_is_trained_as_in_a_plain_loop_over_the_documents(
     for step in range(STEPS):
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * (step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (STEPS - 2))))
-        documents = [torch.tensor(each) for row in rows(work.read_batch(step, 0)) for each in documents_of(row, end)]
+        documents = [torch.tensor(each) for row in rows_of(work.read_batch(step, 0)) for each in documents_of(row, end)]
         logits = torch.cat([model(input_ids=each[None]).logits[0, :-1] for each in documents])
         loss = F.cross_entropy(logits, torch.cat([each[1:] for each in documents]))
         loss.backward()

@@ -3,7 +3,6 @@
 import math
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,16 +12,14 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.support import SMALL_MODEL, cpu_runtime, only_run, records, small_values, write_config
 from tests.tiny_models import tiny_config
-from tests.trainer.made import prepare
-from tests.trainer.short_texts import short_job, short_values, write_short_texts
+from tests.trainer.short_texts import open_work, rows_of, short_job, short_values
 from tests.trainer.training.sharded_runs import finish, start
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.data.dataset import Batch, document_positions
+from trainer.data.dataset import document_positions
 from trainer.data.shards import open_shards
 from trainer.kinds.lookup import kind_of
-from trainer.kinds.pretraining.workload import Pretraining
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.records.basis import why_incomparable
 from trainer.records.plans import PreparedData
@@ -33,25 +30,9 @@ MASK = {"training__document_mask": True}
 LLAMA = {**tiny_config("llama"), "max_position_embeddings": 32}
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_short_texts(tmp_path_factory.mktemp("texts"))
-
-
-@pytest.fixture(scope="module")
-def made(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreparedData]:
-    """A store with tokenizer and shards; not to be written to."""
-    store = tmp_path_factory.mktemp("made") / "store"
-    return store, prepare(short_job(texts, store).preparation(), silent())
-
-
 @pytest.fixture
 def store(made: tuple[Path, PreparedData], tmp_path: Path) -> Path:
     return Path(shutil.copytree(made[0], tmp_path / "store"))
-
-
-def open_work(job: PipelineJob, data: PreparedData, ranks: int = 1) -> Pretraining:
-    return Pretraining(job, Store(job.store), data, ranks)
 
 
 def end_id(job: PipelineJob, data: PreparedData) -> int:
@@ -118,14 +99,7 @@ def test_the_ranks_shares_together_are_the_batch_of_one(
         expected = whole.read_batch(number, 0)
         shares = [divided.read_batch(number, rank) for rank in range(ranks)]
         assert {share.targets for share in shares} == {expected.targets}
-        assert [row for share in shares for row in rows(share)] == rows(expected)
-
-
-def rows(batch: Batch) -> list[Any]:
-    names = ("input_ids", "labels", "position_ids")
-    return [
-        row for inputs in batch.micro_batches for row in zip(*(inputs[name].tolist() for name in names), strict=True)
-    ]
+        assert [row for share in shares for row in rows_of(share)] == rows_of(expected)
 
 
 def test_held_out_text_is_measured_document_by_document(
