@@ -129,10 +129,17 @@ def start_ranks(said: Path, ranks: int, module: str, *arguments: object) -> list
     ]
 
 
-def start_trainers(said: Path, config: Path, ranks: int) -> list[Running]:
+def start_trainers(said: Path, config: Path, ranks: int = 1, *words: object) -> list[Running]:
     """Start training a job on some ranks."""
-    module = "trainer.__main__"
-    return start_ranks(said, ranks, module, config) if ranks > 1 else [start_warm(said, module, config)]
+    arguments = ("trainer.__main__", config, *words)
+    return start_ranks(said, ranks, *arguments) if ranks > 1 else [start_warm(said, *arguments)]
+
+
+def finish(said: Path, config: Path, ranks: int = 1, *words: object) -> list[Ended]:
+    """Train to the end on some ranks."""
+    ended = [rank.wait() for rank in start_trainers(said, config, ranks, *words)]
+    assert [rank.status for rank in ended] == [0] * ranks, ended
+    return ended
 
 
 def cores(count: int) -> AbstractContextManager[None]:

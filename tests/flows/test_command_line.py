@@ -14,7 +14,7 @@ import pytest
 
 from tests.depth import once
 from tests.flows.conftest import SETTINGS, Done
-from tests.processes import Ended, alive, descendants, stages, start_module, start_warm, wait_until
+from tests.processes import Ended, alive, descendants, finish, stages, start_module, wait_until
 from tests.support import digests, final_bytes, only_run, small_values, steps_recorded, write_config
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.config.files import explain
@@ -166,7 +166,6 @@ def test_a_pipeline_that_is_asked_to_stop_saves_leaves_no_process_and_continues_
     wait_until(lambda: not any(alive(pid) for pid in found))
     (checkpoint,) = (store / only_run(store) / "checkpoints").iterdir()
     assert checkpoint.name == f"step-{steps_recorded(store):08d}"
-    ended = start_warm(tmp_path / "continued", "trainer.__main__", config).wait()
-    assert ended.status == 0, ended.stderr
+    (ended,) = finish(tmp_path / "continued", config)
     assert "continuing from" in ended.stderr
     assert final_bytes(store) == final_bytes(done.store)

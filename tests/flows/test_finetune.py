@@ -17,7 +17,7 @@ from flows.finetune import finetune
 from flows.predict import predict
 from tests.flows.conftest import Done, flow_run_of
 from tests.flows.looking import artifacts, latest_run, task_runs
-from tests.processes import Ended, cores, stages, start_warm, wait_until
+from tests.processes import Ended, cores, finish, stages, wait_until
 from tests.support import digests, lasting_digests, write_config
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
 from trainer.common.errors import ArtifactError, CorpusError
@@ -112,8 +112,7 @@ def tuned(pairs: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) ->
     config = write_config(
         folder / "job.yaml", finetune_values(pairs, folder / "store", model, training__epochs=1, run="pairs")
     )
-    ended = start_warm(folder / "said", "trainer.__main__", config).wait()
-    assert ended.status == 0, ended
+    finish(folder / "said", config)
     return folder / "store"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.processes import start_warm
+from tests.processes import finish
 from tests.support import only_run, small_values, with_changes, write_config
 from tests.trainer.chats import chat_values
 from tests.trainer.labelled_pairs import finetune_values
@@ -92,6 +92,5 @@ def lay_out(job: Job, ask: Ask, folder: Path) -> Path:
 
 def run_whole(job: Job, ask: Ask, folder: Path) -> Finished:
     """Have a process train a job, measure its model and report."""
-    ended = start_warm(folder / "said", "trainer.__main__", lay_out(job, ask, folder)).wait()
-    assert ended.status == 0, ended.stderr
+    finish(folder / "said", lay_out(job, ask, folder))
     return Finished(folder / "store", only_run(folder / "store"))

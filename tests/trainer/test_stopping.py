@@ -14,7 +14,7 @@ import pytest
 
 import trainer.kinds.pretraining.measure
 from tests.depth import once
-from tests.processes import Ended, children, command_line, free_port, start_ranks, start_warm, wait_until
+from tests.processes import Ended, children, command_line, finish, free_port, start_ranks, start_warm, wait_until
 from tests.support import (
     ROOT,
     curve,
@@ -187,8 +187,7 @@ def test_a_request_while_an_engine_is_loaded_does_not_choose_the_slower_one(conf
     assert ended.status == EXIT_PREEMPTED, ended
     assert list(store.glob("tokenizers/*")) and not engines(store)
     assert not list(store.glob(".staging/*"))
-    ended = start_warm(tmp_path / "last", "trainer.__main__", config).wait()
-    assert ended.status == 0, ended
+    finish(tmp_path / "last", config)
     assert engines(store) == {"gigatoken"}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from tests.processes import start_warm
+from tests.processes import finish
 from tests.support import digests, only_run, small_job, small_values, write_config, write_corpora
 from tests.trainer.data.test_changed_raw import rot
 from tests.trainer.made import prepare, prepare_tokenizer
@@ -103,8 +103,7 @@ def test_an_unfinished_run_goes_on_after_the_tokenizer_that_older_text_gave_it_w
     config = write_config(tmp_path / "job.yaml", small_values(raw, store))
 
     def train() -> tuple[str, dict[str, str]]:
-        ended = start_warm(tmp_path / "said", "trainer.__main__", config).wait()
-        assert ended.status == 0, ended.stderr
+        finish(tmp_path / "said", config)
         final = digests(store / only_run(store) / "final")
         return only_run(store), {name: final[name] for name in ("model.safetensors", "tokenizer.json")}
 

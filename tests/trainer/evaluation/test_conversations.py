@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
-from tests.processes import cores, start_warm
+from tests.processes import cores, finish
 from tests.support import only_run, write_config
 from tests.trainer.chats import LLAMA2, chat_job, chat_model, chat_tokenizer, chat_values
 from tests.trainer.evaluation.harness_tasks import write_task
@@ -47,8 +47,7 @@ def tuned(chats: Path, llama: Path, asked: HarnessConfig, tmp_path_factory: pyte
     """A run that a process trained and measured; not to be written to."""
     folder = tmp_path_factory.mktemp("tuned")
     values = chat_values(chats, folder / "store", llama, **asking(asked))
-    ended = start_warm(folder / "said", "trainer.__main__", write_config(folder / "job.yaml", values)).wait()
-    assert ended.status == 0, ended.stderr
+    finish(folder / "said", write_config(folder / "job.yaml", values))
     return Finished(folder / "store", only_run(folder / "store"))
 
 

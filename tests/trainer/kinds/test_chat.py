@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, get_scheduler
 
-from tests.processes import start_trainers, start_warm
+from tests.processes import finish, start_warm
 from tests.support import records, write_config, write_rows
 from tests.trainer.chats import CHATML, END, MARKED, chat_job, chat_model, chat_values
 from tests.trainer.made import encode_conversations
@@ -240,8 +240,7 @@ def test_two_ranks_compute_what_one_does(
     store = tmp_path / "store"
     changes = {**IN_TURN, "training__sharding": sharding, "run": "two"}
     config = write_config(tmp_path / "job.yaml", chat_values(chats, store, llama, **changes))
-    for ended in start_trainers(tmp_path / "said", config, 2):
-        assert ended.wait().status == 0
+    finish(tmp_path / "said", config, 2)
     ours, theirs = ([each["loss"] for each in records(root, "train")] for root in (store, answering.store))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=TOLERANCE)
     assert json.loads((store / "runs/two/plan.json").read_text())["ranks"] == 2

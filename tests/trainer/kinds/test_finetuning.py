@@ -14,7 +14,7 @@ import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, log_loss
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from tests.processes import start_ranks, start_warm
+from tests.processes import finish, start_warm
 from tests.support import NO_DROPOUT, ROOT, read_rows, records, write_config, write_rows
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
 from tests.trainer.made import encode
@@ -204,10 +204,7 @@ def test_two_ranks_train_as_one_and_measure_the_same(
         no_dropout = _without_dropout(pretrained, tmp_path / f"model-{ranks}")
         values = finetune_values(pairs, store, no_dropout, run="pairs", evaluation__batch=7, **changes)
         config = write_config(tmp_path / "job.yaml", values)
-        said = tmp_path / f"said-{ranks}"
-        running = start_ranks(said, ranks, "trainer.__main__", config) if ranks > 1 else None
-        ended = [rank.wait() for rank in running] if running else [start_warm(said, "trainer.__main__", config).wait()]
-        assert [rank.status for rank in ended] == [0] * ranks, ended
+        finish(tmp_path / f"said-{ranks}", config, ranks)
         _assert_figures(store / "runs" / "pairs", pairs / "validation.jsonl")
         evaluation = json.loads((store / "runs" / "pairs" / "eval.json").read_text())
         found[ranks] = (losses(store), evaluation["groups"]["validation"]["figures"])

@@ -9,7 +9,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import mean_squared_error
 
 from tests.hub import serve_model
-from tests.processes import start_module, start_warm
+from tests.processes import finish, start_module, start_warm
 from tests.support import read_rows, write_config, write_rows
 from tests.trainer.labelled_pairs import finetune_values
 from tests.trainer.test_refusals import message_of
@@ -28,8 +28,7 @@ def test_numbers_are_learnt_and_measured_as_scipy_does(pairs: Path, pretrained: 
     changes |= {"data__task": "regression", "data__classes": None, "data__text_columns": ["summary"], "run": "numbers"}
     changes |= {"evaluation__metrics": ["glue/stsb", "mse"], "evaluation__best_by": "spearmanr", "training__epochs": 4}
     config = write_config(tmp_path / "job.yaml", finetune_values(pairs, tmp_path / "store", pretrained, **changes))
-    ended = start_warm(tmp_path / "said", "trainer.__main__", config).wait()
-    assert ended.status == 0, ended
+    finish(tmp_path / "said", config)
     run = tmp_path / "store" / "runs" / "numbers"
     labels = [row["label"] for row in map(json.loads, (tmp_path / "validation.jsonl").read_text().splitlines())]
     lines = read_rows(run / "predictions" / "validation.jsonl")

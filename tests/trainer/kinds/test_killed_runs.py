@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from tests.processes import start_trainers
+from tests.processes import finish, start_trainers
 from tests.support import final_bytes, only_run, records, steps_recorded
 from tests.trainer.adapted_runs import LORA, lora_values, write_base
 from tests.trainer.small_jobs import OF_EACH_KIND, Ask, Job, classes, labels_of_words, lay_out, pretraining
@@ -100,18 +100,11 @@ def test_a_killed_run_ends_with_the_same_bytes(
         for other in others:
             other.send(signal.SIGKILL)
             other.wait()
-    assert "continuing from" in finish(tmp_path / "said-last", configs[1], ranks)
+    assert "continuing from" in finish(tmp_path / "said-last", configs[1], ranks)[0].stderr
     assert only_run(whole) == only_run(killed)
     assert final_bytes(whole) == final_bytes(killed)
     assert course(whole) == course(killed)
     assert measured(whole) == measured(killed)
-
-
-def finish(said: Path, config: Path, ranks: int) -> str:
-    """Train to the end; returns what the first rank tells."""
-    ended = [each.wait() for each in start_trainers(said, config, ranks)]
-    assert [each.status for each in ended] == [0] * ranks, ended
-    return ended[0].stderr
 
 
 def course(store: Path) -> list[dict[str, Any]]:

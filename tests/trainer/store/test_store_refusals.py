@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import Ended, start_warm, wait_until
+from tests.processes import Ended, finish, start_warm, wait_until
 from tests.support import ROOT, curve, digests, final_bytes, small_job, small_values, steps_recorded, write_config
 from tests.trainer.made import prepare, prepare_tokenizer
 from tests.trainer.small_jobs import LONG, Finished
@@ -179,8 +179,7 @@ def test_a_disk_that_fills_up_during_training_and_stays_full_ends_it_and_is_no_l
                 assert int(needed["needed"].replace(",", "")) == pytest.approx(size, rel=0.5)
             (disk / "filler").unlink()
         assert ended.status > 0
-        ended = start_warm(tmp_path / "again", "trainer.__main__", config).wait()
-        assert ended.status == 0, ended.stderr
+        (ended,) = finish(tmp_path / "again", config)
         assert "continuing from" in ended.stderr
         assert final_bytes(store) == final_bytes(finished.store)
         assert curve(store) == curve(finished.store)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.depth import once
-from tests.processes import Ended, free_port, start_module, start_ranks, start_warm, wait_until
+from tests.processes import finish, free_port, start_module, start_ranks, start_warm, wait_until
 from tests.support import (
     NO_DROPOUT,
     SMALL_MODEL,
@@ -47,17 +47,6 @@ SHORT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def finish(store: Path, config: Path, ranks: int, said: Path, *overrides: str) -> list[Ended]:
-    """Train to the end on some ranks."""
-    if ranks == 1:
-        ended = [start_warm(said, "trainer.__main__", config, f"store={store}", *overrides).wait()]
-    else:
-        running = start_ranks(said, ranks, "trainer.__main__", config, f"store={store}", *overrides)
-        ended = [rank.wait() for rank in running]
-    assert [rank.status for rank in ended] == [0] * ranks, ended
-    return ended
-
-
 @pytest.fixture(scope="module")
 def config(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_config(tmp_path_factory.mktemp("ranks") / "job.yaml", small_values(raw, Path("unset"), **SHORT))
@@ -68,7 +57,7 @@ def alone(config: Path, prepared: tuple[Path, PreparedData], tmp_path_factory: p
     """The store of a run on one rank that takes each batch whole; not to be written to."""
     folder = tmp_path_factory.mktemp("alone")
     store = Path(shutil.copytree(prepared[0], folder / "store"))
-    finish(store, config, 1, folder / "said")
+    finish(folder / "said", config, 1, f"store={store}")
     return store
 
 
@@ -153,7 +142,7 @@ def test_an_evaluation_on_two_ranks_is_that_on_one(
     shutil.copytree(alone / only_run(alone), stocked / only_run(alone))
     scores = []
     for ranks in (1, 2):
-        finish(stocked, config, ranks, tmp_path / f"on-{ranks}", f"evaluation.batch={batch}")
+        finish(tmp_path / f"on-{ranks}", config, ranks, f"store={stocked}", f"evaluation.batch={batch}")
         (result,) = (stocked / "evaluations").iterdir()
         found = json.loads(result.read_text())
         scores.append((found["groups"], found["total"]))
@@ -168,7 +157,7 @@ def test_an_evaluation_on_two_ranks_is_that_on_one(
 def test_accumulation_trains_as_the_whole_batch_does(
     stocked: Path, config: Path, alone: Path, micro_batch: int, tmp_path: Path
 ) -> None:
-    finish(stocked, config, 1, tmp_path / "said", f"training.micro_batch={micro_batch}")
+    finish(tmp_path / "said", config, 1, f"store={stocked}", f"training.micro_batch={micro_batch}")
     plan = json.loads((stocked / only_run(stocked) / "plan.json").read_text())
     assert plan["accumulation"] == 8 // micro_batch
     assert_close_curves(stocked, alone)
@@ -177,7 +166,7 @@ def test_accumulation_trains_as_the_whole_batch_does(
 @pytest.mark.deep
 @pytest.mark.slow
 def test_two_ranks_that_accumulate_train_as_one_does(stocked: Path, config: Path, alone: Path, tmp_path: Path) -> None:
-    finish(stocked, config, 2, tmp_path / "said", "training.micro_batch=2")
+    finish(tmp_path / "said", config, 2, f"store={stocked}", "training.micro_batch=2")
     assert_close_curves(stocked, alone)
 
 
@@ -195,7 +184,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     for rank in running:
         rank.send(signal.SIGKILL)
     assert [rank.wait().status for rank in running] == [-signal.SIGKILL] * before
-    ended = finish(stocked, config, after, tmp_path / "after")
+    ended = finish(tmp_path / "after", config, after, f"store={stocked}")
     assert "continuing from" in ended[0].stderr
     assert json.loads((stocked / only_run(stocked) / "plan.json").read_text())["ranks"] == after
     assert_close_curves(stocked, alone)

@@ -15,7 +15,7 @@ import pytest
 
 from tasks.stage import StageCrashed, run_stage
 from tests.depth import once
-from tests.processes import Ended, cores, stages, start_module, start_warm, wait_until
+from tests.processes import Ended, cores, finish, stages, start_module, start_warm, wait_until
 from tests.support import (
     curve,
     final_bytes,
@@ -88,8 +88,7 @@ def test_a_run_killed_twice_at_random_instants_ends_with_the_same_bytes(
         ended = running.send_when(signal.SIGKILL, reached(stocked, step, draw.uniform(0.0, 0.02)))
         assert ended.status == -signal.SIGKILL
         assert not (stocked / only_run(stocked) / "final").exists()
-    ended = start_warm(tmp_path / "last", "trainer.__main__", config).wait()
-    assert ended.status == 0, ended.stderr
+    (ended,) = finish(tmp_path / "last", config)
     assert f"continuing from {stocked}/" in ended.stderr
     assert_as_uninterrupted(stocked, finished)
 
@@ -140,8 +139,7 @@ def test_a_run_that_is_asked_to_stop_saves_and_continues_exactly(
     config = write_config(tmp_path / "job.yaml", values)
     running = start_warm(tmp_path / "stopped", "trainer.__main__", config)
     step = stop(running.send_when(signum, reached(stocked, 11)), stocked)
-    ended = start_warm(tmp_path / "last", "trainer.__main__", config).wait()
-    assert ended.status == 0, ended.stderr
+    (ended,) = finish(tmp_path / "last", config)
     assert f"at step {step} of 64" in ended.stderr
     assert_as_uninterrupted(stocked, finished)
 
@@ -162,8 +160,7 @@ def test_a_run_killed_before_its_first_checkpoint_begins_again_with_a_clean_reco
     running = start_warm(tmp_path / "killed", "trainer.__main__", config)
     running.send_when(signal.SIGKILL, reached(stocked, 3))
     assert not (stocked / only_run(stocked) / "checkpoints").exists()
-    ended = start_warm(tmp_path / "last", "trainer.__main__", config).wait()
-    assert ended.status == 0, ended.stderr
+    finish(tmp_path / "last", config)
     assert_as_uninterrupted(stocked, finished)
 
 
@@ -175,8 +172,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one_and_ends_with_th
     shutil.rmtree(run / "final")
     newest = max((run / "checkpoints").iterdir())
     (newest / "model.safetensors").write_bytes((newest / "model.safetensors").read_bytes()[:1000])
-    ended = start_warm(tmp_path / "said", "trainer.__main__", config).wait()
-    assert ended.status == 0, ended.stderr
+    (ended,) = finish(tmp_path / "said", config)
     assert f"{newest}/model.safetensors has 1000 bytes" in ended.stderr
     assert "at step 63 of 64" in ended.stderr
     assert_as_uninterrupted(stocked, finished)
