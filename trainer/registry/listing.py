@@ -115,6 +115,11 @@ def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], 
         if last and not plan:
             log.warning("%s is missing; %s", store.path(f"{key}/{PLAN}"), remedy_of(f"{key}/{PLAN}"))
         final = read_manifest(store, f"{key}/{FINAL}", FINAL_KIND)
+        if final is not None and final.details["run"] != config["fingerprint"]:
+            raise ArtifactError(
+                f"{store.path(key)}/{FINAL} holds the model of another run, of fingerprint {final.details['run']}, not "
+                f"{config['fingerprint']}; put back the folder's own manifest, or start the run's command again"
+            )
         steps = last.get("step", 0)
         job, figure = config["job"], config["job"]["evaluation"].get("best_by", "loss")
         kind, measured, named = kind_of_run(config), read_result(store, key, config), job["data"].get("name", "")
