@@ -18,7 +18,7 @@ byte.
 class ConversationsConfig(SplitsConfig):
     """Conversations: where they are, how they are written for the model, and how much of one it reads."""
 
-    task: str
+    task: str = Field(description="what each record holds")
     name: Name = Field(default="chat", description="name of the data set, used in directory names and reports")
     source: Literal["jsonl", "parquet", "hub", "disk"] = Field(
         description="jsonl, parquet: files; hub: a data set of the Hugging Face hub; disk: a folder that "

@@ -20,6 +20,8 @@ class JobKind(NamedTuple):
     """The key of a job's `data` by which the kind is seen."""
     value: str | None = None
     """What `data` has under that key, if that tells the kind; such a mark goes before those of keys alone."""
+    trained_on: str = "key"
+    """The field of config.json's `data` that its runs have: the key of an encoded set, or shards."""
 
     @property
     def schema(self) -> Any:
@@ -38,7 +40,9 @@ class JobKind(NamedTuple):
 
 
 KINDS = (
-    JobKind("pretraining", "trainer.kinds.pretraining", "trainer.config.jobs.PipelineJob", "run", "corpora"),
+    JobKind(
+        "pretraining", "trainer.kinds.pretraining", "trainer.config.jobs.PipelineJob", "run", "corpora", None, "shards"
+    ),
     JobKind("fine-tuning", "trainer.kinds.labelled", "trainer.config.labelled.FinetuneJob", "finetune", "source"),
     JobKind("instruction tuning", "trainer.kinds.chat", "trainer.config.chat.ChatJob", "finetune", "task", "chat"),
 )
@@ -51,12 +55,17 @@ def marked(values: Any) -> list[JobKind]:
 
 
 def kind_of_run(config: Mapping[str, Any]) -> JobKind:
-    """The kind of the run whose config.json this is. Raises `ValueError` if its job is that of none."""
+    """The kind of the run whose config.json this is. Raises `ValueError` if its job is that of none, or its data is not
+    what a run of that kind is trained on.
+    """
     found = marked(config.get("job"))
     if not found:
         marks = " nor ".join(f"`{kind.mark}` ({kind.name})" for kind in KINDS if kind.value is None)
         raise ValueError(f"job.data names neither {marks}")
-    return found[0]
+    kind, data = found[0], config.get("data")
+    if not isinstance(data, Mapping) or not data.get(kind.trained_on):
+        raise ValueError(f"data names no `{kind.trained_on}`, which a run of {kind.name} has")
+    return kind
 
 
 def kinds_read_by(command: str) -> list[JobKind]:

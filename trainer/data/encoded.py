@@ -150,7 +150,13 @@ def encoded_step(
 
     def recipe_of(identity: Any) -> dict[str, Any]:
         contents = {"text": fingerprint(identity)}
-        return {**options, "data.validation_fraction": cut, "the model's tokenizer": encoder.digest, CONTENTS: contents}
+        return {
+            "data.task": data.task,
+            **options,
+            "data.validation_fraction": cut,
+            "the model's tokenizer": encoder.digest,
+            CONTENTS: contents,
+        }
 
     trained = name_of(recipe_of(without_test(source.identity)), {}, told)
     paths = {split: [part.path for part in parts] for split, parts in source.parts.items()}

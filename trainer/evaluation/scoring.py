@@ -33,13 +33,15 @@ def rounds(
     """Rounds over so many samples, for which the model is put into the state for evaluation; every rank gets each."""
     was_training, divided = model.training, is_sharded(model)
     model.eval()
-    for first in range(0, samples, runtime.ranks * batch):
-        runtime.check_stop()
-        whole = range(first, min(first + runtime.ranks * batch, samples))
-        share = whole[runtime.rank * batch : (runtime.rank + 1) * batch]
-        yield Round(whole, share, share or range(1 if divided else 0))
-        advance(len(whole))
-    model.train(was_training)
+    try:
+        for first in range(0, samples, runtime.ranks * batch):
+            runtime.check_stop()
+            whole = range(first, min(first + runtime.ranks * batch, samples))
+            share = whole[runtime.rank * batch : (runtime.rank + 1) * batch]
+            yield Round(whole, share, share or range(1 if divided else 0))
+            advance(len(whole))
+    finally:
+        model.train(was_training)
 
 
 @torch.no_grad()

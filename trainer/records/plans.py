@@ -1,9 +1,9 @@
 """What a run trains on, and step plans as its plan.json holds them."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainer.common.formats import count, plural, short
 from trainer.store.manifest import ArtifactRef
@@ -136,6 +136,14 @@ class TuningPlan(Plan):
     """The share of the windows that is no padding."""
     answer_tokens: int | None = Field(default=None, exclude_if=lambda value: value is None)
     """The tokens that are predicted, where not all are."""
+
+    @model_validator(mode="after")
+    def _windows_are_told_whole(self) -> Self:
+        told = {"windows": self.windows, "fill": self.fill, "answer_tokens": self.answer_tokens}
+        missing = [name for name, value in told.items() if value is None]
+        if missing and (len(missing) < len(told) or self.unit == "conversation"):
+            raise ValueError(f"{missing[0]}: missing, though examples stand in windows")
+        return self
 
     @property
     def sample(self) -> str:

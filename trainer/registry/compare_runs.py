@@ -138,7 +138,7 @@ def compare_tokenizers(runs: Sequence[ComparedRun]) -> list[Block]:
     blocks = rows_that_differ(runs, rows)
     kinds = dict.fromkeys(run.kind for run in runs)
     if blocks and len(kinds) > 1:
-        blocks += [Block(kind.tokenizer_note) for kind in kinds if kind.tokenizer_note]
+        blocks += [Block(note) for note in dict.fromkeys(kind.tokenizer_note for kind in kinds) if note]
     return blocks
 
 

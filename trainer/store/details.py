@@ -239,6 +239,6 @@ def require_details(kind: str, details: dict[str, Any], recipe: Mapping[str, Any
     found = DETAILS_OF[kind].model_validate(details)
     if not isinstance(found, SetDetails):
         return
-    if recipe and found.task != (asked := recipe.get("data.task")):
+    if found.task != (asked := recipe.get("data.task", found.task if found.task in OF_TASK else None)):
         raise ValueError(f"details.task is {found.task!r}, but the recipe says {asked!r}")
     OF_TASK.get(found.task, SetDetails).model_validate(details)

@@ -188,7 +188,13 @@ def test_nothing_is_loaded_but_by_the_loaders_that_look_first() -> None:
     loads = re.compile(r"^(?!.*[\"`']).*(?:Auto\w+|kind|Tokenizer\w*|family)\)?\.from_pretrained\(", re.MULTILINE)
     found = {str(path.relative_to(ROOT)) for path in (ROOT / "trainer").rglob("*.py") if loads.search(path.read_text())}
     assert (
-        found - {"trainer/kinds/pretraining/page.py", "trainer/kinds/chat/page.py", "trainer/kinds/labelled/card.py"}
+        found
+        - {
+            "trainer/kinds/pretraining/page.py",
+            "trainer/kinds/chat/page.py",
+            "trainer/kinds/labelled/card.py",
+            "trainer/kinds/tuning_page.py",
+        }
         == LOADERS
     )
 

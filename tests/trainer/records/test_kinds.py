@@ -20,7 +20,7 @@ def test_a_run_is_of_the_kind_whose_mark_its_job_has() -> None:
         ({"source": "csv", "task": "tokens"}, "fine-tuning"),
         ({"task": "chat", "source": "jsonl"}, "instruction tuning"),
     ):
-        assert kind_of_run({"job": {"data": data}}).name == name
+        assert kind_of_run({"job": {"data": data}, "data": {"key": "encoded/a", "shards": [1]}}).name == name
 
 
 def test_data_of_no_kind_is_refused_with_what_each_kind_names() -> None:

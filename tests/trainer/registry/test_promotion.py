@@ -202,7 +202,7 @@ def finish_use(store: Store, run: str, use: str) -> str:
     said = USES[use]
     identity = {"name": run}
     values = {"fingerprint": name_of(identity), "identity": identity, "fork": None, "start": None}
-    data = {"tokenizer": {"key": "tokenizers/x"}, "shards": []}
+    data = {"tokenizer": {"key": "tokenizers/x"}, "shards": [{"key": "shards/x"}], "key": "encoded/x"}
     write_sealed(
         store,
         f"runs/{run}/{CONFIG}",

@@ -20,6 +20,7 @@ from trainer.evaluation.metrics.measures import metric_identity
 from trainer.kinds import tuning
 from trainer.models.pretrained import Checkpoint, classifies, find_model, read_object
 from trainer.records.sealed import read_sealed
+from trainer.registry.facts import require_job
 from trainer.store.manifest import read_manifest
 from trainer.store.names import CONFIG, EVALUATION, FINAL
 from trainer.store.storage import Store
@@ -75,6 +76,8 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
     found = find_model(store, job.checkpoint)
     run = "/".join(found.key.split("/")[:2]) if found.key is not None and found.key.startswith("runs/") else None
     config: Any = read_sealed(store, f"{run}/{CONFIG}") if run else None
+    if run is not None and config is not None:
+        require_job(store, run, config)
     if (run is None or config is None) and _classifies(found):
         raise ConfigError(
             f"{job.checkpoint} is a classifier of no run in this store, so that it is not known on which labelled data "

@@ -12,6 +12,7 @@ from trainer.config.training import MaskingConfig, masks_documents
 from trainer.evaluation.measurement import Measurement, ask_of_run
 from trainer.models.pretrained import MASKED, Checkpoint, find_model, read_object
 from trainer.records.sealed import read_sealed, require_sealed
+from trainer.registry.facts import require_job
 from trainer.store.names import CONFIG, EVALUATION, FINAL
 from trainer.store.storage import Store
 
@@ -84,7 +85,10 @@ def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> Reading:
     """The shard sets and the window length, as given, else those of the run that made the checkpoint; and its masks."""
     run: Any = None
     if found.key is not None and found.key.startswith("runs/"):
-        run = read_sealed(store, f"runs/{found.key.split('/')[1]}/{CONFIG}")
+        name = f"runs/{found.key.split('/')[1]}"
+        run = read_sealed(store, f"{name}/{CONFIG}")
+        if run is not None:
+            require_job(store, name, run)
     shards = job.shards or (run and [ref["key"] for ref in run["data"].get("shards", ())])
     context = job.context or (run and run["job"]["training"].get("context"))
     if run and (kind := kind_of_run(run)).folder != __package__ and not (shards and context):
