@@ -19,7 +19,6 @@ from trainer.models.answering import check_fits
 from trainer.models.loading import load_config
 from trainer.records.named_steps import look_for
 from trainer.records.results import Lengths, TuningPreflight
-from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
 
@@ -41,16 +40,12 @@ def look_at_conversations(
     if encoded is None:
         known, run = _look(start.store, job.data, encoder, form, progress), None
     else:
-        known, run = _known(job, encoded, start.ranks, encoder.context), kind.identify(job, encoded).key
+        details = encoded_details(start.store, encoded.key)
+        lengths, plan = recorded_lengths(details, encoder.context), kind.plan(job, encoded, start.ranks).plan
+        known = Known(split_sizes(details), f"encoded already: {encoded.key}", plan, lengths)
+        run = kind.identify(job, encoded).key
     check_stop()
     return conclude(job, start, measure_size(job, start, config, encoder.context), known, figures, run)
-
-
-def _known(job: ConversationsJob, encoded: ArtifactRef, ranks: int, context: int) -> Known:
-    """What is known of data that is encoded already."""
-    details = encoded_details(Store(job.store), encoded.key)
-    lengths, plan = recorded_lengths(details, context), kind_of(job).plan(job, encoded, ranks).plan
-    return Known(split_sizes(details), f"encoded already: {encoded.key}", plan, lengths)
 
 
 def _look(store: Store, data: ConversationsConfig, encoder: ChatEncoder, form: Form, progress: Progress) -> Known:

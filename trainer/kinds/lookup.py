@@ -54,9 +54,9 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> tuple[Kind, Measureme
     """How any checkpoint is measured, and by which kind. Raises `ConfigError` if it is not known on what, and
     `ArtifactError` if it is missing or damaged.
 
-    The first kind is asked last: it measures whatever it is given, or says why not.
+    The first of the table is asked last: it measures whatever it is given, or says why not.
     """
-    kinds: list[Kind] = [kind.kind for kind in (*KINDS[1:], KINDS[0])]
+    kinds: list[Kind] = [kind.kind for kind in reversed(KINDS)]
     return next((kind, wanted) for kind in kinds if (wanted := kind.checkpoint(store, job)) is not None)
 
 

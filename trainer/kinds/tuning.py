@@ -1,7 +1,7 @@
 """What decides the outcome of a run that tunes a pretrained model on an encoded set, and what is told of that model."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,14 +24,17 @@ SPLITS = "labelled-data"
 """What the table of the splits is called."""
 
 
-def plan_splits(job: TuningJob, data: ArtifactRef, ranks: int) -> Planned:
-    """The plan of a run whose samples are the examples of an encoded set."""
+def plan_splits(
+    job: TuningJob, data: ArtifactRef, ranks: int, tell: Callable[[dict[str, Any]], str] | None = None
+) -> Planned:
+    """The plan of a run whose samples are the examples of an encoded set, of whose details `tell` tells something."""
     from trainer.data.encoded import encoded_details, split_sizes
     from trainer.data.step_plan import make_tuning_plan
 
     details = encoded_details(Store(job.store), data.key)
     planned = make_tuning_plan(job.training, split_sizes(details), ranks)
-    return Planned(planned, f"{data.key}: {planned.examples:,} examples to train on", SPLITS, split_rows(details))
+    told = tell(details) if tell else f"{data.key}: {planned.examples:,} examples to train on"
+    return Planned(planned, told, SPLITS, split_rows(details))
 
 
 def identify_own(

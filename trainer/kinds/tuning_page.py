@@ -51,12 +51,13 @@ model = AutoModelForCausalLM.from_pretrained(folder)"""
 
 
 def describe_tuning(
-    facts: RunFacts, plan: TuningPlan, unit: str, task: str, what: str, use: str = USE
-) -> ReportContent:
-    """The account of a run whose loss has this unit.
+    facts: RunFacts, plan: TuningPlan, unit: str, task: str, what: str, use: str = USE, data: Section | None = None,
+    loss: Sequence[tuple[str, str]] = (),
+) -> ReportContent:  # fmt: skip
+    """The account of a run whose loss has this unit, with what is told of its `data` and its `loss` in particular.
 
-    `task` is the hub's name of what the model does, `what` the kind of model it is, and `use`
-    Python that loads it from `{folder}`.
+    `task` is the hub's name of what the model does, `what` the kind of model it is, and `use` Python that loads it from
+    `{folder}`.
     """
     key, details = encoded_of(facts)
     labels = label_figures(facts, details.get("classes") or [])
@@ -67,8 +68,8 @@ def describe_tuning(
         curves=standard_curves(unit, [figure for figure in labels if figure != "loss"], labels.__getitem__),
         results=[Section("Results by split", score_blocks(facts, labels, unit, details)), *describe_harness(facts)],
         samples=[],
-        data=Section("Data", [Block(tell_origin(facts, details), _split_table(details))]),
-        plan=tell_plan(facts, plan, details, []),
+        data=data or Section("Data", [Block(tell_origin(facts, details), data_table(details))]),
+        plan=tell_plan(facts, plan, details, loss),
         model=model_pairs(facts, f"{facts.job['model']['pretrained']}, fine-tuned", details["vocab_size"], key),
         checkpoints=checkpoint_table(facts, labels, score),
         card=make_card(facts, plan, labels, task, what, use.replace("{folder}", f"{facts.key}/{FINAL}")),
@@ -196,13 +197,14 @@ def tell_origin(facts: RunFacts, details: Mapping[str, Any]) -> str:
     return f"Data set {details['name']} ({task}), {origin}.{cut if details['source']['validation_cut'] else ''}"
 
 
-def _split_table(details: Mapping[str, Any]) -> Table:
+def data_table(details: Mapping[str, Any], columns: Sequence[str] = ()) -> Table:
+    """What each split of an encoded set holds, what was cut, and what was left out."""
     rows = split_rows(details)
-    columns = [name.replace("_", " ").capitalize() for name in rows[0]]
-    return Table(columns, [[each if isinstance(each, str) else count(each) for each in row.values()] for row in rows])
+    named = list(columns) or [name.replace("_", " ").capitalize() for name in rows[0]]
+    return Table(named, [[each if isinstance(each, str) else count(each) for each in row.values()] for row in rows])
 
 
-def tell_plan(facts: RunFacts, plan: TuningPlan, details: Mapping[str, Any], own: Pairs) -> Pairs:
+def tell_plan(facts: RunFacts, plan: TuningPlan, details: Mapping[str, Any], own: Sequence[tuple[str, str]]) -> Pairs:
     """The step plan in words, with what is told of a kind's own."""
     job = facts.job
     order = "batches of about the same length" if job["training"]["group_by_length"] else "shuffled"

@@ -52,8 +52,7 @@ class TuningWorkload:
     ) -> None:
         self._model, self._store, self._key, self._lengths = job.model, store, data.key, lengths
         self._seed = job.training.seed
-        sizes = split_sizes(encoded_details(store, data.key))
-        self.plan = plan or make_tuning_plan(job.training, sizes, ranks)
+        self.plan = plan or make_tuning_plan(job.training, split_sizes(encoded_details(store, data.key)), ranks)
         self.order = EpochOrder(job.training.seed, lengths, job.training.global_batch, by_length)
 
     @property

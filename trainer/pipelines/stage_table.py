@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import validate_call
 
+from trainer.config.kinds import load
 from trainer.records.named_steps import STEPS, make_named
 
 STAGES: dict[str, tuple[str, str]] = {
@@ -28,7 +29,6 @@ def stage(name: str) -> Callable[..., Any]:
     if name in STEPS:
         importlib.import_module(MODULES[name])
         return partial(make_named, name)
-    module, function = STAGES[name]
-    plain: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    plain: Callable[..., Any] = load(".".join(STAGES[name]))
     checked: Callable[..., Any] = validate_call(config={"arbitrary_types_allowed": True})(plain)
     return checked

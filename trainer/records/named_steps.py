@@ -3,12 +3,12 @@
 Each module is imported only when its step is looked at.
 """
 
-import importlib
 from typing import Any, NamedTuple, Protocol
 
 from pydantic import validate_call
 
 from trainer.common.progress import Progress, silent
+from trainer.config.kinds import load
 from trainer.records.steps import Step, find_artifact, find_published, make
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -47,7 +47,7 @@ class Do(Protocol):
 def open_step(name: str, store: Store, progress: Progress, **arguments: Any) -> Step:
     """A step, of its arguments as they are or as JSON: they are validated by the function's own annotations."""
     named = STEPS[name]
-    function = getattr(importlib.import_module(named.module), named.function)
+    function = load(f"{named.module}.{named.function}")
     checked = validate_call(config={"arbitrary_types_allowed": True})(function)
     step: Step = checked(store=store, progress=progress, **arguments)
     return step

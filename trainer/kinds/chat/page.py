@@ -4,7 +4,7 @@ from typing import Any
 
 from trainer.common.formats import count, number, percent, plural, short
 from trainer.data.splits import TRAIN
-from trainer.kinds.tuning_page import compare_tuning, encoded_of
+from trainer.kinds.tuning_page import USE, compare_tuning, data_table, encoded_of
 from trainer.records.basis import answers_basis, facts_of
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import Block, Card, ReportContent, Section, Tile
@@ -20,7 +20,7 @@ from trainer.registry.summary import (
     size_tiles,
     speed_tiles,
 )
-from trainer.registry.tables import Pairs, Table
+from trainer.registry.tables import Pairs
 from trainer.store.names import FINAL
 
 UNIT = "nats a token of an answer"
@@ -32,14 +32,15 @@ ANSWERS = (
     "time."
 )
 
-USE = """\
-from transformers import AutoModelForCausalLM, AutoTokenizer
+COLUMNS = (
+    "Split", "Conversations", "Tokens", "Tokens of answers", "Longest", "Truncated", "Left out without an answer",
+    "Bad records",
+)  # fmt: skip
+"""What the figures of a split are called."""
 
-folder = "{folder}"  # the folder that holds this card
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForCausalLM.from_pretrained(folder)
+ASK = """
 
-messages = [{{"role": "user", "content": "What is it?"}}]
+messages = [{"role": "user", "content": "What is it?"}]
 inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
 output = model.generate(**inputs, max_new_tokens=100)
 print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))"""
@@ -55,7 +56,7 @@ def describe_chat(facts: RunFacts, plan: TuningPlan) -> ReportContent:
         curves=standard_curves(UNIT, ["perplexity"]),
         results=[Section("Results by split", score_blocks(facts, RESULTS, UNIT)), *describe_harness(facts)],
         samples=[Section("Answers", sample_blocks(facts, ANSWERS, "No held-out conversation was answered."))],
-        data=Section("Data", [Block(_data_note(facts, details), _data_table(details))]),
+        data=Section("Data", [Block(_data_note(facts, details), data_table(details, COLUMNS))]),
         plan=_plan(facts, plan, details),
         model=_model(facts, key, details),
         checkpoints=checkpoint_table(facts, {"loss": "loss"}, number),
@@ -94,17 +95,6 @@ def _data_note(facts: RunFacts, details: dict[str, Any]) -> str:
     return " ".join(notes)
 
 
-def _data_table(details: dict[str, Any]) -> Table:
-    """What each split holds, what was cut, and what was left out."""
-    figures = ("examples", "tokens", "answer_tokens", "longest", "truncated", "unanswered", "bad_records")
-    columns = [
-        "Split", "Conversations", "Tokens", "Tokens of answers", "Longest", "Truncated", "Left out without an answer",
-        "Bad records",
-    ]  # fmt: skip
-    rows = [[split, *(count(each[figure]) for figure in figures)] for split, each in details["splits"].items()]
-    return Table(columns, rows)
-
-
 def _plan(facts: RunFacts, plan: TuningPlan, details: dict[str, Any]) -> Pairs:
     packed = "packed, best fit first" if facts.job["data"]["packing"] else "one conversation each"
     windows = f"{count(plan.windows)} of {count(details['context'])} tokens, {packed}"
@@ -134,7 +124,7 @@ def _card(facts: RunFacts, plan: TuningPlan) -> Card:
         f"{count(plan.examples)} conversations in {plural(facts.steps, 'optimizer step')}"
     )
     matter = {"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}
-    use = loaded_beside(USE.format(folder=f"{facts.key}/{FINAL}"), facts)
+    use = loaded_beside((USE + ASK).replace("{folder}", f"{facts.key}/{FINAL}"), facts)
     name = job["data"]["name"]
     results = index_scores(facts, "text-generation", UNIT, name, job["data"]["path"] or name)
     return Card("text-generation", "conversational", matter, results, summary, use)

@@ -7,7 +7,6 @@ from trainer.evaluation.metrics.measures import OF_ONE_CLASS, greater_is_better,
 from trainer.kinds.kind import Planned
 from trainer.kinds.tuning import identify_tuning, plan_splits
 from trainer.store.manifest import ArtifactRef
-from trainer.store.storage import Store
 from trainer.training.identity import Run
 
 
@@ -18,11 +17,9 @@ def identify(job: FinetuneJob, data: ArtifactRef) -> Run:
 
 def plan(job: FinetuneJob, data: ArtifactRef, ranks: int) -> Planned:
     """The plan of a run on labelled examples."""
-    from trainer.data.encoded import encoded_details
     from trainer.data.labelled.encoding import describe_columns
 
-    planned = plan_splits(job, data, ranks)
-    return planned._replace(told=describe_columns(encoded_details(Store(job.store), data.key)))
+    return plan_splits(job, data, ranks, describe_columns)
 
 
 def _selection(job: FinetuneJob) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from trainer.data.labelled.encoded import find_class_weights
 from trainer.evaluation.metrics.measures import marks_entities
 from trainer.kinds.labelled.card import hub_task, tell_model, use_of
 from trainer.kinds.labelled.data_section import describe_data
-from trainer.kinds.tuning_page import compare_tuning, describe_tuning, encoded_of, tell_plan
+from trainer.kinds.tuning_page import compare_tuning, describe_tuning, encoded_of
 from trainer.records.basis import split_content
 from trainer.records.evaluations import Classification, Result
 from trainer.records.plans import TuningPlan
@@ -69,13 +69,12 @@ def describe_finetuning(facts: RunFacts, plan: TuningPlan) -> ReportContent:
     """The account of a fine-tuning run."""
     _, details = encoded_of(facts)
     content = describe_tuning(
-        facts, plan, LOSS_UNITS[details["task"]], hub_task(details), tell_model(details), use_of(details)
-    )
+        facts, plan, LOSS_UNITS[details["task"]], hub_task(details), tell_model(details), use_of(details),
+        data=describe_data(facts, details), loss=_loss(facts.job["training"], details),
+    )  # fmt: skip
     return replace(
         content,
         results=[*content.results, *_classes(facts.evaluation, details)],
-        data=describe_data(facts, details),
-        plan=tell_plan(facts, plan, details, _loss(facts.job["training"], details)),
         model=[*content.model, _output(details)],
     )
 

@@ -88,7 +88,7 @@ def _window_sums(
     """
 
     def score(places: range) -> torch.Tensor:
-        windows = _read_windows(corpus, context, places)
+        windows = [window for _, window in _read_windows(corpus, context, places)]
         tokens = np.zeros((len(windows), context), dtype=np.int64)
         labels = torch.full((len(windows), context), IGNORED)
         positions = None if corpus.end_id is None else torch.zeros((len(windows), context), dtype=torch.int64)
@@ -112,11 +112,11 @@ def _window_sums(
     return score_each(model, len(corpus.windows), 3, batch, runtime, score, advance)
 
 
-def _read_windows(corpus: HeldOut, context: int, places: range) -> list[NDArray[np.int64]]:
-    """The tokens of some windows, of shape [T] each."""
+def _read_windows(corpus: HeldOut, context: int, places: range) -> list[tuple[tuple[int, int], NDArray[np.int64]]]:
+    """Some windows: the shard and the first token of each, and its tokens, of shape [T]."""
     chosen = corpus.windows[places.start : places.stop]
     corpus.shards.use(sorted({shard for shard, _ in chosen}), corpus.windows.used)
-    return [corpus.shards.read(shard, start, start + context).astype(np.int64) for shard, start in chosen]
+    return [((shard, at), corpus.shards.read(shard, at, at + context).astype(np.int64)) for shard, at in chosen]
 
 
 def _score(sums: _Sums) -> Scores:
@@ -166,15 +166,14 @@ def _hidden_sums(
 
     def score(places: range) -> torch.Tensor:
         ids, labels, read = (np.full((len(places), context), fill, dtype=np.int64) for fill in (0, IGNORED, 0))
-        windows, chosen = _read_windows(corpus, context, places), corpus.windows[places.start : places.stop]
-        for row, (window, place) in enumerate(zip(windows, chosen, strict=True)):
+        for row, (place, window) in enumerate(_read_windows(corpus, context, places)):
             masked = mask_window(window, stable_key("held-out", corpus.name, *place), tokens, options)
             ids[row, : len(window)], labels[row, : len(window)], read[row, : len(window)] = *masked, 1
         losses, told = masked_losses(
             model, *(torch.from_numpy(each).to(runtime.device) for each in (ids, labels, read))
         )
         rows = torch.from_numpy(np.nonzero(labels != IGNORED)[0])
-        sums, ones = torch.zeros(len(windows), 3, dtype=torch.float64), torch.ones_like(rows, dtype=torch.float64)
+        sums, ones = torch.zeros(len(places), 3, dtype=torch.float64), torch.ones_like(rows, dtype=torch.float64)
         for column, values in ((LOSS, losses.double().cpu()), (TOLD, told.double().cpu()), (TOKENS, ones)):
             sums[:, column].index_add_(0, rows, values)
         return sums
