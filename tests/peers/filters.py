@@ -17,7 +17,7 @@ from trainer.curation.measures import Batch, Test, tests_of
 from trainer.curation.texts import Texts
 from trainer.curation.units import BATCH_BYTES, BATCH_DOCUMENTS
 from trainer.data.readers import Document
-from trainer.data.shards import batches
+from trainer.data.shards import batches, text_bytes
 
 RULES: dict[str, Rule] = {
     kind: schema(kind=kind)  # type: ignore[call-arg]
@@ -107,4 +107,4 @@ def sentences_of(texts: Sequence[str]) -> dict[str, int]:
 def batches_of(texts: Sequence[str]) -> Iterator[Batch]:
     """Texts as the stage measures them, many at a time."""
     documents = (Document(text.encode(), ends=True) for text in texts)
-    return map(Batch, batches(documents, BATCH_BYTES, BATCH_DOCUMENTS))
+    return map(Batch, batches(documents, BATCH_BYTES, text_bytes, BATCH_DOCUMENTS))

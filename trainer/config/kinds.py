@@ -22,6 +22,8 @@ class JobKind(NamedTuple):
     """What `data` has under that key, if that tells the kind; such a mark goes before those of keys alone."""
     trained_on: str = "key"
     """The field of config.json's `data` that its runs have: the key of an encoded set, or shards."""
+    texts: str | None = None
+    """Its `trainer.data.splits.SplitTexts`: curation keeps out of a corpus what its jobs measure a model on."""
 
     @property
     def schema(self) -> Any:
@@ -43,8 +45,23 @@ KINDS = (
     JobKind(
         "pretraining", "trainer.kinds.pretraining", "trainer.config.jobs.PipelineJob", "run", "corpora", None, "shards"
     ),
-    JobKind("fine-tuning", "trainer.kinds.labelled", "trainer.config.labelled.FinetuneJob", "finetune", "source"),
-    JobKind("instruction tuning", "trainer.kinds.chat", "trainer.config.chat.ChatJob", "finetune", "task", "chat"),
+    JobKind(
+        "fine-tuning",
+        "trainer.kinds.labelled",
+        "trainer.config.labelled.FinetuneJob",
+        "finetune",
+        "source",
+        texts="trainer.data.labelled.examples.TEXTS",
+    ),
+    JobKind(
+        "instruction tuning",
+        "trainer.kinds.chat",
+        "trainer.config.chat.ChatJob",
+        "finetune",
+        "task",
+        "chat",
+        texts="trainer.data.chat.messages.TEXTS",
+    ),
 )
 """The table of kinds."""
 
@@ -71,12 +88,6 @@ def kind_of_run(config: Mapping[str, Any]) -> JobKind:
 def kinds_read_by(command: str) -> list[JobKind]:
     """The kinds whose jobs a command reads."""
     return [kind for kind in KINDS if kind.command == command]
-
-
-def task_of(job: Any) -> Any:
-    """The `data.task` of a job's values, if they have one."""
-    data = job.get("data") if isinstance(job, Mapping) else None
-    return data.get("task") if isinstance(data, Mapping) else None
 
 
 def load(path: str) -> Any:

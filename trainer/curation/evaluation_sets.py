@@ -15,22 +15,18 @@ from jinja2 import Environment, TemplateError
 from jinja2.meta import find_undeclared_variables
 
 from trainer.common.errors import ChangedFile, ConfigError, CorpusError
-from trainer.config.chat import ChatDataConfig, ChatJob
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import DecontaminateConfig, EvaluationText, TransformConfig
 from trainer.config.files import read_values, validate_job
 from trainer.config.harness_files import FunctionName, LocalTask, data_files, leaves, task_of_file, tasks_below
-from trainer.config.kinds import task_of
-from trainer.config.labelled import FinetuneJob, LabelledDataConfig
+from trainer.config.kinds import KINDS, load, marked
+from trainer.config.labelled import SplitsConfig, TuningJob
 from trainer.config.schema import TableFormat
-from trainer.data.chat.messages import MESSAGES, read_records
 from trainer.data.decisions import transformed
-from trainer.data.labelled.examples import read_texts
-from trainer.data.labelled.rows import bad_records
 from trainer.data.pieces import Piece, RawFile
 from trainer.data.readers import Document, read_documents, refuse
 from trainer.data.sources import find_pieces
-from trainer.data.splits import TEST, TRAIN, VALIDATION, Part, fetch_part
+from trainer.data.splits import TEST, TRAIN, VALIDATION, Part, SplitTexts, fetch_part
 from trainer.store.storage import Store
 
 FORMAT_OF_DATASET: dict[str, Literal[TableFormat, "lines"]] = {
@@ -112,14 +108,13 @@ class OfJob:
     """
 
     path: str
-    data: LabelledDataConfig | ChatDataConfig
+    data: SplitsConfig
+    texts: SplitTexts
     splits: dict[str, list[Piece]]
 
     def reading(self) -> dict[str, Any]:
         """How records are read besides what every reader of such files does; nothing where each must have a text."""
-        data = self.data
-        plain = isinstance(data, LabelledDataConfig) and data.task != "tokens" and data.columns is None
-        return {} if plain and not data.max_bad_records else data.model_dump(mode="json", exclude=PLACES | MADE)
+        return {} if self.texts.plain(self.data) else self.data.model_dump(mode="json", exclude=PLACES | MADE)
 
 
 class EvaluationSet(NamedTuple):
@@ -175,14 +170,13 @@ def _of_files(store: Store, text: EvaluationText, name: str) -> Iterator[Evaluat
 
 def _of_job(store: Store, path: str, name: str) -> Iterator[EvaluationSet]:
     """What a job measures its model on: validation and test; all of train if validation is cut from it."""
-    data = _data_of(path)
+    data, texts = _data_of(path)
     where = f"data.curation.decontaminate.jobs: {path}"
     if data.source in ("hub", "disk"):
         raise ConfigError(f"{where}: its data is of source {data.source}; name files of it in decontaminate.files")
     of_split = {VALIDATION if data.validation else TRAIN: data.validation or data.train, TEST: data.test or []}
-    options: dict[str, Any] = {"format": data.source, "fields": [MESSAGES]}
-    if isinstance(data, LabelledDataConfig):
-        options = {**options, "fields": data.text_columns, "delimiter": data.delimiter, "quoting": data.quoting}
+    how = data.model_dump(include={"delimiter", "quoting"})
+    options: dict[str, Any] = {"format": data.source, "fields": texts.fields(data), **how}
     splits: dict[str, list[Piece]] = {}
     for split, paths in of_split.items():
         if paths:
@@ -191,14 +185,21 @@ def _of_job(store: Store, path: str, name: str) -> Iterator[EvaluationSet]:
     text = EvaluationText(paths=[each for paths in of_split.values() for each in paths], **options)
     pieces = list({piece.path: piece for each in splits.values() for piece in each}.values())
     for field in text.fields:
-        yield EvaluationSet(_corpus(name, text, field), pieces, OfJob(path, data, splits))
+        yield EvaluationSet(_corpus(name, text, field), pieces, OfJob(path, data, texts, splits))
 
 
-def _data_of(path: str) -> LabelledDataConfig | ChatDataConfig:
-    values = read_values(path, (), (FinetuneJob, ChatJob))
-    if task_of(values) == "chat":
-        return validate_job(ChatJob, values, path).data
-    return validate_job(FinetuneJob, values, path).data
+def _data_of(path: str) -> tuple[SplitsConfig, SplitTexts]:
+    """The data of the job that a file holds, and how its texts are read."""
+    kinds = [kind for kind in KINDS if kind.texts is not None]
+    values = read_values(path, (), [kind.schema for kind in kinds])
+    kind = next(iter(marked(values)), kinds[0])
+    if kind.texts is None:
+        raise ConfigError(
+            f"data.curation.decontaminate.jobs: {path}: it is of the kind {kind.name}; expected is one of "
+            f"{', '.join(each.name for each in kinds)}; name its files and fields in decontaminate.files"
+        )
+    job: TuningJob = validate_job(kind.schema, values, path)
+    return job.data, load(kind.texts)
 
 
 def _corpus(name: str, text: EvaluationText, field: str) -> CorpusConfig:
@@ -229,7 +230,7 @@ def _read_job(found: EvaluationSet, job: OfJob) -> Iterator[tuple[int, int, Docu
         try:
             for split, pieces in job.splits.items():
                 parts = [fetch_part(_part(piece), Path(folder)) for piece in pieces]
-                for part, number, text in _read_split(job.data, split, parts, found.corpus.text_field):
+                for part, number, text in job.texts.read(job.data, split, parts, found.corpus.text_field):
                     if (path := parts[part].name) not in known:
                         yield files[path], number, Document(text.encode(), ends=True)
                 known |= {part.name for part in parts}
@@ -237,20 +238,6 @@ def _read_job(found: EvaluationSet, job: OfJob) -> Iterator[tuple[int, int, Docu
             raise
         except CorpusError as error:
             raise type(error)(f"data.curation.decontaminate.jobs: {job.path}: {error}", error.transient) from error
-
-
-def _read_split(
-    data: LabelledDataConfig | ChatDataConfig, split: str, parts: list[Part], field: str
-) -> Iterator[tuple[int, int, str]]:
-    """The texts of a field, each with the numbers of its part and of its record there."""
-    if isinstance(data, LabelledDataConfig):
-        column = data.text_columns.index(field)
-        yield from ((row.part, row.number, row.texts[column]) for row in read_texts(data, split, parts))
-        return
-    bad = bad_records(data, split)
-    for place, part in enumerate(parts):
-        for number, (conversation,), _ in read_records(data, [part], bad, lambda conversation: None):
-            yield from ((place, number, message.content) for message in conversation)
 
 
 def _part(piece: Piece) -> Part:

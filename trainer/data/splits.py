@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fsspec
 
+from trainer.common.bad_records import BadRecords
 from trainer.common.errors import CorpusError, RecordError, brief
+from trainer.config.chat import ConversationsConfig
 from trainer.config.corpora import CorpusConfig
 from trainer.config.labelled import LabelledDataConfig, SplitsConfig
 from trainer.data.csv_files import csv_dialect, is_quoted
@@ -50,6 +52,26 @@ class SplitSource(NamedTuple):
     @property
     def cut(self) -> bool:
         return VALIDATION not in self.parts
+
+
+class SplitTexts(NamedTuple):
+    """How the texts of a kind's files are read, given the `data` of a job of it: curation looks for those that a model
+    is measured on.
+    """
+
+    fields: Callable[[Any], list[str]]
+    """The fields that hold text."""
+    read: Callable[[Any, str, Sequence[Part], str], Iterator[tuple[int, int, str]]]
+    """The texts of a split's parts in one of these fields, each with the numbers of its part and of its record there,
+    from 0. Raises as the job itself does.
+    """
+    plain: Callable[[Any], bool] = lambda data: False
+    """Whether the texts are those that files of these fields have for any other reader."""
+
+
+def bad_records(data: LabelledDataConfig | ConversationsConfig, split: str | None) -> BadRecords:
+    """The bad rows of a split, none of them found yet; `split` is None where there is only one."""
+    return BadRecords(data.max_bad_records, f"data set {data.name!r}{f', {split} split' if split else ''}: ")
 
 
 def find_splits(store: Store, data: SplitsConfig) -> SplitSource:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, RunError
-from trainer.config.kinds import kind_of_run, task_of
+from trainer.config.kinds import kind_of_run
 from trainer.config.runs import PromotionConfig
 from trainer.evaluation.measurement import read_result
 from trainer.records.evaluations import Result
@@ -63,7 +63,7 @@ def _read_use(store: Store, run: str) -> Use | None:
         config, final = read_sealed(store, f"{run}/{CONFIG}"), final_manifest(store, run)
         if config is None or final is None:
             return None
-        kind, task = kind_of_run(config), task_of(config["job"])
+        kind, task = kind_of_run(config), config["job"]["data"].get("task")
         objective = config["job"].get("training", {}).get("objective", "causal")
         model = read_listed(store, f"{run}/{FINAL}/config.json", final.digests().get("config.json")) or {}
     except (ArtifactError, ValueError) as error:

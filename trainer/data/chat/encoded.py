@@ -27,10 +27,9 @@ from trainer.config.chat import ChatDataConfig, ChatJob, ConversationsConfig, Co
 from trainer.data.chat.encoder import ChatEncoder, ChatEncoding, load_chat_encoder
 from trainer.data.chat.messages import CONVERSATION, Form, question_of, read_records
 from trainer.data.encoded import IGNORED, Lists, SplitSet, encoded_step, in_data, open_set, split_sizes, writing_rows
-from trainer.data.labelled.rows import bad_records
 from trainer.data.packing import Packing, one_each, pack
 from trainer.data.shards import is_held_out
-from trainer.data.splits import TRAIN, VALIDATION, SplitSource, find_splits
+from trainer.data.splits import TRAIN, VALIDATION, SplitSource, bad_records, find_splits
 from trainer.data.step_plan import make_tuning_plan
 from trainer.models.pretrained import find_model
 from trainer.models.tokenizer import keeps_text

@@ -1,6 +1,7 @@
 """Records of conversations: who speaks when, checked so that a chat template can write it, with each record's place."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -9,7 +10,7 @@ from trainer.common.errors import CorpusError, RecordError, brief
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ConversationsConfig
 from trainer.data.records import Reading
-from trainer.data.splits import Part, look_at_columns, read_part
+from trainer.data.splits import Part, SplitTexts, bad_records, look_at_columns, read_part
 
 MESSAGES = "messages"
 """The field that the texts of a conversation are told to be of, however its record is written."""
@@ -29,21 +30,21 @@ class Message(NamedTuple):
     content: str
 
 
-def read_conversation(values: Sequence[Any], found: Sequence[str]) -> list[Message]:
-    """The conversation of a record, whose values of `COLUMNS` these are; `found` are the names of all that it holds.
+def read_conversation(values: Sequence[Any], found: Sequence[str], answer: str = "completion") -> list[Message]:
+    """The conversation of a record, whose values of `COLUMNS` these are; `found` are the names of all that it holds,
+    and `answer` is the name of the last of the three there.
 
     Raises `ValueError` that says what is wrong with it.
     """
     messages, prompt, completion = values
     if messages is not None and completion is not None:  # a `prompt` beside messages repeats their beginning
-        raise ValueError("`messages` are there, and a `completion` too; keep one of them")
+        raise ValueError(f"`messages` are there, and a `{answer}` too; keep one of them")
     if messages is None and prompt is None and completion is None:
         raise ValueError(
-            "neither `messages` nor `prompt` and `completion` are there; the record has "
-            f"{', '.join(found) or 'no field'}"
+            f"neither `messages` nor `prompt` and `{answer}` are there; the record has {', '.join(found) or 'no field'}"
         )
     if messages is None:
-        pair = [(USER, "prompt", prompt), (ASSISTANT, "completion", completion)]
+        pair = [(USER, "prompt", prompt), (ASSISTANT, answer, completion)]
         return [Message(role, _text(content, f"`{field}`")) for role, field, content in pair]
     if not isinstance(messages, list):
         raise ValueError(f"`messages` is {_kind(messages)}; expected is a list of messages, each with role and content")
@@ -159,3 +160,22 @@ def read_records(
                 else:
                     yield number, conversations, made
             number += 1
+
+
+def _texts_of(
+    form: Form, data: ConversationsConfig, split: str, parts: Sequence[Part], field: str
+) -> Iterator[tuple[int, int, str]]:
+    bad = bad_records(data, split)
+    for place, part in enumerate(parts):
+        for number, conversations, _ in read_records(data, [part], bad, lambda conversation: None, form=form):
+            first, *others = conversations  # whose beginnings are alike
+            said = [*first, *(message for other in others for message in other if message not in first)]
+            yield from ((place, number, message.content) for message in said)
+
+
+def texts_of(form: Form) -> SplitTexts:
+    """How the texts of records of such a form are read: what each says, once."""
+    return SplitTexts(fields=lambda data: [MESSAGES], read=partial(_texts_of, form))
+
+
+TEXTS = texts_of(CONVERSATION)

@@ -21,8 +21,18 @@ from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.csv_files import delimiter_hint
 from trainer.data.labelled.labels import REGRESSION, TASKS, UNLABELLED, Labels, all_words
-from trainer.data.labelled.rows import BAD, Example, Scan, bad_records, columns_of, read_rows, reading_of, scan_rows
-from trainer.data.splits import TEST, TRAIN, VALIDATION, Part, SplitSource, fetch_part, look_at_columns
+from trainer.data.labelled.rows import BAD, Example, Scan, columns_of, read_rows, reading_of, scan_rows
+from trainer.data.splits import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Part,
+    SplitSource,
+    SplitTexts,
+    bad_records,
+    fetch_part,
+    look_at_columns,
+)
 
 log = logging.getLogger(__name__)
 
@@ -337,3 +347,17 @@ def read_texts(data: LabelledDataConfig, split: str, parts: Sequence[Part]) -> I
         for number, row in enumerate(read_rows(data, [part])):
             if next(is_good, False):  # a file that has grown is refused at its end
                 yield RowTexts(place, number, (" ".join(row.texts),) if data.task == "tokens" else row.texts)
+
+
+def _texts_of(
+    data: LabelledDataConfig, split: str, parts: Sequence[Part], field: str
+) -> Iterator[tuple[int, int, str]]:
+    column = data.text_columns.index(field)
+    yield from ((row.part, row.number, row.texts[column]) for row in read_texts(data, split, parts))
+
+
+TEXTS = SplitTexts(
+    fields=lambda data: data.text_columns,
+    read=_texts_of,
+    plain=lambda data: data.task != "tokens" and data.columns is None and not data.max_bad_records,
+)

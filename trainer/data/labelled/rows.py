@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from trainer.common.bad_records import BadRecords
 from trainer.common.errors import CorpusError, RecordError
 from trainer.common.stopping import check_stop
-from trainer.config.chat import ConversationsConfig
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.labelled.labels import TASKS, AnyLabel
 from trainer.data.records import FIRST_LINE, Reading, Record, watched
 from trainer.data.shards import is_held_out
-from trainer.data.splits import Part, look_at_columns, read_part
+from trainer.data.splits import Part, bad_records, look_at_columns, read_part
 
 BAD = -1
 """Stands for the number of the label in rows that are passed over."""
@@ -234,8 +233,3 @@ def _repeats(
 
 def _digest(text: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
-
-
-def bad_records(data: LabelledDataConfig | ConversationsConfig, split: str | None) -> BadRecords:
-    """The bad rows of a split, none of them found yet; `split` is None where there is only one."""
-    return BadRecords(data.max_bad_records, f"data set {data.name!r}{f', {split} split' if split else ''}: ")

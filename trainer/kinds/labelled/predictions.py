@@ -19,8 +19,8 @@ from trainer.config.labelled import LabelledDataConfig
 from trainer.config.predicting import PredictJob, as_labelled
 from trainer.data.encoded import check_budget, in_data
 from trainer.data.labelled.examples import lacks_column
-from trainer.data.labelled.rows import Example, bad_records, columns_of, read_rows, reading_of
-from trainer.data.splits import TRAIN, Part, SplitSource, fetch_part, find_splits, look_at_columns
+from trainer.data.labelled.rows import Example, columns_of, read_rows, reading_of
+from trainer.data.splits import TRAIN, Part, SplitSource, bad_records, fetch_part, find_splits, look_at_columns
 from trainer.models.pretrained import Checkpoint, classifies_words, find_model, read_object
 from trainer.records.names import run_at
 from trainer.records.results import PredictedTexts
