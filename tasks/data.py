@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from tasks.patience import patient_task
 from tasks.showing import TaskLogger, reused, showing
 from tasks.stage import run_stage
-from tasks.turns import TOKENIZATION, turn
+from tasks.turns import DEVICES, TOKENIZATION, turn
 from trainer.common.bad_records import skipped_rows
 from trainer.config.jobs import PrepareJob
 from trainer.config.labelled import TuningJob
@@ -44,14 +44,15 @@ def show_skipped(details: dict[str, Any]) -> None:
         create_table_artifact(rows, key="skipped-records", description="bad records that were skipped; three are named")
 
 
-def run_step(name: str, job: Any, **made: Any) -> ArtifactRef:
-    """Have a step's artifact made, or found, and say which."""
+def run_step(name: str, job: Any, ranks: int = 0, **made: Any) -> ArtifactRef:
+    """Have a step's artifact made, or found, and say which; by so many ranks of the job's training, if any."""
     logger, arguments = TaskLogger(), {"job": job, **made}
     plain = {
         key: each.model_dump(mode="json") if isinstance(each, BaseModel) else each for key, each in arguments.items()
     }
-    with turn(TOKENIZATION), showing() as show:
-        ref = ArtifactRef(**run_stage(name, plain, show, logger))
+    carried = (ranks, job.engine, job.training.device) if ranks else ()
+    with turn(DEVICES if ranks else TOKENIZATION), showing() as show:
+        ref = ArtifactRef(**run_stage(name, plain, show, logger, *carried))
     if ref.reused:
         logger.info("reused %s: made from the same inputs", ref.key)
     else:

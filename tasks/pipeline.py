@@ -10,6 +10,7 @@ from tasks.reporting import report
 from tasks.training import train
 from trainer.config.jobs import EvaluateJob
 from trainer.kinds.lookup import kind_of
+from trainer.records import named_steps
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight, Verdict
@@ -36,14 +37,18 @@ class AsTasks:
 
     def __init__(self) -> None:
         self._kept: list[Any] = []
+        self._ranks = 1
 
     def make(self, name: str, job: Any, **made: Any) -> ArtifactRef:
         self._kept.append(job)
-        ref: ArtifactRef = STEPS[name](job, **made, return_state=True).result()
+        ranks = {"ranks": self._ranks} if named_steps.STEPS[name].made_by else {}
+        ref: ArtifactRef = STEPS[name](job, **made, **ranks, return_state=True).result()
         return self._keep(ref)
 
     def preflight(self, job: Any) -> AnyPreflight:
-        return self._keep(preflight(job))
+        checked = self._keep(preflight(job))
+        self._ranks = checked.ranks
+        return checked
 
     def plan(self, job: Any, data: Any, checked: AnyPreflight) -> RunPlan:
         return self._keep(plan_steps(job, data, checked.ranks))

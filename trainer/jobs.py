@@ -20,7 +20,7 @@ from trainer.config.runs import PromotionConfig, RunJob
 from trainer.kinds.lookup import kind_of, load_training_job
 from trainer.pipelines.pipeline import run_pipeline
 from trainer.records.evaluations import Result
-from trainer.records.named_steps import here
+from trainer.records.named_steps import in_ranks
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight, Remeasured, Verdict
 from trainer.store.manifest import ArtifactRef
@@ -72,7 +72,7 @@ class InRanks:
         self._progress = for_people() if runtime.rank == 0 else silent()
 
     def make(self, name: str, job: Any, **made: Any) -> ArtifactRef:
-        return self._runtime.on_first(lambda: here(self._progress)(name, job, **made))
+        return in_ranks(self._runtime, self._progress)(name, job, **made)
 
     def preflight(self, job: Any) -> AnyPreflight:
         from trainer.preflight.resources import checkpoint_bytes, require_checkpoint_room

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.common.progress import Progress
-from trainer.config.chat import ChatJob
+from trainer.config.chat import ConversationsJob
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.models.pretrained import Checkpoint
@@ -102,7 +102,7 @@ class Measurement:
         )
 
 
-def ask_of_run(job: PipelineJob | ChatJob, run: str, evaluation: EvaluationConfig) -> EvaluateJob:
+def ask_of_run(job: PipelineJob | ConversationsJob, run: str, evaluation: EvaluationConfig) -> EvaluateJob:
     """The job that measures a run's final model with this evaluation, with the device, precision and engine of the
     run's own job.
     """

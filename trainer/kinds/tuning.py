@@ -20,20 +20,28 @@ from trainer.store.names import CARD, EVALUATION, FINAL
 from trainer.store.storage import Store
 from trainer.training.identity import Run, lora_identity, make_run
 
+NOTHING: Mapping[str, ArtifactRef] = {}
+
 SPLITS = "labelled-data"
 """What the table of the splits is called."""
 
 
 def plan_splits(
-    job: TuningJob, data: ArtifactRef, ranks: int, tell: Callable[[dict[str, Any]], str] | None = None
+    job: TuningJob,
+    data: ArtifactRef,
+    ranks: int,
+    tell: Callable[[dict[str, Any]], str] | None = None,
+    unit: str = "example",
 ) -> Planned:
-    """The plan of a run whose samples are the examples of an encoded set, of whose details `tell` tells something."""
+    """The plan of a run whose samples are the examples of an encoded set, which are called so; `tell` tells something
+    of its details.
+    """
     from trainer.data.encoded import encoded_details, split_sizes
     from trainer.data.step_plan import make_tuning_plan
 
     details = encoded_details(Store(job.store), data.key)
-    planned = make_tuning_plan(job.training, split_sizes(details), ranks)
-    told = tell(details) if tell else f"{data.key}: {planned.examples:,} examples to train on"
+    planned = make_tuning_plan(job.training, split_sizes(details), ranks, unit)
+    told = tell(details) if tell else f"{data.key}: {planned.examples:,} {unit}s to train on"
     return Planned(planned, told, SPLITS, split_rows(details))
 
 
@@ -120,13 +128,19 @@ def _accepted(field: str, value: Any) -> dict[str, Any]:
     return {field: value}
 
 
-def identify_tuning(job: TuningJob, data: ArtifactRef, beside: Mapping[str, Any], selection: Mapping[str, Any]) -> Run:
-    """The run that a job and its encoded set make; `beside` is what else of its kind decides the outcome, and
-    `selection` which checkpoint is best."""
+def identify_tuning(
+    job: TuningJob,
+    data: ArtifactRef,
+    beside: Mapping[str, Any],
+    selection: Mapping[str, Any],
+    reads: Mapping[str, ArtifactRef] = NOTHING,
+) -> Run:
+    """The run that a job and its encoded set make; `beside` is what else of its kind decides the outcome, `selection`
+    which checkpoint is best, and `reads` what is made of all this and read besides, by role."""
     found = find_model(Store(job.store), job.model.pretrained, hub=True)
     base = describe_base(job.model.pretrained, Path(found.folder), found.origin)
     made_from = {"data": {job.data.name: data.fingerprint}, "model": found.files, "order": EPOCH_ORDER, **beside}
     if job.model.lora is not None:
         made_from["lora"] = lora_identity(job.model.lora)
     start = {"origin": found.origin, "key": found.key}
-    return make_run(job, made_from, selection, {"encoded set": data}, start, base, renews_data=True)
+    return make_run(job, made_from, selection, {"encoded set": data, **reads}, start, base, renews_data=True)

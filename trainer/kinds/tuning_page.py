@@ -49,6 +49,13 @@ folder = "{folder}"  # the folder that holds this card
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForCausalLM.from_pretrained(folder)"""
 
+ASK = """
+
+messages = [{"role": "user", "content": "What is it?"}]
+inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+output = model.generate(**inputs, max_new_tokens=100)
+print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))"""
+
 
 def describe_tuning(
     facts: RunFacts, plan: TuningPlan, unit: str, task: str, what: str, use: str = USE, data: Section | None = None,

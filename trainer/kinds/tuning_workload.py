@@ -19,7 +19,7 @@ from trainer.evaluation.measurement import Measurement
 from trainer.models.adapters import add_adapter, restore_adapter
 from trainer.models.answering import load_answering, outline_answering
 from trainer.models.outline import Outline, Rows
-from trainer.models.pretrained import find_model, identify_base
+from trainer.models.pretrained import Checkpoint, find_model, identify_base
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.models.weights import Base
 from trainer.records.plans import TuningPlan
@@ -98,11 +98,19 @@ def measured_causal(wanted: Measurement, details: dict[str, Any], runtime: Runti
     carried = wanted.model.files.get(TOKENIZER_FILE)
     if not wanted.is_own and carried is not None and carried != details["tokenizer_sha256"]:
         raise TokenizerError(f"{wanted.model.key} has another tokenizer than the one that encoded this data")
-    folder, job = wanted.model.folder, wanted.settings
+    with placed_causal(wanted.settings, wanted.model, details, runtime) as model:
+        yield model
+
+
+@contextmanager
+def placed_causal(
+    job: TuningJob, found: Checkpoint, details: dict[str, Any], runtime: Runtime
+) -> Iterator[PreTrainedModel]:
+    """The causal language model of a checkpoint for an encoded set with these details, in its place on every rank."""
     with sharding_group(job.training, runtime):
         yield place_measured(
-            job.training, runtime, partial(outline_answering, folder, job.model.attention, details),
-            partial(load_answering, folder, job.model.attention, details, wanted.model.beside),
+            job.training, runtime, partial(outline_answering, found.folder, job.model.attention, details),
+            partial(load_answering, found.folder, job.model.attention, details, found.beside),
         )  # fmt: skip
 
 

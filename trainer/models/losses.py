@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -131,11 +132,10 @@ def token_losses(
     return cross_entropies(model(input_ids=input_ids, **positions(position_ids), use_cache=False).logits, labels)
 
 
-@torch.no_grad()
 def token_losses_in_pieces(
     model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """The same without gradients, and without ever holding all logits if the head is plain."""
+    """The same without ever holding all logits if the head is plain; for gradients, each piece is computed again."""
     if not has_plain_head(model):
         return token_losses(model, input_ids, labels, position_ids)
     losses: torch.Tensor = with_weights(_each_loss_in_pieces, model, input_ids, labels, position_ids)
@@ -150,7 +150,13 @@ def _each_loss_in_pieces(
     matrix = model.get_output_embeddings().weight.to(matmul_dtype(hidden_NH))
     at_once = rows_at_once(len(hidden_NH), len(matrix), hidden_NH.device)
     pieces = zip(hidden_NH.to(matrix.dtype).split(at_once), labels.flatten().split(at_once), strict=True)
-    return torch.cat([cross_entropies((states @ matrix.T)[None], targets[None]) for states, targets in pieces])
+
+    def losses(states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return cross_entropies((states @ matrix.T)[None], targets[None])
+
+    if not torch.is_grad_enabled():
+        return torch.cat([losses(states, targets) for states, targets in pieces])
+    return torch.cat([checkpoint(losses, states, targets, use_reentrant=False) for states, targets in pieces])
 
 
 def cross_entropies(logits_BTV: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:

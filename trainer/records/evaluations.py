@@ -75,11 +75,14 @@ class Scores(Record):
 
 
 class Sample(Record):
-    """A prompt, what the model made of it, and what stands there in the data, if that is known."""
+    """A prompt, what the model made of it, what stands there in the data, if that is known, and what the model made of
+    it before it was tuned, if it was asked.
+    """
 
     prompt: str
     continuation: str
     expected: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    before: str | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class ClassScore(Record):

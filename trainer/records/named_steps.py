@@ -3,15 +3,18 @@
 Each module is imported only when its step is looked at.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from pydantic import validate_call
+from pydantic import ConfigDict, validate_call
 
 from trainer.common.progress import Progress, silent
 from trainer.config.kinds import load
 from trainer.records.steps import Step, find_artifact, find_published, make
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
+
+ANY_TYPE = ConfigDict(arbitrary_types_allowed=True)
 
 
 class Named(NamedTuple):
@@ -26,6 +29,9 @@ class Named(NamedTuple):
     title: str
     needs: tuple[str, ...] = ()
     early: bool = False
+    made_by: str | None = None
+    """The function, as `module.function`, that finds or makes the artifact where all ranks make it together: each of
+    them calls it. None where one process makes it."""
 
 
 STEPS = {
@@ -35,7 +41,7 @@ STEPS = {
         "trainer.data.tokenization", "tokenize", "shards of {corpus}", ("decisions", "tokenizer"), early=True
     ),
     "encode": Named("trainer.kinds.lookup", "encode", "encoded set {job.data.name}"),
-}
+}  # fmt: skip
 
 
 class Do(Protocol):
@@ -48,14 +54,21 @@ def open_step(name: str, store: Store, progress: Progress, **arguments: Any) -> 
     """A step, of its arguments as they are or as JSON: they are validated by the function's own annotations."""
     named = STEPS[name]
     function = load(f"{named.module}.{named.function}")
-    checked = validate_call(config={"arbitrary_types_allowed": True})(function)
+    checked = validate_call(config=ANY_TYPE)(function)
     step: Step = checked(store=store, progress=progress, **arguments)
     return step
 
 
-def make_named(name: str, progress: Progress, **arguments: Any) -> ArtifactRef:
-    """Find or make the artifact of a step, of arguments as a worker process is given them."""
-    return make(open_step(name, Store(arguments["job"]["store"]), progress, **arguments, **_begun(name)))
+def make_named(name: str, progress: Progress, job: Any, **made: Any) -> ArtifactRef:
+    """Find or make the artifact of a step, of arguments as they are, or as a worker process is given them."""
+    named = STEPS[name]
+    if named.made_by is not None:
+        together = validate_call(config=ANY_TYPE)(load(named.made_by))
+        ref: ArtifactRef = together(job=job, progress=progress, **made)
+        return ref
+    store = Store(job["store"] if isinstance(job, Mapping) else job.store)
+    early = {"early": True} if named.early else {}
+    return make(open_step(name, store, progress, job=job, **made, **early))
 
 
 def look_for(name: str, job: Any, check: bool = True, **made: Any) -> ArtifactRef | None:
@@ -69,15 +82,19 @@ def look_for(name: str, job: Any, check: bool = True, **made: Any) -> ArtifactRe
 
 def here(progress: Progress) -> Do:
     """Makes each step in this process."""
+    return lambda name, job, **made: make_named(name, progress, job, **made)
+
+
+def in_ranks(runtime: Any, progress: Progress) -> Do:
+    """Makes each step in ranks that all ask for it: on the first one, or by all of them together."""
 
     def do(name: str, job: Any, **made: Any) -> ArtifactRef:
-        return make(open_step(name, Store(job.store), progress, job=job, **made, **_begun(name)))
+        if STEPS[name].made_by is not None:
+            return make_named(name, progress, job, **made)
+        ref: ArtifactRef = runtime.on_first(lambda: make_named(name, progress, job, **made))
+        return ref
 
     return do
-
-
-def _begun(name: str) -> dict[str, bool]:
-    return {"early": True} if STEPS[name].early else {}
 
 
 def title_of(name: str, job: Any, **made: Any) -> str:

@@ -12,7 +12,7 @@ from trainer.store.names import is_plain_key
 from trainer.store.storage import Store
 
 RUN_PREFIX = "runs/"
-FOLDERS = ("runs", "encoded", "shards", "tokenizers", "decisions")
+FOLDERS = ("runs", "encoded", "references", "shards", "tokenizers", "decisions")
 """Folders of what is made from something, or has something made from it."""
 
 

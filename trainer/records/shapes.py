@@ -116,6 +116,12 @@ class Holder(Shape):
     removing: bool = False
 
 
+class AnswerSums(Shape):
+    """A file of a reference's log-probabilities: those of the chosen and the rejected answer of each pair."""
+
+    sums: list[tuple[Figure, Figure]]
+
+
 class Move(BaseModel):
     """A run that became champion, by a promotion or because the one above it was taken away: when, and why.
 
@@ -309,8 +315,9 @@ SEALED = (
     Sealed(r"cache/packed-.*", "delete it: the documents are packed again", PackedCounts),
     Sealed(r"cache/seen-.*\.json", "delete it: the raw files are looked at again", Seen),
     Sealed(r"cache/.*", "delete it: the raw files are looked at again"),
+    Sealed(r"references/[^/]+/(?!manifest).*", "run the job's command again, which makes it anew", AnswerSums),
     Sealed(
-        r"(shards|encoded|tokenizers|decisions)/.*",
+        r"(shards|encoded|references|tokenizers|decisions)/.*",
         "prepare the data again, which makes it anew, or delete its folder if nothing uses it",
     ),
     Sealed(r"runs/[^/]+/(final|checkpoints)/.*", "start the run's command again, which sees to it"),

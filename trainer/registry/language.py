@@ -5,7 +5,7 @@ from typing import Any
 
 from trainer.common.formats import count, number, percent, perplexity, short
 from trainer.records.basis import BITS_PER_BYTE
-from trainer.records.evaluations import Result, Scores
+from trainer.records.evaluations import Result, Sample, Scores
 from trainer.registry.content import Block, Tile
 from trainer.registry.facts import RunFacts
 from trainer.registry.sections import in_order, index_entry, index_harness
@@ -124,11 +124,16 @@ def sample_blocks(facts: RunFacts, note: str, nothing: str) -> list[Block]:
     return [
         Block(note, samples=plain),
         *(
-            Block(f"The data's own answer: {each.expected}", samples=((each.prompt, each.continuation),))
+            Block(_expected(each), samples=((each.prompt, each.continuation),))
             for each in samples
             if each.expected is not None
         ),
     ]
+
+
+def _expected(sample: Sample) -> str:
+    before = "" if sample.before is None else f" Before it was tuned, the model answered: {sample.before or 'nothing'}"
+    return f"The data's own answer: {sample.expected}{before}"
 
 
 def index_scores(facts: RunFacts, task: str, unit: str, name: str, dataset: str) -> list[dict[str, Any]]:

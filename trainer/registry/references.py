@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
+from trainer.data.chat.reference import KIND as REFERENCE
 from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.shards import KIND as SHARDS
@@ -30,7 +31,9 @@ from trainer.store.names import (
 from trainer.store.storage import Store
 from trainer.training.identity import SHARDS_OF, TRAINED_ON
 
-ARTIFACTS = {"encoded": ENCODED, "shards": SHARDS, "tokenizers": TOKENIZER, "decisions": DECISIONS}
+ARTIFACTS = {
+    "encoded": ENCODED, "references": REFERENCE, "shards": SHARDS, "tokenizers": TOKENIZER, "decisions": DECISIONS,
+}  # fmt: skip
 """Folders of artifacts that runs are made from, with the kind of those."""
 
 EVALUATIONS = "evaluations"

@@ -202,6 +202,19 @@ class DecisionsDetails(Details):
     measures: list[Key]
 
 
+class ReferenceSplit(Details):
+    """How many pairs of answers a split has, and the share of which the chosen one is likelier, by its tokens' mean."""
+
+    pairs: Count
+    likelier: float
+
+
+class ReferenceDetails(Details):
+    """A reference model's log-probabilities."""
+
+    splits: Mapping[str, ReferenceSplit]
+
+
 class TokenizerDetails(Details):
     """A tokenizer."""
 
@@ -228,7 +241,7 @@ class ModelDetails(Details):
 
 DETAILS_OF: dict[str, type[Details]] = {
     "shards": ShardsDetails, "encoded": SetDetails, "decisions": DecisionsDetails, "tokenizer": TokenizerDetails,
-    "checkpoint": CheckpointDetails, "model": ModelDetails,
+    "reference": ReferenceDetails, "checkpoint": CheckpointDetails, "model": ModelDetails,
 }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ REPAIR = "; prepare the data again: it is made anew from the raw files"
 which damage was found."""
 
 FORMAT = 2
-NAMED_BY_FINGERPRINT = ("tokenizer", "shards", "encoded", "decisions")
+NAMED_BY_FINGERPRINT = ("tokenizer", "shards", "encoded", "decisions", "reference")
 """Kinds whose keys end with what they were made from."""
 
 CONTENT_NAMED = re.compile(r".+-[0-9a-f]{16}\.[a-z]+")

@@ -23,7 +23,7 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 
-TRAINED_ON, SHARDS_OF = ("tokenizer", "encoded set"), "shards of "
+TRAINED_ON, SHARDS_OF = ("tokenizer", "encoded set", "reference"), "shards of "
 """Roles of the artifacts that a run is trained on."""
 
 FORMAT = 6

@@ -19,7 +19,7 @@ from trainer.models.pretrained import find_model
 from trainer.models.weights import is_adapter, require_base
 from trainer.records.fields import tell_changes
 from trainer.records.lease import Lease, clear_dead_lease, is_held
-from trainer.records.named_steps import here
+from trainer.records.named_steps import in_ranks
 from trainer.records.plans import Plan, RunPlan
 from trainer.records.sealed import require_sealed, write_sealed
 from trainer.records.shapes import folder_name
@@ -128,13 +128,13 @@ def train(
 ) -> ArtifactRef:
     """Train to the end and publish the final model; continues from the newest checkpoint, reuses a finished run.
 
-    Called by every rank. `data` defaults to preparing it here, on rank 0; `expected` is a plan that must come out the
+    Called by every rank. `data` defaults to preparing it here; `expected` is a plan that must come out the
     same. Raises `RunError` if the run's folder or the plan disagree with the job.
     """
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     store = Store(job.store)
     require_shared(store, runtime)
-    prepared = data or runtime.on_first(lambda: kind.prepare(job, here(progress)))
+    prepared = data or kind.prepare(job, in_ranks(runtime, progress))
     run = runtime.on_first(lambda: kind.identify(job, prepared))
     finished = runtime.on_first(lambda: finished_run(store, run))
     if finished is not None:

@@ -84,15 +84,15 @@ class ChatEncoder:
         ids, offsets = self._tokens(written.text, [start for start, _ in written.answers])
         if spelt := self._spelt(conversation):
             ids, offsets = self._as_text(conversation, written.text, spelt, ids, offsets)
+        given = [message.learnt for message in conversation if message.role == ASSISTANT]
+        unmarked = max(0, len(given) - len(written.answers))
+        answers = written.answers if all(given) else _of_learnt(written.answers, given)
         answered = np.zeros(len(ids), dtype=bool)
-        for start, end in written.answers:
+        for start, end in answers:
             answered |= (offsets[:, 1] > start) & (offsets[:, 0] < end)
-        unmarked = max(0, sum(message.role == ASSISTANT for message in conversation) - len(written.answers))
         truncated, ids, answered = len(ids) > self.context, ids[: self.context], answered[: self.context]
         end = int(offsets[: self.context, 1].max()) if truncated else len(written.text)
-        said = [
-            written.text[start:stop].removesuffix(self.end)[: max(0, end - start)] for start, stop in written.answers
-        ]
+        said = [written.text[start:stop].removesuffix(self.end)[: max(0, end - start)] for start, stop in answers]
         text_bytes, token_bytes = (
             len("".join(said).encode()),
             int(self._lengths[ids[answered & (ids != self.end_id)]].sum()),
@@ -179,6 +179,18 @@ class ChatEncoder:
             "are, so that it cannot be told from one that the template writes; leave the record out, or change the "
             "spelling"
         )
+
+
+def _of_learnt(answers: list[tuple[int, int]], given: list[bool]) -> list[tuple[int, int]]:
+    """Of what the assistant says, the stretches of the messages that are learnt. Raises `ValueError` if it is not known
+    which are.
+    """
+    if len(answers) != len(given):
+        raise ValueError(
+            f"the chat template marks {len(answers)} stretches of {len(given)} answers, so that those of the prompt "
+            "cannot be told from those that are learnt; mark each answer once"
+        )
+    return [answer for answer, learnt in zip(answers, given, strict=True) if learnt]
 
 
 def load_chat_encoder(model: str | Path, data: ConversationsConfig) -> ChatEncoder:

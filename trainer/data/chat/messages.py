@@ -24,10 +24,15 @@ FIELDS = ("role", "content")
 
 
 class Message(NamedTuple):
-    """What somebody says."""
+    """What somebody says; `learnt`: whether that is predicted, of what the assistant says. What is not comes first."""
 
     role: str
     content: str
+    learnt: bool = True
+
+    def written(self) -> dict[str, str]:
+        """As a chat template is given it."""
+        return {"role": self.role, "content": self.content}
 
 
 def read_conversation(values: Sequence[Any], found: Sequence[str], answer: str = "completion") -> list[Message]:
@@ -45,12 +50,17 @@ def read_conversation(values: Sequence[Any], found: Sequence[str], answer: str =
         )
     if messages is None:
         pair = [(USER, "prompt", prompt), (ASSISTANT, answer, completion)]
-        return [Message(role, _text(content, f"`{field}`")) for role, field, content in pair]
-    if not isinstance(messages, list):
-        raise ValueError(f"`messages` is {_kind(messages)}; expected is a list of messages, each with role and content")
-    read = [_read_message(each, number) for number, each in enumerate(messages, 1)]
-    _check_order([message.role for message in read])
+        return [Message(role, read_text(content, f"`{field}`")) for role, field, content in pair]
+    read = read_messages(messages, MESSAGES)
+    check_order([message.role for message in read])
     return read
+
+
+def read_messages(value: Any, field: str) -> list[Message]:
+    """The messages of a field. Raises `ValueError` that says what is wrong with one."""
+    if not isinstance(value, list):
+        raise ValueError(f"`{field}` is {_kind(value)}; expected is a list of messages, each with role and content")
+    return [_read_message(each, number) for number, each in enumerate(value, 1)]
 
 
 def question_of(conversation: Sequence[Message]) -> bytes:
@@ -70,10 +80,11 @@ def _read_message(value: Any, number: int) -> Message:
     if role not in ROLES:
         said = "no role" if role is None else f"the role {role!r}"
         raise ValueError(f"{where} has {said}; roles are {', '.join(ROLES)}")
-    return Message(str(role), _text(given.get("content"), f"the content of {where} ({role})"))
+    return Message(str(role), read_text(given.get("content"), f"the content of {where} ({role})"))
 
 
-def _text(value: Any, what: str) -> str:
+def read_text(value: Any, what: str) -> str:
+    """A text that says something. Raises `ValueError` for what is none."""
     if value is None:
         raise ValueError(f"{what} is missing")
     if not isinstance(value, str):
@@ -87,7 +98,7 @@ def _text(value: Any, what: str) -> str:
     return value
 
 
-def _check_order(roles: Sequence[str]) -> None:
+def check_order(roles: Sequence[str]) -> None:
     """Raise `ValueError` unless user and assistant speak in turn, after at most one system message, and both do."""
     if not roles:
         raise ValueError(

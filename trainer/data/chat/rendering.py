@@ -191,7 +191,7 @@ class Template:
 
     def text(self, conversation: Sequence[Message], asks: bool = False) -> str:
         """What the template writes; if it `asks`, with what a model is to go on from. Raises `Refused`."""
-        return self._write(conversation, [message._asdict() for message in conversation], asks)
+        return self._write(conversation, [message.written() for message in conversation], asks)
 
     def write(self, conversation: Sequence[Message]) -> Written:
         """Write a conversation. Raises `Refused` also if the answers cannot be told from what is written."""
@@ -252,7 +252,7 @@ class Template:
         return ends
 
     def _watch(self, conversation: Sequence[Message], asks: bool) -> tuple[str, list[int]] | None:
-        watched = Watched([message._asdict() for message in conversation], lambda: self._environment.written)
+        watched = Watched([message.written() for message in conversation], lambda: self._environment.written)
         try:
             text = self._write(conversation, watched, asks)
         except Refused:

@@ -6,32 +6,27 @@ runs/X/eval.json     figures by split, and the answers
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from trainer.common.formats import perplexity_of
 from trainer.common.progress import Progress
-from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatJob
 from trainer.data.chat.encoded import ChatSet, ChatSplit, open_chat, pack_split, read_windows
 from trainer.data.chat.messages import MESSAGES
-from trainer.data.encoded import tokenizer_paths
 from trainer.data.splits import VALIDATION
+from trainer.evaluation.answers import answer, spread_evenly
 from trainer.evaluation.decontamination import clean_of_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement
 from trainer.evaluation.scoring import nothing, score_each
 from trainer.kinds.tuning_workload import measured_causal
-from trainer.models.loading import load_tokenizer
 from trainer.models.losses import next_tokens, token_losses_in_pieces
 from trainer.records.basis import answers_basis
-from trainer.records.evaluations import Result, Sample, Scores
+from trainer.records.evaluations import Result, Scores
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
-from trainer.training.sharding import is_sharded
 
 
 def answer_losses(
@@ -83,67 +78,13 @@ def measure_answers(wanted: Measurement, progress: Progress, runtime: Runtime) -
         bar = stack.enter_context(progress.bar("evaluate", total, "window"))
         for split in splits:
             measured[split] = answer_losses(model, data.splits[split], job, data, runtime, bar.advance)
-        samples = answer(model, store, encoded, data, job, runtime)
+        held_out, asked = data.splits[VALIDATION], job.evaluation
+        chosen = spread_evenly(len(held_out), asked.samples)
+        samples = answer(model, store, encoded, held_out, chosen, asked.new_tokens, runtime)
     return wanted.result(
         by="split",
         groups=measured,
         samples=samples,
         measured_on=answers_basis(data.details, job.data.model_dump(), VALIDATION, job.training.precision),
         clean_of=runtime.on_first(lambda: clean_of_splits(store, run, data.details, [MESSAGES])),
-    )
-
-
-def answer(
-    model: PreTrainedModel, store: Store, encoded: str, data: ChatSet, job: ChatJob, runtime: Runtime
-) -> list[Sample]:
-    """Have a model give the last answer of some held-out conversations, the likeliest token each time. Called by every
-    rank.
-
-    The first one does it; with a model that is divided among them, all of them do, and what the first one has counts.
-    """
-    held_out = data.splits[VALIDATION]
-    chosen = np.linspace(0, len(held_out) - 1, min(job.evaluation.samples, len(held_out))).round().astype(int).tolist()
-    tokenizer = load_tokenizer(str(tokenizer_paths(store, encoded)[0].parent))
-
-    def give(check: Callable[[], None]) -> list[Sample]:
-        return [
-            _answer(model, tokenizer, held_out, each, job.evaluation.new_tokens, runtime.device, check)
-            for each in chosen
-        ]
-
-    if not is_sharded(model):
-        return runtime.on_first(lambda: give(check_stop))
-    samples = give(runtime.check_stop)
-    return runtime.on_first(lambda: samples)
-
-
-@torch.no_grad()
-def _answer(
-    model: PreTrainedModel, tokenizer: Any, held_out: ChatSplit, example: int, new_tokens: int, device: torch.device,
-    check: Callable[[], None],
-) -> Sample:  # fmt: skip
-    check()
-    ids, answered = held_out.read(example)
-    end = int(np.flatnonzero(answered)[-1]) + 1
-    start = end - int(np.argmin(answered[:end][::-1]))  # of the last stretch of tokens that the assistant says
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31
-    asked = ids[:start]  # all of it, though fewer tokens than `new_tokens` may fit behind it
-    model.eval()
-    generate: Any = model.generate
-    output = generate(
-        torch.from_numpy(asked)[None].to(device),
-        attention_mask=torch.ones(1, len(asked), dtype=torch.long, device=device),
-        max_new_tokens=min(new_tokens, limit - len(asked)),
-        do_sample=False,
-        use_cache=True,
-        synced_gpus=is_sharded(model),  # all ranks compute as many tokens
-    )
-
-    def text(tokens: Any) -> str:
-        return str(tokenizer.decode(tokens, skip_special_tokens=True))
-
-    return Sample(
-        prompt=text(ids[:start]),
-        continuation=text(output[0, len(asked) :].tolist()),
-        expected=text(ids[start:end].tolist()),
     )

@@ -4,7 +4,7 @@ from typing import Any
 
 from trainer.common.formats import count, number, percent, plural, short
 from trainer.data.splits import TRAIN
-from trainer.kinds.tuning_page import USE, compare_tuning, data_table, encoded_of
+from trainer.kinds.tuning_page import ASK, USE, compare_tuning, data_table, encoded_of
 from trainer.records.basis import answers_basis, facts_of
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import Block, Card, ReportContent, Section, Tile
@@ -37,13 +37,6 @@ COLUMNS = (
     "Bad records",
 )  # fmt: skip
 """What the figures of a split are called."""
-
-ASK = """
-
-messages = [{"role": "user", "content": "What is it?"}]
-inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-output = model.generate(**inputs, max_new_tokens=100)
-print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))"""
 
 
 def describe_chat(facts: RunFacts, plan: TuningPlan) -> ReportContent:
