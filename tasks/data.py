@@ -81,3 +81,9 @@ def encode(job: TuningJob) -> ArtifactRef:
     made = run_step("encode", job)
     show_skipped(encoded_details(Store(job.store), made.key))
     return as_result(made)
+
+
+@patient_task("reference", retries=3)
+def reference(job: TuningJob, data: ArtifactRef, ranks: int) -> ArtifactRef:
+    """Have the model that tuning begins with tell the log-probabilities of answers, unless they are published."""
+    return as_result(run_step("reference", job, ranks, data=data))

@@ -2,7 +2,7 @@
 
 from typing import Any, TypeVar
 
-from tasks.data import curate, encode, prepare_tokenizer, tokenize_corpus
+from tasks.data import curate, encode, prepare_tokenizer, reference, tokenize_corpus
 from tasks.evaluation import evaluate_run, measure_harness
 from tasks.planning import plan_steps, preflight
 from tasks.promotion import consider
@@ -24,6 +24,7 @@ STEPS: dict[str, Any] = {
     "tokenizer": prepare_tokenizer,
     "tokenize": tokenize_corpus,
     "encode": encode,
+    "reference": reference,
 }
 
 Made = TypeVar("Made")

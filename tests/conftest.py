@@ -13,6 +13,7 @@ from tests.support import write_corpora
 from tests.trainer.chats import chat_model, write_chats
 from tests.trainer.labelled_pairs import write_pairs
 from tests.trainer.labelled_words import write_words
+from tests.trainer.preferences import write_preferences
 from tests.trainer.preparing import job_of, run, write_raw
 from trainer.store.checked_files import machine_cache
 from trainer.store.storage import Store
@@ -94,6 +95,12 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small conversations."""
     return write_chats(tmp_path_factory.mktemp("chats"))
+
+
+@pytest.fixture(scope="session")
+def preferences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small pairs of answers."""
+    return write_preferences(tmp_path_factory.mktemp("preferences"))
 
 
 @pytest.fixture(scope="session")

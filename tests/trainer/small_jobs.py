@@ -11,6 +11,7 @@ from tests.support import only_run, small_values, with_changes, write_config
 from tests.trainer.chats import chat_values
 from tests.trainer.labelled_pairs import finetune_values
 from tests.trainer.labelled_words import word_values
+from tests.trainer.preferences import preference_values
 from trainer.config.files import validate_job
 from trainer.config.kinds import kind_of_run
 from trainer.config.runs import RunJob
@@ -47,10 +48,15 @@ def chatting(**changes: Any) -> Job:
     return lambda ask, store: chat_values(ask("chats"), store, ask("llama"), **changes)
 
 
+def preferring(**changes: Any) -> Job:
+    return lambda ask, store: preference_values(ask("preferences"), store, ask("llama"), **changes)
+
+
 OF_EACH_KIND: dict[str, Job] = {
     "pretraining": pretraining(**LONG),
     "fine-tuning": classes(**OFTEN),
     "instruction tuning": chatting(**IN_TURN),
+    "preference tuning": preferring(**IN_TURN),
 }
 """A kind that has its line here goes through all of `test_life_cycles` and `test_killed_runs`."""
 

@@ -62,6 +62,15 @@ KINDS = (
         "chat",
         texts="trainer.data.chat.messages.TEXTS",
     ),
+    JobKind(
+        "preference tuning",
+        "trainer.kinds.preference",
+        "trainer.kinds.preference.job.PreferenceJob",
+        "finetune",
+        "task",
+        "preference",
+        texts="trainer.kinds.preference.pairs.TEXTS",
+    ),
 )
 """The table of kinds."""
 

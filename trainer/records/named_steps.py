@@ -41,6 +41,10 @@ STEPS = {
         "trainer.data.tokenization", "tokenize", "shards of {corpus}", ("decisions", "tokenizer"), early=True
     ),
     "encode": Named("trainer.kinds.lookup", "encode", "encoded set {job.data.name}"),
+    "reference": Named(
+        "trainer.kinds.preference.prepare", "reference_step", "reference of {job.data.name}", ("data",),
+        made_by="trainer.kinds.preference.reference.make_reference",
+    ),
 }  # fmt: skip
 
 

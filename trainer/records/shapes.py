@@ -218,6 +218,7 @@ class Lineage(Shape):
     evaluation: Measured | None
     tokenizer: MadeFrom | None = None
     encoded: MadeFrom | None = None
+    reference: MadeFrom | None = None
     shards: list[ShardsMade] = []
     decisions: list[DecisionsMade] = []
     report: ReportMade | None = None

@@ -21,7 +21,7 @@ from trainer.records.names import find_run_name, run_at
 from trainer.records.sealed import read_listed, read_sealed
 from trainer.records.shapes import Move
 from trainer.registry.facts import read_facts, require_job
-from trainer.registry.lineage_record import make_lineage
+from trainer.registry.lineage_record import SINGLE, make_lineage
 from trainer.registry.promotion import find_champion, find_measured, key_of, moves
 from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest
 from trainer.store.names import (
@@ -223,7 +223,7 @@ def check(store: Store, traced: dict[str, Any]) -> list[Finding]:
 
 def _check_artifacts(store: Store, traced: dict[str, Any]) -> Iterator[Finding]:
     record, run = traced["lineage"], traced["run"]
-    single = [record[name] for name in ("tokenizer", "encoded") if name in record]
+    single = [record[name] for name in SINGLE if name in record]
     for artifact in [*single, *record.get("shards", []), *record.get("decisions", [])]:
         yield _check_bytes(
             store, f"{artifact['key']}/{MANIFEST}", artifact["manifest_sha256"], _remade(store, artifact)

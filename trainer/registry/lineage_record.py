@@ -5,6 +5,7 @@
 
 from typing import Any
 
+from trainer.data.chat.reference import KIND as REFERENCE
 from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.decisions import decisions_behind
 from trainer.data.encoded import KIND as ENCODED
@@ -20,6 +21,9 @@ from trainer.store.storage import Store
 FORMAT = 2
 EVALUATED = {"recipe", "data", "predictions", "clean_of"}
 """What an evaluation says of the data that it read and the files that it wrote, where it has it."""
+
+SINGLE = {"tokenizer": "tokenizer", "encoded": "encoded set", "reference": "reference"}
+"""What a run has one of at most, by its key in the record, as people call it."""
 
 DECIDED = ("curation", "documents", "table", "kept_out")
 """What is told of decisions, of all that their manifest says."""
@@ -63,6 +67,8 @@ def _describe_origins(store: Store, facts: RunFacts) -> dict[str, Any]:
         told["tokenizer"] = _describe_tokenizer(tokenizer)
     for encoded in facts.made_from(ENCODED):
         told["encoded"] = _describe_encoded(encoded)
+    for reference in facts.made_from(REFERENCE):
+        told["reference"] = _describe_encoded(reference)
     if facts.config.get("start"):
         told["pretrained"] = _describe_pretrained(facts)
     return told
@@ -122,7 +128,9 @@ def _describe_tokenizer(source: Source) -> dict[str, Any]:
 
 
 def _describe_encoded(source: Source) -> dict[str, Any]:
-    """A labelled set: all that its manifest says of its making, and the digests of its splits and its tokenizer."""
+    """All that the manifest says of its making, and the digests of its files: of an encoded set, splits and tokenizer;
+    of a reference, its log-probabilities.
+    """
     return {**_describe(source), "details": source.manifest.details, "files": describe_files(source.manifest.files)}
 
 

@@ -7,6 +7,7 @@ from trainer.common.formats import count, plural, score, show, show_json, size
 from trainer.common.transient import looking
 from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.registry.lineage import Finding, check, find_run, trace
+from trainer.registry.lineage_record import SINGLE
 from trainer.store.storage import Store
 
 EXIT_CHANGED = 1
@@ -26,9 +27,7 @@ def describe(traced: dict[str, Any], every_file: bool) -> Iterator[str]:
     record = traced["lineage"]
     for corpus, files in traced["raw_files"].items():
         yield from _describe_files(corpus, files, every_file)
-    for name in ("tokenizer", "encoded"):
-        if name in record:
-            yield _artifact("encoded set" if name == "encoded" else name, record[name])
+    yield from (_artifact(title, record[name]) for name, title in SINGLE.items() if name in record)
     for shards in record.get("shards", []):
         yield _artifact(f"shards of {shards['corpus']}", shards)
     for decisions in record.get("decisions", []):

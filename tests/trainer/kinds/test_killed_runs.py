@@ -60,7 +60,7 @@ ON_TWO = [
     *OF_EACH_KIND, "adapters", "muon", "masked", "documents", "packed", "adafactor",
     "parameters that the loss does not reach", "words",
 ]  # fmt: skip
-KILLED_AT = {"fine-tuning": (9, 33), "instruction tuning": (3, 9)}
+KILLED_AT = {"fine-tuning": (9, 33), "instruction tuning": (3, 9), "preference tuning": (3, 9)}
 """Steps at which a run is killed; others are once, which falls between checkpoints and evaluations of some."""
 
 

@@ -1,0 +1,118 @@
+"""The schema of preference tuning: pairs of answers to a prompt, and a model that learns to give the chosen ones."""
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from trainer.config.chat import AnswersConfig, ChatModelConfig, ConversationsConfig, ConversationsJob
+from trainer.config.evaluation import check_metric
+from trainer.config.labelled import FinetuneTrainingConfig
+from trainer.config.schema import JobName, Name
+
+PREFERENCE_FIGURES = (
+    "loss", "accuracy", "margin", "reward_chosen", "reward_rejected", "chosen_tokens", "rejected_tokens",
+)  # fmt: skip
+"""What is measured of held-out pairs: the mean loss; the share of pairs whose chosen answer has the greater reward; the
+mean difference of the two rewards, and their means; and the mean tokens of either answer.
+"""
+
+LIKE_A_REFERENCE = ("dpo", "ipo")
+"""Losses that hold a model against the one that it was."""
+
+DEFAULTS: dict[str, dict[str, float]] = {"simpo": {"beta": 2.0, "gamma": 1.0}}
+"""Defaults that are others for a loss."""
+
+
+class PreferenceDataConfig(ConversationsConfig):
+    """Pairs of answers to a prompt."""
+
+    name: Name = Field(default="preference", description="name of the data set, used in directory names and reports")
+    task: Literal["preference"] = Field(
+        description="preference: each record holds a `prompt` or `messages`, and the answers `chosen` and `rejected`"
+    )
+
+    @field_validator("source", mode="before")
+    @classmethod
+    def _holds_pairs(cls, value: Any) -> Any:
+        if value == "csv":
+            raise ValueError(
+                "csv holds no conversations: write the pairs as JSON Lines (data.source: jsonl), with a `prompt`, a "
+                "`chosen` and a `rejected` answer in each line"
+            )
+        return value
+
+
+class PreferenceTrainingConfig(FinetuneTrainingConfig):
+    """Preference tuning, with the defaults that are usual for it; a sample is a pair."""
+
+    learning_rate: float = Field(default=1e-6, gt=0, description="peak learning rate")
+    max_grad_norm: float | None = Field(default=1.0, gt=0, description="clip the gradient's norm; null: no clipping")
+    group_by_length: bool = Field(
+        default=True, description="batches of pairs of about the same length, in a fixed order"
+    )
+    loss: Literal["dpo", "ipo", "simpo", "orpo"] = Field(
+        default="dpo",
+        description="dpo, ipo: against the model as it was; simpo, orpo: without one",
+    )
+    beta: float = Field(
+        default=0.1,
+        gt=0,
+        le=100,
+        description="dpo, ipo: how strongly the model is held to what it was; simpo: the scale of rewards, there 2 by "
+        "default; orpo: the weight of the odds ratio beside the loss of the chosen answers",
+    )
+    gamma: float | None = Field(
+        default=None, ge=0, le=100, description="simpo: the margin of rewards that is aimed at, there 1 by default"
+    )
+    label_smoothing: float = Field(
+        default=0.0, ge=0, lt=0.5, description="dpo: the share of pairs whose answers are taken to be mixed up"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_loss(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {**DEFAULTS.get(values.get("loss", "dpo"), {}), **values}
+
+    @model_validator(mode="after")
+    def _go_with_the_loss(self) -> Self:
+        if self.gamma is not None and self.loss != "simpo":
+            raise ValueError(f"gamma goes with loss simpo, not {self.loss!r}")
+        if self.label_smoothing and self.loss != "dpo":
+            raise ValueError(f"label_smoothing goes with loss dpo, not {self.loss!r}")
+        return self
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the loss holds the model against the one that it was."""
+        return self.loss in LIKE_A_REFERENCE
+
+
+class PreferenceEvaluationConfig(AnswersConfig):
+    """How the model is measured."""
+
+    batch: int = Field(
+        default=8, ge=1, description="pairs a forward pass; also of the reference model, whose results it is part of"
+    )
+    samples: int = Field(
+        default=4,
+        ge=0,
+        description="held-out prompts, evenly spread, that the model answers as it was and as it is in the end",
+    )
+
+
+class PreferenceJob(ConversationsJob):
+    """Pairs of answers and a causal language model to a tuned, evaluated model."""
+
+    name: JobName = "preference"
+    data: PreferenceDataConfig = Field(description="the pairs of answers")
+    model: ChatModelConfig = Field(description="the model to tune")
+    training: PreferenceTrainingConfig = Field(description="optimisation")
+    evaluation: PreferenceEvaluationConfig = Field(default=PreferenceEvaluationConfig(), description="measurement")
+
+    @model_validator(mode="after")
+    def _gate_is_measured(self) -> Self:
+        if self.promotion is not None:
+            check_metric(self.promotion.metric, PREFERENCE_FIGURES, self.evaluation.harness)
+        return self

@@ -1,0 +1,55 @@
+"""What a report and a comparison say of preference tuning: rewards of held-out answers, and answers themselves."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from trainer.kinds.preference.job import LIKE_A_REFERENCE, PREFERENCE_FIGURES
+from trainer.kinds.tuning_page import ASK, USE, compare_tuning, describe_tuning
+from trainer.records.basis import encoded_basis, facts_of
+from trainer.records.plans import TuningPlan
+from trainer.registry.content import ReportContent, Section
+from trainer.registry.facts import RunFacts
+from trainer.registry.language import sample_blocks
+
+UNIT = "a pair"
+
+ANSWERS = "Held-out prompts, and the answer that the model gives in the end, the likeliest token each time."
+
+SETTINGS = ("beta", "gamma", "label_smoothing")
+"""Settings of the losses, of which each has some."""
+
+
+def describe_preferences(facts: RunFacts, plan: TuningPlan) -> ReportContent:
+    """The account of a run on pairs of answers."""
+    told = describe_tuning(
+        facts, plan, UNIT, "text-generation", "preference-tuned language", USE + ASK, loss=_tell_loss(facts)
+    )
+    return replace(
+        told, samples=[Section("Answers", sample_blocks(facts, ANSWERS, "No held-out prompt was answered."))]
+    )
+
+
+def _tell_loss(facts: RunFacts) -> list[tuple[str, str]]:
+    training = facts.job["training"]
+    settings = [f"{name} {training[name]:g}" for name in SETTINGS if training[name]]
+    told = [("Loss", ", ".join([training["loss"], *settings]))]
+    if training["loss"] not in LIKE_A_REFERENCE:
+        return told
+    return [*told, ("Reference", f"{facts.job['model']['pretrained']}, whose log-probabilities were computed once")]
+
+
+def _measured_on(figure: str, details: Mapping[str, Any], job: Mapping[str, Any], split: str) -> Any:
+    training = job["training"]
+    told = {name: training[name] for name in ("loss", *SETTINGS)}
+    if training["loss"] in LIKE_A_REFERENCE:
+        told["reference"] = job["model"]["pretrained"]
+    return facts_of(figure, encoded_basis(details, job["data"], split, training["precision"], told))
+
+
+COMPARED = compare_tuning(
+    "pairs",
+    unit=lambda run: UNIT,
+    measured_on=_measured_on,
+    metrics=lambda runs: [figure for figure in PREFERENCE_FIGURES if figure != "loss"],
+)

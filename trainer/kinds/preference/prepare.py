@@ -1,0 +1,96 @@
+"""Pairs of answers to all that training reads, what decides the outcome of a run, and its plan. Free of heavy
+imports.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainer.common.progress import Progress, silent
+from trainer.config.evaluation import EvaluationConfig
+from trainer.config.jobs import EvaluateJob
+from trainer.data.chat.reference import FOLDER, KIND, tell_reference
+from trainer.evaluation.measurement import Measurement, ask_of_run
+from trainer.kinds import tuning
+from trainer.kinds.kind import Planned
+from trainer.kinds.preference.job import PreferenceJob
+from trainer.models.pretrained import find_model
+from trainer.records.named_steps import Do
+from trainer.records.steps import CONTENTS, Explains, Step
+from trainer.store.manifest import ArtifactRef, recall_manifest
+from trainer.store.storage import Store
+from trainer.training.identity import Run, inputs_at
+
+FORMAT = 1
+
+
+def prepare(job: PreferenceJob, do: Do) -> ArtifactRef:
+    """The encoded pairs, and beside them what the reference model makes of them, if the loss asks for one."""
+    data = do("encode", job)
+    if job.training.needs_reference:
+        do("reference", job, data=data)
+    return data
+
+
+def reference_step(store: Store, job: PreferenceJob, progress: Progress, data: ArtifactRef) -> Step:
+    """The step that has the model, as the job starts it, tell the log-probabilities of the answers of an encoded set.
+
+    All ranks make it together: `trainer.kinds.preference.reference.make_reference`.
+    """
+    found = find_model(store, job.model.pretrained, hub=True)
+    recipe = {
+        "format": FORMAT,
+        "training.precision": job.training.precision,
+        "evaluation.batch": job.evaluation.batch,  # by which rows are filled up: the last bits depend on it
+        CONTENTS: {"model": found.files},
+    }
+    model = inputs_at(store, {"model": found.key})
+    return Step(
+        store, KIND, FOLDER, job.data.name, recipe, inputs={"encoded set": data.as_input(), **model},
+        told=frozenset(model), in_place=True,
+        explains=Explains(remarks=lambda manifest: [tell_reference(manifest)]),
+    )  # fmt: skip
+
+
+def find_reference(store: Store, job: PreferenceJob, data: ArtifactRef) -> ArtifactRef | None:
+    """What a job reads of a reference model, though it may not be there yet; None of a loss that asks for none."""
+    if not job.training.needs_reference:
+        return None
+    step = reference_step(store, job, silent(), data)
+    return step.refer(recall_manifest(store, step.key, KIND))
+
+
+def identify(job: PreferenceJob, data: ArtifactRef) -> Run:
+    """The run that a job and its encoded pairs make. What the reference model makes of these follows from both."""
+    found = find_reference(Store(job.store), job, data)
+    return tuning.identify_tuning(job, data, {}, {}, {"reference": found} if found else {})
+
+
+def plan(job: PreferenceJob, data: ArtifactRef, ranks: int) -> Planned:
+    """The plan of a run on pairs."""
+    return tuning.plan_splits(job, data, ranks, unit="pair")
+
+
+def identify_own(
+    store: Store, job: PreferenceJob, run: str, data: Sequence[str] | None, other: str | None = None
+) -> Measurement:
+    """The measurement of the final model of a job's run, or of an `other` run on this one's pairs, by this one's
+    rewards. Raises as `trainer.kinds.tuning.identify_own` does.
+    """
+    return tuning.identify_own(store, job, run, data, other, rewards=describe_rewards(job))
+
+
+def describe_rewards(job: PreferenceJob) -> dict[str, Any]:
+    """What decides the rewards of answers, beside the model and the pairs."""
+    training = job.training
+    told: dict[str, Any] = training.model_dump(include={"loss", "beta", "gamma", "label_smoothing"})
+    if training.needs_reference:
+        told["reference"] = find_model(Store(job.store), job.model.pretrained, hub=True).files
+    return told
+
+
+def ask_harness(job: PreferenceJob, run: str) -> EvaluateJob | None:
+    """How lm-eval measures the final model of a run on pairs, if the job names tasks."""
+    asked = job.evaluation
+    if asked.harness is None:
+        return None
+    return ask_of_run(job, run, EvaluationConfig(batch=asked.batch, harness=asked.harness))

@@ -1,0 +1,119 @@
+"""Preference tuning as the training loop sees it: pairs in their order, and what a loss makes of their answers."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from trainer.data.chat.encoded import ChatSet, open_chat
+from trainer.data.chat.reference import PartOf
+from trainer.data.dataset import Batch
+from trainer.data.encoded import split_sizes
+from trainer.data.splits import TRAIN, VALIDATION
+from trainer.data.step_plan import make_tuning_plan
+from trainer.engines.executors import Advance
+from trainer.evaluation.scoring import nothing
+from trainer.kinds.preference.encoding import answer_lengths, pair_lengths, read_pairs
+from trainer.kinds.preference.job import PreferenceJob, PreferenceTrainingConfig
+from trainer.kinds.preference.losses import LOSSES, rewards
+from trainer.kinds.preference.reference import Reference, answer_sums, open_reference, reference_of, sum_answers
+from trainer.kinds.tuning_workload import CausalTuning
+from trainer.models.losses import has_plain_head
+from trainer.models.trial import check_causal
+from trainer.records.evaluations import Scores
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
+from trainer.training.loop import Measured
+from trainer.training.runtime import Runtime
+
+
+class PreferenceLoss(nn.Module):
+    """A language model with the sum over pairs of what the job's loss makes of their answers."""
+
+    def __init__(self, model: PreTrainedModel, how: PreferenceTrainingConfig) -> None:
+        super().__init__()
+        self.model, self._how, self._loss = model, how, LOSSES[how.loss]
+        has_plain_head(model)  # tried before it is trained
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        reference: torch.Tensor,
+        tokens: torch.Tensor,
+        weight: torch.Tensor,
+    ) -> torch.Tensor:
+        """Of rows as `read_pairs` gives them, [2B, T]; the reference's log-probabilities and the answers' tokens,
+        [B, 2].
+        """
+        return self._loss(answer_sums(self.model, input_ids, labels), reference, tokens, self._how).sum() * weight
+
+
+class Preference(CausalTuning):
+    """The `Workload` of a `PreferenceJob`."""
+
+    def __init__(self, job: PreferenceJob, store: Store, data: ArtifactRef, ranks: int) -> None:
+        self._job, self._set = job, open_chat(store, data.key)
+        self.set_details, self._train = self._set.details, self._set.splits[TRAIN]
+        self._tokens, self._reference = answer_lengths(self._train), open_reference(store, job, data.key)
+        plan = make_tuning_plan(job.training, split_sizes(self.set_details), ranks, "pair")
+        by_length = job.training.group_by_length
+        super().__init__(job, store, data, ranks, pair_lengths(self._train), by_length, plan)
+
+    def load_model(self, folder: Path | None) -> PreTrainedModel:
+        """The model without its dropout, as trl trains it: what it was is measured without, too."""
+        model = super().load_model(folder)
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Dropout) and "lora_" not in name:
+                module.p = 0.0
+        return model
+
+    def make_objective(self, model: PreTrainedModel) -> nn.Module:
+        check_causal(model, self.set_details["context"])
+        return PreferenceLoss(model, self._job.training)
+
+    def read_batch(self, number: int, rank: int) -> Batch:
+        pairs, assigned = self.deal(number, rank)
+        micro_batches = [
+            {
+                **read_pairs(self._train, part, self._set.pad_id),
+                "reference": reference_of(self._reference, TRAIN, part).float(),
+                "tokens": torch.from_numpy(self._tokens[part]).float(),
+                "weight": torch.tensor(weight),
+            }
+            for part, weight in assigned
+        ]
+        return Batch(micro_batches, len(pairs), int(self._lengths[pairs].sum()))
+
+    def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured:
+        found = score_pairs(model, self._set, VALIDATION, self._job, self._reference, runtime)
+        return Measured(dict(found.figures), {"examples": found.counts["pairs"]})
+
+
+def score_pairs(
+    model: PreTrainedModel,
+    data: ChatSet,
+    split: str,
+    job: PreferenceJob,
+    reference: Reference | None,
+    runtime: Runtime,
+    advance: Advance = nothing,
+) -> Scores:
+    """Measure a model on the pairs of a split, shared among the ranks; in float64, whatever their number."""
+    tokens = torch.from_numpy(answer_lengths(data.splits[split])).double()
+    pairs, how = PartOf(split, range(len(tokens))), job.training
+    sums = sum_answers(model, data, pairs, job.evaluation.batch, runtime, advance)
+    was = reference_of(reference, split, np.arange(len(tokens)))
+    got = rewards(sums, was, tokens, how)
+    figures = {
+        "loss": LOSSES[how.loss](sums, was, tokens, how).mean(),
+        "accuracy": (got[:, 0] > got[:, 1]).double().mean(),
+        "margin": (got[:, 0] - got[:, 1]).mean(),
+        "reward_chosen": got[:, 0].mean(),
+        "reward_rejected": got[:, 1].mean(),
+        "chosen_tokens": tokens[:, 0].mean(),
+        "rejected_tokens": tokens[:, 1].mean(),
+    }
+    return Scores(figures={name: float(value) for name, value in figures.items()}, counts={"pairs": len(tokens)})
