@@ -1,0 +1,300 @@
+"""Preference tuning: its records, the reference's log-probabilities, and what a model learns."""
+
+import json
+import math
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import trainer.data.chat.reference as reference_files
+import trainer.kinds.preference.reference as reference_step
+from tests.depth import once
+from tests.processes import finish, start_trainers
+from tests.support import cpu_runtime, flip_bit, only_run, records, write_config
+from tests.trainer.chats import MARKED, chat_model
+from tests.trainer.preferences import preference_job, preference_values
+from tests.trainer.small_jobs import Finished
+from trainer.common.errors import ConfigError, CorpusError, PipelineError, RecordError, TokenizerError
+from trainer.common.progress import silent
+from trainer.data.chat.encoded import open_chat
+from trainer.data.chat.messages import ASSISTANT, SYSTEM, USER
+from trainer.data.chat.reference import read_reference
+from trainer.kinds.preference.job import PreferenceJob
+from trainer.kinds.preference.pairs import read_pair
+from trainer.kinds.preference.workload import Preference
+from trainer.pipelines.any_kind import train
+from trainer.records.named_steps import here
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
+
+ASKED, SHORT, LONG = "What is 2 and 3?", "5.", "That is 5, as far as I know."
+
+
+def turn(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def read(**record: Any) -> list[list[tuple[str, str, bool]]]:
+    values = [record.get(name) for name in ("prompt", "messages", "chosen", "rejected")]
+    return [[tuple(message) for message in each] for each in read_pair(values, list(record))]
+
+
+@pytest.fixture
+def preferring(ran: Any) -> Finished:
+    """A run of preference tuning."""
+    found: Finished = ran("preference tuning")
+    return found
+
+
+def test_a_prompt_and_its_answers_are_told_in_each_form_that_trl_documents() -> None:
+    question, short, long = turn(USER, ASKED), [turn(ASSISTANT, SHORT)], [turn(ASSISTANT, LONG)]
+    expected = [[(USER, ASKED, False), (ASSISTANT, answer, True)] for answer in (SHORT, LONG)]
+    assert read(prompt=ASKED, chosen=SHORT, rejected=LONG) == expected
+    assert read(prompt=[question], chosen=short, rejected=long) == expected
+    assert read(messages=[question], chosen=SHORT, rejected=long) == expected
+    assert read(chosen=[question, *short], rejected=[question, *long]) == expected
+
+
+def test_what_the_assistant_said_before_is_no_answer() -> None:
+    begin = [turn(SYSTEM, "Be brief."), turn(USER, "Hello"), turn(ASSISTANT, "Hi"), turn(USER, ASKED)]
+    (chosen, rejected) = read(chosen=[*begin, turn(ASSISTANT, SHORT)], rejected=[*begin, turn(ASSISTANT, LONG)])
+    assert [learnt for *_, learnt in chosen] == [learnt for *_, learnt in rejected] == [False] * 4 + [True]
+    assert read(prompt=begin, chosen=SHORT, rejected=LONG) == [chosen, rejected]
+    (longer, shorter) = read(
+        chosen=[*begin, turn(ASSISTANT, SHORT), turn(USER, "Sure?"), turn(ASSISTANT, "Yes.")],
+        rejected=[*begin, turn(ASSISTANT, SHORT)],
+    )
+    assert [learnt for *_, learnt in longer] == [False] * 4 + [True] * 3, "the end of one of them is an answer"
+    assert [learnt for *_, learnt in shorter] == [False] * 4 + [True]
+
+
+BAD = [
+    ({"prompt": ASKED, "chosen": SHORT}, "`rejected` is missing; the record has prompt, chosen"),
+    ({"prompt": ASKED, "rejected": SHORT}, "`chosen` is missing"),
+    ({"chosen": SHORT, "rejected": LONG}, "`prompt` is missing: it may be left out where"),
+    ({"prompt": ASKED, "chosen": SHORT, "rejected": SHORT}, "`chosen` and `rejected` are the same answer"),
+    ({"prompt": ASKED, "chosen": " ", "rejected": SHORT}, "`chosen` is empty"),
+    ({"prompt": ASKED, "chosen": SHORT, "rejected": []}, "the assistant never speaks"),
+    ({"prompt": ASKED, "messages": [turn(USER, ASKED)], "chosen": SHORT, "rejected": LONG}, "keep one of them"),
+    ({"prompt": ASKED, "chosen": [turn(USER, SHORT)], "rejected": LONG}, "is of the role user, where assistant"),
+    ({"prompt": "", "chosen": SHORT, "rejected": LONG}, "`prompt` is empty"),
+    (
+        {"chosen": [turn(USER, "a"), turn(ASSISTANT, SHORT)], "rejected": [turn(USER, "b"), turn(ASSISTANT, LONG)]},
+        "begin with no turn that is the same",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("record", "problem"), once(*BAD))
+def test_a_bad_pair_is_named_by_file_and_line_and_may_be_skipped(
+    record: dict[str, Any], problem: str, preferences: Path, llama: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(preferences, tmp_path / "pairs")
+    with open(tmp_path / "pairs" / "train.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+    lines = len((tmp_path / "pairs" / "train.jsonl").read_text(encoding="utf-8").splitlines())
+    job = preference_job(tmp_path / "pairs", tmp_path / "store", llama)
+    with pytest.raises(RecordError, match=rf"train\.jsonl: line {lines}: .*({problem})"):
+        here(silent())("encode", job)
+    allowed = preference_job(tmp_path / "pairs", tmp_path / "store", llama, data__max_bad_records=1)
+    key = here(silent())("encode", allowed).key
+    told = open_chat(Store(job.store), key).details["splits"]["train"]
+    assert (told["bad_records"], told["examples"]) == (1, lines - 1)
+
+
+def test_prompts_that_leave_no_room_are_refused(preferences: Path, llama: Path, tmp_path: Path) -> None:
+    job = preference_job(preferences, tmp_path / "store", llama, data__context=8)
+    with pytest.raises(CorpusError, match=r"split is empty .*whose answers lie beyond data.context"):
+        here(silent())("encode", job)
+
+
+def test_a_base_without_a_template_is_refused(preferences: Path, tmp_path: Path) -> None:
+    model = chat_model(tmp_path / "model", template=None)
+    with pytest.raises(TokenizerError, match="chat template"):
+        here(silent())("encode", preference_job(preferences, tmp_path / "store", model))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"training__gamma": 1.0}, "gamma goes with loss simpo, not 'dpo'"),
+        ({"training__loss": "ipo", "training__label_smoothing": 0.1}, "label_smoothing goes with loss dpo"),
+        ({"data__source": "csv"}, "csv holds no conversations: write the pairs as JSON Lines"),
+        ({"promotion": {"name": "a", "metric": "bleu", "threshold": 1.0}}, "what is measured are loss, accuracy"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        preference_job(tmp_path, tmp_path / "store", "x", **changes)
+
+
+def test_a_loss_has_the_defaults_of_its_paper(tmp_path: Path) -> None:
+    defaults = {"dpo": (0.1, None), "ipo": (0.1, None), "simpo": (2.0, 1.0), "orpo": (0.1, None)}
+    for loss, expected in defaults.items():
+        training = preference_job(tmp_path, tmp_path / "store", "x", training__loss=loss).training
+        assert (training.beta, training.gamma) == expected
+    given = preference_job(tmp_path, tmp_path / "store", "x", training__loss="simpo", training__beta=2.5)
+    assert (given.training.beta, given.training.gamma) == (2.5, 1.0)
+
+
+def plain_sums(folder: Path, pairs: Path) -> list[list[float]]:
+    """log p of both answers of each pair, by transformers alone, one answer at a time."""
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer.chat_template = MARKED
+    found = []
+    for line in pairs.read_text(encoding="utf-8").splitlines():
+        record, sums = json.loads(line), []
+        for answer in (record["chosen"], record["rejected"]):
+            turns = [turn(USER, record["prompt"]), turn(ASSISTANT, answer)]
+            read = tokenizer.apply_chat_template(
+                turns, tokenize=True, return_dict=True, return_assistant_tokens_mask=True, return_tensors="pt"
+            )
+            ids, mask = read["input_ids"], torch.as_tensor(read["assistant_masks"]).view(-1).bool()
+            with torch.no_grad():
+                told = model.eval()(input_ids=ids).logits.double().log_softmax(-1)
+            each = told[0, :-1].gather(1, ids[0, 1:, None]).squeeze(1)
+            sums.append(float(each[mask[1:]].sum()))
+        found.append(sums)
+    return found
+
+
+def test_the_reference_is_that_of_a_plain_loop(preferences: Path, llama: Path, tmp_path: Path) -> None:
+    job = preference_job(preferences, tmp_path / "store", llama)
+    data = here(silent())("encode", job)
+    cpu_runtime()
+    made = here(silent())("reference", job, data=data)
+    found = read_reference(Store(job.store), made.key)
+    for split in ("train", "validation", "test"):
+        expected = np.array(plain_sums(llama, preferences / f"{split}.jsonl"))
+        np.testing.assert_allclose(found[split], expected, rtol=1e-5)
+    assert here(silent())("reference", job, data=data).reused
+
+
+def test_what_was_computed_before_the_work_was_broken_off_is_kept(
+    preferences: Path, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference_files, "PART", 8)
+    cpu_runtime()
+    kept: list[list[str]] = []
+    computed, sum_answers = [], reference_step.sum_answers
+
+    def counted(model: Any, data: Any, part: Any, *rest: Any) -> Any:
+        if len(computed) == 2 and not kept[1:]:
+            raise KeyboardInterrupt
+        computed.append(part.name)
+        return sum_answers(model, data, part, *rest)
+
+    jobs = [preference_job(preferences, tmp_path / name, llama) for name in ("whole", "broken")]
+    data = [here(silent())("encode", job) for job in jobs]
+    whole = here(silent())("reference", jobs[0], data=data[0])
+    kept.append([])
+    monkeypatch.setattr(reference_step, "sum_answers", counted)
+    with pytest.raises(KeyboardInterrupt):
+        here(silent())("reference", jobs[1], data=data[1])
+    first = list(computed)
+    flip_bit(tmp_path / "broken" / whole.key / first[0])
+    kept.append([])
+    computed.clear()
+    again = here(silent())("reference", jobs[1], data=data[1])
+    parts = sorted(path.name for path in (tmp_path / "whole" / whole.key).glob("*-*.json"))
+    assert sorted(computed) == sorted(set(parts) - {first[1]}), "a damaged file is computed again, the other is kept"
+    assert again.content == whole.content and again.key == whole.key
+
+
+def test_another_batch_precision_or_text_is_another_reference(preferences: Path, llama: Path, tmp_path: Path) -> None:
+    cpu_runtime()
+    job = preference_job(preferences, tmp_path / "store", llama)
+    data = here(silent())("encode", job)
+    key = here(silent())("reference", job, data=data).key
+    same = preference_job(preferences, tmp_path / "store", llama, training__beta=0.5, training__loss="ipo")
+    assert here(silent())("reference", same, data=data).key == key, "losses share it"
+    other = preference_job(preferences, tmp_path / "store", llama, evaluation__batch=2)
+    assert here(silent())("reference", other, data=data).key != key
+
+
+def test_the_first_loss_is_that_of_a_model_that_is_its_own_reference(preferring: Finished) -> None:
+    (first, *_, last) = records(preferring.store, "evaluation")
+    assert first["loss"] == pytest.approx(math.log(2), rel=1e-6)
+    assert (first["margin"], first["reward_chosen"]) == (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-6))
+    assert last["loss"] < 0.6 and last["accuracy"] > first["accuracy"]
+
+
+def test_the_page_shows_answers_before_and_after_and_names_loss_and_reference(preferring: Finished) -> None:
+    page = (preferring.folder / "report.html").read_text(encoding="utf-8")
+    found = json.loads((preferring.folder / "eval.json").read_text(encoding="utf-8"))
+    assert len(found["samples"]) == 2 and all({"expected", "before"} <= each.keys() for each in found["samples"])
+    assert "Before it was tuned, the model answered" in page and "dpo, beta 0.1" in page and "computed once" in page
+    lineage = json.loads((preferring.folder / "lineage.json").read_text(encoding="utf-8"))
+    assert lineage["reference"]["key"].startswith("references/preferences-")
+
+
+@pytest.mark.parametrize("loss", once("ipo", "simpo", "orpo"))
+def test_each_loss_learns(loss: str, preferences: Path, llama: Path, tmp_path: Path) -> None:
+    config = write_config(
+        tmp_path / "job.yaml", preference_values(preferences, tmp_path / "store", llama, training__loss=loss)
+    )
+    finish(tmp_path / "said", config)
+    found = records(tmp_path / "store", "evaluation")
+    assert found[-1]["loss"] < found[0]["loss"] and found[-1]["margin"] > found[0]["margin"]
+    assert (tmp_path / "store" / "references").exists() is (loss == "ipo"), "the others need none"
+
+
+def test_an_adapter_has_the_base_for_its_reference(preferences: Path, llama: Path, tmp_path: Path) -> None:
+    values = preference_values(preferences, tmp_path / "store", llama, model__lora={"rank": 4, "alpha": 8})
+    finish(tmp_path / "said", write_config(tmp_path / "job.yaml", values))
+    found = records(tmp_path / "store", "evaluation")
+    assert found[0]["loss"] == pytest.approx(math.log(2), rel=1e-6) and found[-1]["loss"] < found[0]["loss"]
+    assert (tmp_path / "store" / only_run(tmp_path / "store") / "final" / "model.safetensors").exists()
+
+
+def test_two_ranks_compute_what_one_does(preferences: Path, llama: Path, tmp_path: Path) -> None:
+    changes = {"training__max_steps": 6, "training__epochs": None, "training__micro_batch": 2}
+    losses = []
+    for ranks in (1, 2):
+        store = tmp_path / f"store-{ranks}"
+        config = write_config(tmp_path / f"{ranks}.yaml", preference_values(preferences, store, llama, **changes))
+        finish(tmp_path / f"said-{ranks}", config, ranks)
+        losses.append([each["loss"] for each in records(store, "train")])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    made = [
+        {path.name: path.read_bytes() for path in (tmp_path / f"store-{n}").glob("references/*/*-*.json")}
+        for n in (1, 2)
+    ]
+    assert made[0] == made[1] and made[0]
+
+
+def test_a_reference_that_is_damaged_is_told_and_made_again(preferring: Finished, tmp_path: Path) -> None:
+    copy = preferring.copy(tmp_path)
+    (part,) = copy.store.glob("references/*/train-*.json")
+    before = part.read_bytes()
+    flip_bit(part)
+    job = copy.job(run="another", training__max_steps=1, training__epochs=None)
+    assert isinstance(job, PreferenceJob)
+    data = here(silent())("encode", job)
+    cpu_runtime()
+    with pytest.raises(PipelineError, match=r"references/.*train-00000\.json is damaged.*run the job's command again"):
+        Preference(job, Store(job.store), ArtifactRef(**data.model_dump()), 1)
+    train(job, silent())
+    assert part.read_bytes() == before
+
+
+def test_a_process_that_is_killed_between_two_files_of_a_reference_leaves_what_the_next_goes_on_with(
+    preferring: Finished, preferences: Path, llama: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    config = write_config(tmp_path / "job.yaml", preference_values(preferences, store, llama, training__epochs=1))
+    (first,) = start_trainers(tmp_path / "said-killed", config)
+    ended = first.send_when(signal.SIGKILL, lambda: any(store.glob("references/*/train-*.json")))
+    assert ended.status == -signal.SIGKILL
+    finish(tmp_path / "said", config)
+    (whole, again) = (
+        {path.name: path.read_bytes() for path in folder.glob("references/*/*-*.json")}
+        for folder in (preferring.store, store)
+    )
+    assert whole == again
