@@ -2,6 +2,7 @@
 credentials.
 """
 
+import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -82,6 +83,41 @@ def lineage(
     from trainer.registry.tell_lineage import tell
 
     _look(store, lambda: tell(store, model, every_file=files, checked=check, as_json=as_json))
+
+
+@commands.command()
+def chat(
+    store: StoreUrl,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="a name that has a champion, a run, a checkpoint, a folder, or a name of the hub"
+        ),
+    ],
+    beside: Annotated[
+        str | None, typer.Option("--beside", metavar="MODEL", help="another model, whose answers stand beside")
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option("--prompt", metavar="TEXT", help="answer this, and end; - reads it from a pipe")
+    ] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="what the model is told first")] = None,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="of what is drawn where the temperature is not 0")] = 0,
+    new_tokens: Annotated[int, typer.Option(min=1, help="tokens of an answer at most")] = 512,
+) -> None:
+    """Talk with a model in the terminal; one without a chat template continues text."""
+
+    from flows.credentials import take_credentials
+    from flows.work import status_of
+
+    def work() -> None:
+        from trainer.evaluation.dialogue import Saying, chat
+
+        take_credentials(store)
+        asked = sys.stdin.read() if prompt == "-" else prompt
+        chat(store, [model, *([beside] if beside else [])], asked, Saying(system, temperature, seed, new_tokens))
+
+    end(status_of(work))
 
 
 @commands.command()

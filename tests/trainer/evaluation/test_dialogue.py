@@ -1,0 +1,153 @@
+"""Talking with a model: `headrace chat`."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.headrace import headrace
+from tests.trainer.chats import chat_model
+from tests.trainer.small_jobs import Finished
+from trainer.common.errors import ArtifactError, ConfigError
+from trainer.evaluation import dialogue
+from trainer.evaluation.dialogue import NEW, Saying, load_speaker, side_by_side, talk
+from trainer.registry.promotion import promote
+from trainer.store.storage import Store
+
+ASKED = "Write the first line of the docstring of spam.\ndef spam(eggs):"
+
+
+def answer_plainly(folder: Path, turns: list[dict[str, str]], new_tokens: int) -> str:
+    """What transformers makes of a conversation by itself."""
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder).eval()
+    read = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    output = model.generate(**read, max_new_tokens=new_tokens, do_sample=False)
+    return str(tokenizer.decode(output[0, read["input_ids"].shape[1] :], skip_special_tokens=True))
+
+
+@pytest.mark.parametrize("system", [None, "Be brief."])
+def test_a_prompt_is_answered_as_transformers_answers_it(
+    system: str | None, answering: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--system", system] if system else []
+    assert headrace("chat", str(answering.store), answering.name, "--prompt", ASKED, "--new-tokens", "12", *words) == 0
+    turns = [{"role": "system", "content": system}] if system else []
+    expected = answer_plainly(answering.folder / "final", [*turns, {"role": "user", "content": ASKED}], 12)
+    assert capsys.readouterr().out == f"{expected}\n"
+
+
+def test_what_was_said_before_is_read_until_one_begins_anew(answering: Finished) -> None:
+    shown: list[str] = []
+    speaker = load_speaker(Store(str(answering.store)), answering.name, Saying(new_tokens=8))
+    talk([speaker], [ASKED, "", "And that?"], shown.append)
+    assert [turn["role"] for turn in speaker.turns] == ["user", "assistant"] * 2
+    expected = answer_plainly(answering.folder / "final", speaker.turns[:3], 8)
+    assert speaker.turns[3]["content"] == expected and "".join(shown).endswith(f"{expected}\n")
+    talk([speaker], [NEW, ASKED], shown.append)
+    assert speaker.turns[0]["content"] == ASKED and len(speaker.turns) == 2
+
+
+def test_words_come_as_they_are_generated(pretrained: Path, tmp_path: Path) -> None:
+    shown: list[str] = []
+    speaker = load_speaker(Store(str(tmp_path)), str(pretrained), Saying(temperature=1.0, new_tokens=48))
+    said = speaker.say("def ", shown.append)
+    assert len([part for part in shown if part]) > 1 and "".join(shown) == said
+
+
+def test_a_seed_repeats_what_chance_chose(answering: Finished) -> None:
+    def said(seed: int) -> str:
+        how = Saying(temperature=5.0, seed=seed, new_tokens=12)
+        return load_speaker(Store(str(answering.store)), answering.name, how).say(ASKED, lambda part: None)
+
+    assert said(1) == said(1) != said(2)
+
+
+def test_a_champion_is_called_by_its_name_and_a_base_model_continues_text(
+    answering: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = answering.copy(tmp_path)
+    promote(Store(str(copy.store)), "answers", copy.run, {"loss": 1.0}, "by hand")
+    assert headrace("chat", str(copy.store), "answers", "--prompt", ASKED, "--new-tokens", "4") == 0
+    plain = chat_model(tmp_path / "plain", template=None)
+    (plain / "chat_template.jinja").unlink(missing_ok=True)
+    capsys.readouterr()
+    assert headrace("chat", str(copy.store), str(plain), "--prompt", "def spam(", "--new-tokens", "4") == 0
+    tokenizer, model = AutoTokenizer.from_pretrained(plain), AutoModelForCausalLM.from_pretrained(plain).eval()
+    ids = torch.tensor([tokenizer("def spam(", add_special_tokens=False)["input_ids"]])
+    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False)
+    assert capsys.readouterr().out == tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True) + "\n"
+    with pytest.raises(ConfigError, match="has no chat template: it continues text, and takes no system message"):
+        load_speaker(Store(str(copy.store)), str(plain), Saying(system="Be brief."))
+
+
+def test_two_models_answer_side_by_side(answering: Finished, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--prompt", ASKED, "--new-tokens", "8", "--beside", str(llama))
+    assert headrace("chat", str(answering.store), answering.name, *words) == 0
+    first, rule, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith(answering.name) and str(llama)[:30] in first and set(rule) == {"-", " "}
+    assert side_by_side(["a", "b"], ["one two three four five\nsix", "1"], 35) == (
+        "a                  b\n-                  -\none two three      1\nfour five\nsix\n"
+    )
+
+
+def test_what_cannot_be_talked_with_is_refused(
+    answering: Finished, tuned: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(str(answering.store))
+    with pytest.raises(ArtifactError, match="no checkpoint 'nobody'"):
+        load_speaker(store, "nobody", Saying())
+    with pytest.raises(ConfigError, match="no language model that continues text"):
+        load_speaker(store, str(tuned.folder / "final"), Saying())
+    assert headrace("chat", str(answering.store), "nobody", "--prompt", "a") == 2
+    assert "ArtifactError: no checkpoint 'nobody'" in capsys.readouterr().err
+
+
+def test_a_conversation_beyond_the_models_positions_is_told_and_can_begin_anew(answering: Finished) -> None:
+    shown: list[str] = []
+    speaker = load_speaker(Store(str(answering.store)), answering.name, Saying(new_tokens=4))
+    talk([speaker], ["word " * 600, NEW, "Hello"], shown.append)
+    assert f"begin anew with {NEW}" in "".join(shown) and len(speaker.turns) == 2
+
+
+def test_an_interrupt_ends_an_answer_and_the_end_of_input_the_talk(answering: Finished) -> None:
+    """In a terminal of its own, as a person has it."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "flows.command", "chat", str(answering.store), answering.name]
+    process = subprocess.Popen(
+        [*command, "--new-tokens", "400", "--temperature", "3"], stdin=theirs, stdout=theirs, stderr=theirs,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    said = b""
+
+    def wait_for(words: bytes) -> None:
+        nonlocal said
+        while words not in said:
+            said += os.read(ours, 4096)
+        said = said.partition(words)[2]
+
+    wait_for(b"> ")
+    os.write(ours, b"Tell me all.\n")
+    wait_for(b"Tell me all.")
+    while not said.strip():
+        said += os.read(ours, 4096)
+    process.send_signal(signal.SIGINT)
+    wait_for(b"> ")
+    os.write(ours, b"\x04")
+    assert process.wait(30) == 0
+    os.close(ours)
+
+
+def test_lines_of_a_pipe_are_answered_one_after_another(
+    answering: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dialogue, "typed", lambda: iter([ASKED, NEW, ASKED]))
+    assert headrace("chat", str(answering.store), answering.name, "--new-tokens", "8") == 0
+    lines = capsys.readouterr().out
+    assert lines[: len(lines) // 2] == lines[len(lines) // 2 :] and lines

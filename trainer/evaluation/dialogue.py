@@ -1,0 +1,207 @@
+"""Talking with a model: what it says is shown as it comes. `transformers` generates it.
+
+A model whose tokenizer has a chat template answers; any other one continues the text that it is given.
+"""
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import torch
+from transformers import PreTrainedModel, TextStreamer
+
+from trainer.common.errors import ConfigError
+from trainer.models.causal import load_model
+from trainer.models.loading import load_config, load_tokenizer
+from trainer.models.pretrained import Checkpoint, continues_text, find_model
+from trainer.models.weights import check_weights
+from trainer.store.names import CHAMPION
+from trainer.store.storage import Store
+
+Write = Callable[[str], object]
+Turns = list[dict[str, str]]
+
+ASK = "> "
+NEW = "/new"
+"""What begins the conversation anew."""
+
+GAP = "   "
+
+
+class Saying(NamedTuple):
+    """How a model chooses its words: `temperature` 0 takes the likeliest each time."""
+
+    system: str | None = None
+    temperature: float = 0.0
+    seed: int = 0
+    new_tokens: int = 512
+
+
+class Shown(TextStreamer):
+    """Writes what is generated, without the prompt and special tokens."""
+
+    def __init__(self, tokenizer: Any, write: Write) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self._write = write
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        self._write(text)
+
+
+@dataclass
+class Speaker:
+    """A model that is talked with, and what was said so far."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: Any
+    how: Saying
+    turns: Turns
+
+    @property
+    def answers(self) -> bool:
+        """Whether it has a chat template; else it continues text."""
+        return self.tokenizer.chat_template is not None
+
+    def begin(self) -> None:
+        """Forget what was said."""
+        self.turns = [{"role": "system", "content": self.how.system}] if self.how.system else []
+
+    def say(self, text: str, write: Write) -> str:
+        """What the model says to a text, after what was said so far; it is written as it comes.
+
+        Raises `ConfigError` if no token fits behind that.
+        """
+        asked = [*self.turns, {"role": "user", "content": text}]
+        ids = self._read(asked, text)
+        room = (getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31) - ids.shape[1]
+        if room < 1:
+            raise ConfigError(
+                f"{self.name} has no room behind {ids.shape[1]} tokens of this conversation; begin anew with {NEW}"
+            )
+        torch.manual_seed(self.how.seed)
+        drawn: dict[str, Any] = {"do_sample": self.how.temperature > 0}
+        if drawn["do_sample"]:
+            drawn["temperature"] = self.how.temperature
+        generate: Any = self.model.generate
+        output = generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=min(self.how.new_tokens, room),
+            streamer=Shown(self.tokenizer, write),
+            **drawn,
+        )
+        said: str = self.tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True)
+        if self.answers:
+            self.turns = [*asked, {"role": "assistant", "content": said}]
+        return said
+
+    def _read(self, asked: Turns, text: str) -> torch.Tensor:
+        """The tokens of what was said, of shape [1, T]."""
+        if self.answers:
+            read: torch.Tensor = self.tokenizer.apply_chat_template(
+                asked, add_generation_prompt=True, return_tensors="pt", return_dict=True
+            )["input_ids"]
+        else:
+            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"] or [self.tokenizer.eos_token_id]
+            read = torch.tensor([ids])
+        return read.to(self.model.device)
+
+
+def load_speaker(store: Store, name: str, how: Saying) -> Speaker:
+    """A champion's name, a run, a checkpoint, a folder or a name of the hub, made ready to be talked with.
+
+    Raises `ArtifactError` if there is no such model or it is damaged, `ConfigError` if it does not continue text, or
+    takes no system message.
+    """
+    found = find_named(store, name)
+    if not continues_text(load_config(found.folder).architectures if found.beside is None else None):
+        raise ConfigError(f"{name} is no language model that continues text, so that it cannot be talked with")
+    check_weights(found.beside or found.folder)
+    model = load_model(found.folder, None, found.beside)
+    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()  # type: ignore[arg-type]
+    speaker = Speaker(name, model, load_tokenizer(found.folder), how, [])
+    if how.system and not speaker.answers:
+        raise ConfigError(f"{name} has no chat template: it continues text, and takes no system message")
+    if model.generation_config is not None and model.generation_config.pad_token_id is None:
+        model.generation_config.pad_token_id = speaker.tokenizer.pad_token_id or speaker.tokenizer.eos_token_id
+    speaker.begin()
+    return speaker
+
+
+def find_named(store: Store, name: str) -> Checkpoint:
+    """A model by any of its names; a champion's, too, without the folder of champions before it."""
+    champion = f"models/{name}/{CHAMPION}"
+    return find_model(store, champion if "/" not in name and store.exists(champion) else name, hub=True)
+
+
+def talk(speakers: Sequence[Speaker], lines: Iterable[str], write: Write) -> None:
+    """Have models answer one line after another, until there are no more. An interrupt ends an answer, not the talk."""
+    for line in lines:
+        if line.strip() == NEW:
+            for speaker in speakers:
+                speaker.begin()
+        elif line.strip():
+            try:
+                answer(speakers, line.rstrip("\n"), write)
+            except KeyboardInterrupt:
+                write("\n")
+            except ConfigError as error:
+                write(f"{error}\n")
+
+
+def answer(speakers: Sequence[Speaker], text: str, write: Write) -> None:
+    """Have one model answer a text, as it comes, or several, side by side when all have."""
+    if len(speakers) == 1:
+        speakers[0].say(text, write)
+        write("\n")
+        return
+    said = [speaker.say(text, lambda part: None) for speaker in speakers]
+    write(side_by_side([speaker.name for speaker in speakers], said, shutil.get_terminal_size().columns))
+
+
+def side_by_side(titles: Sequence[str], texts: Sequence[str], width: int) -> str:
+    """Texts in columns of equal width under their titles."""
+    each = max(16, (width - len(GAP) * (len(texts) - 1)) // len(texts))
+
+    def wrapped(text: str) -> list[str]:
+        return [part for line in text.splitlines() for part in textwrap.wrap(line, each) or [""]]
+
+    columns = [
+        [title[:each], "-" * min(each, len(title)), *wrapped(text)] for title, text in zip(titles, texts, strict=True)
+    ]
+    rows = zip_longest(*columns, fillvalue="")
+    return "".join(GAP.join(cell.ljust(each) for cell in row).rstrip() + "\n" for row in rows)
+
+
+def typed() -> Iterable[str]:
+    """What a person types, line by line, until the end of the input or an interrupt; of a pipe, its lines."""
+    if not sys.stdin.isatty():
+        yield from sys.stdin
+        return
+    import readline  # noqa: F401 - lines can be edited
+
+    print(f"{NEW} begins anew, Ctrl-C ends an answer, Ctrl-D ends.", file=sys.stderr)
+    while True:
+        try:
+            yield input(ASK)
+        except (EOFError, KeyboardInterrupt):
+            print(file=sys.stderr)
+            return
+
+
+def chat(url: str, names: Sequence[str], prompt: str | None, how: Saying) -> None:
+    """Talk with models of a store in this terminal, or have them answer one prompt."""
+    speakers = [load_speaker(Store(url), name, how) for name in names]
+
+    def write(text: str) -> None:
+        print(text, end="", flush=True)
+
+    if prompt is not None:
+        answer(speakers, prompt, write)
+    else:
+        talk(speakers, typed(), write)
