@@ -4,11 +4,12 @@ import os
 import shutil
 import statistics
 import tempfile
+from itertools import cycle, islice
 from pathlib import Path
 
 from benchmarks.jobs import run_job
 from benchmarks.measure import run_timed, say, spread
-from tests.support import seal_copy, small_job, write_corpora
+from tests.support import seal_copy, sealed_lines, small_job, write_corpora
 from tests.trainer.labelled_pairs import finetune_job, write_pairs
 from trainer.config.jobs import PipelineJob
 from trainer.config.labelled import FinetuneJob
@@ -19,6 +20,7 @@ from trainer.store.manifest import ArtifactRef
 from trainer.store.names import CONFIG, EVALUATION, FINAL, METRICS_FILE
 from trainer.store.storage import Store
 from trainer.training.identity import TrainingData, claim_run
+from trainer.training.run_records import read_records
 
 RUNS, ROUNDS, BOUND_SECONDS = 1000, 5, 2.0
 RECORDS = 2000
@@ -41,17 +43,18 @@ def make_store(folder: Path) -> Store:
     store = Store(str(url))
     for job, name in ((base, "base"), (tuned, "tuned")):
         run_job(job, "trainer", name)
-        lengthen(url / "runs" / name / METRICS_FILE)
+        lengthen(store, f"runs/{name}")
     for number in range(RUNS - 2):
         name, job = ("base", base) if number % 2 else ("tuned", tuned)
         copy_run(store, name, job, number)
     return store
 
 
-def lengthen(metrics: Path) -> None:
+def lengthen(store: Store, run: str) -> None:
     """Repeat the records of a short run until there are as many as those of a long one."""
-    lines = metrics.read_bytes().splitlines(keepends=True)
-    metrics.write_bytes(b"".join(lines[i % len(lines)] for i in range(RECORDS)))
+    key, (*records, end) = f"{run}/{METRICS_FILE}", read_records(store, run)
+    longer = [*islice(cycle(records), RECORDS - 1), end]
+    store.write_bytes(key, sealed_lines(key, longer))
 
 
 def copy_run(store: Store, origin: str, job: PipelineJob | FinetuneJob, number: int) -> None:

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,10 @@ RUNGS = {
 def configuration(name: str) -> PretrainedConfig:
     """The model's settings; its context is max_position_embeddings."""
     if name == "gpt2":
-        none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        return GPT2Config(vocab_size=VOCABULARY, n_positions=1024, bos_token_id=0, eos_token_id=0, **none)
+        return GPT2Config(
+            vocab_size=VOCABULARY, n_positions=1024, bos_token_id=0, eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )  # fmt: skip
     return LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=2048, intermediate_size=5632, num_hidden_layers=22, num_attention_heads=32,
         num_key_value_heads=4, max_position_embeddings=2048, bos_token_id=0, eos_token_id=0,
@@ -178,7 +181,7 @@ def write_profile(step: Callable[[], object], path: Path) -> None:
 def nanogpt_loop(config: PretrainedConfig, rows: int, accumulate: int) -> dict[str, float]:
     """Autocast, a compiled model, plain logits, fused AdamW and clipping, as in karpathy/nanoGPT's train.py."""
     model = new_model(config).cuda()
-    compiled = torch.compile(model)
+    compiled: Any = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.95), fused=True)
     parts = [tokens(rows, config).cuda() for _ in range(accumulate)]
 
@@ -241,8 +244,8 @@ def climb(name: str, wanted: list[str], profile: Path | None) -> Iterator[tuple[
     scale = 1 if name == "gpt2" else 4
     rows = Rung().rows // scale
     ways: dict[str, Callable[[], dict[str, float]]] = {
-        title: lambda rung=rung: ours(rung, config, runtime, scale, profile) for title, rung in RUNGS.items()
-    }  # fmt: skip
+        title: partial(ours, rung, config, runtime, scale, profile) for title, rung in RUNGS.items()
+    }
     ways |= {
         "nanoGPT's loop": lambda: nanogpt_loop(config, rows, 2),
         "Trainer": lambda: hf_trainer(config, rows, 2),

@@ -8,6 +8,7 @@ from typing import Any
 
 from samples.corpora import main as write_corpora
 from trainer.config.jobs import PipelineJob
+from trainer.config.runs import RunJob
 from trainer.store.storage import Store
 from trainer.training.run_records import read_records
 
@@ -45,7 +46,7 @@ def job(folder: Path, model: dict[str, Any] = GPT2, **training: Any) -> Pipeline
     )
 
 
-def run_job(bench: PipelineJob, module: str, run: str) -> list[dict[str, Any]]:
+def run_job(bench: RunJob, module: str, run: str) -> list[dict[str, Any]]:
     """Run a job under a name through a module's command line; returns the records of the run."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         path = Path(folder, "job.json")

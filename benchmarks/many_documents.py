@@ -67,7 +67,7 @@ def write_signatures(job: PrepareJob, numbering: Numbering) -> int:
     for number, (unit, firsts, counts) in enumerate(numbering.units):
         places = int(firsts[0]) + np.arange(int(counts[0]), dtype=np.uint64)
         planted = np.arange(len(places) // PLANTED)
-        keys = places[:, None] * np.uint64(by.bands) + np.arange(1, by.bands + 1, dtype=np.uint64)
+        keys = np.add.outer(places * np.uint64(by.bands), np.arange(1, by.bands + 1, dtype=np.uint64))
         bands = planted % by.bands  # one of the keys is enough
         before = len(places) * (number % FAMILY)  # documents between this unit and the first of its family
         keys[planted, bands] -= np.uint64(before * by.bands)
@@ -103,7 +103,7 @@ def write_made_up_ngrams(decided: CurationRun) -> None:
 def decide(job: PrepareJob, documents: int) -> int:
     """Drop the near duplicates; returns how many those are."""
     with Workers(WORKERS) as workers:
-        decided = CurationRun(Store(job.store), job, Plan("", "", [], [], []), workers, silent())
+        decided = CurationRun(Store(job.store), job, Plan({}, [], [], []), workers, silent())
         decided.numbering = numbered(job, documents)
         decided.reasons = np.zeros(decided.numbering.total, np.uint8)
         write_made_up_ngrams(decided)

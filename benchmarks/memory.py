@@ -47,7 +47,8 @@ def phase_of(run: Path) -> str:
 
 def peaks(bench: PipelineJob, config: Path) -> dict[str, float]:
     """The greatest resident memory of the process in each phase, in bytes."""
-    run, found = Path(bench.store) / str(bench.run), {}
+    run = Path(bench.store) / str(bench.run)
+    found: dict[str, float] = {}
     with subprocess.Popen([sys.executable, "-m", "trainer", str(config)], stdout=subprocess.DEVNULL) as process:
         watched = psutil.Process(process.pid)
         while process.poll() is None:

@@ -78,7 +78,7 @@ def texts(folder: Path) -> list[Path]:
 def measure(name: str, corpus: dict[str, object], store: Path) -> None:
     """Curate a corpus, and print a line of the table."""
     data = {"corpora": [{"name": "it", **corpus}], "tokenizer": {"vocab_size": 300}, "workers": 2}
-    curation = {"exact": {}, "near": {}}
+    curation: dict[str, dict[str, object]] = {"exact": {}, "near": {}}
     job = PrepareJob.model_validate({"store": str(store), "data": {**data, "curation": curation}})
     near = job.data.curation.near if job.data.curation else None
     assert near is not None

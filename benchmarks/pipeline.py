@@ -18,7 +18,7 @@ def tokens_per_second(folder: Path, module: str, run: str) -> float:
     """Train through a module's command line; returns the median rate of its records, the first left out."""
     found = run_job(job(folder, max_steps=STEPS, log_every=5), module, run)
     records = [record for record in found if record["kind"] == "train"]
-    return statistics.median(record["tokens_per_second"] for record in records[1:])
+    return statistics.median(float(record["tokens_per_second"]) for record in records[1:])
 
 
 def main() -> None:

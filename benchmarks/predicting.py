@@ -19,7 +19,7 @@ import time
 from itertools import cycle, islice
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.measure import run_timed, say, spread
 
@@ -71,7 +71,7 @@ def with_pipeline(model: str, path: str, out: str, batch: int) -> None:
     started = time.perf_counter()
     rows = [json.loads(line)["text"] for line in Path(path).read_text(encoding="utf-8").splitlines()]
     classify = pipeline("text-classification", model=model, device="cpu", top_k=None)
-    answers = classify(rows, batch_size=batch, truncation=True, max_length=LENGTH)
+    answers: Any = classify(rows, batch_size=batch, truncation=True, max_length=LENGTH)  # lists, for all labels
     with open(out, "w", encoding="utf-8") as file:
         for number, answer in enumerate(answers):
             line = {"id": str(number), "probabilities": {each["label"]: each["score"] for each in answer}}

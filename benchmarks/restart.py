@@ -64,8 +64,11 @@ def move_checkpoint(run: Path, step: int) -> None:
     made = make_manifest(manifest["kind"], manifest["fingerprint"], files, details)
     (late / "manifest.json").write_text(json.dumps(seal(made.model_dump())))
     key = f"runs/{run.name}"
-    records = ({"kind": "train", "step": 10 * n, "loss": 3.0, "learning_rate": 1e-4} for n in range(1, step // 10 + 1))
-    (run / "metrics.jsonl").write_bytes(b"".join(seal_line(f"{key}/metrics.jsonl", record) for record in records))
+    lines = (
+        seal_line(f"{key}/metrics.jsonl", n, {"kind": "train", "step": 10 * n, "loss": 3.0, "learning_rate": 1e-4})
+        for n in range(1, step // 10 + 1)
+    )
+    (run / "metrics.jsonl").write_bytes(b"".join(lines))
     (run / "checkpoint-best").unlink(missing_ok=True)
     write_pointer(Store(str(run.parents[1])), f"{key}/checkpoint-last", step, None)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import boto3
 import numpy as np
@@ -85,14 +86,14 @@ def requests_a_step(folder: Path, server: S3Server) -> tuple[float, float]:
     return (many - few) / (MANY - FEW), (listed_many - listed_few) / (MANY - FEW)
 
 
-def _on(server: S3Server, folder: Path, **training: int) -> PipelineJob:
+def _on(server: S3Server, folder: Path, **training: Any) -> PipelineJob:
     return job(folder, **training).model_copy(update={"store": f"s3://{BUCKET}/benchmark"})
 
 
 def _rate(bench: PipelineJob, run: str) -> float:
     """Tokens a second over all steps, the waits for data with them."""
     records = [record for record in run_job(bench, "trainer", run) if record["kind"] == "train"]
-    return statistics.harmonic_mean([record["tokens_per_second"] for record in records])
+    return statistics.harmonic_mean([float(record["tokens_per_second"]) for record in records])
 
 
 def _boto3_up(folder: Path) -> None:

@@ -22,7 +22,7 @@ from trainer.data.shards import ENDINGS, KIND, TRAIN, VALIDATION, open_shards, r
 from trainer.data.step_plan import make_plan
 from trainer.records.plans import StepPlan
 from trainer.store.checked_files import SUM_BYTES, count_blocks, digest_stream
-from trainer.store.manifest import MANIFEST, FileRecord, Manifest, make_manifest, read_manifest, write_manifest
+from trainer.store.manifest import MANIFEST, FileRecord, Input, Manifest, make_manifest, read_manifest, write_manifest
 from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
 
@@ -97,10 +97,12 @@ def shard_set(name: str, shards: int) -> Manifest:
     }
     details = {
         "corpus": name, "dtype": DTYPE, "block_bytes": 32768, "eos_id": 0, "vocab_size": 128_256, "num_shards": shards,
-        "tokenizer": "tokenizers/bpe-0123456789abcdef", "tokenizer_sha256": "0" * 64, "shard_tokens": [TOKENS] * shards,
-        "totals": totals, "keeps_text": True, "validation_digest": "0" * 32,
+        "tokenizer_sha256": "0" * 64, "shard_tokens": [TOKENS] * shards, "totals": totals, "keeps_text": True,
+        "validation_digest": "0" * 32,
     }  # fmt: skip
-    return make_manifest(KIND, fingerprint, files, details)
+    made = make_manifest(KIND, fingerprint, files, details)
+    tokenizer = Input(key="tokenizers/bpe-0123456789abcdef", content="0" * 64)
+    return made.model_copy(update={"inputs": {"tokenizer": tokenizer}})
 
 
 def publish(store: Store, name: str, shards: int) -> str:

@@ -108,7 +108,7 @@ class WindowList(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return len(self.windows)
 
     def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
-        window = torch.from_numpy(self.windows.read(number))
+        window = torch.from_numpy(self.windows.inputs(number)["input_ids"])
         return {"input_ids": window, "labels": window}
 
 

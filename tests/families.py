@@ -153,8 +153,8 @@ def token_tables(model: PreTrainedModel) -> list[nn.Parameter]:
     reach.
     """
     vocab_size = model.config.get_text_config().vocab_size
-    tables = {m.weight for m in model.modules() if isinstance(m, nn.Embedding) and m.num_embeddings == vocab_size}
-    return list({*tables, model.get_input_embeddings().weight})
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m.num_embeddings == vocab_size]
+    return list({table.get_parameter("weight") for table in (*tables, model.get_input_embeddings())})
 
 
 def compare_loss(learner: Learner) -> str:

@@ -145,7 +145,7 @@ def filled(place: Path) -> Iterator[None]:
         ballast.unlink()
 
 
-def main(seconds: float = 5.0, kind: str = "s3", *stages: str) -> int:
+def main(seconds: str = "5", kind: str = "s3", *stages: str) -> int:
     """Take the store away in each stage, and print the figures. Returns 1 if anything went wrong."""
     with tempfile.TemporaryDirectory(prefix="headrace-outages-") as name, ExitStack() as stack:
         server = Serving(Path(name, "prefect"))
@@ -154,11 +154,11 @@ def main(seconds: float = 5.0, kind: str = "s3", *stages: str) -> int:
         print(f"one run takes {found.length:.0f} s", flush=True)
         draw = random.Random(os.getpid())
         for stage in stages or list(found.lengths)[:-1]:
-            found.take_away(stage, seconds, draw)
+            found.take_away(stage, float(seconds), draw)
     print(*found.failures, sep="\n")
     print(f"{len(found.failures)} failures")
     return int(bool(found.failures))
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(float, sys.argv[1:2]), *sys.argv[2:]))
+    sys.exit(main(*sys.argv[1:]))

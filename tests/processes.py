@@ -131,8 +131,8 @@ def start_ranks(said: Path, ranks: int, module: str, *arguments: object) -> list
 
 def start_trainers(said: Path, config: Path, ranks: int = 1, *words: object) -> list[Running]:
     """Start training a job on some ranks."""
-    arguments = ("trainer.__main__", config, *words)
-    return start_ranks(said, ranks, *arguments) if ranks > 1 else [start_warm(said, *arguments)]
+    module, arguments = "trainer.__main__", (config, *words)
+    return start_ranks(said, ranks, module, *arguments) if ranks > 1 else [start_warm(said, module, *arguments)]
 
 
 def finish(said: Path, config: Path, ranks: int = 1, *words: object) -> list[Ended]:

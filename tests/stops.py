@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,7 @@ def stage_of(store: Path) -> str:
     return found[-1] if found else "start and tokenizer"
 
 
-def main(stops: int = 200, seed: int = 0, *kinds: str) -> int:
+def main(kinds: Sequence[str], stops: int = 200, seed: int = 0) -> int:
     """Stop, and print the figures. Returns 1 if anything went wrong."""
     failures = []
     for kind in kinds or MODULES:
@@ -196,4 +197,4 @@ def main(stops: int = 200, seed: int = 0, *kinds: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:3]), *sys.argv[3:]))
+    sys.exit(main(sys.argv[3:], *map(int, sys.argv[1:3])))

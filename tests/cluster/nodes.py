@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from tasks.stage import run_stage
+from tasks.stage import LOCAL, run_stage
 from tests.processes import Running, start_module, wait_until
 from tests.support import ROOT
 from trainer.common.progress import Update
@@ -107,8 +107,8 @@ def run(
     noting = _Noting(seen.lines)
     log.addHandler(noting)
     try:
-        engine = {"engine": RayEngine(**on)} if on else {}
-        return run_stage(name, arguments, seen.updates.append, log, ranks, **engine), seen
+        engine = RayEngine(**on) if on else LOCAL
+        return run_stage(name, arguments, seen.updates.append, log, ranks, engine), seen
     finally:
         log.removeHandler(noting)
 

@@ -65,5 +65,5 @@ def test_a_finetuned_model_is_the_same_too(nodes: Nodes, raw: Path, here: Path, 
         outcome = finetune(job)
         endings = (".arrow", ".safetensors", ".jsonl")
         made[name] = {path: raw for path, raw in content(tmp_path / name, endings).items() if "metrics" not in path}
-        assert outcome.evaluation.groups
+        assert outcome.evaluation is not None and outcome.evaluation.groups
     assert made["here"] == made["there"] != {}

@@ -134,7 +134,7 @@ def test_tasks_that_wait_for_room_say_so(
         busy = [tasks.submit(keep_busy) for _ in range(2)]
         waiting = tasks.submit(do_nothing)
         wait_until(
-            lambda: tasks.done or "0 cores and 0 GPUs are free now; they begin when there is room" in caplog.text
+            lambda: tasks.done > 0 or "0 cores and 0 GPUs are free now; they begin when there is room" in caplog.text
         )
         assert "no task has begun, or shown life, for a while; the cluster has" in caplog.text
         assert not any(task.done() for task in (*busy, waiting))

@@ -20,7 +20,7 @@ from trainer.data.readers import Document
 from trainer.data.shards import batches, text_bytes
 
 RULES: dict[str, Rule] = {
-    kind: schema(kind=kind)  # type: ignore[call-arg]
+    kind: schema(kind=kind)
     for kind, schema in (("gopher_quality", QualityRule), ("gopher_repetition", RepetitionRule), ("c4", C4Rule))
 }
 REASONS = {
