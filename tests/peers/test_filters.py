@@ -42,8 +42,9 @@ OF_WORDS = {
         Difference({""}, {reason for reason in GRAMS if reason.startswith("top")}, 0.12),
         Difference(GRAMS, {""}, 0.03),
         # Lines that end with \\r or \\f, and empty ones: see below. There the words of such a document may not be
-        # repeated.
+        # repeated; and empty lines that end with \\r\\n are the same line, many times.
         Difference(LINES, {""}, 0.005),
+        Difference({""}, LINES, 0.002),
     ],
     # `errno.ECHILD` is of two sentences there, and of one here; `Facebook, Inc. and others` is of two here, and of one
     # there.
