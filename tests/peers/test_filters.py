@@ -55,8 +55,8 @@ OF_WORDS = {
 OF_LINES = {
     # Characters that are neither letter, number nor mark are symbols here; there those of a list.
     "gopher_quality": [Difference(ALL["gopher_quality"], ALL["gopher_quality"], 0.005)],
-    # Lines end here where Python ends them, there with \\n alone. (Empty ones at a text's ends count there, too, so that
-    # manual pages of one pattern that lie at the bound would all differ: the texts have none.)
+    # Lines end here where Python ends them, there with \\n alone. Empty ones at a text's ends count there, too, so that
+    # manual pages of one pattern that lie at the bound would all differ: the texts have none.
     "gopher_repetition": [
         Difference(LINES, ALL["gopher_repetition"], 0.01),
         Difference(ALL["gopher_repetition"], LINES, 0.01),
