@@ -111,11 +111,11 @@ def chat(
     from flows.work import status_of
 
     def work() -> None:
-        from trainer.evaluation.dialogue import Saying, chat
+        from trainer.evaluation.dialogue import Sampling, chat
 
         take_credentials(store)
         asked = sys.stdin.read() if prompt == "-" else prompt
-        chat(store, [model, *([beside] if beside else [])], asked, Saying(system, temperature, seed, new_tokens))
+        chat(store, [model, *([beside] if beside else [])], asked, Sampling(system, temperature, seed, new_tokens))
 
     end(status_of(work))
 

@@ -12,9 +12,10 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
+from jinja2 import TemplateError
 from transformers import PreTrainedModel, TextStreamer
 
-from trainer.common.errors import ConfigError
+from trainer.common.errors import ConfigError, brief
 from trainer.models.causal import load_model
 from trainer.models.loading import load_config, load_tokenizer
 from trainer.models.pretrained import Checkpoint, continues_text, find_model
@@ -32,7 +33,7 @@ NEW = "/new"
 GAP = "   "
 
 
-class Saying(NamedTuple):
+class Sampling(NamedTuple):
     """How a model chooses its words: `temperature` 0 takes the likeliest each time."""
 
     system: str | None = None
@@ -41,7 +42,7 @@ class Saying(NamedTuple):
     new_tokens: int = 512
 
 
-class Shown(TextStreamer):
+class Streamer(TextStreamer):
     """Writes what is generated, without the prompt and special tokens."""
 
     def __init__(self, tokenizer: Any, write: Write) -> None:
@@ -53,13 +54,13 @@ class Shown(TextStreamer):
 
 
 @dataclass
-class Speaker:
+class ChatModel:
     """A model that is talked with, and what was said so far."""
 
     name: str
     model: PreTrainedModel
     tokenizer: Any
-    how: Saying
+    how: Sampling
     turns: Turns
 
     @property
@@ -92,7 +93,7 @@ class Speaker:
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=min(self.how.new_tokens, room),
-            streamer=Shown(self.tokenizer, write),
+            streamer=Streamer(self.tokenizer, write),
             **drawn,
         )
         said: str = self.tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True)
@@ -102,17 +103,20 @@ class Speaker:
 
     def _read(self, asked: Turns, text: str) -> torch.Tensor:
         """The tokens of what was said, of shape [1, T]."""
-        if self.answers:
-            read: torch.Tensor = self.tokenizer.apply_chat_template(
+        if not self.answers:
+            ids = self.tokenizer(text)["input_ids"] or [self.tokenizer.eos_token_id]
+            return torch.tensor([ids], device=self.model.device)
+        try:
+            read = self.tokenizer.apply_chat_template(
                 asked, add_generation_prompt=True, return_tensors="pt", return_dict=True
-            )["input_ids"]
-        else:
-            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"] or [self.tokenizer.eos_token_id]
-            read = torch.tensor([ids])
-        return read.to(self.model.device)
+            )
+        except TemplateError as error:
+            raise ConfigError(f"the chat template of {self.name} does not take this: {brief(error)}") from error
+        ids_BT: torch.Tensor = read["input_ids"]
+        return ids_BT.to(self.model.device)
 
 
-def load_speaker(store: Store, name: str, how: Saying) -> Speaker:
+def load_chat_model(store: Store, name: str, how: Sampling) -> ChatModel:
     """A champion's name, a run, a checkpoint, a folder or a name of the hub, made ready to be talked with.
 
     Raises `ArtifactError` if there is no such model or it is damaged, `ConfigError` if it does not continue text, or
@@ -124,13 +128,13 @@ def load_speaker(store: Store, name: str, how: Saying) -> Speaker:
     check_weights(found.beside or found.folder)
     model = load_model(found.folder, None, found.beside)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()  # type: ignore[arg-type]
-    speaker = Speaker(name, model, load_tokenizer(found.folder), how, [])
-    if how.system and not speaker.answers:
+    loaded = ChatModel(name, model, load_tokenizer(found.folder), how, [])
+    if how.system and not loaded.answers:
         raise ConfigError(f"{name} has no chat template: it continues text, and takes no system message")
     if model.generation_config is not None and model.generation_config.pad_token_id is None:
-        model.generation_config.pad_token_id = speaker.tokenizer.pad_token_id or speaker.tokenizer.eos_token_id
-    speaker.begin()
-    return speaker
+        model.generation_config.pad_token_id = loaded.tokenizer.pad_token_id or loaded.tokenizer.eos_token_id
+    loaded.begin()
+    return loaded
 
 
 def find_named(store: Store, name: str) -> Checkpoint:
@@ -139,29 +143,29 @@ def find_named(store: Store, name: str) -> Checkpoint:
     return find_model(store, champion if "/" not in name and store.exists(champion) else name, hub=True)
 
 
-def talk(speakers: Sequence[Speaker], lines: Iterable[str], write: Write) -> None:
+def talk(models: Sequence[ChatModel], lines: Iterable[str], write: Write) -> None:
     """Have models answer one line after another, until there are no more. An interrupt ends an answer, not the talk."""
     for line in lines:
         if line.strip() == NEW:
-            for speaker in speakers:
-                speaker.begin()
+            for each in models:
+                each.begin()
         elif line.strip():
             try:
-                answer(speakers, line.rstrip("\n"), write)
+                reply(models, line.rstrip("\n"), write)
             except KeyboardInterrupt:
                 write("\n")
             except ConfigError as error:
                 write(f"{error}\n")
 
 
-def answer(speakers: Sequence[Speaker], text: str, write: Write) -> None:
+def reply(models: Sequence[ChatModel], text: str, write: Write) -> None:
     """Have one model answer a text, as it comes, or several, side by side when all have."""
-    if len(speakers) == 1:
-        speakers[0].say(text, write)
+    if len(models) == 1:
+        models[0].say(text, write)
         write("\n")
         return
-    said = [speaker.say(text, lambda part: None) for speaker in speakers]
-    write(side_by_side([speaker.name for speaker in speakers], said, shutil.get_terminal_size().columns))
+    said = [each.say(text, lambda part: None) for each in models]
+    write(side_by_side([each.name for each in models], said, shutil.get_terminal_size().columns))
 
 
 def side_by_side(titles: Sequence[str], texts: Sequence[str], width: int) -> str:
@@ -178,7 +182,7 @@ def side_by_side(titles: Sequence[str], texts: Sequence[str], width: int) -> str
     return "".join(GAP.join(cell.ljust(each) for cell in row).rstrip() + "\n" for row in rows)
 
 
-def typed() -> Iterable[str]:
+def read_lines() -> Iterable[str]:
     """What a person types, line by line, until the end of the input or an interrupt; of a pipe, its lines."""
     if not sys.stdin.isatty():
         yield from sys.stdin
@@ -194,14 +198,14 @@ def typed() -> Iterable[str]:
             return
 
 
-def chat(url: str, names: Sequence[str], prompt: str | None, how: Saying) -> None:
+def chat(url: str, names: Sequence[str], prompt: str | None, how: Sampling) -> None:
     """Talk with models of a store in this terminal, or have them answer one prompt."""
-    speakers = [load_speaker(Store(url), name, how) for name in names]
+    models = [load_chat_model(Store(url), name, how) for name in names]
 
     def write(text: str) -> None:
         print(text, end="", flush=True)
 
     if prompt is not None:
-        answer(speakers, prompt, write)
+        reply(models, prompt, write)
     else:
-        talk(speakers, typed(), write)
+        talk(models, read_lines(), write)

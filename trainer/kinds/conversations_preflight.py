@@ -28,9 +28,10 @@ def look_at_conversations(
     figures: list[str],
     form: Form = CONVERSATION,
     check: Callable[[Any, Any], None] = lambda config, tokenizer: None,
+    rows: int = 1,
 ) -> TuningPreflight:
     """Check everything that can be checked before work starts; `check` is given the model's configuration and the
-    tokenizer. Raises the `PipelineError` of whatever is wrong.
+    tokenizer, and `rows` are those of a sample. Raises the `PipelineError` of whatever is wrong.
     """
     start, kind = look_at_start(job), kind_of(job)
     encoder, config = load_chat_encoder(start.source, job.data), load_config(start.source)
@@ -45,7 +46,7 @@ def look_at_conversations(
         known = Known(split_sizes(details), f"encoded already: {encoded.key}", plan, lengths)
         run = kind.identify(job, encoded).key
     check_stop()
-    return conclude(job, start, measure_size(job, start, config, encoder.context), known, figures, run)
+    return conclude(job, start, measure_size(job, start, config, rows * encoder.context), known, figures, run)
 
 
 def _look(store: Store, data: ConversationsConfig, encoder: ChatEncoder, form: Form, progress: Progress) -> Known:

@@ -9,10 +9,12 @@ from typing import Any, Literal
 import yaml
 from pydantic import ValidationError
 
+from trainer.config.evaluation import EvaluationConfig
+from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import TuningJob
 from trainer.config.runs import CardConfig
 from trainer.data.order import FORMAT as EPOCH_ORDER
-from trainer.evaluation.measurement import Measurement, encoded_of
+from trainer.evaluation.measurement import Measurement, ask_of_run, encoded_of
 from trainer.kinds.kind import Planned
 from trainer.models.pretrained import Checkpoint, find_model
 from trainer.store.manifest import ArtifactRef
@@ -75,6 +77,14 @@ def on_splits(job: TuningJob, run: str, found: Checkpoint, checkpoint: str, enco
         device=training.device,
         deterministic=training.deterministic,
     )
+
+
+def ask_harness(job: Any, run: str) -> EvaluateJob | None:
+    """How lm-eval measures the final model of a run of a causal language model, if the job names tasks."""
+    asked = job.evaluation
+    if asked.harness is None:
+        return None
+    return ask_of_run(job, run, EvaluationConfig(batch=asked.batch, harness=asked.harness))
 
 
 def split_rows(details: Mapping[str, Any]) -> list[dict[str, Any]]:

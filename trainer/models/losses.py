@@ -147,14 +147,16 @@ def _each_loss_in_pieces(
 ) -> torch.Tensor:
     output = model.base_model(input_ids=input_ids, **positions(position_ids), use_cache=False)
     hidden_NH = output.last_hidden_state.flatten(0, 1)
-    matrix = model.get_output_embeddings().weight.to(matmul_dtype(hidden_NH))
+    matrix, dtype = model.get_output_embeddings().weight, matmul_dtype(hidden_NH)
     at_once = rows_at_once(len(hidden_NH), len(matrix), hidden_NH.device)
-    pieces = zip(hidden_NH.to(matrix.dtype).split(at_once), labels.flatten().split(at_once), strict=True)
+    pieces = zip(hidden_NH.to(dtype).split(at_once), labels.flatten().split(at_once), strict=True)
 
     def losses(states: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return cross_entropies((states @ matrix.T)[None], targets[None])
+        # Each piece's gradient to the weights is added to those of others in the weights' own type.
+        return cross_entropies((states @ matrix.to(dtype).T)[None], targets[None])
 
     if not torch.is_grad_enabled():
+        matrix = matrix.to(dtype)  # once
         return torch.cat([losses(states, targets) for states, targets in pieces])
     return torch.cat([checkpoint(losses, states, targets, use_reentrant=False) for states, targets in pieces])
 

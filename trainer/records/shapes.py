@@ -117,7 +117,7 @@ class Holder(Shape):
 
 
 class AnswerSums(Shape):
-    """A file of a reference's log-probabilities: those of the chosen and the rejected answer of each pair."""
+    """Some of a reference's log-probabilities: those of the chosen and the rejected answer of each pair."""
 
     sums: list[tuple[Figure, Figure]]
 
@@ -316,9 +316,10 @@ SEALED = (
     Sealed(r"cache/packed-.*", "delete it: the documents are packed again", PackedCounts),
     Sealed(r"cache/seen-.*\.json", "delete it: the raw files are looked at again", Seen),
     Sealed(r"cache/.*", "delete it: the raw files are looked at again"),
-    Sealed(r"references/[^/]+/(?!manifest).*", "run the job's command again, which makes it anew", AnswerSums),
+    Sealed(r"references/.*", "run the job's command again, which makes it anew"),
+    Sealed(r"cache/reference-.*", "delete it: it is computed again", AnswerSums),
     Sealed(
-        r"(shards|encoded|references|tokenizers|decisions)/.*",
+        r"(shards|encoded|tokenizers|decisions)/.*",
         "prepare the data again, which makes it anew, or delete its folder if nothing uses it",
     ),
     Sealed(r"runs/[^/]+/(final|checkpoints)/.*", "start the run's command again, which sees to it"),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from trainer.store.names import Count, Digest, Key
+from trainer.store.names import Count, Digest, Key, Share
 
 
 class Details(BaseModel):
@@ -106,7 +106,8 @@ class ChatDetails(SetDetails):
 
 
 OF_TASK: dict[Any, type[SetDetails]] = {
-    **dict.fromkeys(("classification", "multi-label", "regression", "tokens"), LabelledDetails), "chat": ChatDetails,
+    **dict.fromkeys(("classification", "multi-label", "regression", "tokens"), LabelledDetails),
+    **dict.fromkeys(("chat", "preference"), ChatDetails),
 }  # fmt: skip
 """What is said of an encoded set besides, by its task."""
 
@@ -203,10 +204,10 @@ class DecisionsDetails(Details):
 
 
 class ReferenceSplit(Details):
-    """How many pairs of answers a split has, and the share of which the chosen one is likelier, by its tokens' mean."""
+    """How many pairs of answers a split has, and the share of which the reference prefers the chosen one."""
 
     pairs: Count
-    likelier: float
+    accuracy: Share
 
 
 class ReferenceDetails(Details):

@@ -16,7 +16,7 @@ from tests.trainer.chats import chat_model
 from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.evaluation import dialogue
-from trainer.evaluation.dialogue import NEW, Saying, load_speaker, side_by_side, talk
+from trainer.evaluation.dialogue import NEW, Sampling, load_chat_model, side_by_side, talk
 from trainer.registry.promotion import promote
 from trainer.store.storage import Store
 
@@ -44,26 +44,26 @@ def test_a_prompt_is_answered_as_transformers_answers_it(
 
 def test_what_was_said_before_is_read_until_one_begins_anew(answering: Finished) -> None:
     shown: list[str] = []
-    speaker = load_speaker(Store(str(answering.store)), answering.name, Saying(new_tokens=8))
-    talk([speaker], [ASKED, "", "And that?"], shown.append)
-    assert [turn["role"] for turn in speaker.turns] == ["user", "assistant"] * 2
-    expected = answer_plainly(answering.folder / "final", speaker.turns[:3], 8)
-    assert speaker.turns[3]["content"] == expected and "".join(shown).endswith(f"{expected}\n")
-    talk([speaker], [NEW, ASKED], shown.append)
-    assert speaker.turns[0]["content"] == ASKED and len(speaker.turns) == 2
+    talking = load_chat_model(Store(str(answering.store)), answering.name, Sampling(new_tokens=8))
+    talk([talking], [ASKED, "", "And that?"], shown.append)
+    assert [turn["role"] for turn in talking.turns] == ["user", "assistant"] * 2
+    expected = answer_plainly(answering.folder / "final", talking.turns[:3], 8)
+    assert talking.turns[3]["content"] == expected and "".join(shown).endswith(f"{expected}\n")
+    talk([talking], [NEW, ASKED], shown.append)
+    assert talking.turns[0]["content"] == ASKED and len(talking.turns) == 2
 
 
 def test_words_come_as_they_are_generated(pretrained: Path, tmp_path: Path) -> None:
     shown: list[str] = []
-    speaker = load_speaker(Store(str(tmp_path)), str(pretrained), Saying(temperature=1.0, new_tokens=48))
-    said = speaker.say("def ", shown.append)
+    talking = load_chat_model(Store(str(tmp_path)), str(pretrained), Sampling(temperature=1.0, new_tokens=48))
+    said = talking.say("def ", shown.append)
     assert len([part for part in shown if part]) > 1 and "".join(shown) == said
 
 
 def test_a_seed_repeats_what_chance_chose(answering: Finished) -> None:
     def said(seed: int) -> str:
-        how = Saying(temperature=5.0, seed=seed, new_tokens=12)
-        return load_speaker(Store(str(answering.store)), answering.name, how).say(ASKED, lambda part: None)
+        how = Sampling(temperature=5.0, seed=seed, new_tokens=12)
+        return load_chat_model(Store(str(answering.store)), answering.name, how).say(ASKED, lambda part: None)
 
     assert said(1) == said(1) != said(2)
 
@@ -83,7 +83,7 @@ def test_a_champion_is_called_by_its_name_and_a_base_model_continues_text(
     output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False)
     assert capsys.readouterr().out == tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True) + "\n"
     with pytest.raises(ConfigError, match="has no chat template: it continues text, and takes no system message"):
-        load_speaker(Store(str(copy.store)), str(plain), Saying(system="Be brief."))
+        load_chat_model(Store(str(copy.store)), str(plain), Sampling(system="Be brief."))
 
 
 def test_two_models_answer_side_by_side(answering: Finished, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,18 +101,18 @@ def test_what_cannot_be_talked_with_is_refused(
 ) -> None:
     store = Store(str(answering.store))
     with pytest.raises(ArtifactError, match="no checkpoint 'nobody'"):
-        load_speaker(store, "nobody", Saying())
+        load_chat_model(store, "nobody", Sampling())
     with pytest.raises(ConfigError, match="no language model that continues text"):
-        load_speaker(store, str(tuned.folder / "final"), Saying())
+        load_chat_model(store, str(tuned.folder / "final"), Sampling())
     assert headrace("chat", str(answering.store), "nobody", "--prompt", "a") == 2
     assert "ArtifactError: no checkpoint 'nobody'" in capsys.readouterr().err
 
 
 def test_a_conversation_beyond_the_models_positions_is_told_and_can_begin_anew(answering: Finished) -> None:
     shown: list[str] = []
-    speaker = load_speaker(Store(str(answering.store)), answering.name, Saying(new_tokens=4))
-    talk([speaker], ["word " * 600, NEW, "Hello"], shown.append)
-    assert f"begin anew with {NEW}" in "".join(shown) and len(speaker.turns) == 2
+    talking = load_chat_model(Store(str(answering.store)), answering.name, Sampling(new_tokens=4))
+    talk([talking], ["word " * 600, NEW, "Hello"], shown.append)
+    assert f"begin anew with {NEW}" in "".join(shown) and len(talking.turns) == 2
 
 
 def test_an_interrupt_ends_an_answer_and_the_end_of_input_the_talk(answering: Finished) -> None:
@@ -147,7 +147,7 @@ def test_an_interrupt_ends_an_answer_and_the_end_of_input_the_talk(answering: Fi
 def test_lines_of_a_pipe_are_answered_one_after_another(
     answering: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(dialogue, "typed", lambda: iter([ASKED, NEW, ASKED]))
+    monkeypatch.setattr(dialogue, "read_lines", lambda: iter([ASKED, NEW, ASKED]))
     assert headrace("chat", str(answering.store), answering.name, "--new-tokens", "8") == 0
     lines = capsys.readouterr().out
     assert lines[: len(lines) // 2] == lines[len(lines) // 2 :] and lines

@@ -16,11 +16,11 @@ import trainer.data.chat.reference as reference_files
 import trainer.kinds.preference.reference as reference_step
 from tests.depth import once
 from tests.processes import finish, start_trainers
-from tests.support import cpu_runtime, flip_bit, only_run, records, write_config
+from tests.support import cpu_runtime, flip_bit, only_run, records, write_config, write_rows
 from tests.trainer.chats import MARKED, chat_model
 from tests.trainer.preferences import preference_job, preference_values
 from tests.trainer.small_jobs import Finished
-from trainer.common.errors import ConfigError, CorpusError, PipelineError, RecordError, TokenizerError
+from trainer.common.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError, TokenizerError
 from trainer.common.progress import silent
 from trainer.data.chat.encoded import open_chat
 from trainer.data.chat.messages import ASSISTANT, SYSTEM, USER
@@ -30,7 +30,7 @@ from trainer.kinds.preference.pairs import read_pair
 from trainer.kinds.preference.workload import Preference
 from trainer.pipelines.any_kind import train
 from trainer.records.named_steps import here
-from trainer.store.manifest import ArtifactRef
+from trainer.store.manifest import ArtifactRef, read_manifest
 from trainer.store.storage import Store
 
 ASKED, SHORT, LONG = "What is 2 and 3?", "5.", "That is 5, as far as I know."
@@ -59,6 +59,8 @@ def test_a_prompt_and_its_answers_are_told_in_each_form_that_trl_documents() -> 
     assert read(prompt=[question], chosen=short, rejected=long) == expected
     assert read(messages=[question], chosen=SHORT, rejected=long) == expected
     assert read(chosen=[question, *short], rejected=[question, *long]) == expected
+    whole = {"chosen": [question, *short], "rejected": [question, *long]}
+    assert read(prompt=ASKED, **whole, messages=whole["chosen"]) == expected, "as data sets of the hub have it"
 
 
 def test_what_the_assistant_said_before_is_no_answer() -> None:
@@ -80,9 +82,13 @@ BAD = [
     ({"chosen": SHORT, "rejected": LONG}, "`prompt` is missing: it may be left out where"),
     ({"prompt": ASKED, "chosen": SHORT, "rejected": SHORT}, "`chosen` and `rejected` are the same answer"),
     ({"prompt": ASKED, "chosen": " ", "rejected": SHORT}, "`chosen` is empty"),
-    ({"prompt": ASKED, "chosen": SHORT, "rejected": []}, "the assistant never speaks"),
-    ({"prompt": ASKED, "messages": [turn(USER, ASKED)], "chosen": SHORT, "rejected": LONG}, "keep one of them"),
-    ({"prompt": ASKED, "chosen": [turn(USER, SHORT)], "rejected": LONG}, "is of the role user, where assistant"),
+    ({"prompt": ASKED, "chosen": SHORT, "rejected": []}, "`rejected` holds no answer of the assistant"),
+    (
+        {"prompt": "Why?", **{name: [turn(USER, "a"), turn(ASSISTANT, name)] for name in ("chosen", "rejected")}},
+        "which do not begin with the `prompt`",
+    ),
+    ({"messages": [turn(USER, "a")], "chosen": [turn(USER, "c")], "rejected": LONG}, "`chosen` holds no answer"),
+    ({"prompt": ASKED, "chosen": [turn(USER, SHORT)], "rejected": LONG}, "`chosen` holds no answer"),
     ({"prompt": "", "chosen": SHORT, "rejected": LONG}, "`prompt` is empty"),
     (
         {"chosen": [turn(USER, "a"), turn(ASSISTANT, SHORT)], "rejected": [turn(USER, "b"), turn(ASSISTANT, LONG)]},
@@ -181,41 +187,85 @@ def test_what_was_computed_before_the_work_was_broken_off_is_kept(
 ) -> None:
     monkeypatch.setattr(reference_files, "PART", 8)
     cpu_runtime()
-    kept: list[list[str]] = []
-    computed, sum_answers = [], reference_step.sum_answers
+    jobs = [preference_job(preferences, tmp_path / name, llama) for name in ("whole", "broken")]
+    data = [here(silent())("encode", job) for job in jobs]
+    whole = here(silent())("reference", jobs[0], data=data[0])
+    computed, sum_answers = list[str](), reference_step.sum_answers
+    most = 2
 
     def counted(model: Any, data: Any, part: Any, *rest: Any) -> Any:
-        if len(computed) == 2 and not kept[1:]:
+        if len(computed) == most:
             raise KeyboardInterrupt
         computed.append(part.name)
         return sum_answers(model, data, part, *rest)
 
-    jobs = [preference_job(preferences, tmp_path / name, llama) for name in ("whole", "broken")]
-    data = [here(silent())("encode", job) for job in jobs]
-    whole = here(silent())("reference", jobs[0], data=data[0])
-    kept.append([])
     monkeypatch.setattr(reference_step, "sum_answers", counted)
     with pytest.raises(KeyboardInterrupt):
         here(silent())("reference", jobs[1], data=data[1])
-    first = list(computed)
-    flip_bit(tmp_path / "broken" / whole.key / first[0])
-    kept.append([])
+    first, second = computed
+    (kept,) = (tmp_path / "broken" / "cache").glob("reference-*")
+    flip_bit(kept / first)
     computed.clear()
+    most = 100
     again = here(silent())("reference", jobs[1], data=data[1])
-    parts = sorted(path.name for path in (tmp_path / "whole" / whole.key).glob("*-*.json"))
-    assert sorted(computed) == sorted(set(parts) - {first[1]}), "a damaged file is computed again, the other is kept"
-    assert again.content == whole.content and again.key == whole.key
+    sizes = {"train": 44, "validation": 8, "test": 8}
+    every = [part.name for part in reference_files.parts_of(sizes)]
+    assert sorted(computed) == sorted({*every} - {second}), "a damaged file is computed again, the other is kept"
+    assert again.content == whole.content and again.key == whole.key and not kept.exists()
 
 
-def test_another_batch_precision_or_text_is_another_reference(preferences: Path, llama: Path, tmp_path: Path) -> None:
+def test_losses_and_batches_share_a_reference_and_another_text_has_its_own(
+    preferences: Path, llama: Path, tmp_path: Path
+) -> None:
     cpu_runtime()
     job = preference_job(preferences, tmp_path / "store", llama)
     data = here(silent())("encode", job)
     key = here(silent())("reference", job, data=data).key
-    same = preference_job(preferences, tmp_path / "store", llama, training__beta=0.5, training__loss="ipo")
-    assert here(silent())("reference", same, data=data).key == key, "losses share it"
-    other = preference_job(preferences, tmp_path / "store", llama, evaluation__batch=2)
-    assert here(silent())("reference", other, data=data).key != key
+    changes = {"training__beta": 0.5, "training__loss": "ipo", "evaluation__batch": 2}
+    same = preference_job(preferences, tmp_path / "store", llama, **changes)
+    assert here(silent())("reference", same, data=data).key == key
+    other = preference_job(preferences, tmp_path / "store", llama, data__context=128)
+    assert here(silent())("reference", other, data=here(silent())("encode", other)).key != key
+
+
+def test_a_reference_that_gives_no_finite_number_is_refused(
+    preferences: Path, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu_runtime()
+    job = preference_job(preferences, tmp_path / "store", llama)
+    data, sum_answers = here(silent())("encode", job), reference_step.sum_answers
+
+    def overflown(*arguments: Any) -> Any:
+        sums = sum_answers(*arguments)
+        sums[1, 0] = math.nan
+        return sums
+
+    monkeypatch.setattr(reference_step, "sum_answers", overflown)
+    with pytest.raises(ArtifactError, match="answer of record 1 of the train split no finite log-probability"):
+        here(silent())("reference", job, data=data)
+
+
+def test_swapped_columns_are_told_by_the_reference(
+    preferences: Path, llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cpu_runtime()
+    accuracies = []
+    for name in ("as they are", "swapped"):
+        pairs = tmp_path / name
+        for split in ("train", "validation", "test"):
+            rows = [json.loads(line) for line in (preferences / f"{split}.jsonl").read_text("utf-8").splitlines()]
+            if name == "swapped":
+                rows = [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in rows]
+            write_rows(pairs / f"{split}.jsonl", rows)
+        job = preference_job(pairs, tmp_path / "store", llama)
+        caplog.clear()
+        made = here(silent())("reference", job, data=here(silent())("encode", job))
+        manifest = read_manifest(Store(job.store), made.key, reference_files.KIND)
+        assert manifest is not None
+        accuracies.append(manifest.details["splits"]["train"]["accuracy"])
+        warned = [each.message for each in caplog.records if "are swapped" in each.message]
+        assert bool(warned) is (accuracies[-1] < 0.5)
+    assert accuracies[0] == pytest.approx(1 - accuracies[1])
 
 
 def test_the_first_loss_is_that_of_a_model_that_is_its_own_reference(preferring: Finished) -> None:
@@ -263,22 +313,21 @@ def test_two_ranks_compute_what_one_does(preferences: Path, llama: Path, tmp_pat
         losses.append([each["loss"] for each in records(store, "train")])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
     made = [
-        {path.name: path.read_bytes() for path in (tmp_path / f"store-{n}").glob("references/*/*-*.json")}
-        for n in (1, 2)
+        {path.name: path.read_bytes() for path in (tmp_path / f"store-{n}").glob("references/*/*.npy")} for n in (1, 2)
     ]
     assert made[0] == made[1] and made[0]
 
 
 def test_a_reference_that_is_damaged_is_told_and_made_again(preferring: Finished, tmp_path: Path) -> None:
     copy = preferring.copy(tmp_path)
-    (part,) = copy.store.glob("references/*/train-*.json")
+    (part,) = copy.store.glob("references/*/train.npy")
     before = part.read_bytes()
     flip_bit(part)
     job = copy.job(run="another", training__max_steps=1, training__epochs=None)
     assert isinstance(job, PreferenceJob)
     data = here(silent())("encode", job)
     cpu_runtime()
-    with pytest.raises(PipelineError, match=r"references/.*train-00000\.json is damaged.*run the job's command again"):
+    with pytest.raises(PipelineError, match=r"references/.*train\.npy.*"):
         Preference(job, Store(job.store), ArtifactRef(**data.model_dump()), 1)
     train(job, silent())
     assert part.read_bytes() == before
@@ -290,11 +339,33 @@ def test_a_process_that_is_killed_between_two_files_of_a_reference_leaves_what_t
     store = tmp_path / "store"
     config = write_config(tmp_path / "job.yaml", preference_values(preferences, store, llama, training__epochs=1))
     (first,) = start_trainers(tmp_path / "said-killed", config)
-    ended = first.send_when(signal.SIGKILL, lambda: any(store.glob("references/*/train-*.json")))
+    ended = first.send_when(signal.SIGKILL, lambda: any(store.glob("cache/reference-*/train-*.json")))
     assert ended.status == -signal.SIGKILL
     finish(tmp_path / "said", config)
     (whole, again) = (
-        {path.name: path.read_bytes() for path in folder.glob("references/*/*-*.json")}
+        {path.name: path.read_bytes() for path in folder.glob("references/*/*.npy")}
         for folder in (preferring.store, store)
     )
     assert whole == again
+
+
+def test_a_familys_dropout_is_left_out_also_where_ranks_share_the_model(preferences: Path, tmp_path: Path) -> None:
+    model = chat_model(tmp_path / "model", "gpt2", attn_pdrop=0.1, resid_pdrop=0.1, embd_pdrop=0.1, n_positions=512)
+    losses = {}
+    for name, ranks, changes in (("one", 1, {}), ("fsdp", 2, {"training__sharding": "fsdp"})):
+        store = tmp_path / name
+        values = preference_values(
+            preferences, store, model, training__epochs=None, training__max_steps=4, training__micro_batch=2, **changes
+        )
+        finish(tmp_path / f"said-{name}", write_config(tmp_path / f"{name}.yaml", values), ranks)
+        losses[name] = [each["loss"] for each in records(store, "train")]
+        assert losses[name][0] == pytest.approx(math.log(2), rel=1e-5), "nothing is dropped"
+    np.testing.assert_allclose(losses["one"], losses["fsdp"], rtol=1e-4)
+
+
+def test_a_model_with_a_loss_of_its_routers_is_refused(preferences: Path, tmp_path: Path) -> None:
+    model = chat_model(tmp_path / "model", "mixtral", output_router_logits=True)
+    job = preference_job(preferences, tmp_path / "store", model)
+    cpu_runtime()
+    with pytest.raises(ConfigError, match="set output_router_logits to false"):
+        train(job, silent())

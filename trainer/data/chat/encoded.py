@@ -65,7 +65,8 @@ class Encoded(NamedTuple):
 class Counts:
     """What was counted of a split's records; `bad` are those that were skipped.
 
-    `unanswered` lost every token of an answer when their end was cut off, and are left out. `unmarked` are answers that
+    `unanswered` lost every token of an answer when their end was cut off, or what tells two answers apart, and are left
+    out. `unmarked` are answers that
     the template does not mark as such, so that they are not learnt.
     """
 
@@ -85,7 +86,8 @@ class Counts:
         """Count a record's conversations; returns whether anything of an answer is left of each."""
         self.truncated += any(tokens.truncated for tokens in encoded)
         self.unmarked += sum(tokens.unmarked for tokens in encoded)
-        if not all(tokens.answered[1:].any() for tokens in encoded):
+        distinct = {tokens.input_ids.tobytes() for tokens in encoded}
+        if len(distinct) < len(encoded) or not all(tokens.answered[1:].any() for tokens in encoded):
             self.unanswered += 1
             return False
         self.examples += 1
@@ -157,10 +159,11 @@ def tell(data: ConversationsConfig, counts: dict[str, Counts]) -> None:
     for split, found in counts.items():
         if found.bad.count:
             log.warning("data set %s, %s split: skipped %s", name, split, found.bad.describe())
-        if found.truncated:
+        if found.truncated or found.unanswered:
             log.warning(
                 "data set %s, %s split: conversations that are longer than data.context and lose their end: %d; left "
-                "out, as no answer is left of them: %d", name, split, found.truncated, found.unanswered,
+                "out, as no answer is left of them, or two that are the same: %d", name, split, found.truncated,
+                found.unanswered,
             )  # fmt: skip
         if found.unmarked:
             log.warning(
@@ -265,6 +268,10 @@ class ChatSplit:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def name(self, example: int) -> str:
+        """The number of the record that a conversation is of, in the files of its split."""
+        return str(self._names[example])
 
     def read(self, example: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """A conversation's ids, and which of them the assistant says; of shape [T]."""

@@ -1,8 +1,9 @@
 """Instruction tuning: conversations and a pretrained causal model to one that answers."""
 
 from trainer.kinds.chat.identity import identify, plan
-from trainer.kinds.chat.measurement import ask_harness, identify_own
+from trainer.kinds.chat.measurement import identify_own
 from trainer.kinds.kind import Kind, Later
+from trainer.kinds.tuning import ask_harness
 
 KIND = Kind(
     preflight=Later("trainer.kinds.chat.preflight.chat_preflight"),

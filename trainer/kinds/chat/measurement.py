@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 
 from trainer.config.chat import ChatJob
-from trainer.config.evaluation import EvaluationConfig
-from trainer.config.jobs import EvaluateJob
-from trainer.evaluation.measurement import Measurement, ask_of_run
+from trainer.evaluation.measurement import Measurement
 from trainer.kinds import tuning
 from trainer.store.storage import Store
 
@@ -23,11 +21,3 @@ def identify_own(
     if other is not None:
         job = job.model_copy(update={"data": job.data.model_copy(update={"packing": False})})
     return tuning.identify_own(store, job, run, data, other, packing=job.data.packing)
-
-
-def ask_harness(job: ChatJob, run: str) -> EvaluateJob | None:
-    """How lm-eval measures the final model of a run on conversations, if the job names tasks."""
-    asked = job.evaluation
-    if asked.harness is None:
-        return None
-    return ask_of_run(job, run, EvaluationConfig(batch=asked.batch, harness=asked.harness))

@@ -11,12 +11,11 @@ from trainer.evaluation.answers import answer, spread_evenly
 from trainer.evaluation.decontamination import clean_of_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement
 from trainer.kinds.preference.job import PreferenceJob
-from trainer.kinds.preference.prepare import describe_rewards
+from trainer.kinds.preference.prepare import describe_rewards, pairs_basis
 from trainer.kinds.preference.reference import open_reference
 from trainer.kinds.preference.workload import score_pairs
 from trainer.kinds.tuning_workload import measured_causal, placed_causal
 from trainer.models.pretrained import find_model
-from trainer.records.basis import encoded_basis
 from trainer.records.evaluations import Result
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
@@ -52,11 +51,11 @@ def measure_preferences(wanted: Measurement, progress: Progress, runtime: Runtim
             each.model_copy(update={"before": earlier.continuation})
             for each, earlier in zip(samples, before, strict=True)
         ]
-    told = describe_rewards(job)
+    rewards = describe_rewards(job)
     return wanted.result(
         by="split",
         groups=groups,
         samples=samples,
-        measured_on=encoded_basis(data.details, job.data.model_dump(), VALIDATION, job.training.precision, told),
+        measured_on=pairs_basis(data.details, job.data.model_dump(), VALIDATION, job.training.precision, rewards),
         clean_of=runtime.on_first(lambda: clean_of_splits(store, run, data.details, [MESSAGES])),
     )

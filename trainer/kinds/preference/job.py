@@ -9,15 +9,13 @@ from trainer.config.evaluation import check_metric
 from trainer.config.labelled import FinetuneTrainingConfig
 from trainer.config.schema import JobName, Name
 
-PREFERENCE_FIGURES = (
-    "loss", "accuracy", "margin", "reward_chosen", "reward_rejected", "chosen_tokens", "rejected_tokens",
-)  # fmt: skip
+PREFERENCE_FIGURES = ("loss", "accuracy", "margin", "reward_chosen", "reward_rejected")
 """What is measured of held-out pairs: the mean loss; the share of pairs whose chosen answer has the greater reward; the
-mean difference of the two rewards, and their means; and the mean tokens of either answer.
+mean difference of the two rewards, and their means.
 """
 
-LIKE_A_REFERENCE = ("dpo", "ipo")
-"""Losses that hold a model against the one that it was."""
+WITH_REFERENCE = ("dpo", "ipo")
+"""Losses that compare a model with the one that it was."""
 
 DEFAULTS: dict[str, dict[str, float]] = {"simpo": {"beta": 2.0, "gamma": 1.0}}
 """Defaults that are others for a loss."""
@@ -58,14 +56,14 @@ class PreferenceTrainingConfig(FinetuneTrainingConfig):
         default=0.1,
         gt=0,
         le=100,
-        description="dpo, ipo: how strongly the model is held to what it was; simpo: the scale of rewards, there 2 by "
-        "default; orpo: the weight of the odds ratio beside the loss of the chosen answers",
+        description="dpo, ipo: strength of the KL penalty that keeps the model near its reference; simpo: the scale of "
+        "rewards, there 2 by default; orpo: the weight of the odds ratio beside the loss of the chosen answers",
     )
     gamma: float | None = Field(
         default=None, ge=0, le=100, description="simpo: the margin of rewards that is aimed at, there 1 by default"
     )
     label_smoothing: float = Field(
-        default=0.0, ge=0, lt=0.5, description="dpo: the share of pairs whose answers are taken to be mixed up"
+        default=0.0, ge=0, lt=0.5, description="dpo: the assumed probability that chosen and rejected are swapped"
     )
 
     @model_validator(mode="before")
@@ -85,16 +83,14 @@ class PreferenceTrainingConfig(FinetuneTrainingConfig):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the loss holds the model against the one that it was."""
-        return self.loss in LIKE_A_REFERENCE
+        """Whether the loss compares the model with the one that it was."""
+        return self.loss in WITH_REFERENCE
 
 
 class PreferenceEvaluationConfig(AnswersConfig):
     """How the model is measured."""
 
-    batch: int = Field(
-        default=8, ge=1, description="pairs a forward pass; also of the reference model, whose results it is part of"
-    )
+    batch: int = Field(default=8, ge=1, description="pairs a forward pass")
     samples: int = Field(
         default=4,
         ge=0,

@@ -1,7 +1,8 @@
 """Preference tuning: pairs of answers and a causal language model to one that gives the better ones."""
 
 from trainer.kinds.kind import Kind, Later
-from trainer.kinds.preference.prepare import ask_harness, identify, identify_own, plan, prepare
+from trainer.kinds.preference.prepare import identify, identify_own, plan, prepare
+from trainer.kinds.tuning import ask_harness
 
 KIND = Kind(
     preflight=Later("trainer.kinds.preference.preflight.preference_preflight"),

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainer.kinds.preference.job import LIKE_A_REFERENCE, PREFERENCE_FIGURES
+from trainer.kinds.preference.job import PREFERENCE_FIGURES, WITH_REFERENCE
+from trainer.kinds.preference.prepare import pairs_basis
 from trainer.kinds.tuning_page import ASK, USE, compare_tuning, describe_tuning
-from trainer.records.basis import encoded_basis, facts_of
+from trainer.records.basis import facts_of
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import ReportContent, Section
 from trainer.registry.facts import RunFacts
@@ -34,17 +35,17 @@ def _tell_loss(facts: RunFacts) -> list[tuple[str, str]]:
     training = facts.job["training"]
     settings = [f"{name} {training[name]:g}" for name in SETTINGS if training[name]]
     told = [("Loss", ", ".join([training["loss"], *settings]))]
-    if training["loss"] not in LIKE_A_REFERENCE:
+    if training["loss"] not in WITH_REFERENCE:
         return told
     return [*told, ("Reference", f"{facts.job['model']['pretrained']}, whose log-probabilities were computed once")]
 
 
 def _measured_on(figure: str, details: Mapping[str, Any], job: Mapping[str, Any], split: str) -> Any:
     training = job["training"]
-    told = {name: training[name] for name in ("loss", *SETTINGS)}
-    if training["loss"] in LIKE_A_REFERENCE:
-        told["reference"] = job["model"]["pretrained"]
-    return facts_of(figure, encoded_basis(details, job["data"], split, training["precision"], told))
+    rewards = {name: training[name] for name in ("loss", *SETTINGS)}
+    if training["loss"] in WITH_REFERENCE:
+        rewards["reference"] = job["model"]["pretrained"]
+    return facts_of(figure, pairs_basis(details, job["data"], split, training["precision"], rewards))
 
 
 COMPARED = compare_tuning(

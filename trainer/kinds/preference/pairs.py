@@ -2,7 +2,7 @@
 
     {"prompt": "…", "chosen": "…", "rejected": "…"}
     {"prompt": [turns], "chosen": [turns], "rejected": [turns]}       `messages` may stand for `prompt`
-    {"chosen": [turns], "rejected": [turns]}                          the prompt is what both begin with
+    {"chosen": [turns], "rejected": [turns]}                          conversations that begin with the same prompt
 
 Each is two conversations, of which the answers alone are learnt. Free of heavy imports: curation reads them too.
 """
@@ -23,23 +23,26 @@ from trainer.data.chat.messages import (
     texts_of,
 )
 
-CHOSEN, REJECTED = "chosen", "rejected"
+ANSWERS = ("chosen", "rejected")
 
 
 def read_pair(values: Sequence[Any], found: Sequence[str]) -> list[list[Message]]:
     """The two conversations of a record, the chosen one first. Raises `ValueError` that says what is wrong with it."""
     prompt, messages, *answers = values
-    if prompt is not None and messages is not None:
-        raise ValueError("`prompt` is there, and `messages` too; keep one of them")
-    if missing := [name for name, value in zip((CHOSEN, REJECTED), answers, strict=True) if value is None]:
+    if missing := [name for name, value in zip(ANSWERS, answers, strict=True) if value is None]:
         raise ValueError(f"`{missing[0]}` is missing; the record has {', '.join(found) or 'no field'}")
-    given = prompt if messages is None else messages
-    name = "prompt" if messages is None else MESSAGES
-    ends = [_read_turns(value, name, ASSISTANT) for name, value in zip((CHOSEN, REJECTED), answers, strict=True)]
-    if given is None:
-        begin, ends = _divide(ends, answers)
-    else:
-        begin = _read_turns(given, name, USER)
+    name, given = (MESSAGES, messages) if prompt is None else ("prompt", prompt)
+    ends = [_read_turns(value, name, ASSISTANT) for name, value in zip(ANSWERS, answers, strict=True)]
+    begin = [] if given is None else _read_turns(given, name, USER)
+    if all(end and end[0].role != ASSISTANT for end in ends):
+        begin, ends = _divide(ends, begin, name)
+    elif given is None:
+        raise ValueError(
+            "`prompt` is missing: it may be left out where `chosen` and `rejected` are whole conversations"
+        )
+    for name, end in zip(ANSWERS, ends, strict=True):
+        if not any(message.role == ASSISTANT for message in end):
+            raise ValueError(f"`{name}` holds no answer of the assistant")
     if ends[0] == ends[1]:
         raise ValueError("`chosen` and `rejected` are the same answer, of which nothing can be learnt")
     asked = [message._replace(learnt=False) for message in begin]
@@ -53,12 +56,10 @@ def _read_turns(value: Any, name: str, role: str) -> list[Message]:
     return read_messages(value, name) if isinstance(value, list) else [Message(role, read_text(value, f"`{name}`"))]
 
 
-def _divide(whole: list[list[Message]], answers: Sequence[Any]) -> tuple[list[Message], list[list[Message]]]:
-    """The turns that two conversations both begin with, and those that follow in each."""
-    if not all(isinstance(answer, list) for answer in answers):
-        raise ValueError(
-            "`prompt` is missing: it may be left out where `chosen` and `rejected` are whole conversations"
-        )
+def _divide(whole: list[list[Message]], begin: list[Message], name: str) -> tuple[list[Message], list[list[Message]]]:
+    """The turns that two conversations both begin with, of which the last are those of a prompt, if there is one; and
+    those that follow in each.
+    """
     alike = takewhile(lambda turns: turns[0] == turns[1], zip(*whole, strict=False))
     shared = [turn for turn, _ in alike]
     if len(shared) == min(map(len, whole)) and shared[-1:] and shared[-1].role == ASSISTANT:
@@ -67,9 +68,11 @@ def _divide(whole: list[list[Message]], answers: Sequence[Any]) -> tuple[list[Me
         raise ValueError(
             "`chosen` and `rejected` begin with no turn that is the same; expected is the same prompt in both"
         )
+    if begin and shared[-len(begin) :] != begin:
+        raise ValueError(f"`chosen` and `rejected` are whole conversations, which do not begin with the `{name}`")
     return shared, [each[len(shared) :] for each in whole]
 
 
-PAIR = Form(("prompt", MESSAGES, CHOSEN, REJECTED), read_pair)
+PAIR = Form(("prompt", MESSAGES, *ANSWERS), read_pair)
 
 TEXTS = texts_of(PAIR)

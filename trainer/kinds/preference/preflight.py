@@ -16,4 +16,4 @@ def preference_preflight(job: PreferenceJob, progress: Progress) -> TuningPrefli
     def check(config: Any, tokenizer: Any) -> None:
         try_harness(job.evaluation.harness, job.promotion, config, tokenizer)
 
-    return look_at_conversations(job, progress, list(PREFERENCE_FIGURES), PAIR, check)
+    return look_at_conversations(job, progress, list(PREFERENCE_FIGURES), PAIR, check, rows=2)

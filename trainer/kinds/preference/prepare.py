@@ -2,18 +2,17 @@
 imports.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.common.progress import Progress, silent
-from trainer.config.evaluation import EvaluationConfig
-from trainer.config.jobs import EvaluateJob
 from trainer.data.chat.reference import FOLDER, KIND, tell_reference
-from trainer.evaluation.measurement import Measurement, ask_of_run
+from trainer.evaluation.measurement import Measurement
 from trainer.kinds import tuning
 from trainer.kinds.kind import Planned
 from trainer.kinds.preference.job import PreferenceJob
 from trainer.models.pretrained import find_model
+from trainer.records.basis import ExamplesBasis, encoded_basis
 from trainer.records.named_steps import Do
 from trainer.records.steps import CONTENTS, Explains, Step
 from trainer.store.manifest import ArtifactRef, recall_manifest
@@ -21,6 +20,9 @@ from trainer.store.storage import Store
 from trainer.training.identity import Run, inputs_at
 
 FORMAT = 1
+
+BATCH = 4
+"""Pairs a forward pass of the reference: the last bits depend on how far rows are padded."""
 
 
 def prepare(job: PreferenceJob, do: Do) -> ArtifactRef:
@@ -40,13 +42,13 @@ def reference_step(store: Store, job: PreferenceJob, progress: Progress, data: A
     recipe = {
         "format": FORMAT,
         "training.precision": job.training.precision,
-        "evaluation.batch": job.evaluation.batch,  # by which rows are filled up: the last bits depend on it
+        "batch": BATCH,
         CONTENTS: {"model": found.files},
     }
     model = inputs_at(store, {"model": found.key})
     return Step(
         store, KIND, FOLDER, job.data.name, recipe, inputs={"encoded set": data.as_input(), **model},
-        told=frozenset(model), in_place=True,
+        told=frozenset(model),
         explains=Explains(remarks=lambda manifest: [tell_reference(manifest)]),
     )  # fmt: skip
 
@@ -79,6 +81,15 @@ def identify_own(
     return tuning.identify_own(store, job, run, data, other, rewards=describe_rewards(job))
 
 
+def pairs_basis(
+    details: Mapping[str, Any], data: Mapping[str, Any], split: str, precision: str, rewards: dict[str, Any]
+) -> ExamplesBasis:
+    """What is measured on the pairs of a split: their answers as tokens, by these rewards."""
+    found = details["splits"][split]
+    told = (details["context"], found["examples"], found["answer_tokens"])
+    return encoded_basis(details, data, split, precision, *told, rewards)
+
+
 def describe_rewards(job: PreferenceJob) -> dict[str, Any]:
     """What decides the rewards of answers, beside the model and the pairs."""
     training = job.training
@@ -86,11 +97,3 @@ def describe_rewards(job: PreferenceJob) -> dict[str, Any]:
     if training.needs_reference:
         told["reference"] = find_model(Store(job.store), job.model.pretrained, hub=True).files
     return told
-
-
-def ask_harness(job: PreferenceJob, run: str) -> EvaluateJob | None:
-    """How lm-eval measures the final model of a run on pairs, if the job names tasks."""
-    asked = job.evaluation
-    if asked.harness is None:
-        return None
-    return ask_of_run(job, run, EvaluationConfig(batch=asked.batch, harness=asked.harness))

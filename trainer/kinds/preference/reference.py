@@ -1,7 +1,7 @@
 """A reference model's log-probabilities of answers, computed once for all runs of the same pairs, model and precision,
 which then hold one model in memory.
 
-All ranks compute them together; a file that is written is kept if the work is broken off.
+All ranks compute them together; what was computed before the work was broken off is kept.
 """
 
 import logging
@@ -12,36 +12,47 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from trainer.common.errors import ArtifactError
 from trainer.common.progress import Progress
 from trainer.data.chat.encoded import ChatSet, open_chat
-from trainer.data.chat.reference import PartOf, parts_of, read_reference, tell_reference
+from trainer.data.chat.reference import (
+    PartOf,
+    Reference,
+    parts_of,
+    read_reference,
+    tell_reference,
+    write_reference,
+)
 from trainer.data.encoded import encoded_manifest
 from trainer.engines.executors import Advance
 from trainer.evaluation.scoring import nothing, score_each
 from trainer.kinds.preference.encoding import answer_lengths, read_pairs
 from trainer.kinds.preference.job import PreferenceJob
-from trainer.kinds.preference.prepare import find_reference, reference_step
+from trainer.kinds.preference.prepare import BATCH, find_reference, reference_step
 from trainer.kinds.tuning_workload import placed_causal
 from trainer.models.losses import next_tokens, token_losses_in_pieces
 from trainer.models.pretrained import find_model
-from trainer.records.sealed import recall_sealed, sealed_bytes
-from trainer.records.steps import Step, describe, find_artifact
-from trainer.store.manifest import ArtifactRef, FileRecord, Manifest, digest_file, write_manifest
+from trainer.records.sealed import recall_sealed, write_sealed
+from trainer.records.steps import Step, find_artifact, publish
+from trainer.store.manifest import ArtifactRef, Manifest
 from trainer.store.storage import Store
+from trainer.training.consistency import require_same_model
 from trainer.training.rank_watchdog import explaining_lost_ranks
-from trainer.training.runtime import Runtime, start_runtime
+from trainer.training.runtime import Runtime, require_shared, start_runtime
 
 log = logging.getLogger(__name__)
 
 
 @explaining_lost_ranks()
 def make_reference(job: PreferenceJob, data: ArtifactRef, progress: Progress) -> ArtifactRef:
-    """Find what the model, as the job starts it, makes of the answers of an encoded set, or compute and publish it.
+    """Find the log-probabilities that the model, as the job starts it, gives the answers of an encoded set, or compute
+    and publish them. Called by every rank.
 
-    Called by every rank. What was written before the work was broken off is not computed again.
+    Raises `ArtifactError` if one is no finite number, `ConfigError` if machines have other files of the model.
     """
     training, store = job.training, Store(job.store)
     runtime = start_runtime(training.precision, training.device, training.deterministic)
+    require_shared(store, runtime)
     step = reference_step(store, job, progress, data)
     if (found := runtime.on_first(lambda: find_artifact(step))) is not None:
         return found
@@ -51,13 +62,15 @@ def make_reference(job: PreferenceJob, data: ArtifactRef, progress: Progress) ->
     missing: list[PartOf] = runtime.on_first(lambda: [part for part in parts if _read(step, part) is None])
     if missing:
         base = find_model(store, job.model.pretrained, hub=True)
+        require_same_model(str(base.folder), runtime)
         with (
             placed_causal(job, base, pairs.details, runtime) as model,
             progress.bar("reference", sum(len(part.pairs) for part in missing), "pair") as bar,
         ):
             for part in missing:
-                sums = sum_answers(model, pairs, part, job.evaluation.batch, runtime, bar.advance)
-                runtime.on_first(lambda part=part, sums=sums: _write(step, part, sums))  # type: ignore[misc]
+                sums = sum_answers(model, pairs, part, BATCH, runtime, bar.advance)
+                _require_finite(job, pairs, part, sums)
+                runtime.on_first(lambda part=part, sums=sums: _keep(step, part, sums))  # type: ignore[misc]
     return runtime.on_first(lambda: step.refer(_publish(step, pairs, parts)))
 
 
@@ -85,12 +98,8 @@ def answer_sums(
     return -losses.view(input_ids.shape).to(dtype).sum(dim=1).view(-1, 2)
 
 
-Reference = dict[str, NDArray[np.float64]]
-"""log p(answer | prompt) in nats of both answers of each pair, by split, of shape [N, 2]."""
-
-
 def open_reference(store: Store, job: PreferenceJob, encoded: str) -> Reference | None:
-    """What a job reads of its reference model; None of a loss that asks for none.
+    """What a job reads of its reference model; None if its loss needs none.
 
     Raises `ArtifactError` if it is missing or damaged.
     """
@@ -104,28 +113,50 @@ def reference_of(reference: Reference | None, split: str, pairs: NDArray[np.int6
     return torch.from_numpy(np.zeros((len(pairs), 2)) if reference is None else reference[split][pairs])
 
 
-def _read(step: Step, part: PartOf) -> dict[str, Any] | None:
-    return recall_sealed(step.store, f"{step.key}/{part.name}", "it is computed again")
+def _require_finite(job: PreferenceJob, data: ChatSet, part: PartOf, sums: torch.Tensor) -> None:
+    if not (finite := sums.isfinite().all(dim=1)).all():
+        name = data.splits[part.split].name(2 * part.pairs[int(finite.int().argmin())])
+        raise ArtifactError(
+            f"{job.model.pretrained} gives an answer of record {name} of the {part.split} split no finite "
+            f"log-probability, in {job.training.precision}; look at its weights, or set training.precision to fp32"
+        )
 
 
-def _write(step: Step, part: PartOf, sums: torch.Tensor) -> None:
-    key = f"{step.key}/{part.name}"
-    step.store.write_bytes(key, sealed_bytes(key, {"sums": sums.tolist()}, indent=None))
+def _place(step: Step, part: PartOf) -> str:
+    return f"cache/reference-{step.fingerprint}/{part.name}"
+
+
+def _read(step: Step, part: PartOf) -> list[list[float]] | None:
+    found: dict[str, Any] | None = recall_sealed(step.store, _place(step, part), "it is computed again")
+    return found["sums"] if found and len(found["sums"]) == len(part.pairs) else None
+
+
+def _keep(step: Step, part: PartOf, sums: torch.Tensor) -> None:
+    write_sealed(step.store, _place(step, part), {"sums": sums.tolist()}, indent=None)
 
 
 def _publish(step: Step, data: ChatSet, parts: list[PartOf]) -> Manifest:
-    files: list[FileRecord] = []
     sums: dict[str, list[list[float]]] = {}
     for part in parts:
         found = _read(step, part)
-        assert found is not None, part.name
-        sums.setdefault(part.split, []).extend(found["sums"])
-        files.append(digest_file(step.store.fetch(f"{step.key}/{part.name}"), part.name))
-    splits = {}
-    for split, each in sums.items():
-        means = np.array(each) / answer_lengths(data.splits[split])
-        splits[split] = {"pairs": len(means), "likelier": float((means[:, 0] > means[:, 1]).mean())}
-    manifest = describe(step, files, {"splits": splits})
-    write_manifest(step.store, step.key, manifest)
-    log.info("%s", tell_reference(manifest))
+        if found is None:
+            raise ArtifactError(f"{step.store.path(_place(step, part))} was removed meanwhile; run the command again")
+        sums.setdefault(part.split, []).extend(found)
+    reference = {split: np.array(each, dtype=np.float64) for split, each in sums.items()}
+    with step.store.staging(key=step.key) as folder:
+        write_reference(folder, reference)
+        manifest = publish(step, folder, {"splits": {s: _describe(data, s, each) for s, each in reference.items()}})
+    step.store.delete(f"cache/reference-{step.fingerprint}")
+    _tell(manifest)
     return manifest
+
+
+def _describe(data: ChatSet, split: str, sums: NDArray[np.float64]) -> dict[str, Any]:
+    means = sums / answer_lengths(data.splits[split])
+    return {"pairs": len(means), "accuracy": float((means[:, 0] > means[:, 1]).mean())}
+
+
+def _tell(manifest: Manifest) -> None:
+    swapped = manifest.details["splits"]["train"]["accuracy"] < 0.5
+    hint = "; if that is no surprise, all is well, else look whether `chosen` and `rejected` are swapped"
+    log.log(logging.WARNING if swapped else logging.INFO, "%s%s", tell_reference(manifest), hint if swapped else "")

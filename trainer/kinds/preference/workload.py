@@ -7,8 +7,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from trainer.common.errors import ConfigError
 from trainer.data.chat.encoded import ChatSet, open_chat
-from trainer.data.chat.reference import PartOf
+from trainer.data.chat.reference import PartOf, Reference
 from trainer.data.dataset import Batch
 from trainer.data.encoded import split_sizes
 from trainer.data.splits import TRAIN, VALIDATION
@@ -18,14 +19,15 @@ from trainer.evaluation.scoring import nothing
 from trainer.kinds.preference.encoding import answer_lengths, pair_lengths, read_pairs
 from trainer.kinds.preference.job import PreferenceJob, PreferenceTrainingConfig
 from trainer.kinds.preference.losses import LOSSES, rewards
-from trainer.kinds.preference.reference import Reference, answer_sums, open_reference, reference_of, sum_answers
+from trainer.kinds.preference.reference import answer_sums, open_reference, reference_of, sum_answers
 from trainer.kinds.tuning_workload import CausalTuning
-from trainer.models.losses import has_plain_head
+from trainer.models.losses import adds_to_loss, has_plain_head
+from trainer.models.outline import Outline, Rows
 from trainer.models.trial import check_causal
 from trainer.records.evaluations import Scores
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
-from trainer.training.loop import Measured
+from trainer.training.loop import Measured, flops_per_token
 from trainer.training.runtime import Runtime
 
 
@@ -51,6 +53,19 @@ class PreferenceLoss(nn.Module):
         return self._loss(answer_sums(self.model, input_ids, labels), reference, tokens, self._how).sum() * weight
 
 
+def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
+    """Have a model drop nothing in training, but for an adapter's own dropout."""
+    for name, module in model.named_modules():
+        if "lora_" in name:
+            continue
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for attribute, value in vars(module).items():
+            if "dropout" in attribute and isinstance(value, float):
+                setattr(module, attribute, 0.0)
+    return model
+
+
 class Preference(CausalTuning):
     """The `Workload` of a `PreferenceJob`."""
 
@@ -63,16 +78,26 @@ class Preference(CausalTuning):
         super().__init__(job, store, data, ranks, pair_lengths(self._train), by_length, plan)
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
-        """The model without its dropout, as trl trains it: what it was is measured without, too."""
-        model = super().load_model(folder)
-        for name, module in model.named_modules():
-            if isinstance(module, nn.Dropout) and "lora_" not in name:
-                module.p = 0.0
-        return model
+        """The model without its dropout, as trl trains it: its reference has none. An adapter keeps its own."""
+        return without_dropout(super().load_model(folder))
+
+    def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
+        outline = super().outline(folder, rows)
+        if outline is not None:
+            without_dropout(outline.model)
+        return outline
 
     def make_objective(self, model: PreTrainedModel) -> nn.Module:
         check_causal(model, self.set_details["context"])
+        if adds_to_loss(model):
+            raise ConfigError(
+                f"{self._job.model.pretrained} adds a loss of its routers, which no loss of preferences takes; set "
+                "output_router_logits to false in the config.json of a copy, and name that folder"
+            )
         return PreferenceLoss(model, self._job.training)
+
+    def flops_per_token(self, model: PreTrainedModel) -> float:
+        return flops_per_token(model, model.config, int(self._train.lengths.mean()))
 
     def read_batch(self, number: int, rank: int) -> Batch:
         pairs, assigned = self.deal(number, rank)
@@ -113,7 +138,9 @@ def score_pairs(
         "margin": (got[:, 0] - got[:, 1]).mean(),
         "reward_chosen": got[:, 0].mean(),
         "reward_rejected": got[:, 1].mean(),
-        "chosen_tokens": tokens[:, 0].mean(),
-        "rejected_tokens": tokens[:, 1].mean(),
     }
-    return Scores(figures={name: float(value) for name, value in figures.items()}, counts={"pairs": len(tokens)})
+    chosen, rejected = tokens.sum(dim=0).int().tolist()
+    return Scores(
+        figures={name: float(value) for name, value in figures.items()},
+        counts={"pairs": len(tokens), "chosen_tokens": chosen, "rejected_tokens": rejected},
+    )
