@@ -8,14 +8,14 @@ import re
 from functools import cache
 from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from trainer.common.errors import in_one_line
 from trainer.records.basis import AnyBasis
 from trainer.records.evaluations import OfRun, OfTasks, Result
 from trainer.records.plans import plan_type
 from trainer.store.details import CurationDetails, KeptOutDetails, ReasonDetails
-from trainer.store.manifest import FileRecord, Input, fingerprint
+from trainer.store.manifest import FileRecord, Input, Time, fingerprint
 from trainer.store.names import CHECKPOINTS, Count, Digest, Figure, Key, RunKey
 
 Number = Figure | None
@@ -108,7 +108,7 @@ class Holder(Shape):
 
     id: str
     since: str
-    beat: AwareDatetime
+    beat: Time
     host: str
     pid: int
     machine: str
