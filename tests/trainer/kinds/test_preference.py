@@ -18,7 +18,7 @@ from tests.depth import once
 from tests.processes import finish, start_trainers
 from tests.support import cpu_runtime, flip_bit, only_run, records, write_config, write_rows
 from tests.trainer.chats import MARKED, chat_model
-from tests.trainer.preferences import preference_job, preference_values
+from tests.trainer.preferences import plain_sum, preference_job, preference_values
 from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError, TokenizerError
 from trainer.common.progress import silent
@@ -161,11 +161,8 @@ def plain_sums(folder: Path, pairs: Path) -> list[list[float]]:
             read = tokenizer.apply_chat_template(
                 turns, tokenize=True, return_dict=True, return_assistant_tokens_mask=True, return_tensors="pt"
             )
-            ids, mask = read["input_ids"], torch.as_tensor(read["assistant_masks"]).view(-1).bool()
-            with torch.no_grad():
-                told = model.eval()(input_ids=ids).logits.double().log_softmax(-1)
-            each = told[0, :-1].gather(1, ids[0, 1:, None]).squeeze(1)
-            sums.append(float(each[mask[1:]].sum()))
+            answered = torch.as_tensor(read["assistant_masks"]).view(-1).bool()
+            sums.append(plain_sum(model, read["input_ids"][0], answered))
         found.append(sums)
     return found
 

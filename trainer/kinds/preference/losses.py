@@ -50,7 +50,7 @@ def orpo(
     times -log sigmoid(log(odds of chosen / odds of rejected)), with odds p / (1 - p) of p = exp(mean of an answer).
     """
     means = sums / tokens
-    log_odds = means - torch.log1p(-torch.exp(means).clamp(max=1 - 1e-7))
+    log_odds = means - torch.log(-torch.expm1(means.clamp(max=-1e-7)))  # 1 - exp(mean) would lose digits near 1
     return -means[:, 0] - how.beta * logsigmoid(_difference(log_odds))
 
 
