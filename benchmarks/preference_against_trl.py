@@ -116,7 +116,7 @@ def compare(loss: str, adapted: bool, folder: Path) -> bool:
     ours, rows, adapter = steps_of_headrace(job, folder / "pairs" / "train.jsonl")
     theirs = steps_of_trl(job, rows, adapter, {"output_dir": str(folder / "trl"), **options})
     differences = [largest(ours.losses, theirs.losses)]
-    if ours.reference is not None:
+    if ours.reference is not None and theirs.reference is not None:
         plain = plain_reference(folder / "model", theirs)
         differences += [largest(ours.reference / other, 1) for other in (theirs.reference, plain)]
     same = ours.tokens == theirs.tokens
@@ -193,7 +193,7 @@ def steps_of_trl(
     tokenizer = AutoTokenizer.from_pretrained(job.model.pretrained)
     tokenizer.pad_token = tokenizer.eos_token
     learner = AutoModelForCausalLM.from_pretrained(job.model.pretrained)
-    learner.get_input_embeddings().padding_idx = None  # it is also the token that texts begin with
+    setattr(learner.get_input_embeddings(), "padding_idx", None)  # noqa: B010 - it is also the token that texts begin with
     lora = LoraConfig(r=LORA["rank"], lora_alpha=LORA["alpha"], target_modules="all-linear", task_type="CAUSAL_LM")
     learning = trainer(
         model=learner, args=settings, train_dataset=Dataset.from_list(rows), processing_class=tokenizer,

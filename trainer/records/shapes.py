@@ -14,7 +14,7 @@ from trainer.common.errors import in_one_line
 from trainer.records.basis import AnyBasis
 from trainer.records.evaluations import OfRun, OfTasks, Result
 from trainer.records.plans import plan_type
-from trainer.store.details import CurationDetails, KeptOutDetails, ReasonDetails
+from trainer.store.details import CurationDetails, KeptOutDetails, ReasonDetails, SetDetails
 from trainer.store.manifest import FileRecord, Input, Time, fingerprint
 from trainer.store.names import CHECKPOINTS, Count, Digest, Figure, Key, RunKey
 
@@ -186,6 +186,10 @@ class MadeFrom(Shape):
     manifest_sha256: Digest
 
 
+class EncodedMade(MadeFrom):
+    details: SetDetails
+
+
 class ShardsMade(MadeFrom):
     corpus: str
     sources: Key
@@ -217,7 +221,7 @@ class Lineage(Shape):
     model: ModelMade
     evaluation: Measured | None
     tokenizer: MadeFrom | None = None
-    encoded: MadeFrom | None = None
+    encoded: EncodedMade | None = None
     reference: MadeFrom | None = None
     shards: list[ShardsMade] = []
     decisions: list[DecisionsMade] = []

@@ -56,6 +56,13 @@ class SplitDetails(Details):
     skipped: list[str] = []
 
 
+class SourceDetails(Details):
+    """Where the records of an encoded set come from: files by split, or the parts of a data set."""
+
+    identity: dict[str, list[list[Any]]] | list[Any]
+    paths: dict[str, list[str]] = {}
+
+
 class SetDetails(Details):
     """A data set in splits, encoded for the task that its recipe names."""
 
@@ -65,7 +72,7 @@ class SetDetails(Details):
     tokenizer: str
     tokenizer_sha256: Digest
     splits: Mapping[str, SplitDetails]
-    source: dict[str, Any]
+    source: SourceDetails
 
 
 class LabelledSplitDetails(SplitDetails):
