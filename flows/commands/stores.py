@@ -105,7 +105,7 @@ def chat(
     seed: Annotated[int, typer.Option(min=0, help="of what is drawn where the temperature is not 0")] = 0,
     new_tokens: Annotated[int, typer.Option(min=1, help="tokens of an answer at most")] = 512,
 ) -> None:
-    """Talk with a model in the terminal, or have it answer one prompt."""
+    """Talk with a model in the terminal, or ask it one thing."""
 
     from flows.credentials import take_credentials
     from flows.work import status_of

@@ -13,7 +13,7 @@ from tests.support import with_changes, write_rows
 from trainer.config.files import validate_job
 from trainer.kinds.preference.job import PreferenceJob
 
-FUNCTIONS = 60
+FUNCTIONS = 120
 
 
 def write_preferences(folder: Path, functions: int = FUNCTIONS) -> Path:
