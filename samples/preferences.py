@@ -1,13 +1,14 @@
-"""Pairs of answers that every Python installation carries: a short answer is chosen before a long one.
+"""Pairs of answers that every Python installation carries: what a function does is said in few words, or in more.
 
     python -m samples.preferences data/preferences
 
 train.jsonl, validation.jsonl and test.jsonl hold {"prompt", "chosen", "rejected"}: a question of samples.chats about a
-function, the first line of its documentation, and the same wrapped in phrases that say no more. All functions of a
-module are in the same file.
+function, the first words of the first line of its documentation, and the whole line. All functions of a module are in
+the same file.
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +17,11 @@ from typing import Any
 from samples.chats import chats_of, split_of
 from samples.corpora import write
 from samples.pairs import Function, documented_functions
-from trainer.data.order import stable_key
 
-BEGINNINGS = ("Well, let me see: ", "The first line of the docstring would be the following: ", "Here it is: ", "")
-ENDS = (
-    " That is what the first line of the docstring says, as far as this function is concerned.",
-    " I hope that this helps, and please do ask again if anything is not clear.",
-    " In other words, that is what the function does, and what its documentation says of it.",
+FIRST_WORDS = re.compile(
+    r"(\w+ [\w -]+?),? (?:and|as|at|by|for|from|if|in|into|of|on|or|that|to|using|when|whether|which|with)\b"
 )
+"""Two words or more, up to one that says more of them."""
 
 
 def main(arguments: list[str]) -> int:
@@ -41,13 +39,11 @@ def main(arguments: list[str]) -> int:
 
 
 def preferences_of(function: Function) -> Iterator[dict[str, Any]]:
-    """The question about a function's documentation, with a short and a wordy answer."""
+    """The question about a function's documentation, with a short and a long answer; none if it is short as it is."""
+    short = FIRST_WORDS.match(function.summary)
     for chat in chats_of(function):
-        if "prompt" in chat:
-            key = stable_key("preference", function.name)
-            before, after = BEGINNINGS[key % len(BEGINNINGS)], ENDS[key // len(BEGINNINGS) % len(ENDS)]
-            short = chat["completion"]
-            yield {"prompt": chat["prompt"], "chosen": short, "rejected": f"{before}{short}{after}"}
+        if short and "prompt" in chat:
+            yield {"prompt": chat["prompt"], "chosen": f"{short[1]}.", "rejected": chat["completion"]}
 
 
 if __name__ == "__main__":
