@@ -24,7 +24,7 @@ export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: run up down corpora finetune pairs chat chats harness tasks test test-deep test-machines test-cluster test-peers test-long soak outages stops check bench docs screenshots reference clean
+.PHONY: run up down corpora finetune pairs chat chats preference preferences harness tasks test test-deep test-machines test-cluster test-peers test-long soak outages stops check bench docs screenshots reference clean
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
 run: $(if $(filter s3,$(STORE)),$(DEV)) $(STAMP) corpora
@@ -62,6 +62,12 @@ chat: $(STAMP) chats
 
 chats: $(STAMP)
 	@$(BIN)/python -m samples.chats data/chats
+
+preference: preferences chat
+	$(BIN)/python -m flows.finetune configs/preference.yaml
+
+preferences: $(STAMP)
+	@$(BIN)/python -m samples.preferences data/preferences
 
 test: $(DEV)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

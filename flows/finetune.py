@@ -1,5 +1,5 @@
-"""Labelled data, or conversations, to a tuned, evaluated model: `python -m flows.finetune CONFIG.yaml [key=value
-...]`.
+"""Labelled data, conversations or pairs of answers to a tuned, evaluated model: `python -m flows.finetune CONFIG.yaml
+[key=value ...]`.
 """
 
 import sys

@@ -34,7 +34,7 @@ def run(
 def finetune(
     config: Config, words: Words = None, seeds: Seeds = None, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
-    """Labelled data, or conversations, and a model to a tuned model."""
+    """Labelled data, conversations or pairs of answers, and a model to a tuned model."""
 
     def find() -> "Found":
         from flows.finetune import finetune as finetune_flow

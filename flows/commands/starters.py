@@ -25,13 +25,14 @@ class Starter(StrEnum):
     jsonl = "jsonl"
     csv = "csv"
     chat = "chat"
+    preference = "preference"
     lora = "lora"
     s3 = "s3"
 
 
 RUN_BY = {
     Starter.text: "run", Starter.jsonl: "run", Starter.csv: "finetune", Starter.chat: "finetune",
-    Starter.lora: "finetune",
+    Starter.preference: "finetune", Starter.lora: "finetune",
     Starter.s3: "run",
 }  # fmt: skip
 """The command that takes the file of each kind."""
@@ -45,7 +46,8 @@ def new(
     kind: Annotated[
         Starter,
         typer.Argument(
-            help="text, JSON lines, a labelled CSV file, conversations, the same by LoRA, or text in a bucket"
+            help="text, JSON lines, a labelled CSV file, conversations, pairs of answers, conversations by LoRA, or "
+            "text in a bucket"
         ),
     ],
     file: Annotated[
