@@ -56,7 +56,7 @@ from trainer.records.named_steps import here
 from trainer.store.storage import Store
 from trainer.training.run_records import read_records
 
-FUNCTIONS, STEPS, BATCH, CONTEXT = 120, 20, 4, 256
+FUNCTIONS, STEPS, BATCH, CONTEXT = 240, 20, 4, 256
 RATE, ADAPTERS_RATE = 1e-3, 1e-2
 TOLERANCE = 1e-5
 

@@ -17,7 +17,7 @@ FUNCTIONS = 120
 
 
 def write_preferences(folder: Path, functions: int = FUNCTIONS) -> Path:
-    """train.jsonl, validation.jsonl and test.jsonl: some 50, 8 and 8 pairs of several lengths."""
+    """train.jsonl, validation.jsonl and test.jsonl: some 45, 8 and 8 pairs of several lengths."""
     documented = itertools.islice(documented_functions(), functions)
     pairs = [pair for function in documented for pair in preferences_of(function)]
     files = {"train": pairs[16:], "validation": pairs[:8], "test": pairs[8:16]}
