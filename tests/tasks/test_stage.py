@@ -27,8 +27,8 @@ def the_stage() -> int:
 
 def test_the_stages_of_the_pipeline_can_be_named() -> None:
     assert sorted(trainer.pipelines.stage_table.MODULES) == [
-        "curate", "encode", "evaluate", "evaluate-run", "harness", "predict", "preflight", "tokenize",
-        "tokenizer", "train",
+        "curate", "encode", "evaluate", "evaluate-run", "harness", "predict", "preflight", "reference",
+        "tokenize", "tokenizer", "train",
     ]  # fmt: skip
     assert all(callable(trainer.pipelines.stage_table.stage(name)) for name in trainer.pipelines.stage_table.MODULES)
 
@@ -96,7 +96,7 @@ def test_what_a_library_prints_in_the_line_of_an_event_is_told_apart() -> None:
 
 
 def test_an_error_that_is_nobodys_fault_is_a_crash_with_its_trace(tmp_path: Path) -> None:
-    with pytest.raises(StageCrashed, match="ended with status 1: TypeError") as caught:
+    with pytest.raises(StageCrashed, match="ended with status 1: AttributeError") as caught:
         run("tokenizer", {"job": 5})
     assert "Traceback" in str(caught.value)
     assert not isinstance(caught.value, PipelineError), "worth another try"

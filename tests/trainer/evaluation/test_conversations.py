@@ -22,8 +22,8 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.chat import ChatJob
 from trainer.config.evaluation import HarnessConfig
-from trainer.kinds.chat.measurement import ask_harness as harness_of
 from trainer.kinds.chat.preflight import chat_preflight
+from trainer.kinds.tuning import ask_harness as harness_of
 from trainer.pipelines.any_kind import ask_harness
 from trainer.pipelines.explain import explain_job
 from trainer.pipelines.reporting import make_report
