@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from trainer.common.stopping import check_stop
 from trainer.data.chat.encoded import ChatSplit
 from trainer.data.encoded import tokenizer_paths
+from trainer.models.causal import most_positions
 from trainer.models.loading import load_tokenizer
 from trainer.records.evaluations import Sample
 from trainer.store.storage import Store
@@ -57,7 +58,7 @@ def _answer(
     ids, answered = split.read(example)
     end = int(np.flatnonzero(answered)[-1]) + 1
     start = end - int(np.argmin(answered[:end][::-1]))  # of the last stretch of tokens that the assistant says
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31
+    limit = most_positions(model.config)
     asked = ids[:start]  # all of it, though fewer tokens than `new_tokens` may fit behind it
     model.eval()
     generate: Any = model.generate

@@ -16,7 +16,7 @@ from jinja2 import TemplateError
 from transformers import PreTrainedModel, TextStreamer
 
 from trainer.common.errors import ConfigError, brief
-from trainer.models.causal import load_model
+from trainer.models.causal import load_model, most_positions
 from trainer.models.loading import load_config, load_tokenizer
 from trainer.models.pretrained import Checkpoint, continues_text, find_model
 from trainer.models.weights import check_weights
@@ -79,7 +79,7 @@ class ChatModel:
         """
         asked = [*self.turns, {"role": "user", "content": text}]
         ids = self._read(asked, text)
-        room = (getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31) - ids.shape[1]
+        room = most_positions(self.model.config) - ids.shape[1]
         if room < 1:
             raise ConfigError(
                 f"{self.name} has no room behind {ids.shape[1]} tokens of this conversation; begin anew with {NEW}"

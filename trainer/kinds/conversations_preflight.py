@@ -1,12 +1,9 @@
 """The look at a job on conversations before long work starts: store, devices, model, template, conversations."""
 
-from collections.abc import Callable
-from typing import Any
-
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
-from trainer.config.chat import ConversationsConfig, ConversationsJob
+from trainer.config.chat import AnswersConfig, ConversationsConfig, ConversationsJob
 from trainer.data.chat.encoded import Counts, empty_counts, read_conversations, tell
 from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder
 from trainer.data.chat.messages import CONVERSATION, Form
@@ -17,6 +14,7 @@ from trainer.kinds.lookup import kind_of
 from trainer.kinds.tuning_preflight import Known, conclude, look_at_start, measure_size, recorded_lengths
 from trainer.models.answering import check_fits
 from trainer.models.loading import load_config
+from trainer.preflight.harness import try_harness
 from trainer.records.named_steps import look_for
 from trainer.records.results import Lengths, TuningPreflight
 from trainer.store.storage import Store
@@ -27,16 +25,16 @@ def look_at_conversations(
     progress: Progress,
     figures: list[str],
     form: Form = CONVERSATION,
-    check: Callable[[Any, Any], None] = lambda config, tokenizer: None,
     rows: int = 1,
 ) -> TuningPreflight:
-    """Check everything that can be checked before work starts; `check` is given the model's configuration and the
-    tokenizer, and `rows` are those of a sample. Raises the `PipelineError` of whatever is wrong.
+    """Check everything that can be checked before work starts; `rows` are those of a sample. Raises the
+    `PipelineError` of whatever is wrong.
     """
     start, kind = look_at_start(job), kind_of(job)
     encoder, config = load_chat_encoder(start.source, job.data), load_config(start.source)
     check_fits(config, job.model.pretrained, encoder.context, encoder.vocab_size)
-    check(config, encoder.tokenizer)
+    if isinstance(job.evaluation, AnswersConfig):
+        try_harness(job.evaluation.harness, job.promotion, config, encoder.tokenizer)
     encoded = look_for("encode", job, model_folder=start.source)
     if encoded is None:
         known, run = _look(start.store, job.data, encoder, form, progress), None

@@ -64,6 +64,11 @@ def check_positions(config: PretrainedConfig, context: int, setting: str) -> Non
         raise ConfigError(f"{setting} is {context}, but the model has {positions} positions")
 
 
+def most_positions(config: PretrainedConfig) -> int:
+    """The positions that a model knows; of one that has no bound, more than anybody asks for."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None) or 2**31
+
+
 def count_parameters(config: PretrainedConfig, attention: str | None = None, kind: Any = AutoModelForCausalLM) -> int:
     """Parameters of a model of some kind, found without allocating them. Raises `ConfigError` if it cannot be built."""
     with torch.device("meta"):

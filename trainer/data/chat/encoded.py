@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -268,6 +268,11 @@ class ChatSplit:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    @cached_property
+    def alone(self) -> Packing:
+        """Each conversation in a window of its own."""
+        return one_each(self.lengths, int(self.lengths.max()))
 
     def name(self, example: int) -> str:
         """The number of the record that a conversation is of, in the files of its split."""

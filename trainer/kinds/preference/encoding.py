@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 
 from trainer.data.chat.encoded import ChatSplit, encode_conversations, read_windows
-from trainer.data.packing import one_each
 from trainer.kinds.preference.pairs import PAIR
 
 encode = partial(encode_conversations, form=PAIR)
@@ -28,6 +27,5 @@ def answer_lengths(split: ChatSplit) -> NDArray[np.int64]:
 def read_pairs(split: ChatSplit, pairs: Iterable[int], pad_id: int) -> dict[str, torch.Tensor]:
     """Some pairs as rows of a batch, filled up to the longest: input_ids and labels, of shape [2B, T]."""
     rows = [row for pair in pairs for row in (2 * pair, 2 * pair + 1)]
-    windows = one_each(split.lengths, int(split.lengths.max()))
-    read = read_windows(split, windows, rows, pad_id)
+    read = read_windows(split, split.alone, rows, pad_id)
     return {name: torch.from_numpy(read[name]) for name in ("input_ids", "labels")}

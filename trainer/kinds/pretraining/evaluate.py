@@ -19,7 +19,7 @@ from trainer.evaluation.decontamination import clean_of
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds.pretraining.measure import evaluate, evaluate_masked
 from trainer.kinds.pretraining.measurement import Reading
-from trainer.models.causal import check_positions, load_masked, load_model
+from trainer.models.causal import check_positions, load_masked, load_model, most_positions
 from trainer.models.outline import outline_files
 from trainer.models.pretrained import Checkpoint
 from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, mask_tokens
@@ -51,7 +51,7 @@ def _continue(
     check: Callable[[], None],
 ) -> list[Sample]:  # fmt: skip
     model.eval()
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31
+    limit = most_positions(model.config)
     sampling = {"temperature": options.temperature, "top_k": options.top_k} if options.temperature else {}
     samples = []
     for prompt in options.prompts:
