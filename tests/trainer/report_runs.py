@@ -29,7 +29,7 @@ DETAILS: dict[str, dict[str, Any]] = {
     "encoded": {
         "task": "classification", "classes": ["no", "yes"], "text_columns": ["text"], "label_column": "label",
         "pad_id": 0,
-        "vocab_size": 300, "tokenizer": "", "tokenizer_sha256": "0" * 64, "splits": {}, "source": {},
+        "vocab_size": 300, "tokenizer": "", "tokenizer_sha256": "0" * 64, "splits": {}, "source": {"identity": []},
     },
     "decisions": {
         "curation": {"near": None, "transform": None},
