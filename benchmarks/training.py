@@ -26,10 +26,11 @@ from trainer.kinds.pretraining.prepare import prepare
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import load_tokenizer
+from trainer.records.evaluations import Criterion
 from trainer.records.named_steps import here
 from trainer.records.plans import PreparedData
 from trainer.store.storage import Store
-from trainer.training.checkpoint import Criterion, TrainState
+from trainer.training.checkpoint import TrainState
 from trainer.training.compiling import compile_objective
 from trainer.training.loop import Meter, Session, flops_per_token, measured_flops, run_loop
 from trainer.training.runtime import start_runtime
@@ -68,8 +69,8 @@ class Ours:
         self.clock = Clock()
         self.session = Session(
             training, plan, runtime, self.model, objective, runtime.accelerator.prepare_optimizer(optimizer),
-            make_schedule(optimizer, training, FAR), TrainState(), lambda: None, Criterion("loss", False),
-            None, None,
+            make_schedule(optimizer, training, FAR), TrainState(), lambda: None, None, None,
+            Criterion("loss", False), None, None,
             Meter(runtime.device, 1.0, 1.0), self.clock, lambda session: None,
         )  # fmt: skip
         self.batches = batches_from(

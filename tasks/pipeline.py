@@ -9,7 +9,7 @@ from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.training import train
 from trainer.config.jobs import EvaluateJob
-from trainer.kinds.lookup import kind_of
+from trainer.evaluation.measurement import harness_job
 from trainer.records import named_steps
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
@@ -75,7 +75,7 @@ class AsTasks:
             return None
 
         def measure(champion: str) -> Result:
-            asked = kind_of(job).harness(job, champion) if gates_on_harness(job.promotion) else None
+            asked = harness_job(job, champion) if gates_on_harness(job.promotion) else None
             if asked is not None:
                 return measure_harness(asked, own=False, return_state=True).result()
             return evaluate_run(job, evaluation.data, run, plan.ranks, champion, return_state=True).result()

@@ -17,6 +17,7 @@ from trainer.common.transient import AT_THE_START
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig, RunJob
+from trainer.evaluation.measurement import harness_job
 from trainer.kinds.lookup import kind_of, load_training_job
 from trainer.pipelines.pipeline import run_pipeline
 from trainer.records.evaluations import Result
@@ -171,7 +172,7 @@ def measure_rival(
     def measure() -> Result:
         from trainer.pipelines.any_kind import ask_harness, evaluate_run
 
-        asked = kind_of(job).harness(job, rival.run) if gates_on_harness(gate) else None
+        asked = harness_job(job, rival.run) if gates_on_harness(gate) else None
         if asked is None:
             return evaluate_run(job, run_key, progress, evaluation.data, rival.run)
         return ask_harness(asked, False, progress)

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from trainer.config.evaluation import HarnessSetting, check_metric
+from trainer.config.evaluation import SelectionConfig, TrainedHarnessSetting, check_metric
 from trainer.config.labelled import BatchConfig, FinetuneTrainingConfig, SplitsConfig, TuningJob
 from trainer.config.models import TunedModelConfig
 from trainer.config.schema import JobName, Name
@@ -83,7 +83,13 @@ class ChatTrainingConfig(FinetuneTrainingConfig):
     )
 
 
-class AnswersConfig(BatchConfig):
+class CausalEvaluationConfig(SelectionConfig, BatchConfig):
+    """How a causal language model is measured."""
+
+    harness: TrainedHarnessSetting = None
+
+
+class AnswersConfig(CausalEvaluationConfig):
     """How a model that answers is measured."""
 
     batch: int = Field(default=16, ge=1, description="windows a forward pass")
@@ -95,13 +101,13 @@ class AnswersConfig(BatchConfig):
     new_tokens: int = Field(
         default=128, ge=1, description="tokens of such an answer at most; it takes the likeliest each time"
     )
-    harness: HarnessSetting = None
 
 
 class ConversationsJob(TuningJob):
     """Conversations and a causal language model to a tuned, evaluated model."""
 
     data: ConversationsConfig = Field(description="the conversations")
+    evaluation: CausalEvaluationConfig = Field(default=CausalEvaluationConfig(), description="measurement")
 
 
 class ChatJob(ConversationsJob):
@@ -114,7 +120,8 @@ class ChatJob(ConversationsJob):
     evaluation: AnswersConfig = Field(default=AnswersConfig(), description="measurement")
 
     @model_validator(mode="after")
-    def _gate_is_measured(self) -> Self:
+    def _figures_are_measured(self) -> Self:
         if self.promotion is not None:
-            check_metric(self.promotion.metric, CHAT_FIGURES, self.evaluation.harness)
+            check_metric("promotion.metric", self.promotion.metric, CHAT_FIGURES, self.evaluation.harness)
+        check_metric("evaluation.best_by", self.evaluation.best_by, CHAT_FIGURES, self.evaluation.harness)
         return self

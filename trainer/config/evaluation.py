@@ -1,7 +1,7 @@
 """The schemas of how a language model is measured, and of what lm-eval measures of it."""
 
 from collections.abc import Sequence
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -41,21 +41,49 @@ class HarnessConfig(Schema):
         return self
 
 
-HarnessSetting = Annotated[
-    HarnessConfig | None,
-    Field(exclude_if=lambda value: value is None, description="what lm-eval measures besides; default: nothing"),
-]
+class TrainedHarnessConfig(HarnessConfig):
+    """The same, of a model that is trained."""
+
+    every: int | None = Field(
+        default=None,
+        ge=1,
+        exclude_if=lambda value: value is None,
+        description="steps between measurements during training, besides those before the first step and after the "
+        "last; where a task's figure is evaluation.best_by, at each evaluation too; default: only the finished model",
+    )
+
+    def of_finished(self) -> HarnessConfig:
+        """How the finished model is measured."""
+        return HarnessConfig(**self.model_dump(exclude={"every"}))
+
+
+_BESIDE: Any = Field(
+    exclude_if=lambda value: value is None, description="what lm-eval measures besides; default: nothing"
+)
+HarnessSetting = Annotated[HarnessConfig | None, _BESIDE]
+TrainedHarnessSetting = Annotated[TrainedHarnessConfig | None, _BESIDE]
 """The setting `evaluation.harness` of a language model's job."""
 
 
-def check_metric(metric: str, figures: Sequence[str], harness: HarnessConfig | None) -> None:
-    """Raise `ValueError` for a gate on what is not measured; which figures a task of lm-eval has, the task says."""
+class SelectionConfig(Schema):
+    """What says which checkpoint is best."""
+
+    best_by: str = Field(default="loss", description="the validation figure that decides which checkpoint is best")
+    greater_is_better: bool | None = Field(
+        default=None, description="whether a greater `best_by` is better; default: not for a loss or an error, else yes"
+    )
+
+
+def check_metric(setting: str, metric: str, figures: Sequence[str], harness: HarnessConfig | None) -> None:
+    """Raise `ValueError` if a setting names what is not measured; which figures a task of lm-eval has, the task
+    says.
+    """
     tasks = [f"{PREFIX}{name}/" for name in harness.tasks] if harness else []
     if metric in figures or metric.startswith(tuple(tasks)):
         return
     named = [*figures, *(f"{begin}FIGURE" for begin in tasks)]
     hint = "; tasks of lm-eval are named in evaluation.harness" if metric.startswith(PREFIX) and not tasks else ""
-    raise ValueError(f"promotion.metric is {metric!r}; what is measured are {', '.join(named)}{hint}")
+    raise ValueError(f"{setting} is {metric!r}; what is measured are {', '.join(named)}{hint}")
 
 
 TEXT_FIGURES = ("loss", "perplexity", "bits_per_byte")
@@ -72,12 +100,23 @@ class EvaluationConfig(Schema):
     max_windows: int | None = Field(
         default=None, ge=1, description="windows a corpus, evenly spaced; default: all held-out text"
     )
-    during_training: int | None = Field(
-        default=64, ge=1, description="windows a corpus for the evaluations during training; null: all"
-    )
     prompts: list[str] = Field(default=[], description="texts that the model continues")
     new_tokens: int = Field(default=48, ge=1, description="tokens a continuation")
     temperature: float = Field(default=0.8, ge=0, description="sampling temperature; 0 takes the likeliest token")
     top_k: int = Field(default=50, ge=1, description="sample from this many likeliest tokens")
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the continuations")
     harness: HarnessSetting = None
+
+
+class PretrainingEvaluationConfig(SelectionConfig, EvaluationConfig):
+    """The same, and how it is measured while it is trained."""
+
+    during_training: int | None = Field(
+        default=64, ge=1, description="windows a corpus for the evaluations during training; null: all"
+    )
+    harness: TrainedHarnessSetting = None
+
+    def of_finished(self) -> EvaluationConfig:
+        """How the finished model is measured."""
+        same = self.model_dump(include={*EvaluationConfig.model_fields}, exclude={"harness"})
+        return EvaluationConfig(**same, harness=self.harness and self.harness.of_finished())

@@ -6,7 +6,13 @@ from pydantic import Field, model_validator
 
 from trainer.config.corpora import DataConfig
 from trainer.config.engines import Engine, LocalEngine
-from trainer.config.evaluation import MASKED_FIGURES, TEXT_FIGURES, EvaluationConfig, check_metric
+from trainer.config.evaluation import (
+    MASKED_FIGURES,
+    TEXT_FIGURES,
+    EvaluationConfig,
+    PretrainingEvaluationConfig,
+    check_metric,
+)
 from trainer.config.models import ModelConfig
 from trainer.config.runs import RunJob
 from trainer.config.schema import SHARD_SET, Device, JobName, Name, Place, Precision, Schema
@@ -45,7 +51,7 @@ class PipelineJob(RunJob, PrepareJob):
     data: DataConfig = Field(description="corpora, tokenizer and shards")
     model: ModelConfig = Field(description="the model to train")
     training: TrainingConfig = Field(description="optimisation")
-    evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
+    evaluation: PretrainingEvaluationConfig = Field(default=PretrainingEvaluationConfig(), description="measurement")
 
     @property
     def holds_out(self) -> bool:
@@ -74,9 +80,11 @@ class PipelineJob(RunJob, PrepareJob):
     def _held_out_text(self) -> Self:
         if self.promotion is not None and self.data.validation_fraction == 0:
             raise ValueError("promotion needs data.validation_fraction above 0: nothing is held out")
+        figures = TEXT_FIGURES if self.training.objective == "causal" else MASKED_FIGURES
         if self.promotion is not None:
-            figures = TEXT_FIGURES if self.training.objective == "causal" else MASKED_FIGURES
-            check_metric(self.promotion.metric, figures, self.evaluation.harness)
+            check_metric("promotion.metric", self.promotion.metric, figures, self.evaluation.harness)
+        on_the_way = [figure for figure in figures if figure != "perplexity"]  # which says what the loss says
+        check_metric("evaluation.best_by", self.evaluation.best_by, on_the_way, self.evaluation.harness)
         if self.data.validation_fraction == 0:
             if self.evaluation.harness is not None:
                 raise ValueError(

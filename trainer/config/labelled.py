@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
 from trainer.config.corpora import QUOTING
+from trainer.config.evaluation import SelectionConfig
 from trainer.config.models import TunedModelConfig
 from trainer.config.runs import RunJob
 from trainer.config.schema import JobName, Name, Schema, TableFormat
@@ -243,7 +244,7 @@ class ClassifierTrainingConfig(FinetuneTrainingConfig):
     )
 
 
-class MeasurementConfig(BatchConfig):
+class MeasurementConfig(SelectionConfig, BatchConfig):
     """What a fine-tuned model is measured by."""
 
     batch: int = Field(default=32, ge=1, description="examples a forward pass")
@@ -258,10 +259,6 @@ class MeasurementConfig(BatchConfig):
         default=None,
         description="of two classes the one that precision, recall and F1 are of, by name or id; default: 1",
     )
-    best_by: str = Field(default="loss", description="the validation figure that decides which checkpoint is best")
-    greater_is_better: bool | None = Field(
-        default=None, description="whether a greater `best_by` is better; default: not for a loss or an error, else yes"
-    )
 
 
 class FinetuneJob(TuningJob):
@@ -272,10 +269,6 @@ class FinetuneJob(TuningJob):
     model: ClassifierConfig = Field(description="the model to fine-tune")
     training: ClassifierTrainingConfig = Field(description="optimisation")
     evaluation: MeasurementConfig = Field(default=MeasurementConfig(), description="measurement")
-
-    @property
-    def best_by(self) -> str:
-        return self.evaluation.best_by
 
     @model_validator(mode="after")
     def _classes_to_weigh(self) -> Self:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from trainer.config.engines import Engine, LocalEngine
+from trainer.config.evaluation import SelectionConfig
 from trainer.config.models import ModelConfig, TunedModelConfig
 from trainer.config.schema import LANGUAGE, LICENSE, JobName, Name, Place, Schema
 from trainer.config.training import OptimizationConfig, Tracking
@@ -76,7 +77,7 @@ class RunJob(Schema):
     @property
     def best_by(self) -> str:
         """The figure that says which checkpoint is best."""
-        return "loss"
+        return self.evaluation.best_by if isinstance(self.evaluation, SelectionConfig) else "loss"
 
     @property
     def runs_begin_with(self) -> str:

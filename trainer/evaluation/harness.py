@@ -7,21 +7,20 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard, cast
 
-import torch
 from jinja2 import TemplateError
 from lm_eval import evaluator
-from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM
 
 from trainer.common.errors import ConfigError, brief
 from trainer.common.progress import Progress
-from trainer.common.stopping import check_stop
+from trainer.config.evaluation import HarnessConfig
 from trainer.config.harness_files import local_tasks
 from trainer.config.jobs import EvaluateJob
 from trainer.data.chat.template import bound_template
 from trainer.evaluation.decontamination import find_kept_out
 from trainer.evaluation.harness_identity import asked_for, identify, installed_version, name_of, questions_of
-from trainer.evaluation.harness_tasks import hearing, load_tasks
+from trainer.evaluation.harness_model import AskedModel
+from trainer.evaluation.harness_tasks import Loaded, hearing, load_tasks, set_seeds
 from trainer.evaluation.measurement import Measurement
 from trainer.models.causal import load_model, load_pretrained
 from trainer.models.loading import load_tokenizer
@@ -37,6 +36,9 @@ log = logging.getLogger(__name__)
 
 UNFILTERED = "none"
 """How lm-eval calls answers that go through no filter."""
+
+RESAMPLES = 100_000
+"""What lm-eval takes by default for the standard errors of figures that are no means."""
 
 Results = Mapping[str, Any]
 
@@ -55,22 +57,25 @@ def _measure(job: EvaluateJob, wanted: Measurement, progress: Progress) -> Resul
             loaded = load_tasks(asked_for(job))
             model = _load(wanted.model.folder, wanted.model.beside, job, bar.advance)
         with hearing() as heard:
-            found = _ask(model, loaded.manager, job)
+            found = ask(model, loaded, asked_for(job))
     doubts = [*loaded.doubts, *heard()]
     for doubt in doubts:
         log.warning("evaluation.harness: %s", doubt)
     return _result(Store(job.store), job, wanted, found, doubts)
 
 
-def _ask(model: "_Model", manager: Any, job: EvaluateJob) -> Results:
-    """What lm-eval finds out. Raises `ConfigError` if it cannot."""
-    options = asked_for(job)
+def ask(model: AskedModel, loaded: Loaded, options: HarnessConfig, resamples: int = RESAMPLES) -> Results:
+    """What lm-eval finds out of a model; the standard errors of some figures are of so many `resamples`.
+
+    Raises `ConfigError` if it cannot ask.
+    """
+    set_seeds()
     try:
-        found: Results = evaluator.simple_evaluate(
-            model=model, tasks=list(options.tasks), task_manager=manager, limit=options.limit,
-            num_fewshot=options.few_shot, batch_size=job.evaluation.batch, log_samples=False,
-            apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
-        )  # fmt: skip
+        with model.asked():
+            found: Results = evaluator.evaluate(
+                model, loaded.together(), limit=options.limit, bootstrap_iters=resamples, log_samples=False,
+                apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
+            )  # fmt: skip
     except (KeyError, TypeError, ValueError, AssertionError, TemplateError) as error:
         raise ConfigError(
             f"evaluation.harness: lm-eval cannot ask {', '.join(options.tasks)}: {type(error).__name__}: "
@@ -79,36 +84,7 @@ def _ask(model: "_Model", manager: Any, job: EvaluateJob) -> Results:
     return found
 
 
-class _Model(HFLM):  # type: ignore[misc]
-    """A model as lm-eval takes it, which counts what it is asked and ends where it can when it is asked to stop."""
-
-    def __init__(self, advance: Callable[[int], None], **options: Any) -> None:
-        super().__init__(**options)
-        self._advance = advance
-
-    def _model_call(self, inps: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-        check_stop()
-        logits: torch.Tensor = super()._model_call(inps, *arguments, **options)
-        self._advance(len(inps))
-        return logits
-
-    def _model_generate(self, context: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-        check_stop()
-        made: torch.Tensor = super()._model_generate(context, *arguments, **options)
-        self._advance(len(context))
-        return made
-
-    def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> Any:
-        return super().loglikelihood(requests, disable_tqdm=True)
-
-    def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = True) -> Any:
-        return super().loglikelihood_rolling(requests, disable_tqdm=True)
-
-    def generate_until(self, requests: Any, disable_tqdm: bool = True) -> Any:
-        return super().generate_until(requests, disable_tqdm=True)
-
-
-def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[int], None]) -> _Model:
+def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[int], None]) -> AskedModel:
     """The model as `lm_eval --model hf --model_args pretrained=FOLDER` loads it, on one device; an adapter is merged.
 
     Raises `ConfigError` if it continues no text, or has no chat template, but is to be asked by one.
@@ -129,8 +105,7 @@ def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[
         bound_template(tokenizer, folder)
     device = "cuda" if count_gpus(job.device, where="") else "cpu"
     model = load_model(folder, beside=beside) if beside else load_pretrained(AutoModelForCausalLM, folder, dtype="auto")
-    model = cast(torch.nn.Module, model).to(device).eval()
-    return _Model(advance, pretrained=model, tokenizer=tokenizer, batch_size=job.evaluation.batch)
+    return AskedModel(cast(Any, model).to(device), tokenizer, job.evaluation.batch, advance=advance)
 
 
 def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results, doubts: list[str]) -> Result:

@@ -75,7 +75,7 @@ def name_of(identity: TaskIdentity) -> str:
     return fingerprint({**told, "data": sorted([each.sha256, each.asked] for each in identity.data)})
 
 
-def _asked(identity: TaskIdentity) -> dict[str, Any]:
+def describe_task(identity: TaskIdentity) -> dict[str, Any]:
     """What decides the figures of a task, with one name for its definition and its data."""
     settings = identity.model_dump(mode="json", exclude={"definition", "data"})
     return {**settings, "content": name_of(identity)}
@@ -111,7 +111,7 @@ def identify_harness(store: Store, job: EvaluateJob, own: bool) -> Measurement:
     return Measurement(
         model=found,
         checkpoint=job.checkpoint,
-        recipe={"tasks": {name: _asked(identity) for name, identity in tasks.items()}},
+        recipe={"tasks": {name: describe_task(identity) for name, identity in tasks.items()}},
         settings=job,
         place=of_run if own else None,
         elsewhere=None if own else of_run,

@@ -1,14 +1,18 @@
 """Loading tasks as lm-eval does, and what it warns of."""
 
 import logging
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import torch
 from lm_eval import evaluator
 from lm_eval.api import task as asking
+from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
 
 from trainer.common.errors import ConfigError, brief, shortened
 from trainer.config.evaluation import HarnessConfig
@@ -25,11 +29,17 @@ NAMED = 3
 
 
 class Loaded(NamedTuple):
-    """What lm-eval loads tasks by; what it loaded, by the names that are asked for; and what is doubtful about that."""
+    """What lm-eval loaded, by the names that are asked for, and what is doubtful about that."""
 
-    manager: "TaskManager"
     tasks: dict[str, dict[str, Any]]
     doubts: list[str]
+
+    def together(self) -> dict[str, Any]:
+        """All tasks and groups, as lm-eval asks them."""
+        parts = ("tasks", "groups", "group_map")
+        return {
+            part: {name: each for found in self.tasks.values() for name, each in found[part].items()} for part in parts
+        }
 
 
 def load_tasks(options: HarnessConfig) -> Loaded:
@@ -37,8 +47,9 @@ def load_tasks(options: HarnessConfig) -> Loaded:
 
     Data of the hub is downloaded by this, once. Raises `ConfigError` if lm-eval is not installed, for a name that no
     task has, for files that are not there or tell no task, for data that the hub does not give or that lacks a field,
-    and for too few solved examples.
+    for a task that two names ask for, and for too few solved examples.
     """
+    set_seeds()
     identify(options, installed_version())  # whether all local files are there, which is told in fewer words
     local = local_tasks(options)
     wanted = {name: dict(leaves(name, local)) for name in options.tasks}
@@ -50,11 +61,33 @@ def load_tasks(options: HarnessConfig) -> Loaded:
             tasks[name] = manager.load([name])
         except Exception as error:  # each task fails in its own way: its settings, its functions, its data, the network
             raise ConfigError(_tell_failure(name, found, manager, error)) from error
+    _check_each_once(tasks)
     single = {name: task for loaded in tasks.values() for name, task in loaded["tasks"].items()}
     for name, task in single.items():
         _check_fields(name, task)
         _set_few_shot(name, task, options.few_shot)
-    return Loaded(manager, tasks, [doubt for name, task in single.items() if (doubt := _doubt_examples(name, task))])
+        task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
+    return Loaded(tasks, [doubt for name, task in single.items() if (doubt := _doubt_examples(name, task))])
+
+
+def set_seeds() -> None:
+    """Seed what is drawn at random as lm-eval does: some tasks choose or order their questions so."""
+    random.seed(DEFAULT_RANDOM_SEED)
+    np.random.seed(DEFAULT_OTHER_SEED)
+    torch.manual_seed(DEFAULT_OTHER_SEED)
+
+
+def _check_each_once(tasks: dict[str, dict[str, Any]]) -> None:
+    """Raise `ConfigError` for a task that two of the names ask for, of which lm-eval would not tell the figures
+    apart.
+    """
+    asked_by: dict[str, str] = {}
+    for name, found in tasks.items():
+        for task in found["tasks"]:
+            if (other := asked_by.setdefault(task, name)) != name:
+                raise ConfigError(
+                    f"evaluation.harness.tasks: {name!r} and {other!r} both ask {task!r}; name one of them"
+                )
 
 
 def _manager(options: HarnessConfig, with_defaults: bool) -> "TaskManager":

@@ -4,7 +4,7 @@ will be.
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -27,11 +27,14 @@ EXAMPLES = 4
 """How many of each task are asked."""
 
 
-def try_tasks(options: HarnessConfig, config: PretrainedConfig, gate: str | None, tokenizer: Any = None) -> None:
+def try_tasks(
+    options: HarnessConfig, config: PretrainedConfig, decide: Mapping[str, str], tokenizer: Any = None
+) -> None:
     """Ask some examples of each task as a model of this configuration would be asked, and tell what lm-eval warns of.
 
-    `gate`: the figure that a gate is on, if there is one. `tokenizer`: the one with the chat template, if that is to be
-    used. Raises `ConfigError` for tasks that cannot be loaded or asked, and for a figure that no task has.
+    `decide`: figures that decide something, by the settings that name them. `tokenizer`: the one with the chat
+    template, if that is to be used. Raises `ConfigError` for tasks that cannot be loaded or asked, and for a figure
+    that no task has.
     """
     if tokenizer is not None:
         bound_template(tokenizer, "this job")
@@ -48,9 +51,10 @@ def try_tasks(options: HarnessConfig, config: PretrainedConfig, gate: str | None
                 ) from error
     for doubt in [*found.doubts, *heard()]:
         log.warning("evaluation.harness: %s", doubt)
-    if gate is not None and gate.startswith(PREFIX) and gate not in figures:
-        like = get_close_matches(gate, figures, NAMED) or figures
-        raise ConfigError(f"promotion.metric is {gate!r}, which no task has that is asked; there is {', '.join(like)}")
+    for setting, figure in decide.items():
+        if figure.startswith(PREFIX) and figure not in figures:
+            like = get_close_matches(figure, figures, NAMED) or figures
+            raise ConfigError(f"{setting} is {figure!r}, which no task has that is asked; there is {', '.join(like)}")
 
 
 def _try(loaded: dict[str, Any], options: HarnessConfig, model: "_NoModel") -> list[str]:

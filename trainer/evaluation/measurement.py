@@ -21,6 +21,7 @@ from trainer.common.progress import Progress
 from trainer.config.chat import ConversationsJob
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, PipelineJob
+from trainer.config.runs import RunJob
 from trainer.models.pretrained import Checkpoint
 from trainer.records.evaluations import FORMAT, Result
 from trainer.records.sealed import read_sealed, require_sealed, write_sealed
@@ -100,6 +101,14 @@ class Measurement:
             data=list(self.data),
             **measured,
         )
+
+
+def harness_job(job: RunJob, run: str) -> EvaluateJob | None:
+    """How lm-eval measures the final model of a run, if the job names tasks."""
+    if not isinstance(job, PipelineJob | ConversationsJob) or job.evaluation.harness is None:
+        return None
+    asked = EvaluationConfig(batch=job.evaluation.batch, harness=job.evaluation.harness.of_finished())
+    return ask_of_run(job, run, asked)
 
 
 def ask_of_run(job: PipelineJob | ConversationsJob, run: str, evaluation: EvaluationConfig) -> EvaluateJob:

@@ -3,7 +3,7 @@
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
-from trainer.config.chat import AnswersConfig, ConversationsConfig, ConversationsJob
+from trainer.config.chat import ConversationsConfig, ConversationsJob
 from trainer.data.chat.encoded import Counts, empty_counts, read_conversations, tell
 from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder
 from trainer.data.chat.messages import CONVERSATION, Form
@@ -33,8 +33,7 @@ def look_at_conversations(
     start, kind = look_at_start(job), kind_of(job)
     encoder, config = load_chat_encoder(start.source, job.data), load_config(start.source)
     check_fits(config, job.model.pretrained, encoder.context, encoder.vocab_size)
-    if isinstance(job.evaluation, AnswersConfig):
-        try_harness(job.evaluation.harness, job.promotion, config, encoder.tokenizer)
+    try_harness(job, job.evaluation.harness, config, encoder.tokenizer)
     encoded = look_for("encode", job, model_folder=start.source)
     if encoded is None:
         known, run = _look(start.store, job.data, encoder, form, progress), None

@@ -80,5 +80,3 @@ class Kind:
     model that the job names."""
     checkpoint: Callable[[Store, EvaluateJob], Measurement | None] = lambda store, job: None
     """How a checkpoint is measured when no training job is given; None if it is not of this kind."""
-    harness: Callable[[Any, str], EvaluateJob | None] = lambda job, run_key: None
-    """What lm-eval is to measure of the final model of a run, if the job names tasks."""

@@ -9,12 +9,13 @@ from typing import Any, Literal
 import yaml
 from pydantic import ValidationError
 
-from trainer.config.evaluation import EvaluationConfig
-from trainer.config.jobs import EvaluateJob
+from trainer.config.chat import ConversationsJob
+from trainer.config.evaluation import SelectionConfig
 from trainer.config.labelled import TuningJob
 from trainer.config.runs import CardConfig
 from trainer.data.order import FORMAT as EPOCH_ORDER
-from trainer.evaluation.measurement import Measurement, ask_of_run, encoded_of
+from trainer.evaluation.measurement import Measurement, encoded_of
+from trainer.evaluation.selection import describe_selection
 from trainer.kinds.kind import Planned
 from trainer.models.pretrained import Checkpoint, find_model
 from trainer.store.manifest import ArtifactRef
@@ -57,7 +58,7 @@ def identify_own(
     """
     (encoded,) = data or [encoded_of(store, run)]
     checkpoint = f"{other or run}/{FINAL}"
-    evaluation = job.evaluation.model_dump(mode="json", exclude={"batch", "harness"})
+    evaluation = job.evaluation.model_dump(mode="json", exclude={"batch", "harness", *SelectionConfig.model_fields})
     recipe = {"evaluation": evaluation, **recipe}
     measured = on_splits(job, run, find_model(store, checkpoint), checkpoint, encoded, **recipe)
     return measured if other else replace(measured, place=f"{run}/{EVALUATION}")
@@ -77,14 +78,6 @@ def on_splits(job: TuningJob, run: str, found: Checkpoint, checkpoint: str, enco
         device=training.device,
         deterministic=training.deterministic,
     )
-
-
-def ask_harness(job: Any, run: str) -> EvaluateJob | None:
-    """How lm-eval measures the final model of a run of a causal language model, if the job names tasks."""
-    asked = job.evaluation
-    if asked.harness is None:
-        return None
-    return ask_of_run(job, run, EvaluationConfig(batch=asked.batch, harness=asked.harness))
 
 
 def split_rows(details: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -153,4 +146,6 @@ def identify_tuning(
     if job.model.lora is not None:
         made_from["lora"] = lora_identity(job.model.lora)
     start = {"origin": found.origin, "key": found.key}
+    if isinstance(job, ConversationsJob):
+        selection = {**selection, **describe_selection(job.evaluation, job.evaluation.harness)}
     return make_run(job, made_from, selection, {"encoded set": data, **reads}, start, base, renews_data=True)

@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from trainer.common.errors import TokenizerError
+from trainer.config.chat import ConversationsJob
 from trainer.config.labelled import TuningJob
 from trainer.data.encoded import encoded_details, split_sizes, tokenizer_paths
 from trainer.data.order import EpochOrder
 from trainer.data.step_plan import make_tuning_plan
+from trainer.evaluation.harness_training import TasksInTraining, tasks_in_training
 from trainer.evaluation.measurement import Measurement
+from trainer.evaluation.selection import criterion_of
 from trainer.models.adapters import add_adapter, restore_adapter
 from trainer.models.answering import load_answering, outline_answering
 from trainer.models.outline import Outline, Rows
@@ -25,7 +28,6 @@ from trainer.models.weights import Base
 from trainer.records.plans import TuningPlan
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
-from trainer.training.checkpoint import Criterion
 from trainer.training.loop import flops_per_token
 from trainer.training.parallelize import place_measured
 from trainer.training.runtime import Runtime
@@ -62,6 +64,10 @@ class TuningWorkload:
     @property
     def details(self) -> dict[str, Any]:
         return {}  # config.json names the encoded set, which becomes another one with another test split
+
+    @property
+    def tasks(self) -> TasksInTraining | None:
+        return None
 
     @cached_property
     def base(self) -> Base | None:
@@ -117,8 +123,25 @@ def placed_causal(
 class CausalTuning(TuningWorkload):
     """The same of a causal language model; `set_details` are those of its encoded set."""
 
-    criterion = Criterion("loss", greater_is_better=False)
     set_details: dict[str, Any]
+
+    def __init__(
+        self,
+        job: ConversationsJob,
+        store: Store,
+        data: ArtifactRef,
+        ranks: int,
+        lengths: NDArray[np.int64],
+        by_length: bool,
+        plan: TuningPlan | None = None,
+    ) -> None:
+        super().__init__(job, store, data, ranks, lengths, by_length, plan)
+        self._asked = job.evaluation
+        self.criterion = criterion_of(self._asked)
+
+    @cached_property
+    def tasks(self) -> TasksInTraining | None:
+        return tasks_in_training(self._asked.harness, self._asked.best_by, self._asked.batch, self.files)
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         options = self._model

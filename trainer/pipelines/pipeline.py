@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import RunJob
+from trainer.evaluation.measurement import harness_job
 from trainer.kinds.lookup import kind_of
 from trainer.records.evaluations import Result
 from trainer.records.named_steps import Do
@@ -64,7 +65,7 @@ def walk(job: RunJob, stages: Stages) -> Walked:
     plan = stages.plan(job, data, checked)
     run = stages.train(job, data, plan).key
     evaluation = stages.evaluate(job, data, plan, run) if plan.holds_out else None
-    if evaluation is not None and (asked := kind.harness(job, run)) is not None:
+    if evaluation is not None and (asked := harness_job(job, run)) is not None:
         evaluation = stages.harness(asked, evaluation)
     report = stages.report(job, run)
     return Walked(run, evaluation, report, stages.consider(job, data, plan, run, evaluation))

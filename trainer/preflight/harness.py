@@ -6,12 +6,10 @@ from transformers import PretrainedConfig
 
 from trainer.common.stopping import check_stop
 from trainer.config.evaluation import HarnessConfig
-from trainer.config.runs import PromotionConfig
+from trainer.config.runs import RunJob
 
 
-def try_harness(
-    options: HarnessConfig | None, gate: PromotionConfig | None, config: PretrainedConfig, tokenizer: Any = None
-) -> None:
+def try_harness(job: RunJob, options: HarnessConfig | None, config: PretrainedConfig, tokenizer: Any = None) -> None:
     """Try the tasks of lm-eval, if some are named; what they read of the hub is then here. Raises as `try_tasks`
     does.
     """
@@ -22,5 +20,9 @@ def try_harness(
     installed_version()  # else that is told
     from trainer.evaluation.harness_trial import try_tasks
 
-    try_tasks(options, config, gate.metric if gate else None, tokenizer)
+    decide = {
+        "evaluation.best_by": job.best_by,
+        **({"promotion.metric": job.promotion.metric} if job.promotion else {}),
+    }
+    try_tasks(options, config, decide, tokenizer)
     check_stop()

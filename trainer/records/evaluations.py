@@ -3,7 +3,7 @@ imports.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -19,6 +19,13 @@ FIRST = ("loss", "perplexity", "bits_per_byte")
 
 ALL = "all"
 """How the figures of all groups together are called, for people."""
+
+
+class Criterion(NamedTuple):
+    """The validation figure that says which checkpoint is best."""
+
+    figure: str
+    greater_is_better: bool
 
 
 class KeptOutFile(Record):

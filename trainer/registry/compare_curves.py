@@ -2,14 +2,25 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainer.common.formats import count, duration, score
+from trainer.config.evaluation import PREFIX
 from trainer.evaluation.metrics.measures import greater_is_better
+from trainer.records.evaluations import Criterion
 from trainer.registry.compared_runs import ComparedRun
-from trainer.registry.curves import SERIES, Curve, Line, draw_curves, standard_curves, with_planned_rates
+from trainer.registry.curves import (
+    SERIES,
+    Curve,
+    Line,
+    draw_curves,
+    standard_curves,
+    task_curves,
+    with_planned_rates,
+)
 from trainer.registry.summary import measure_speed
 from trainer.registry.tables import Table
+from trainer.training.run_records import ASKED
 
 COMMON_STEPS = 5
 """Steps at which the runs' training losses are put side by side."""
@@ -17,13 +28,6 @@ COMMON_STEPS = 5
 CELLS, BLOCKS = 32, "▁▂▃▄▅▆▇█"
 DASHES = ("-", "--", ":", "-.")
 """Lines differ in dashes as well as in colour."""
-
-
-class Criterion(NamedTuple):
-    """The validation figure that says what is best."""
-
-    figure: str
-    greater_is_better: bool
 
 
 def criterion_of(run: ComparedRun) -> Criterion:
@@ -95,11 +99,11 @@ def draw_overlays(runs: Sequence[ComparedRun]) -> dict[str, str]:
         {**record, "kind": f"{record['kind']} {run.letter}"}
         for run in runs
         for record in with_planned_rates(run.records)
-        if record["kind"] in ("train", "evaluation")
+        if record["kind"] in ("train", "evaluation", ASKED)
     ]
-    overlays = [
-        each for curve in standard_curves(runs[0].unit, runs[0].kind.metrics(runs)) for each in _overlay(curve, runs)
-    ]
+    asked = task_curves([record for run in runs for record in run.records])
+    curves = [*standard_curves(runs[0].unit, runs[0].kind.metrics(runs)), *asked]
+    overlays = [each for curve in curves for each in _overlay(curve, runs)]
     steps = max(max(run.steps, run.plan.get("total_steps", 0)) for run in runs)
     return draw_curves(overlays, records, max(1, steps))
 
@@ -132,14 +136,20 @@ def _points(run: ComparedRun, kind: str) -> list[tuple[int, float]]:
 
 def _best(run: ComparedRun, figure: str) -> str:
     """The best of the figure on the way, with its step; the untrained model's counts for nothing."""
-    records = [record for record in run.of_kind("evaluation") if record["step"] > 0 and figure in record]
+    values = [(step, value) for step, value in _recorded(run, "evaluation", figure) if step > 0]
     own = criterion_of(run)
     greater = own.greater_is_better if own.figure == figure else greater_is_better(figure)
-    best = best_of([record[figure] for record in records], greater)
-    step = next((record["step"] for record in records if record[figure] == best), None)
+    best = best_of([value for _, value in values], greater)
+    step = next((step for step, value in values if value == best), None)
     return score(None) if best is None else f"{score(best)} at {count(step)}"
 
 
 def _last(run: ComparedRun, kind: str, figure: str) -> str:
-    values: list[Any] = [record[figure] for record in run.of_kind(kind) if figure in record]
-    return score(values[-1] if values else None)
+    values = _recorded(run, kind, figure)
+    return score(values[-1][1] if values else None)
+
+
+def _recorded(run: ComparedRun, kind: str, figure: str) -> list[tuple[int, Any]]:
+    """The steps at which a figure is recorded, and its values; lm-eval's figures stand in records of their own."""
+    kind, field = (ASKED, figure.removeprefix(PREFIX)) if figure.startswith(PREFIX) else (kind, figure)
+    return [(record["step"], record[field]) for record in run.of_kind(kind) if field in record]

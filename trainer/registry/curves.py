@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from trainer.training.run_records import SCHEDULE
+from trainer.training.run_records import ASKED, SCHEDULE
 
 Records = Sequence[dict[str, Any]]
 
@@ -18,6 +18,7 @@ MAX_POINTS = 1200
 MARKED_POINTS = 40
 THOUSANDS = 2000
 MOST_IN_A_ROW = 8
+MOST_TASKS = 12
 INCHES = (5.2, 2.9)
 NAMES = ("ink", "faint", "first", "second", "third", "fourth", "fifth", "sixth")
 COLOURS = {f"#{3 * f'{place:02}'}": f"var(--{name})" for place, name in enumerate(NAMES, 1)}
@@ -72,6 +73,15 @@ def standard_curves(unit: str, metrics: Sequence[str] = (), label: Callable[[str
         trained("learning_rate", "Learning rate", ""),
         trained("grad_norm", "Gradient norm, before clipping", ""),
         trained("tokens_per_second", "Speed", "tokens a second"),
+    ]
+
+
+def task_curves(records: Records) -> list[Curve]:
+    """A curve for each figure of lm-eval's tasks that was measured on the way; of a large group's for the first."""
+    names = [name for record in records if record["kind"] == ASKED for name in record if "/" in name]
+    return [
+        Curve(f"task-{place}", f"{name}, by lm-eval", "", False, (Line("on the way", ASKED, name, SECOND),))
+        for place, name in enumerate([*dict.fromkeys(names)][:MOST_TASKS])
     ]
 
 

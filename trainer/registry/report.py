@@ -26,7 +26,7 @@ from trainer.records.evaluations import Result
 from trainer.records.fields import tell_changes
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.content import Block, ReportContent, Section, first_table
-from trainer.registry.curves import draw_curves, with_planned_rates
+from trainer.registry.curves import draw_curves, task_curves, with_planned_rates
 from trainer.registry.facts import RunFacts, read_facts
 from trainer.registry.lineage_record import describe_files, make_lineage
 from trainer.registry.sections import describe_metadata
@@ -215,7 +215,7 @@ def publish_card(store: Store, facts: RunFacts, card: bytes) -> None:
 
 def render_page(facts: RunFacts, account: ReportContent) -> str:
     """The report as one HTML page; the same text for the same run."""
-    curves = draw_curves(account.curves, with_planned_rates(facts.records), facts.steps)
+    curves = draw_curves([*account.curves, *task_curves(facts.records)], with_planned_rates(facts.records), facts.steps)
     return open_template(PAGE).render(
         name=facts.name,
         account=account,

@@ -231,7 +231,11 @@ def environment_pairs(facts: RunFacts) -> Pairs:
 
 
 def checkpoint_table(facts: RunFacts, figures: Mapping[str, str], show: Callable[[float | None], str]) -> Table:
-    """The checkpoints in the store, with some of their validation figures, each with its name for people."""
+    """The checkpoints in the store, with some of their validation figures, each with its name for people, and that
+    which decides which is best.
+    """
+    best_by = facts.job["evaluation"].get("best_by", "loss")
+    figures = {**figures, **({} if best_by in figures else {best_by: best_by})}
     columns = ["Checkpoint", "Kept as", "Step", *(f"Validation {label}" for label in figures.values()), "Size"]
     rows = [
         [

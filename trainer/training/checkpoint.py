@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, Valid
 from trainer.common.errors import ArtifactError, RunError, StorageError, in_one_line
 from trainer.models.tensor_files import Tensor, find_gap, of_optimizer, read_tensors
 from trainer.models.weights import PREFIX, tensor_of
+from trainer.records.evaluations import Criterion
 from trainer.records.sealed import read_listed, read_pointer, write_pointer
 from trainer.records.shapes import folder_name
 from trainer.store.manifest import MANIFEST, Manifest, find_damage, fingerprint, listed_names, read_manifest
@@ -115,13 +116,6 @@ parts'.
 """
 
 
-class Criterion(NamedTuple):
-    """The validation figure that says which checkpoint is best."""
-
-    figure: str
-    greater_is_better: bool
-
-
 class TrainState(BaseModel):
     """Where a run stands. `attempts` counts global batches taken, `step` those that changed the weights.
 
@@ -145,8 +139,12 @@ class TrainState(BaseModel):
         return self.model_dump(exclude=None if self.unmeasured else {"unmeasured"})
 
     def judge(self, scores: dict[str, float], criterion: Criterion) -> None:
-        """Take in the scores of this step. One that is not a number is never the best."""
+        """Take in the scores of this step. One that is not a number is never the best, and without that which decides
+        nothing is judged.
+        """
         self.scores = scores
+        if criterion.figure not in scores:
+            return
         if self.best_figure != criterion.figure:
             self.best_figure, self.best_score, self.worse = criterion.figure, None, 0
         score, sign = scores[criterion.figure], 1 if criterion.greater_is_better else -1

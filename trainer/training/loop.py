@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -12,15 +12,17 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from trainer.common.errors import Preempted
+from trainer.common.errors import ConfigError, Preempted
 from trainer.common.progress import Bar
 from trainer.common.stopping import StopRequested, defer_stop, stop_requested
+from trainer.config.evaluation import PREFIX
 from trainer.config.training import OptimizationConfig
 from trainer.data.dataset import Batch
+from trainer.records.evaluations import Criterion
 from trainer.records.plans import Plan
-from trainer.training.checkpoint import Criterion, Divergence, TrainState
+from trainer.training.checkpoint import Divergence, TrainState
 from trainer.training.run_log import RunLog
-from trainer.training.run_records import ENDED, SCHEDULE
+from trainer.training.run_records import ASKED, ENDED, SCHEDULE
 from trainer.training.runtime import Runtime, describe_threads, seed_everything
 from trainer.training.saver import Commit, Saver, take_snapshot
 from trainer.training.sharding import is_sharded, local_part
@@ -148,6 +150,8 @@ class Session:
     schedule: Any
     state: TrainState
     measure: Callable[[], Measured | None]
+    ask: Callable[[], Mapping[str, float]] | None
+    ask_every: int | None
     criterion: Criterion
     log: RunLog | None
     saver: Saver | None
@@ -171,7 +175,7 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
     session.objective.train()
     if state.step == 0:
         note_schedule(session)
-        evaluate_now(session)
+        evaluate_now(session, asks=True)
     elif state.unmeasured:
         measure_and_save(session)
     session.meter.reset()
@@ -251,8 +255,12 @@ def measure_and_save(session: Session) -> bool:
     paused = time.perf_counter()
     at_end, epoch_ends = state.step == plan.total_steps, ended_epoch(state.step, plan) is not None
     saves = state.unmeasured
-    if at_end or epoch_ends or due(state.step, training.evaluate_every):
-        evaluate_now(session)
+    evaluates = at_end or epoch_ends or due(state.step, training.evaluate_every)
+    asks = session.ask is not None and (at_end or due(state.step, session.ask_every))
+    if session.criterion.figure.startswith(PREFIX):  # a task decides: it is asked whenever the model is measured
+        evaluates = asks = evaluates or asks
+    if evaluates or asks:
+        evaluate_now(session, evaluates, asks)
         at_end = at_end or stops_early(session)
     saves = saves or at_end or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
     if saves:
@@ -303,18 +311,27 @@ def record_step(session: Session, outcome: Outcome) -> None:
     meter.reset()
 
 
-def evaluate_now(session: Session) -> None:
-    """Measure the model on held-out data and note whether it is the best so far; untrained, it is only measured."""
+def evaluate_now(session: Session, measures: bool = True, asks: bool = False) -> None:
+    """Measure the model on held-out data, ask it lm-eval's tasks, and note whether it is the best so far; untrained, it
+    is only measured.
+    """
     state = session.state
-    measured = session.measure()
+    measured = session.measure() if measures else None
+    told = session.ask() if asks and session.ask is not None else {}
     state.unmeasured = False
-    if measured is None:
+    scores = {**(measured.scores if measured else {}), **{f"{PREFIX}{name}": value for name, value in told.items()}}
+    if not scores:
         return
+    if measured is not None and (figure := session.criterion.figure) not in scores and not figure.startswith(PREFIX):
+        raise ConfigError(f"evaluation.best_by is {figure!r}, but what is measured are {', '.join(measured.scores)}")
     if state.step > 0:
-        state.judge(measured.scores, session.criterion)
+        state.judge(scores, session.criterion)
     if session.log is not None:
-        session.log.write("evaluation", state.step, **measured.scores, **measured.details)
-        log.info("step %d: validation %s", state.step, ", ".join(f"{k} {v:.4f}" for k, v in measured.scores.items()))
+        if measured is not None:
+            session.log.write("evaluation", state.step, **measured.scores, **measured.details)
+        if told:
+            session.log.write(ASKED, state.step, **told)
+        log.info("step %d: validation %s", state.step, ", ".join(f"{k} {v:.4f}" for k, v in scores.items()))
     if stops_early(session):
         log.info("step %d: nothing better in %d evaluations, training ends early", state.step, state.worse)
 

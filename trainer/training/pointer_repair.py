@@ -35,7 +35,7 @@ EndedEpoch = Callable[[int], int | None]
 def epoch_pointer(epoch: int, step: int, figure: str, scores: dict[str, float] | None) -> str:
     """The name of the pointer to an epoch's checkpoint; the job may name another figure than was measured then."""
     value = (scores or {}).get(figure)
-    score = "" if value is None else f"-{figure}-{value:.4f}"
+    score = "" if value is None else f"-{figure.replace('/', '-')}-{value:.4f}"
     return f"{EPOCHS}/epoch-{epoch:04d}-step-{step:08d}{score}"
 
 

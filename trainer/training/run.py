@@ -1,10 +1,11 @@
 """Training a run, from its data or from its newest checkpoint to its published final model; going back, and forks."""
 
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from transformers import PreTrainedModel
 
@@ -40,7 +41,7 @@ from trainer.training.identity import (
     note_untrained,
 )
 from trainer.training.logs import kept_log
-from trainer.training.loop import Measured, Meter, Session, ended_epoch, finish_saving, peak_flops, run_loop
+from trainer.training.loop import Meter, Session, ended_epoch, finish_saving, peak_flops, run_loop
 from trainer.training.parallelize import place_model, reload_rows
 from trainer.training.part_saver import PartSaver, publish_parts
 from trainer.training.pointer_repair import find_best, mend_config, mend_finished, mend_plan
@@ -62,6 +63,9 @@ from trainer.training.tracking import Trackers
 from trainer.training.workload import TrainingKind, Workload
 
 log = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
 
 
 def roll_back(session: Session, store: Store, run: str, workload: Workload) -> None:
@@ -237,10 +241,13 @@ def _train(
             saver = stack.enter_context(Saver(*arguments))
         if folder and saver:
             saver.complete(state)
+        tasks = workload.tasks
         bar = stack.enter_context(progress.bar("train", plan.total_steps, "step", done=state.step))
         session = Session(
             training, plan, runtime, model, objective, prepared, schedule, state,
-            lambda: _measure(workload, model, runtime), workload.criterion, runlog, saver,
+            lambda: _let_go(workload.measure, model, runtime),
+            partial(_let_go, tasks.ask, model, runtime) if tasks else None, tasks.every if tasks else None,
+            workload.criterion, runlog, saver,
             Meter(runtime.device, workload.flops_per_token(model), peak), bar,
             partial(roll_back, store=store, run=run.key, workload=workload),
         )  # fmt: skip
@@ -273,9 +280,10 @@ def _require_base(start: Path | None, workload: Workload) -> None:
         require_base(start, workload.base)
 
 
-def _measure(workload: Workload, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
+def _let_go(measure: Callable[[PreTrainedModel, Runtime], T], model: PreTrainedModel, runtime: Runtime) -> T:
+    """Measure a model; what was gathered of it for that is let go."""
     try:
-        return workload.measure(model, runtime)
+        return measure(model, runtime)
     finally:
         let_go(model)
 

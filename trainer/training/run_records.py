@@ -24,6 +24,9 @@ SCHEDULE = "schedule"
 """The kind of the record of the learning rates that a run plans: its `rates` are pairs of a step and the rate after it.
 """
 
+ASKED = "harness"
+"""The kind of the records of what lm-eval measured on the way: a figure a field, `TASK/FIGURE`."""
+
 NAMED = 5
 """Damaged and missing lines that are named."""
 

@@ -10,13 +10,24 @@ from transformers import PreTrainedModel
 from trainer.data.dataset import Batch
 from trainer.models.outline import Outline, Rows
 from trainer.models.weights import Base
+from trainer.records.evaluations import Criterion
 from trainer.records.named_steps import Do
 from trainer.records.plans import Plan
 from trainer.store.storage import Store
-from trainer.training.checkpoint import Criterion
 from trainer.training.identity import Run, TrainingData
 from trainer.training.loop import Measured
 from trainer.training.runtime import Runtime
+
+
+class Tasks(Protocol):
+    """What else measures a model on the way, every so many steps: lm-eval's tasks."""
+
+    @property
+    def every(self) -> int | None:
+        """Steps between two measurements, besides those before the first step and after the last."""
+
+    def ask(self, model: PreTrainedModel, runtime: Runtime) -> dict[str, float]:
+        """Figures by task, `TASK/FIGURE`, the same on every rank. Raises `StopRequested` on all if one is to stop."""
 
 
 class Workload(Protocol):
@@ -41,6 +52,10 @@ class Workload(Protocol):
     @property
     def base(self) -> Base | None:
         """The model that an adapter is trained beside; None where all weights are trained. Read on the first rank."""
+
+    @property
+    def tasks(self) -> Tasks | None:
+        """What measures the model on the way besides, if something does."""
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         """The model as the job starts it, or as a checkpoint's folder holds it."""

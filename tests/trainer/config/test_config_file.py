@@ -115,7 +115,7 @@ def test_evaluation_without_held_out_text_is_refused(config: Path) -> None:
         ("model.pretrain=x", "model.pretrain: unknown key; did you mean 'pretrained'?"),
         ("training.lerning_rate=1", "training.lerning_rate: unknown key; did you mean 'learning_rate'?"),
         ("evaluation.tempreature=1", "evaluation.tempreature: unknown key; did you mean 'temperature'?"),
-        ("evaluation.zzz=1", "evaluation.zzz: unknown key; known are batch, max_windows, during_training"),
+        ("evaluation.zzz=1", "evaluation.zzz: unknown key; known are batch, max_windows, prompts"),
     ],
 )  # fmt: skip
 def test_an_unknown_key_at_any_level_is_refused_with_the_one_that_was_meant(

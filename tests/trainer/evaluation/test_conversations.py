@@ -22,8 +22,8 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.chat import ChatJob
 from trainer.config.evaluation import HarnessConfig
+from trainer.evaluation.measurement import harness_job
 from trainer.kinds.chat.preflight import chat_preflight
-from trainer.kinds.tuning import ask_harness as harness_of
 from trainer.pipelines.any_kind import ask_harness
 from trainer.pipelines.explain import explain_job
 from trainer.pipelines.reporting import make_report
@@ -88,7 +88,7 @@ def test_figures_are_compared_where_questions_are_asked_alike(
     for options in (asked, asked.model_copy(update={"chat_template": False})):
         job = job_of(moved, chats, llama, options)
         with cores(1):
-            ask_harness(harness_of(job, moved.run), True, silent())
+            ask_harness(harness_job(job, moved.run), True, silent())
         make_report(Store(job.store), moved.run)
         (run,) = read_runs(Store(job.store), [moved.run])
         told.append(measure_run(run)[FIGURE])
@@ -113,7 +113,7 @@ def test_a_template_that_takes_no_system_messages_is_asked_without_the_tasks_des
     options = write_task(tmp_path / "tasks", description="Answer by code.\n").model_copy(update={"chat_template": True})
     job = chat_job(chats, tmp_path / "store", strict, **asking(options))
     assert chat_preflight(job, silent()).splits is not None
-    measuring = harness_of(job, "runs/any").model_copy(update={"checkpoint": str(strict)})
+    measuring = harness_job(job, "runs/any").model_copy(update={"checkpoint": str(strict)})
     result = ask_harness(measuring, False, silent())
     assert result.figures().keys() == {FIGURE} and result.asked is not None
     assert "removing the system role" in result.asked.doubts[0]
@@ -124,7 +124,7 @@ def test_a_model_without_a_template_is_not_asked_by_one(
 ) -> None:
     job = job_of(tuned, chats, llama, asked)
     bare = chat_model(Path(tuned.store).parent / "bare", template=None)
-    measuring = harness_of(job, tuned.run).model_copy(update={"checkpoint": str(bare)})
+    measuring = harness_job(job, tuned.run).model_copy(update={"checkpoint": str(bare)})
     with pytest.raises(ConfigError, match=r"chat_template is true, but the tokenizer of .*bare has no chat template"):
         ask_harness(measuring, False, silent())
 
@@ -161,7 +161,7 @@ def test_a_model_is_loaded_with_the_checks_of_every_other(
     folder = Path(shutil.copytree(llama, tmp_path / "other"))
     change(folder)
     job = chat_job(chats, tmp_path / "store", llama, **asking(asked))
-    measuring = harness_of(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
+    measuring = harness_job(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
     with pytest.raises(ConfigError, match=problem):
         ask_harness(measuring, False, silent())
 
@@ -179,7 +179,7 @@ def test_a_template_without_bound_or_by_chance_is_not_asked_by(
 ) -> None:
     other = chat_model(tmp_path / "other", template=written + LLAMA2)
     job = chat_job(chats, tmp_path / "store", llama, **asking(asked))
-    measuring = harness_of(job, "runs/any").model_copy(update={"checkpoint": str(other)})
+    measuring = harness_job(job, "runs/any").model_copy(update={"checkpoint": str(other)})
     with pytest.raises(ConfigError, match=rf"lm-eval cannot ask tiny: TemplateError: the chat template {problem}"):
         ask_harness(measuring, False, silent())
 
@@ -194,7 +194,7 @@ def test_a_model_that_continues_no_text_is_not_asked(
     kind.from_config(AutoConfig.for_model("bert", vocab_size=600, **settings)).save_pretrained(folder)
     chat_tokenizer().save_pretrained(folder)
     job = chat_job(chats, tmp_path / "store", folder, **asking(asked))
-    measuring = harness_of(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
+    measuring = harness_job(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
     with pytest.raises(
         ConfigError, match=r"lm-eval asks models that continue text, which BertFor\w+ of .*other does not"
     ):
@@ -209,7 +209,7 @@ def test_the_figures_are_those_of_lm_evals_own_command_line(
     moved = tuned.copy(tmp_path)
     options = asked.model_copy(update={"chat_template": by_template})
     with cores(1):
-        job = harness_of(job_of(moved, chats, llama, options), moved.run)
+        job = harness_job(job_of(moved, chats, llama, options), moved.run)
         figure = ask_harness(job, True, silent()).groups["tiny"]
     final = moved.store / moved.run / "final"
     words = ["--model", "hf", "--model_args", f"pretrained={final}", "--tasks", "tiny", "--num_fewshot", "1"]

@@ -96,14 +96,20 @@ def test_tasks_that_lm_eval_cannot_ask_are_refused_before_training(
 ) -> None:
     options = write_task(tmp_path, **changes).model_copy(update={"few_shot": few_shot})
     with pytest.raises(ConfigError, match=said):
-        try_tasks(options, GPT2Config(n_positions=128), None)
+        try_tasks(options, GPT2Config(n_positions=128), {})
+
+
+def test_a_task_that_two_names_ask_is_refused_before_training(tmp_path: Path) -> None:
+    write_task(tmp_path, tag="some")
+    with pytest.raises(ConfigError, match="'some' and 'tiny' both ask 'tiny'; name one of them"):
+        try_tasks(asking(tmp_path, ["tiny", "some"]), GPT2Config(n_positions=128), {})
 
 
 def test_tasks_that_lm_eval_can_ask_are_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_task(tmp_path, tag="some", fewshot_split="test", num_fewshot=2)
-    try_tasks(asking(tmp_path, ["some"]), GPT2Config(n_positions=128), "harness/tiny/acc")
+    try_tasks(asking(tmp_path, ["some"]), GPT2Config(n_positions=128), {"promotion.metric": "harness/tiny/acc"})
     write_task(tmp_path, **GENERATE, generation_kwargs={"until": ["\n"], "max_gen_toks": 127})
-    try_tasks(asking(tmp_path, ["tiny"]), GPT2Config(n_positions=128), "harness/tiny/exact_match")
+    try_tasks(asking(tmp_path, ["tiny"]), GPT2Config(n_positions=128), {"promotion.metric": "harness/tiny/exact_match"})
     assert not caplog.messages
 
 
@@ -112,7 +118,7 @@ def test_solved_examples_that_may_be_the_question_itself_are_told(
     tmp_path: Path, few_shot: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = write_task(tmp_path, fewshot_split=None, num_fewshot=1).model_copy(update={"few_shot": few_shot})
-    try_tasks(options, GPT2Config(), None)
+    try_tasks(options, GPT2Config(), {})
     (said,) = caplog.messages
     assert (
         "task 'tiny' has no fewshot_split" in said and "the question itself may be one of them, with its answer" in said

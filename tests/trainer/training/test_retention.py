@@ -12,11 +12,12 @@ from trainer.common.errors import ArtifactError, RunError, StorageError
 from trainer.config.models import ModelConfig
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.tokenizer import TokenizerInfo
+from trainer.records.evaluations import Criterion
 from trainer.records.sealed import read_pointer, read_sealed, write_pointer
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 from trainer.training import saver
-from trainer.training.checkpoint import Criterion, TrainState, find_checkpoint, look_for_checkpoint
+from trainer.training.checkpoint import TrainState, find_checkpoint, look_for_checkpoint
 from trainer.training.pointer_repair import EndedEpoch, find_best
 from trainer.training.saver import Saver, Snapshot
 

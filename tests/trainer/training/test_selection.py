@@ -23,6 +23,9 @@ BEST: list[dict[str, Any]] = [
 ]
 """Settings with which it matters which checkpoint is best."""
 
+DECIDES = {"during_training", "best_by", "greater_is_better"}
+"""Settings that decide which checkpoint is best."""
+
 TOLD: dict[str, Any] = {
     "batch": 3, "max_windows": 2, "prompts": ["class "], "new_tokens": 7, "temperature": 0.1, "top_k": 3, "seed": 9,
     "harness": {"tasks": ["own"]},
@@ -43,7 +46,13 @@ def test_what_is_told_of_a_finished_model_does_not_name_its_run(
 
 
 @pytest.mark.parametrize("selecting", BEST)
-@pytest.mark.parametrize("changes", [{"evaluation__during_training": 2}, {"training__evaluate_every": 3}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"evaluation__during_training": 2}, {"training__evaluate_every": 3},
+        {"evaluation__best_by": "bits_per_byte"}, {"evaluation__greater_is_better": True},
+    ],
+)  # fmt: skip
 def test_what_is_measured_in_training_does_where_the_best_checkpoint_counts(
     raw: Path, data: PreparedData, selecting: dict[str, Any], changes: dict[str, Any]
 ) -> None:
@@ -56,7 +65,7 @@ def name_of(raw: Path, data: PreparedData, **changes: Any) -> str:
 
 
 def test_the_tests_above_know_each_setting(raw: Path) -> None:
-    assert {*TOLD, "during_training"} == {*type(small_job(raw, "anywhere").evaluation).model_fields}
+    assert {*TOLD, *DECIDES} == {*type(small_job(raw, "anywhere").evaluation).model_fields}
 
 
 @pytest.fixture(scope="module")

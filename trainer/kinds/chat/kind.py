@@ -3,7 +3,6 @@
 from trainer.kinds.chat.identity import identify, plan
 from trainer.kinds.chat.measurement import identify_own
 from trainer.kinds.kind import Kind, Later
-from trainer.kinds.tuning import ask_harness
 
 KIND = Kind(
     preflight=Later("trainer.kinds.chat.preflight.chat_preflight"),
@@ -13,7 +12,6 @@ KIND = Kind(
     plan=plan,
     measurement=identify_own,
     measure=Later("trainer.kinds.chat.evaluate.measure_answers"),
-    harness=ask_harness,
     report_content=Later("trainer.kinds.chat.page.describe_chat"),
     compared="trainer.kinds.chat.page.COMPARED",
 )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
-from trainer.config.labelled import FinetuneJob, MeasurementConfig
+from trainer.config.labelled import FinetuneJob
 from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, EncodedWords
 from trainer.evaluation.metrics.measures import (
     METRICS,
@@ -19,14 +19,12 @@ from trainer.evaluation.metrics.measures import (
     Metrics,
     default_metrics,
     default_of_words,
-    greater_is_better,
     load_metrics,
     marks_entities,
     of_one_class,
     positive_class,
 )
 from trainer.evaluation.scoring import nothing, rounds
-from trainer.training.checkpoint import Criterion
 from trainer.training.runtime import Runtime
 
 MOST_TOLD = 12
@@ -175,11 +173,6 @@ def decide(logits: NDArray[np.float32], data: EncodedSet) -> NDArray[np.int64] |
     if data.details["task"] == "multi-label":
         return applying(logits)
     return logits.argmax(axis=1) if data.details["classes"] else logits[:, 0]
-
-
-def make_criterion(options: MeasurementConfig) -> Criterion:
-    """What says which checkpoint is best."""
-    return Criterion(options.best_by, greater_is_better(options.best_by, options.greater_is_better))
 
 
 def applying(logits: NDArray[np.float32]) -> NDArray[np.int64]:

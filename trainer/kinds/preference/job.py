@@ -108,7 +108,8 @@ class PreferenceJob(ConversationsJob):
     evaluation: PreferenceEvaluationConfig = Field(default=PreferenceEvaluationConfig(), description="measurement")
 
     @model_validator(mode="after")
-    def _gate_is_measured(self) -> Self:
+    def _figures_are_measured(self) -> Self:
         if self.promotion is not None:
-            check_metric(self.promotion.metric, PREFERENCE_FIGURES, self.evaluation.harness)
+            check_metric("promotion.metric", self.promotion.metric, PREFERENCE_FIGURES, self.evaluation.harness)
+        check_metric("evaluation.best_by", self.evaluation.best_by, PREFERENCE_FIGURES, self.evaluation.harness)
         return self

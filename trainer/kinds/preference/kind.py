@@ -2,7 +2,6 @@
 
 from trainer.kinds.kind import Kind, Later
 from trainer.kinds.preference.prepare import identify, identify_own, plan, prepare
-from trainer.kinds.tuning import ask_harness
 
 KIND = Kind(
     preflight=Later("trainer.kinds.preference.preflight.preference_preflight"),
@@ -13,7 +12,6 @@ KIND = Kind(
     plan=plan,
     measurement=identify_own,
     measure=Later("trainer.kinds.preference.evaluate.measure_preferences"),
-    harness=ask_harness,
     report_content=Later("trainer.kinds.preference.page.describe_preferences"),
     compared="trainer.kinds.preference.page.COMPARED",
 )

@@ -1,7 +1,7 @@
 """Pretraining: corpora, mixed, to a causal or masked language model."""
 
 from trainer.kinds.kind import Kind, Later
-from trainer.kinds.pretraining.measurement import ask_harness, identify_own, identify_text
+from trainer.kinds.pretraining.measurement import identify_own, identify_text
 from trainer.kinds.pretraining.prepare import identify, plan, prepare
 
 KIND = Kind(
@@ -13,7 +13,6 @@ KIND = Kind(
     measurement=identify_own,
     measure=Later("trainer.kinds.pretraining.evaluate.measure_text"),
     checkpoint=identify_text,
-    harness=ask_harness,
     report_content=Later("trainer.kinds.pretraining.page.describe_pretraining"),
     compared="trainer.kinds.pretraining.page.COMPARED",
 )

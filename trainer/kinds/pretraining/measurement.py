@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.common.errors import ConfigError
+from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.config.kinds import kind_of_run
 from trainer.config.training import MaskingConfig, masks_documents
@@ -73,12 +74,7 @@ def identify_own(
 
 def evaluation_of(job: PipelineJob, run: str) -> EvaluateJob:
     """How the final model of a run is measured as a job says."""
-    return ask_of_run(job, run, job.evaluation)
-
-
-def ask_harness(job: PipelineJob, run: str) -> EvaluateJob | None:
-    """How lm-eval measures the final model of a run, if the job names tasks."""
-    return evaluation_of(job, run) if job.evaluation.harness else None
+    return ask_of_run(job, run, job.evaluation.of_finished())
 
 
 def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> Reading:
@@ -115,7 +111,8 @@ def _masking_of(training: dict[str, Any], found: Checkpoint) -> MaskingConfig | 
 
 def _measured_by(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of an evaluation that decide the figures of a finished model."""
-    return {name: value for name, value in evaluation.items() if name not in ("during_training", "harness")}
+    decide = EvaluationConfig.model_fields.keys() - {"harness"}
+    return {name: value for name, value in evaluation.items() if name in decide}
 
 
 def _own_place(store: Store, job: EvaluateJob, found: Checkpoint) -> str | None:

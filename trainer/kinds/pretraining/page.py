@@ -161,7 +161,9 @@ def _plan(facts: RunFacts, plan: StepPlan) -> Pairs:
         ("Tokens a step", count(plan.tokens_per_step)),
         ("Tokens trained on", count(facts.steps * plan.tokens_per_step)),
     ]
-    return plan_pairs(facts, "window", windows, tokens)
+    best_by = facts.job["evaluation"].get("best_by", "loss")
+    told = [] if best_by == "loss" else [("Best checkpoint", f"by {best_by}")]
+    return plan_pairs(facts, "window", windows, [*tokens, *told])
 
 
 def _model(facts: RunFacts) -> Pairs:

@@ -80,7 +80,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     if job.model.pretrained is not None:
         check_same_vocabulary(job.model.pretrained, tokenizer)
     check_stop()
-    try_harness(job.evaluation.harness, job.promotion, config)
+    try_harness(job, job.evaluation.harness, config)
     trained, parameters = count_adapted(config, job.model.attention, job.model.lora, MASKED if masked else CAUSAL)
     kept = guess_activations(config, training)
     mask_id = _mask_id(job, tokenizer)

@@ -8,6 +8,7 @@ from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.data.decisions import corpora_left
 from trainer.data.packing import FORMAT as PACKING
+from trainer.evaluation.selection import describe_selection
 from trainer.kinds.kind import Planned
 from trainer.kinds.tuning import describe_base
 from trainer.models.pretrained import digest_files
@@ -59,7 +60,8 @@ def identify(job: PipelineJob, data: PreparedData) -> Run:
         "model": _model_identity(job.model),
     }
     reads = {"tokenizer": data.tokenizer, **{f"{SHARDS_OF}{name}": ref for name, ref in by_corpus.items()}}
-    selection = {"during_training": job.evaluation.during_training}
+    asked = job.evaluation
+    selection = {"during_training": asked.during_training, **describe_selection(asked, asked.harness)}
     taken = job.data.tokenizer.path
     places = {"tokenizer taken from": taken and str(Path(taken).absolute())}
     return make_run(job, made_from, selection, reads, base=base, places=places, effective=_effective(job.training))

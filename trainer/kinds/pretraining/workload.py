@@ -16,6 +16,8 @@ from trainer.config.training import MaskingConfig
 from trainer.data.dataset import Batch, Dataset, mask_window, open_dataset, predicted_in, read_batch
 from trainer.data.order import stable_key
 from trainer.data.step_plan import plan_run
+from trainer.evaluation.harness_training import TasksInTraining, tasks_in_training
+from trainer.evaluation.selection import criterion_of
 from trainer.kinds.pretraining.measure import TextScores, evaluate, evaluate_masked
 from trainer.models.adapters import restore_adapter
 from trainer.models.causal import (
@@ -35,7 +37,6 @@ from trainer.models.trial import tried_objective
 from trainer.models.weights import Base
 from trainer.records.plans import PreparedData
 from trainer.store.storage import Store
-from trainer.training.checkpoint import Criterion
 from trainer.training.loop import Measured, flops_per_token
 from trainer.training.runtime import Runtime
 
@@ -45,11 +46,10 @@ log = logging.getLogger(__name__)
 class Pretraining:
     """The `Workload` of a `PipelineJob`."""
 
-    criterion = Criterion("loss", greater_is_better=False)
-
     def __init__(self, job: PipelineJob, store: Store, data: PreparedData, ranks: int) -> None:
         self._job, self._store, self._data = job, store, data
         self.plan = plan_run(store, data, job.training, ranks)
+        self.criterion = criterion_of(job.evaluation)
 
     @property
     def files(self) -> Sequence[Path]:
@@ -58,6 +58,11 @@ class Pretraining:
     @property
     def details(self) -> dict[str, Any]:
         return {"context": self._job.training.context, "shards": [ref.key for ref in self._data.shards]}
+
+    @cached_property
+    def tasks(self) -> TasksInTraining | None:
+        asked = self._job.evaluation
+        return tasks_in_training(asked.harness, asked.best_by, asked.batch, self.files)
 
     @cached_property
     def _dataset(self) -> Dataset:

@@ -1,0 +1,81 @@
+"""lm-eval's tasks during training: the model in memory is measured on them every so many steps. Free of heavy imports
+until then.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from trainer.config.evaluation import PREFIX, TrainedHarnessConfig
+from trainer.data.chat.template import bound_template
+from trainer.models.loading import load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from trainer.evaluation.harness_tasks import Loaded
+    from trainer.training.runtime import Runtime
+
+
+def tasks_in_training(
+    options: TrainedHarnessConfig | None, best_by: str, batch: int, files: Sequence[Path]
+) -> "TasksInTraining | None":
+    """What has lm-eval measure a model on the way, if that is asked for, or decides which checkpoint is best; `files`
+    are those of its tokenizer.
+    """
+    if options is None or (options.every is None and not best_by.startswith(PREFIX)):
+        return None
+    return TasksInTraining(options, batch, files)
+
+
+class TasksInTraining:
+    """Has lm-eval ask a model in memory what it asks the published one; of several ranks, each is asked a share.
+
+    The weights are taken as they are, whatever the precision of training.
+    """
+
+    def __init__(self, options: TrainedHarnessConfig, batch: int, files: Sequence[Path]) -> None:
+        self.every, self._options, self._batch, self._files = options.every, options, batch, files
+
+    def ask(self, model: "PreTrainedModel", runtime: "Runtime") -> dict[str, float]:
+        """Figures by task, `TASK/FIGURE`, the same on every rank.
+
+        Raises `ConfigError` if lm-eval cannot ask, `StopRequested` on all ranks if one of them is to stop.
+        """
+        import torch
+
+        from trainer.evaluation.harness import ask, figures_of
+        from trainer.evaluation.harness_model import AskedModel
+        from trainer.evaluation.harness_tasks import hearing
+
+        was_training = model.training
+        try:
+            with hearing(), torch.compiler.set_stance("force_eager"):  # doubts are told before and after training
+                asked = AskedModel(model, self._tokenizer(model), self._batch, runtime)
+                found = ask(asked, self._loaded, self._options, resamples=0)
+        finally:
+            model.train(was_training)
+        return {
+            f"{name}/{figure}": each.value
+            for name, told in found["results"].items()
+            for figure, each in figures_of(told).items()
+        }
+
+    @cached_property
+    def _loaded(self) -> "Loaded":
+        from trainer.evaluation.harness_tasks import load_tasks
+
+        return load_tasks(self._options)
+
+    def _tokenizer(self, model: "PreTrainedModel") -> Any:
+        """The tokenizer as `AutoTokenizer` loads it beside the model."""
+        with TemporaryDirectory() as folder:
+            for file in self._files:
+                Path(folder, file.name).write_bytes(file.read_bytes())
+            model.config.save_pretrained(folder)
+            tokenizer = load_tokenizer(folder)
+        if self._options.chat_template:
+            bound_template(tokenizer, "this job")
+        return tokenizer
