@@ -108,7 +108,8 @@ def test_the_figures_are_those_of_lm_eval_on_that_checkpoint_and_the_weights_are
         assert figures == pytest.approx(ask_model(measured, tasks, f"checkpoints/step-{step:08d}"), abs=1e-6)
 
 
-@pytest.mark.parametrize("sharding", ["none", pytest.param("fsdp", marks=pytest.mark.deep)])
+@pytest.mark.deep
+@pytest.mark.parametrize("sharding", ["none", "fsdp"])
 def test_ranks_measure_each_its_share(
     raw: Path, stocked: Path, tasks: dict[str, Any], tmp_path: Path, sharding: str
 ) -> None:
