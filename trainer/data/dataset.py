@@ -100,15 +100,17 @@ class PackedWindows(NumberedWindows):
         """Tokens and labels of a window, and with a document mask its positions; each of shape [context]."""
         shard, place = self.locate(number)
         tokens = np.full(self.context, self._fill_id, dtype=np.int64)
-        positions = np.zeros(self.context, dtype=np.int64)
+        positions = np.empty(self.context, dtype=np.int64)
         end = 0
         for start, length in self._shard(shard).pieces(place):
             tokens[end : end + length] = self.shards.read(shard, start, start + length)
             positions[end : end + length] = np.arange(length)
             end += length
+        positions[end:] = np.arange(self.context - end)
+        labels = np.where(np.arange(self.context) < end, tokens, IGNORED)
         if self._document_mask:
-            return {"input_ids": tokens, "labels": labels_within(tokens, positions), "position_ids": positions}
-        return {"input_ids": tokens, "labels": np.where(np.arange(self.context) < end, tokens, IGNORED)}
+            return {"input_ids": tokens, "labels": labels_within(labels, positions), "position_ids": positions}
+        return {"input_ids": tokens, "labels": labels}
 
     def count(self, numbers: I64) -> Counts:
         """The predicted tokens of these windows, and those that are read."""

@@ -49,10 +49,12 @@ class TasksInTraining:
         from trainer.evaluation.harness import ask, figures_of
         from trainer.evaluation.harness_model import AskedModel
         from trainer.evaluation.harness_tasks import hearing
+        from trainer.models.losses import masks_made
 
         was_training = model.training
         try:
-            with hearing(), torch.compiler.set_stance("force_eager"):  # doubts are told before and after training
+            # Doubts are told before and after training.
+            with hearing(), torch.compiler.set_stance("force_eager"), masks_made(model):
                 asked = AskedModel(model, self._tokenizer(model), self._batch, runtime)
                 found = ask(asked, self._loaded, self._options, resamples=0)
         finally:

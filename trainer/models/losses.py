@@ -9,7 +9,8 @@ computes what it then leaves out, and a GPU's fastest kernels are not taken. An 
 function for masks is given none, as transformers' documentation of its AttentionInterface has it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,6 +25,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from trainer.common.errors import ConfigError
+from trainer.models.documents import APART, positions
 
 IGNORED = -100
 """Label of positions that are not predicted."""
@@ -78,18 +80,13 @@ class CausalLMLoss(nn.Module):
     def _sum(self, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None) -> torch.Tensor:
         targets = next_tokens(labels)
         if self.adds:
-            inputs = {"input_ids": input_ids, **positions(position_ids)}
+            inputs = {"input_ids": input_ids, **positions(self.model, position_ids)}
             mean: torch.Tensor = self.model(**inputs, labels=labels, use_cache=False).loss
             return mean * (targets != IGNORED).sum()
         if not self._in_pieces:
             return token_losses(self.model, input_ids, targets, position_ids).sum()
         loss: torch.Tensor = with_weights(loss_in_pieces, self.model, input_ids, targets, position_ids)
         return loss
-
-
-def positions(position_ids: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    """What a model is given of positions: nothing where they are those of one text from its beginning."""
-    return {} if position_ids is None else {"position_ids": position_ids}
 
 
 def with_weights(function: Callable[..., Any], model: PreTrainedModel, *inputs: torch.Tensor | None) -> Any:
@@ -110,7 +107,7 @@ def loss_in_pieces(
     """The sum of -log p(label), of a model with a plain head, some tokens at a time. Shapes [B, T], [B, T] -> a
     scalar.
     """
-    hidden = model.base_model(input_ids=input_ids, **positions(position_ids), use_cache=False).last_hidden_state
+    hidden = model.base_model(input_ids=input_ids, **positions(model, position_ids), use_cache=False).last_hidden_state
     weight = model.get_output_embeddings().weight
     loss: torch.Tensor = PiecewiseCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden.flatten(0, 1), weight, labels.flatten()
@@ -129,7 +126,7 @@ def token_losses(
     """-log p(label) of each position in nats, 0 where the label is ignored. Shapes [B, T], [B, T] -> [B * T],
     float32.
     """
-    return cross_entropies(model(input_ids=input_ids, **positions(position_ids), use_cache=False).logits, labels)
+    return cross_entropies(model(input_ids=input_ids, **positions(model, position_ids), use_cache=False).logits, labels)
 
 
 def token_losses_in_pieces(
@@ -145,7 +142,7 @@ def token_losses_in_pieces(
 def _each_loss_in_pieces(
     model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None
 ) -> torch.Tensor:
-    output = model.base_model(input_ids=input_ids, **positions(position_ids), use_cache=False)
+    output = model.base_model(input_ids=input_ids, **positions(model, position_ids), use_cache=False)
     hidden_NH = output.last_hidden_state.flatten(0, 1)
     matrix, dtype = model.get_output_embeddings().weight, matmul_dtype(hidden_NH)
     at_once = rows_at_once(len(hidden_NH), len(matrix), hidden_NH.device)
@@ -315,6 +312,16 @@ def leave_out_masks(model: PreTrainedModel, input_ids: torch.Tensor) -> bool:
 
     A window that slides needs its masks, and keeps them. Shape of `input_ids` [B, T].
     """
+    plain = makes_no_masks(model, input_ids)
+    if plain:
+        AttentionInterface.register(WITHOUT_MASKS, sdpa_attention_forward)
+        model.set_attn_implementation(WITHOUT_MASKS)
+    return plain
+
+
+@torch.no_grad()
+def makes_no_masks(model: PreTrainedModel, input_ids: torch.Tensor) -> bool:
+    """Whether a model has SDPA attend to all that stands before a token, by no mask, in one row as long as all."""
     if model.config._attn_implementation != WITH_MASKS:
         return False
     masks: list[Any] = []
@@ -324,14 +331,28 @@ def leave_out_masks(model: PreTrainedModel, input_ids: torch.Tensor) -> bool:
         return masks[-1]
 
     AttentionInterface.register(NOTED, sdpa_attention_forward)
-    AttentionInterface.register(WITHOUT_MASKS, sdpa_attention_forward)
     AttentionMaskInterface.register(NOTED, noted)
     was_training = model.training
     model.eval().set_attn_implementation(NOTED)
-    with_weights(_read, model, input_ids[:1])
-    plain = bool(masks) and all(mask is None for mask in masks)
-    model.train(was_training).set_attn_implementation(WITHOUT_MASKS if plain else WITH_MASKS)
-    return plain
+    try:
+        with_weights(_read, model, input_ids[:1])
+    finally:
+        model.train(was_training).set_attn_implementation(WITH_MASKS)
+    return bool(masks) and all(mask is None for mask in masks)
+
+
+@contextmanager
+def masks_made(model: PreTrainedModel) -> Iterator[None]:
+    """Have a model make its masks for the length of a block, in which rows are filled up on the left."""
+    before = model.config._attn_implementation
+    if before not in (WITHOUT_MASKS, APART):
+        yield
+        return
+    model.set_attn_implementation(WITH_MASKS)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
 
 
 def _read(model: PreTrainedModel, input_ids: torch.Tensor) -> None:

@@ -3,6 +3,8 @@ predicts.
 """
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,7 +14,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 from trainer.common.errors import ConfigError, brief
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
-from trainer.models.losses import CausalLMLoss
+from trainer.models.documents import APART, positions
+from trainer.models.losses import WITH_MASKS, CausalLMLoss, makes_no_masks
 from trainer.models.new_config import padding_hint
 
 LENGTH = 64
@@ -25,6 +28,9 @@ CUTS = 4
 ROUNDING = 3e-5
 """Share of the logits' spread that counts as rounding. What a new model sees ahead changes them by 1e-3 of it and more.
 """
+
+ALIKE = 0.03
+"""Share of the logits' spread, in the mean square, by which half precision may part two ways to compute the same."""
 
 PLACED_ALIKE = 0.1
 """Share of the logits' spread, in the mean square, that half precision may part a text's logits at two places of a
@@ -49,6 +55,7 @@ def tried_objective(model: PreTrainedModel, options: ModelConfig, training: Trai
     objective = tried_loss(model, training.context)
     if training.masks_documents:
         check_packed(model, training.context, "documents", "set training.document_mask to false")
+        read_apart(model, training.context)
     asked = getattr(model.config.get_text_config(), "output_router_logits", False)
     if options.config is not None and asked and not objective.adds:
         raise ConfigError(
@@ -113,6 +120,57 @@ def check_packed(model: PreTrainedModel, context: int, texts: str, advice: str) 
             f"a {kind!r} model reads a text otherwise if another one stands before it in its window, though positions "
             f"begin anew: {texts} would see each other; {advice}"
         )
+
+
+def read_apart(model: PreTrainedModel, context: int) -> bool:
+    """Have a model attend to each text of a row by itself, without a mask, if that gives the same; returns whether it
+    does.
+
+    It is tried: families differ in what they tell their attention, and a window that slides needs its masks. Where
+    weights of the attention are dropped out, which the faster kernels do not, nothing is won.
+    """
+    ids_BT = _rows(model.config, min(context, LENGTH))[0].to(model.device)
+    width = ids_BT.shape[1]
+    if width < 2 or _drops_attention(model.config) or not makes_no_masks(model, ids_BT):
+        return False
+    cut = width // 3 or 1
+    places_BT = torch.cat([torch.arange(cut), torch.arange(width - cut)]).to(model.device).repeat(len(ids_BT), 1)
+    was_training = model.training
+    model.eval()
+    try:
+        masked = _packed_logits(model, ids_BT, places_BT)
+        model.set_attn_implementation(APART)
+        same = bool((_packed_logits(model, ids_BT, places_BT) - masked).square().mean().sqrt() <= ALIKE * masked.std())
+    except (TypeError, ValueError, RuntimeError):  # it hands on no ends of texts, or needs what this attention has not
+        same = False
+    finally:
+        model.train(was_training)
+    if not same:
+        model.set_attn_implementation(WITH_MASKS)
+    return same
+
+
+def _drops_attention(config: PretrainedConfig) -> bool:
+    text = config.get_text_config()
+    return any(getattr(text, name, 0) for name in ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob"))
+
+
+@contextmanager
+def reading_apart(model: PreTrainedModel, context: int) -> Iterator[None]:
+    """The same for the length of a block."""
+    read_apart(model, context)
+    try:
+        yield
+    finally:
+        if model.config._attn_implementation == APART:
+            model.set_attn_implementation(WITH_MASKS)
+
+
+@torch.no_grad()
+def _packed_logits(model: PreTrainedModel, ids_BT: torch.Tensor, position_ids_BT: torch.Tensor) -> torch.Tensor:
+    """Logits of rows of several texts, in float32, of shape [B, T, V]."""
+    told: torch.Tensor = model(input_ids=ids_BT, **positions(model, position_ids_BT), use_cache=False).logits
+    return told.float()
 
 
 @torch.enable_grad()

@@ -37,6 +37,8 @@ def compile_objective(objective: nn.Module, model: PreTrainedModel, runtime: Run
     if inputs.keys() == {"input_ids"}:  # rows of text without padding
         leave_out_masks(model, inputs["input_ids"])
     torch.compiler.reset()  # what another run of this process compiled counts against the compiler's limits
+    # How many texts a row holds, `text_ends` finds in its data.
+    torch._dynamo.config.capture_dynamic_output_shape_ops = True
     # What gathers the weights of a sharded model's blocks is not compiled, so each block is by itself.
     for module in find_blocks(model) if is_sharded(model) else [objective]:
         module.compile(options={"fallback_random": True} if runtime.device.type == "cpu" else None)

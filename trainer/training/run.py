@@ -199,14 +199,15 @@ def _train(
     )
     if folder and (computed := read_computed(folder)):
         keep_threads(computed, runtime)
-    environment = describe_environment(runtime.device, runtime.ranks, training.precision)
-    runtime.on_first(lambda: write_sealed(store, f"{run.key}/{ENVIRONMENT}", environment))
     start = folder or fork_weights(store, run.key)
     runtime.on_first(lambda: _require_base(start, workload))
     begins = start is None or is_adapter(start)  # the weights of what the job names are read
     if begins and (pretrained := job.model.pretrained) is not None and runtime.any(Path(pretrained).is_dir()):
         require_same_model(pretrained, runtime)
     model, objective, settings = place_model(training, workload, runtime, start)
+    environment = describe_environment(runtime.device, runtime.ranks, training.precision)
+    environment["attention"] = model.config._attn_implementation
+    runtime.on_first(lambda: write_sealed(store, f"{run.key}/{ENVIRONMENT}", environment))
     optimizer = make_optimizer(objective, training)
     schedule = make_schedule(optimizer, training, plan.total_steps)
     state = restore(folder, objective, optimizer, schedule, accelerator.scaler) if folder else TrainState()

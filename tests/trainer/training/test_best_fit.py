@@ -51,9 +51,12 @@ def documents_of(row: Row, end: int) -> list[tuple[int, ...]]:
     ids, labels, positions = (np.array(each) for each in row)
     begins = np.flatnonzero(positions == 0)
     parts = [tuple(part.tolist()) for part in np.split(ids, begins[1:])]
-    assert ((labels == -100) == (positions == 0)).all() and (labels[positions > 0] == ids[positions > 0]).all()
-    while parts and parts[-1] == (end,):
+    targets = np.split(labels, begins[1:])
+    while parts and set(parts[-1]) == {end} and (targets[-1] == -100).all():
         parts.pop()
+        targets.pop()
+    for part, told in zip(parts, targets, strict=True):
+        assert told.tolist() == [-100, *part[1:]]
     return parts
 
 

@@ -297,14 +297,14 @@ def read_windows(
 ) -> dict[str, NDArray[np.int64]]:
     """Some windows, filled up on the right to the longest of them: input_ids, labels and position_ids, of shape [B, T].
 
-    Positions begin anew with each conversation, and are 0 in what fills up. The label of a token is itself where it is
+    Positions begin anew with each conversation, and with what fills up. The label of a token is itself where it is
     the assistant's, and is predicted from the tokens before it in its conversation.
     """
     members = [[split.read(int(example)) for example in packing.window(int(window))] for window in windows]
     width = max(sum(len(ids) for ids, _ in each) for each in members)
     input_ids = np.full((len(members), width), pad_id, dtype=np.int64)
     labels = np.full((len(members), width), IGNORED, dtype=np.int64)
-    position_ids = np.zeros((len(members), width), dtype=np.int64)
+    position_ids = np.empty((len(members), width), dtype=np.int64)
     for row, conversations in enumerate(members):
         start = 0
         for ids, answered in conversations:
@@ -313,6 +313,7 @@ def read_windows(
             labels[row, start + 1 : end] = np.where(answered, ids, IGNORED)[1:]
             position_ids[row, start:end] = np.arange(len(ids))
             start = end
+        position_ids[row, start:] = np.arange(width - start)
     return {"input_ids": input_ids, "labels": labels, "position_ids": position_ids}
 
 

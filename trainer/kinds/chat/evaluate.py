@@ -5,7 +5,7 @@ runs/X/eval.json     figures by split, and the answers
 
 import math
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import torch
 from transformers import PreTrainedModel
@@ -22,6 +22,7 @@ from trainer.evaluation.measurement import PREDICTED, Measurement
 from trainer.evaluation.scoring import nothing, score_each
 from trainer.kinds.tuning_workload import measured_causal
 from trainer.models.losses import next_tokens, token_losses_in_pieces
+from trainer.models.trial import reading_apart
 from trainer.records.basis import answers_basis
 from trainer.records.evaluations import Result, Scores
 from trainer.store.names import FINAL
@@ -76,8 +77,9 @@ def measure_answers(wanted: Measurement, progress: Progress, runtime: Runtime) -
         model = stack.enter_context(measured_causal(wanted, data.details, runtime))
         total = sum(len(pack_split(job.data, data.splits[split], data.details["context"])) for split in splits)
         bar = stack.enter_context(progress.bar("evaluate", total, "window"))
-        for split in splits:
-            measured[split] = answer_losses(model, data.splits[split], job, data, runtime, bar.advance)
+        with reading_apart(model, data.details["context"]) if job.data.packing else nullcontext():
+            for split in splits:
+                measured[split] = answer_losses(model, data.splits[split], job, data, runtime, bar.advance)
         held_out, asked = data.splits[VALIDATION], job.evaluation
         chosen = spread_evenly(len(held_out), asked.samples)
         samples = answer(model, store, encoded, held_out, chosen, asked.new_tokens, runtime)

@@ -15,7 +15,7 @@ from trainer.data.dataset import Batch
 from trainer.data.splits import TRAIN, VALIDATION
 from trainer.kinds.chat.evaluate import answer_losses
 from trainer.kinds.tuning_workload import CausalTuning
-from trainer.models.trial import check_packed, tried_loss
+from trainer.models.trial import check_packed, read_apart, tried_loss
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.loop import Measured
@@ -39,6 +39,7 @@ class Chat(CausalTuning):
         if self._job.data.packing:
             advice = "set data.packing to false, which gives each conversation a row of its own"
             check_packed(model, self._set.details["context"], "conversations", advice)
+            read_apart(model, self._set.details["context"])
         return objective
 
     def read_batch(self, number: int, rank: int) -> Batch:

@@ -1,6 +1,7 @@
 """Measuring a language model, the trained one or any other checkpoint, and texts that it continues."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from trainer.models.causal import check_positions, load_masked, load_model, most
 from trainer.models.outline import outline_files
 from trainer.models.pretrained import Checkpoint
 from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, mask_tokens
+from trainer.models.trial import reading_apart
 from trainer.records.basis import text_basis
 from trainer.records.evaluations import Result, Sample
 from trainer.records.names import run_at
@@ -103,7 +105,8 @@ def measure_text(wanted: Measurement, progress: Progress, runtime: Runtime) -> R
         with progress.bar("evaluate", sum(len(corpus.windows) for corpus in held_out), "window") as bar:
             batch = job.evaluation.batch
             if masking is None:
-                scores = evaluate(model, held_out, context, batch, runtime, bar.advance)
+                with reading_apart(model, context) if read.document_mask else nullcontext():
+                    scores = evaluate(model, held_out, context, batch, runtime, bar.advance)
             else:
                 tokens = mask_tokens(load_tokenizer(store, sets[0].tokenizer), masking.mask_token)
                 scores = evaluate_masked(model, held_out, context, batch, runtime, tokens, masking, bar.advance)

@@ -91,13 +91,14 @@ def _window_sums(
         windows = [window for _, window in _read_windows(corpus, context, places)]
         tokens = np.zeros((len(windows), context), dtype=np.int64)
         labels = torch.full((len(windows), context), IGNORED)
-        positions = None if corpus.end_id is None else torch.zeros((len(windows), context), dtype=torch.int64)
+        positions = None if corpus.end_id is None else torch.empty((len(windows), context), dtype=torch.int64)
         sums = torch.zeros(len(windows), 3, dtype=torch.float64)
         for row, window in enumerate(windows):
             tokens[row, : len(window)] = told = window
             if positions is not None and corpus.end_id is not None:
                 begun_anew = document_positions(window, corpus.end_id)
                 positions[row, : len(window)], told = torch.from_numpy(begun_anew), labels_within(window, begun_anew)
+                positions[row, len(window) :] = torch.arange(context - len(window))  # what fills up
             labels[row, : len(window)] = next_tokens(torch.from_numpy(told)[None])[0]
             predicted = told[1:][told[1:] != IGNORED]
             if corpus.token_bytes is not None:

@@ -1,0 +1,85 @@
+"""Documents that share a window and do not see each other: what that costs beside windows in which all is seen.
+
+    python -m benchmarks.texts_apart [TOKENS ...]
+
+A row of a window's length is trained on, on this machine's processor or GPU: with attention to all that stands before a
+token, within documents by a mask of all pairs of tokens, and within documents each by itself. Documents are as long as
+the shorter topics of Python's own documentation, in tokens of four bytes. Each round takes a step of all three; the
+figures are medians. The two that attend within documents must give the same loss.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pydoc_data.topics import topics
+from statistics import median
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from trainer.models.documents import APART
+from trainer.models.losses import WITH_MASKS, CausalLMLoss
+from trainer.models.trial import read_apart
+
+ROUNDS, LONGEST = 5, 8192
+SIZES: dict[str, Any] = dict(
+    vocab_size=8192, hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=8,
+    num_key_value_heads=8, max_position_embeddings=8192,
+)  # fmt: skip
+
+
+def places_of(width: int) -> torch.Tensor:
+    """The place of each token of a row in its document, of shape [1, T]."""
+    lengths = [len(topics[name].encode()) // 4 for name in sorted(topics) if len(topics[name]) < LONGEST]
+    return torch.cat([torch.arange(length) for length in lengths])[None, :width]
+
+
+def measure(width: int) -> None:
+    """Print the time of a step, of each way."""
+    torch.manual_seed(0)
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda" if cuda else "cpu")
+    model = LlamaForCausalLM(LlamaConfig(**SIZES))
+    assert read_apart(model, width)
+    model.to(device).train()  # type: ignore[arg-type]
+    objective = CausalLMLoss(model)
+    ids, places = torch.randint(8192, (1, width), device=device), places_of(width).to(device)
+
+    def step(place: torch.Tensor | None) -> float:
+        with torch.autocast("cuda", torch.bfloat16, enabled=cuda):
+            loss = objective(ids, position_ids=place)
+        loss.backward()
+        model.zero_grad()
+        return float(loss.detach())
+
+    def apart() -> float:
+        model.set_attn_implementation(APART)
+        return step(places)
+
+    ways: dict[str, Callable[[], float]] = {
+        "all": lambda: step(None),
+        "by a mask": lambda: step(places),
+        "each by itself": apart,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    losses: dict[str, float] = {}
+    for round_ in range(ROUNDS + 1):
+        for name, way in ways.items():
+            model.set_attn_implementation(WITH_MASKS)
+            way_started = time.perf_counter()
+            losses[name] = way()
+            if cuda:
+                torch.cuda.synchronize()
+            if round_:  # the first one warms up
+                seconds[name].append(time.perf_counter() - way_started)
+    assert abs(losses["by a mask"] - losses["each by itself"]) <= 1e-5 * losses["by a mask"] * (1000 if cuda else 1)
+    taken = {name: median(each) for name, each in seconds.items()}
+    documents = int((places == 0).sum())
+    told = ", ".join(f"{name} {value:.3f} s ({value / taken['all']:.2f})" for name, value in taken.items())
+    print(f"{width:>6,} tokens, {documents:>3} documents: {told}", flush=True)
+
+
+if __name__ == "__main__":
+    for each in map(int, sys.argv[1:] or ("1024", "2048", "4096", "8192")):
+        measure(each)
