@@ -19,8 +19,8 @@ TRAINED = {"training__max_steps": 20, "training__learning_rate": 3e-2}
 
 
 def write_base(folder: Path, store: Path, data: PreparedData, seed: int = 7, **config: Any) -> Path:
-    """A GPT-2 without dropout, new, and the data's tokenizer beside it."""
-    values = {**SMALL_MODEL, **NO_DROPOUT, **config}
+    """A GPT-2 without dropout, or a model of another family, new, and the data's tokenizer beside it."""
+    values = config if "model_type" in config else {**SMALL_MODEL, **NO_DROPOUT, **config}
     options = ModelConfig(config=values)
     tokenizer = load_tokenizer(Store(str(store)), data.tokenizer.key)
     build_model(options, resolve_config(options, tokenizer, 32), seed).save_pretrained(folder)

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from trainer.config.evaluation import SelectionConfig, TrainedHarnessSetting, check_metric
 from trainer.config.labelled import BatchConfig, FinetuneTrainingConfig, SplitsConfig, TuningJob
-from trainer.config.models import TunedModelConfig
+from trainer.config.models import Quantize, TunedModelConfig, check_quantize
 from trainer.config.schema import JobName, Name
 
 CHAT_FIGURES = ("loss", "perplexity", "bits_per_byte")
@@ -72,6 +72,13 @@ class ChatDataConfig(ConversationsConfig):
 class ChatModelConfig(TunedModelConfig):
     """The model that is tuned."""
 
+    quantize: Quantize = None
+
+    @model_validator(mode="after")
+    def _quantised_beside_an_adapter(self) -> Self:
+        check_quantize(self.quantize, self.lora)
+        return self
+
 
 class ChatTrainingConfig(FinetuneTrainingConfig):
     """Instruction tuning, with the defaults that are usual for it; a sample is a window."""
@@ -107,6 +114,7 @@ class ConversationsJob(TuningJob):
     """Conversations and a causal language model to a tuned, evaluated model."""
 
     data: ConversationsConfig = Field(description="the conversations")
+    model: ChatModelConfig = Field(description="the model to tune")
     evaluation: CausalEvaluationConfig = Field(default=CausalEvaluationConfig(), description="measurement")
 
 

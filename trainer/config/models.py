@@ -38,6 +38,22 @@ Lora = Annotated[
 ]
 
 
+Quantize = Annotated[
+    Literal["nf4", "int8"] | None,
+    Field(
+        exclude_if=lambda value: value is None,
+        description="hold the frozen linear layers beside model.lora in 4 or 8 bits, by bitsandbytes; default: as they "
+        "are",
+    ),
+]
+
+
+def check_quantize(form: str | None, lora: LoraConfig | None) -> None:
+    """Raise `ValueError` if a base is to be quantised that no adapter is trained beside."""
+    if form is not None and lora is None:
+        raise ValueError("quantize goes with lora: quantised weights are not trained, an adapter beside them is")
+
+
 class ModelConfig(Schema):
     """A causal language model: new from a configuration, or pretrained."""
 
@@ -50,6 +66,7 @@ class ModelConfig(Schema):
     )
     attention: Attention = None
     lora: Lora = None
+    quantize: Quantize = None
 
     @model_validator(mode="after")
     def _new_or_pretrained(self) -> Self:
@@ -59,6 +76,7 @@ class ModelConfig(Schema):
             raise ValueError(
                 "lora goes with pretrained: the weights of a new model are random, and an adapter freezes them"
             )
+        check_quantize(self.quantize, self.lora)
         return self
 
 

@@ -145,6 +145,8 @@ def identify_tuning(
     made_from = {"data": {job.data.name: data.fingerprint}, "model": found.files, "order": EPOCH_ORDER, **beside}
     if job.model.lora is not None:
         made_from["lora"] = lora_identity(job.model.lora)
+    if isinstance(job, ConversationsJob) and job.model.quantize is not None:
+        made_from["quantize"] = job.model.quantize
     start = {"origin": found.origin, "key": found.key}
     if isinstance(job, ConversationsJob):
         selection = {**selection, **describe_selection(job.evaluation, job.evaluation.harness)}

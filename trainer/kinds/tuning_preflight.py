@@ -9,6 +9,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.labelled import TuningJob
 from trainer.models.causal import count_adapted, count_units
 from trainer.models.pretrained import find_model
+from trainer.models.quantized import check_installed
 from trainer.models.weights import check_weights
 from trainer.preflight.resources import (
     Memory,
@@ -51,7 +52,11 @@ def measure_size(job: TuningJob, start: Start, config: PretrainedConfig, length:
     trained, parameters = count_adapted(config, job.model.attention, job.model.lora, model)
     units = count_units(config, job.model.attention, model) if training.sharding == "fsdp" else None
     kept, libraries = guess_activations(config, training), library_bytes()
-    memory = estimate_memory(training, length, config, start.ranks, parameters, kept, libraries, units, trained)
+    quantize = getattr(job.model, "quantize", None)
+    check_installed(quantize)
+    memory = estimate_memory(
+        training, length, config, start.ranks, parameters, kept, libraries, units, trained, quantize
+    )
     return Size(trained, parameters, memory)
 
 

@@ -23,6 +23,7 @@ from trainer.models.adapters import add_adapter, restore_adapter
 from trainer.models.answering import load_answering, outline_answering
 from trainer.models.outline import Outline, Rows
 from trainer.models.pretrained import Checkpoint, find_model, identify_base
+from trainer.models.quantized import quantize_base
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.models.weights import Base
 from trainer.records.plans import TuningPlan
@@ -136,7 +137,7 @@ class CausalTuning(TuningWorkload):
         plan: TuningPlan | None = None,
     ) -> None:
         super().__init__(job, store, data, ranks, lengths, by_length, plan)
-        self._asked = job.evaluation
+        self._asked, self._quantize = job.evaluation, job.model.quantize
         self.criterion = criterion_of(self._asked)
 
     @cached_property
@@ -148,6 +149,7 @@ class CausalTuning(TuningWorkload):
         if options.lora is None:
             return load_answering(self._source(folder), options.attention, self.set_details)
         model = load_answering(self._source(None), options.attention, self.set_details)
+        quantize_base(model, self._quantize)
         if folder is None:
             add_adapter(model, options.lora, self._seed, name=options.pretrained)
         else:

@@ -20,6 +20,7 @@ from transformers.pytorch_utils import Conv1D
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.models import LoraConfig
 from trainer.models.pretrained import classifies_words
+from trainer.models.quantized import dequantize, dequantized, is_quantized
 from trainer.models.weights import ADAPTER_WEIGHTS, BASE, PREFIX, SETTINGS, Base, describe_settings
 from trainer.store.private_folders import followed
 
@@ -70,11 +71,17 @@ def add_adapter(model: PreTrainedModel, lora: LoraConfig, seed: int, heads: Iter
 def restore_adapter(model: PreTrainedModel, folder: Path) -> None:
     """Adapt a base model in place as a folder says. Raises `ArtifactError` if what it holds does not fit the model."""
     from peft import LoraConfig as PeftLora
-    from peft import set_peft_model_state_dict
 
     settings = PeftLora.from_pretrained(str(folder))
     settings.inference_mode = False  # else nothing is trained
     _inject(model, settings)
+    load_adapter(model, folder)
+
+
+def load_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Set what is trained of an adapted model to what a folder holds. Raises `ArtifactError` if that does not fit."""
+    from peft import set_peft_model_state_dict
+
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(folder / ADAPTER_WEIGHTS).items()}
     shapes = {name: tensor.shape for name, tensor in adapter_tensors(model).items()}
     if other := sorted(
@@ -129,18 +136,25 @@ def _save(model: PreTrainedModel, folder: Path, base: Base | None, tensors: Mapp
 @torch.no_grad()
 def merge(model: PreTrainedModel) -> PreTrainedModel:
     """Add what the adapter computes to the weights of the layers that it adapts, in place: the model is then as any
-    other.
+    other, with the weights that quantised layers compute with.
     """
     from peft.tuners.lora import LoraLayer
     from peft.utils import ModulesToSaveWrapper
 
     for name, module in list(model.named_modules()):
         if isinstance(module, LoraLayer):
-            module.merge()
-            model.set_submodule(name, module.get_base_layer())
+            own: Any = module
+            layer = own.get_base_layer()
+            if is_quantized(layer):
+                layer = dequantized(layer)
+                layer.weight += own.get_delta_weight("default")
+            else:
+                module.merge()
+            model.set_submodule(name, layer)
         elif isinstance(module, ModulesToSaveWrapper):
             model.set_submodule(name, module.modules_to_save["default"])
     del model.peft_config
+    dequantize(model)
     return model
 
 

@@ -26,6 +26,7 @@ from trainer.models.loading import load_config
 from trainer.models.losses import IGNORED, cross_entropies
 from trainer.models.new_config import new_config, padding_hint
 from trainer.models.pretrained import NO_NAME, check_settings, is_hub_name
+from trainer.models.quantized import quantize_base
 from trainer.models.taken_tokenizer import read_vocabulary
 from trainer.models.tensor_files import MODEL, find_parts
 from trainer.models.tensor_rows import Tensors
@@ -125,6 +126,7 @@ def build_model(
         return made_ready(model_from(config, options.attention, kind))
     model = load_model(options.pretrained, options.attention, kind=kind)
     if options.lora is not None:
+        quantize_base(model, options.quantize)
         add_adapter(model, options.lora, seed, name=options.pretrained)
     return model
 

@@ -31,6 +31,8 @@ GRADIENT_BYTES = 4
 """A parameter's gradient of earlier micro-batches, beside DDP's buckets, or where it is summed over the ranks."""
 WEIGHT_BYTES = 4
 """A parameter's float32 weight."""
+QUANTISED_BYTES = {"nf4": 0.6, "int8": 1.1}
+"""A weight that is held in 4 or 8 bits, with the scales of its block."""
 COPIED_BYTES = 12
 """A parameter's weight and means, as they are copied to host memory for a checkpoint."""
 
@@ -67,9 +69,10 @@ class Activations(NamedTuple):
 def require_memory(job: RunJob, trained: int, parameters: int, ranks: int, memory: Memory) -> None:
     """Raise `DeviceError` if this machine cannot hold so much as the weights of a model and their gradients."""
     training = job.training
+    quantize: str | None = getattr(job.model, "quantize", None)
     if isinstance(job.engine, RayEngine):  # other machines have the ranks
         return
-    least = WEIGHT_BYTES * parameters + GRADIENT_BYTES * trained
+    least = int(frozen_bytes(quantize, training) * (parameters - trained)) + (WEIGHT_BYTES + GRADIENT_BYTES) * trained
     gpus = count_gpus(training.device)
     there = torch.cuda.get_device_properties(0).total_memory if gpus else psutil.virtual_memory().total
     divided = training.sharding == "fsdp"
@@ -102,9 +105,11 @@ def estimate_memory(
     libraries: int,
     units: Units | None = None,
     trained: int | None = None,
+    quantize: str | None = None,
 ) -> Memory:
     """What training on rows of so many tokens takes, with AdamW, in a process whose libraries take so many bytes; of a
-    sharded model of these `units`, or one of which so many parameters are `trained`, and the others frozen."""
+    sharded model of these `units`, or one of which so many parameters are `trained`, and the others frozen, and held in
+    fewer bits if they are quantised."""
     gpu = count_gpus(training.device) > 0
     _, accumulation = divide_batch(training, ranks)
     activations = activation_bytes(training, length, config, ranks, kept, gpu)
@@ -121,9 +126,14 @@ def estimate_memory(
         return Memory(host + shares.state + computed, host + shares.state + computed)
     state = ADAM_BYTES + (GRADIENT_BYTES if ranks > 1 and accumulation > 1 else 0)
     trained = parameters if trained is None else trained
-    computed = state * trained + WEIGHT_BYTES * (parameters - trained) + activations
+    computed = state * trained + int(frozen_bytes(quantize, training) * (parameters - trained)) + activations
     host = libraries + COPIED_BYTES * trained
     return Memory(computed, host) if gpu else Memory(host + computed, host + computed)
+
+
+def frozen_bytes(quantize: str | None, training: OptimizationConfig) -> float:
+    """What a weight takes that is not trained. On a processor a model is loaded as it is before it is quantised."""
+    return QUANTISED_BYTES.get(quantize or "", WEIGHT_BYTES) if count_gpus(training.device) else WEIGHT_BYTES
 
 
 def activation_bytes(

@@ -15,7 +15,7 @@ from trainer.common.stopping import signal_handlers
 from trainer.common.transient import retry_transient
 from trainer.config.runs import RunJob
 from trainer.data.dataset import batches_from
-from trainer.models.adapters import count_trained, is_adapted, merge, save_model
+from trainer.models.adapters import count_trained, is_adapted, load_adapter, merge, save_model
 from trainer.models.pretrained import find_model
 from trainer.models.weights import is_adapter, require_base
 from trainer.records.fields import tell_changes
@@ -85,6 +85,8 @@ def roll_back(session: Session, store: Store, run: str, workload: Workload) -> N
     folder = fetch_artifact(store, f"{run}/{checkpoint}", CHECKPOINT_KIND)
     if is_sharded(session.model):
         reload_rows(session.model, workload, runtime, folder)
+    elif is_adapted(session.model):
+        load_adapter(session.model, folder)
     else:
         session.model.load_state_dict(workload.load_model(folder).state_dict())
     saved = restore(folder, session.objective, session.bare_optimizer, session.schedule, runtime.accelerator.scaler)

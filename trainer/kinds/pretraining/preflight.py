@@ -28,6 +28,7 @@ from trainer.models.causal import (
     resolve_config,
     tried_masked,
 )
+from trainer.models.quantized import check_installed
 from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens
 from trainer.models.trial import tried_objective
 from trainer.preflight.harness import try_harness
@@ -81,6 +82,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         check_same_vocabulary(job.model.pretrained, tokenizer)
     check_stop()
     try_harness(job, job.evaluation.harness, config)
+    check_installed(job.model.quantize)
     trained, parameters = count_adapted(config, job.model.attention, job.model.lora, MASKED if masked else CAUSAL)
     kept = guess_activations(config, training)
     mask_id = _mask_id(job, tokenizer)
@@ -95,7 +97,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         return_freed_memory()
     units = count_units(config, job.model.attention) if training.sharding == "fsdp" else None
     memory = estimate_memory(
-        training, training.context, config, ranks, parameters, kept, library_bytes(), units, trained
+        training, training.context, config, ranks, parameters, kept, library_bytes(), units, trained, job.model.quantize
     )
     require_memory(job, trained, parameters, ranks, memory)
     check_stop()

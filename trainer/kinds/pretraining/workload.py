@@ -31,6 +31,7 @@ from trainer.models.causal import (
 )
 from trainer.models.outline import Outline, Rows, outline_files, outline_new
 from trainer.models.pretrained import find_base, identify_base
+from trainer.models.quantized import quantize_base
 from trainer.models.taken_tokenizer import PLAIN_CLASS, find_other_class
 from trainer.models.tokenizer import MaskTokens, load_tokenizer, mask_tokens, tokenizer_files
 from trainer.models.trial import tried_objective
@@ -83,6 +84,7 @@ class Pretraining:
         if job.model.lora is None or job.model.pretrained is None:
             return load_model(folder, job.model.attention)
         model = load_model(job.model.pretrained, job.model.attention)
+        quantize_base(model, job.model.quantize)
         restore_adapter(model, folder)
         return model
 

@@ -1,0 +1,188 @@
+"""Quantised bases beside an adapter: trained as transformers and `peft` do it, and published as plain weights."""
+
+import shutil
+from math import cos, pi
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+from tests.depth import once
+from tests.support import cpu_runtime, curve, final_bytes, small_job
+from tests.trainer.adapted_runs import LORA, TRAINED, write_base
+from tests.trainer.chats import chat_job
+from tests.trainer.preferences import preference_job
+from trainer.common.errors import ConfigError
+from trainer.common.progress import silent
+from trainer.config.runs import RunJob
+from trainer.data.dataset import open_dataset, read_batch
+from trainer.data.step_plan import make_plan
+from trainer.data.tokenization import shard_manifests
+from trainer.jobs import train
+from trainer.kinds.lookup import identify_run
+from trainer.models import quantized
+from trainer.pipelines.any_kind import train as train_on
+from trainer.preflight.resources import estimate_memory
+from trainer.records.plans import PreparedData
+from trainer.store.storage import Store
+
+STEPS = 6
+TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 32,
+}  # fmt: skip
+
+# peft asks transformers by a name that this one will not have for ever.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def base(prepared: tuple[Path, PreparedData], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that is adapted; not to be written to."""
+    return write_base(tmp_path_factory.mktemp("base") / "model", *prepared, **LLAMA)
+
+
+def job_of(raw: Path, store: Path, base: Path, form: str | None, **changes: Any) -> Any:
+    model = {"pretrained": str(base), "lora": LORA, **({"quantize": form} if form else {})}
+    return small_job(raw, store, **{"model": model, **TRAINED, "training__max_steps": STEPS, **changes})
+
+
+def adapt(raw: Path, store: Path, data: PreparedData, base: Path, form: str, **changes: Any) -> str:
+    cpu_runtime()
+    return train_on(job_of(raw, store, base, form, **changes), silent(), data).key
+
+
+@pytest.mark.parametrize("form", ["nf4", pytest.param("int8", marks=pytest.mark.deep)])
+def test_it_is_trained_as_transformers_and_peft_do_it_in_a_plain_loop(
+    raw: Path, stocked: Path, data: PreparedData, base: Path, form: str
+) -> None:
+    run = adapt(raw, stocked, data, base, form)
+    job, store = job_of(raw, stocked, base, form), Store(str(stocked))
+    training = job.training
+    plan = make_plan(training, shard_manifests(store, data), 1)
+    dataset = open_dataset(store, data, training, plan, None)
+    how = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"} if form == "nf4" else {"load_in_8bit": True}
+    plain = AutoModelForCausalLM.from_pretrained(
+        base, quantization_config=BitsAndBytesConfig(**how), dtype=torch.float32, device_map="cpu"
+    )
+    torch.manual_seed(training.seed)
+    adapted = get_peft_model(plain, LoraConfig(r=4, lora_alpha=8, target_modules=TARGETS)).train()
+    for layer in adapted.modules():
+        if hasattr(layer, "support_avx512bf16_for_cpu"):
+            layer.support_avx512bf16_for_cpu = False
+    optimizer = torch.optim.AdamW(
+        [p for p in adapted.parameters() if p.requires_grad],
+        lr=training.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=0.1,
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (STEPS - 2)))
+    )
+    losses = []
+    for step in range(STEPS):
+        (inputs,) = read_batch(step, plan, dataset.order, dataset.windows, 0).micro_batches
+        ids = inputs["input_ids"]
+        logits = adapted(input_ids=ids).logits[:, :-1]
+        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(adapted.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    assert [loss for _, loss, _, _ in curve(stocked)] == pytest.approx(losses, abs=1e-5)
+    published, started = (load_file(folder / "model.safetensors") for folder in (stocked / run / "final", base))
+    assert published.keys() == started.keys() and all(each.dtype == torch.float32 for each in published.values())
+    ids = torch.randint(5, 300, (2, 24))
+    final = AutoModelForCausalLM.from_pretrained(stocked / run / "final").eval()
+    with torch.no_grad():
+        expected, found = (model.eval()(input_ids=ids).logits for model in (adapted, final))
+    apart = float((expected - found).square().mean().sqrt() / expected.std())
+    assert apart < (1e-5 if form == "nf4" else 0.02), (
+        "int8 rounds what goes into a layer too, which plain weights do not"
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "precision"), once(("nf4", "fp32"), ("nf4", "bf16"), ("int8", "fp32"), ("int8", "bf16"))
+)
+def test_training_goes_on_with_the_same_bytes_whatever_was_measured_on_the_way(
+    raw: Path, stocked: Path, data: PreparedData, base: Path, tmp_path: Path, form: str, precision: str
+) -> None:
+    changes = {"training__save_every": 2, "training__keep_last": 9, "training__precision": precision}
+    bare = Path(shutil.copytree(stocked, tmp_path / "bare"))
+    run = adapt(raw, stocked, data, base, form, training__evaluate_every=1, **changes)
+    other = Path(shutil.copytree(stocked, tmp_path / "other"))
+    for folder in (other / run / "final", *sorted((other / run / "checkpoints").iterdir())[1:]):
+        shutil.rmtree(folder)
+    (other / run / "checkpoint-last").unlink()
+    assert adapt(raw, other, data, base, form, training__evaluate_every=1, **changes) == run
+    assert final_bytes(other) == final_bytes(stocked) and curve(other) == curve(stocked)
+    adapt(raw, bare, data, base, form, **changes)
+    assert final_bytes(bare) == final_bytes(stocked)
+
+
+def test_the_form_names_the_run(raw: Path, base: Path, data: PreparedData) -> None:
+    names = {identify_run(job_of(raw, Path("anywhere"), base, form), data).key for form in (None, "nf4", "int8")}
+    assert len(names) == 3
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kind", ["chat", "preference"])
+@pytest.mark.parametrize("publish", ["merged", "adapter"])
+def test_conversations_and_preferences_are_learnt_beside_one(
+    kind: str, publish: str, llama: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    make: Any = chat_job if kind == "chat" else preference_job
+    data: Path = request.getfixturevalue("chats" if kind == "chat" else "preferences")
+    changes = {"model__lora": {**LORA, "publish": publish}, "model__quantize": "nf4", "training__epochs": 1}
+    job: RunJob = make(data, tmp_path / "store", llama, **changes)
+    cpu_runtime()
+    result = train(job, silent())
+    assert result is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        ({"pretrained": "x", "quantize": "nf4"}, "quantize goes with lora"),
+        ({"pretrained": "x", "lora": {}, "quantize": "int2"}, "quantize"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(raw: Path, model: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        small_job(raw, "anywhere", model=model)
+
+
+def test_a_model_without_such_layers_is_refused(
+    raw: Path, stocked: Path, prepared: tuple[Path, PreparedData], data: PreparedData, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="'gpt2' model has no linear layers that bitsandbytes can hold so"):
+        adapt(raw, stocked, data, write_base(tmp_path / "base", *prepared), "nf4")
+
+
+def test_that_it_is_not_installed_is_told_before_anything_is_done(
+    raw: Path, stocked: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantized, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs bitsandbytes, which is not installed: pip install 'headrace\[quant"):
+        train(job_of(raw, stocked, base, "nf4"), silent())
+    assert not (stocked / "runs").exists()
+
+
+def test_a_gpu_is_counted_on_to_hold_it_in_fewer_bytes(raw: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.preflight.resources.count_gpus", lambda device: 1)
+    job = job_of(raw, Path("anywhere"), base, "nf4")
+    kept: Any = type("Kept", (), {"per_pair": 0.0, "per_token": 0.0, "fixed": 0.0})()
+    config = AutoModelForCausalLM.from_pretrained(base).config
+    sizes = [
+        estimate_memory(job.training, 32, config, 1, 10**9, kept, 0, None, 0, form).device for form in (None, "nf4")
+    ]
+    assert sizes == [4 * 10**9, 6 * 10**8]

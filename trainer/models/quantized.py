@@ -1,0 +1,106 @@
+"""Base models whose linear layers are held in 4 or 8 bits beside an adapter (Dettmers et al. 2023, "QLoRA"; 2022,
+"LLM.int8()"), by `bitsandbytes`, which is loaded where one is asked for only.
+
+What a layer holds follows from the weights alone, so that a run that continues has the same. The head, embeddings and
+norms stay as they are.
+"""
+
+import logging
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from trainer.common.errors import ConfigError
+
+Form = Literal["nf4", "int8"]
+
+MARKS = {"nf4": "is_loaded_in_4bit", "int8": "is_loaded_in_8bit"}
+"""By these attributes of a model, `peft` knows which layers to adapt."""
+
+
+def check_installed(form: Form | None) -> None:
+    """Raise `ConfigError` if bitsandbytes is needed, and is not installed."""
+    if form is not None and find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            f"model.quantize is {form!r}, which needs bitsandbytes, which is not installed: pip install "
+            "'headrace[quantize]', or leave it out"
+        )
+
+
+def quantize_base(model: PreTrainedModel, form: Form | None) -> None:
+    """Hold the linear layers of a model in a `form`, in place; all but its head.
+
+    Raises `ConfigError` if bitsandbytes is not installed, or the model has no such layers.
+    """
+    if form is None:
+        return
+    check_installed(form)
+    head = model.get_output_embeddings()
+    layers = {name: each for name, each in model.named_modules() if type(each) is nn.Linear and each is not head}
+    if not layers:
+        raise ConfigError(
+            f"model.quantize is {form!r}, but a {model.config.model_type!r} model has no linear layers that "
+            "bitsandbytes can hold so; leave it out"
+        )
+    for name, layer in layers.items():
+        model.set_submodule(name, _quantized(layer, form))
+    setattr(model, MARKS[form], True)
+
+
+def is_quantized(layer: nn.Module) -> bool:
+    """Whether a layer is held in such a form."""
+    return hasattr(getattr(layer, "weight", None), "quant_state") or hasattr(getattr(layer, "weight", None), "SCB")
+
+
+@torch.no_grad()
+def dequantized(layer: Any) -> nn.Linear:
+    """A plain layer with the weights that a quantised one computes with."""
+    from peft.utils.integrations import dequantize_bnb_weight
+
+    plain = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device=layer.weight.device)
+    plain.weight.copy_(dequantize_bnb_weight(layer.weight, state=getattr(layer, "state", None)))
+    if layer.bias is not None and plain.bias is not None:
+        plain.bias.copy_(layer.bias)
+    return plain
+
+
+def dequantize(model: PreTrainedModel) -> None:
+    """Make all layers plain again, in place."""
+    for name, layer in list(model.named_modules()):
+        if is_quantized(layer):
+            model.set_submodule(name, dequantized(layer))
+    for mark in MARKS.values():
+        if hasattr(model, mark):
+            delattr(model, mark)
+
+
+def _quantized(layer: nn.Linear, form: Form) -> nn.Module:
+    made: Any = import_module("bitsandbytes").nn
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)  # it tells each step what it casts
+    sizes, has_bias = (layer.in_features, layer.out_features), layer.bias is not None
+    if form == "nf4":
+        new = made.Linear4bit(*sizes, bias=has_bias, quant_type="nf4", compress_statistics=False)
+        new.weight = made.Params4bit(
+            layer.weight.data, requires_grad=False, quant_type="nf4", compress_statistics=False
+        )
+        new.support_avx512bf16_for_cpu = False  # else an evaluation rounds what training goes on with
+    else:
+        new = made.Linear8bitLt(*sizes, bias=has_bias, has_fp16_weights=False)
+        new.weight = made.Int8Params(layer.weight.data, requires_grad=False, has_fp16_weights=False)
+    if has_bias:
+        new.bias = nn.Parameter(layer.bias.data, requires_grad=False)
+    new.register_forward_pre_hook(_cast)
+    quantized: nn.Module = new.to(layer.weight.device)  # which quantises
+    return quantized
+
+
+def _cast(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Under autocast a layer computes in its type, as others do."""
+    kind = inputs[0].device.type
+    return (
+        tuple(each.to(torch.get_autocast_dtype(kind)) for each in inputs) if torch.is_autocast_enabled(kind) else inputs
+    )
