@@ -16,6 +16,8 @@ from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
 
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it tells each step what it casts
+
 Form = Literal["nf4", "int8"]
 
 MARKS = {"nf4": "is_loaded_in_4bit", "int8": "is_loaded_in_8bit"}
@@ -80,7 +82,6 @@ def dequantize(model: PreTrainedModel) -> None:
 
 def _quantized(layer: nn.Linear, form: Form) -> nn.Module:
     made: Any = import_module("bitsandbytes").nn
-    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)  # it tells each step what it casts
     sizes, has_bias = (layer.in_features, layer.out_features), layer.bias is not None
     if form == "nf4":
         new = made.Linear4bit(*sizes, bias=has_bias, quant_type="nf4", compress_statistics=False)
