@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,19 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from tests.processes import finish, start_trainers
 from tests.support import final_bytes, only_run, records, steps_recorded
 from tests.trainer.adapted_runs import LORA, lora_values, write_base
-from tests.trainer.small_jobs import OF_EACH_KIND, Ask, Job, classes, labels_of_words, lay_out, pretraining
+from tests.trainer.small_jobs import (
+    IN_TURN,
+    OF_EACH_KIND,
+    Ask,
+    Finished,
+    Job,
+    chatting,
+    classes,
+    labels_of_words,
+    lay_out,
+    preferring,
+    pretraining,
+)
 from trainer.records.plans import PreparedData
 
 pytestmark = [pytest.mark.deep, pytest.mark.slow]
@@ -47,18 +60,20 @@ JOBS: dict[str, Job] = {
     "adafactor": classes(**SELDOM, training__early_stopping=4, training__optimizer="adafactor"),
     "an optimizer without state": classes(**SELDOM, training__optimizer="sgd", training__beta1=0.0),
     "parameters that the loss does not reach": classes("xlnet", **SELDOM),
+    "quantised": chatting(**IN_TURN, model__lora=LORA, model__quantize="nf4"),
+    "divided preferences": preferring(**IN_TURN, training__sharding="fsdp"),
     "words": labels_of_words(**SELDOM, training__micro_batch=2),
     "words with adapters": labels_of_words(**SELDOM, training__micro_batch=2, model__lora={"rank": 2, "dropout": 0.1}),
 }  # fmt: skip
 """A small job of each kind, and of what changes what a kind keeps in its checkpoints."""
 
 ON_ONE = [
-    *OF_EACH_KIND, "adapters", "masked", "documents", "best and early stopping", "an optimizer without state", "words",
-    "words with adapters",
+    *OF_EACH_KIND, "adapters", "masked", "documents", "best and early stopping", "an optimizer without state",
+    "quantised", "words", "words with adapters",
 ]  # fmt: skip
 ON_TWO = [
     *OF_EACH_KIND, "adapters", "muon", "masked", "documents", "packed", "adafactor",
-    "parameters that the loss does not reach", "words",
+    "parameters that the loss does not reach", "quantised", "divided preferences", "words",
 ]  # fmt: skip
 KILLED_AT = {"fine-tuning": (9, 33), "instruction tuning": (3, 9), "preference tuning": (3, 9)}
 """Steps at which a run is killed; others are once, which falls between checkpoints and evaluations of some."""
@@ -105,6 +120,32 @@ def test_a_killed_run_ends_with_the_same_bytes(
     assert final_bytes(whole) == final_bytes(killed)
     assert course(whole) == course(killed)
     assert measured(whole) == measured(killed)
+
+
+STAGES: dict[str, Callable[[Path], bool]] = {
+    "before training": lambda store: any(store.glob(".staging/*")),
+    "evaluation": lambda store: any(store.glob("runs/*/final/manifest.json")),
+}
+"""Stages in which a run is killed, as its store shows them."""
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("kind", OF_EACH_KIND)
+def test_a_run_that_is_killed_in_another_stage_ends_with_the_same_bytes(
+    kind: str, stage: str, tmp_path: Path, request: pytest.FixtureRequest, ran: Callable[[str], Finished]
+) -> None:
+    config, whole, killed = (
+        lay_out(OF_EACH_KIND[kind], request.getfixturevalue, tmp_path),
+        ran(kind),
+        tmp_path / "store",
+    )
+    (running,) = start_trainers(tmp_path / "said-killed", config)
+    ended = running.send_when(signal.SIGKILL, lambda: STAGES[stage](killed))
+    assert ended.status == -signal.SIGKILL and not any(killed.glob("runs/*/eval.json"))
+    finish(tmp_path / "said", config)
+    assert only_run(killed) == whole.run
+    assert final_bytes(killed) == final_bytes(whole.store)
+    assert course(killed) == course(whole.store) and measured(killed) == measured(whole.store)
 
 
 def course(store: Path) -> list[dict[str, Any]]:
