@@ -9,8 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from trainer.config.evaluation import PREFIX, TrainedHarnessConfig
-from trainer.data.chat.template import bound_template
-from trainer.models.loading import load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -73,6 +71,9 @@ class TasksInTraining:
 
     def _tokenizer(self, model: "PreTrainedModel") -> Any:
         """The tokenizer as `AutoTokenizer` loads it beside the model."""
+        from trainer.data.chat.template import bound_template
+        from trainer.models.loading import load_tokenizer
+
         with TemporaryDirectory() as folder:
             for file in self._files:
                 Path(folder, file.name).write_bytes(file.read_bytes())

@@ -3,7 +3,6 @@
 from typing import Any
 
 from trainer.config.evaluation import PREFIX, SelectionConfig, TrainedHarnessConfig
-from trainer.evaluation.harness_identity import describe_task, identify, installed_version
 from trainer.evaluation.metrics.measures import greater_is_better
 from trainer.records.evaluations import Criterion
 
@@ -26,6 +25,8 @@ def describe_selection(options: SelectionConfig, harness: TrainedHarnessConfig |
         return {}
     told: dict[str, Any] = {"best_by": criterion.figure, "greater_is_better": criterion.greater_is_better}
     if harness is not None and criterion.figure.startswith(PREFIX):
+        from trainer.evaluation.harness_identity import describe_task, identify, installed_version
+
         task = criterion.figure.split("/")[1]
         identity = identify(harness.model_copy(update={"tasks": [task]}), installed_version())[task]
         told["task"] = {"every": harness.every, **describe_task(identity)}
