@@ -120,7 +120,7 @@ TABLE = [
         "a value where keys are expected",
         ["model=gpt2"],
         "ConfigError: configuration {here}/job.yaml: model: expected keys with values, found 'gpt2'; known keys are "
-        "config, pretrained, pad_vocab_to, attention, lora",
+        "config, pretrained, pad_vocab_to, attention, lora, quantize",
     ),
     Said(
         "a value where a list of keys is expected",

@@ -29,7 +29,9 @@ from trainer.data.chat.encoded import open_chat
 from trainer.kinds.chat.preflight import chat_preflight
 from trainer.kinds.chat.workload import Chat
 from trainer.kinds.lookup import entry_of, load_training_job
-from trainer.models.losses import WITH_MASKS, WITHOUT_MASKS
+from trainer.models.documents import APART
+from trainer.models.losses import WITHOUT_MASKS
+from trainer.models.trial import tried_loss
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.explain import explain_job
 from trainer.records.basis import ExamplesBasis, answers_basis, why_incomparable
@@ -208,17 +210,18 @@ def test_an_empty_split_and_a_model_with_too_few_embeddings_are_refused(
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own compiler
-def test_packed_rows_keep_their_masks_when_they_are_compiled(chats: Path, llama: Path, tmp_path: Path) -> None:
+def test_packed_rows_stay_apart_when_they_are_compiled(chats: Path, llama: Path, tmp_path: Path) -> None:
     job = chat_job(chats, tmp_path / "store", llama)
     work = Chat(job, Store(job.store), encode_conversations(job, silent()), 1)
     batch = work.read_batch(0, 0)
-    found = []
+    plain = batch._replace(micro_batches=[{"input_ids": batch.micro_batches[0]["input_ids"]}])
+    context, found = job.data.context or 0, []
     with torch.compiler.set_stance("force_eager"):
-        for each in (batch, batch._replace(micro_batches=[{"input_ids": batch.micro_batches[0]["input_ids"]}])):
+        for make, read in ((work.make_objective, batch), (lambda model: tried_loss(model, context), plain)):
             learner = work.load_model(None)
-            compile_objective(work.make_objective(learner), learner, cpu_runtime(), each)
+            compile_objective(make(learner), learner, cpu_runtime(), read)
             found.append(learner.config._attn_implementation)
-    assert found == [WITH_MASKS, WITHOUT_MASKS]
+    assert found == [APART, WITHOUT_MASKS]
 
 
 @pytest.mark.slow
