@@ -42,7 +42,7 @@ class HarnessConfig(Schema):
 
 
 class TrainedHarnessConfig(HarnessConfig):
-    """The same, of a model that is trained."""
+    """Tasks of lm-eval, how they are given to the model, and when during training."""
 
     every: int | None = Field(
         default=None,
@@ -62,7 +62,7 @@ _BESIDE: Any = Field(
 )
 HarnessSetting = Annotated[HarnessConfig | None, _BESIDE]
 TrainedHarnessSetting = Annotated[TrainedHarnessConfig | None, _BESIDE]
-"""The setting `evaluation.harness` of a language model's job."""
+"""The setting `evaluation.harness`, of a measurement alone, and of a job that trains a language model."""
 
 
 class SelectionConfig(Schema):
@@ -109,7 +109,7 @@ class EvaluationConfig(Schema):
 
 
 class PretrainingEvaluationConfig(SelectionConfig, EvaluationConfig):
-    """The same, and how it is measured while it is trained."""
+    """How a model is measured on the held-out documents, while it is trained and after."""
 
     during_training: int | None = Field(
         default=64, ge=1, description="windows a corpus for the evaluations during training; null: all"

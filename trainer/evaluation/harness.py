@@ -69,14 +69,15 @@ def ask(model: AskedModel, loaded: Loaded, options: HarnessConfig, resamples: in
 
     Raises `ConfigError` if it cannot ask.
     """
-    set_seeds()
+    together = loaded.together()
+    set_seeds(together["tasks"].values())
     try:
         with model.asked():
             found: Results = evaluator.evaluate(
-                model, loaded.together(), limit=options.limit, bootstrap_iters=resamples, log_samples=False,
+                model, together, limit=options.limit, bootstrap_iters=resamples, log_samples=False,
                 apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
             )  # fmt: skip
-    except (KeyError, TypeError, ValueError, AssertionError, TemplateError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError, AssertionError, TemplateError) as error:
         raise ConfigError(
             f"evaluation.harness: lm-eval cannot ask {', '.join(options.tasks)}: {type(error).__name__}: "
             f"{brief(error)}; its own command line, `lm_eval`, tells more of a task"

@@ -31,13 +31,17 @@ class AskedModel(HFLM):  # type: ignore[misc]
         runtime: Runtime | None = None,
         advance: Callable[[int], None] = nothing,
     ) -> None:
-        super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=batch)
+        # Sums of logarithms in half precision would make answers equal that are not.
+        super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=batch, softmax_dtype="float32")
+        if runtime is not None:
+            self._device = runtime.device  # where a divided model computes, wherever it lies
         self._runtime, self._advance, self._resting = runtime, advance, False
 
     @contextmanager
     def asked(self) -> Iterator["AskedModel"]:
         """Agree before each pass over the model, for the length of a block."""
-        hook = self.model.register_forward_pre_hook(lambda *_: self._before_pass())
+        # Before a divided model gathers its weights, which all ranks must do, and which a stop must not leave begun.
+        hook = self.model.register_forward_pre_hook(lambda *_: self._before_pass(), prepend=True)
         try:
             yield self
         finally:
@@ -89,7 +93,8 @@ class AskedModel(HFLM):  # type: ignore[misc]
         return logits
 
     def _model_generate(self, context: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-        made: torch.Tensor = super()._model_generate(context, *arguments, **options)
+        # The ranks agree before each pass already, and some of them may ask nothing.
+        made: torch.Tensor = super()._model_generate(context, *arguments, **options, synced_gpus=False)
         self._advance(len(context))
         return made
 

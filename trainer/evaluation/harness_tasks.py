@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
@@ -66,12 +66,15 @@ def load_tasks(options: HarnessConfig) -> Loaded:
     for name, task in single.items():
         _check_fields(name, task)
         _set_few_shot(name, task, options.few_shot)
-        task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
     return Loaded(tasks, [doubt for name, task in single.items() if (doubt := _doubt_examples(name, task))])
 
 
-def set_seeds() -> None:
-    """Seed what is drawn at random as lm-eval does: some tasks choose or order their questions so."""
+def set_seeds(tasks: Iterable[Any] = ()) -> None:
+    """Seed what is drawn at random as lm-eval does: what orders the questions of some, and draws the solved examples of
+    `tasks`.
+    """
+    for task in tasks:
+        task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)
     torch.manual_seed(DEFAULT_OTHER_SEED)

@@ -2,12 +2,14 @@
 until then.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from trainer.common.errors import ConfigError
 from trainer.config.evaluation import PREFIX, TrainedHarnessConfig
 
 if TYPE_CHECKING:
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
     from trainer.evaluation.harness_tasks import Loaded
     from trainer.training.runtime import Runtime
+
+
+log = logging.getLogger(__name__)
 
 
 def tasks_in_training(
@@ -31,7 +36,7 @@ def tasks_in_training(
 class TasksInTraining:
     """Has lm-eval ask a model in memory what it asks the published one; of several ranks, each is asked a share.
 
-    The weights are taken as they are, whatever the precision of training.
+    The weights are taken as they are, whatever the precision of training; a divided model computes in that.
     """
 
     def __init__(self, options: TrainedHarnessConfig, batch: int, files: Sequence[Path]) -> None:
@@ -40,7 +45,8 @@ class TasksInTraining:
     def ask(self, model: "PreTrainedModel", runtime: "Runtime") -> dict[str, float]:
         """Figures by task, `TASK/FIGURE`, the same on every rank.
 
-        Raises `ConfigError` if lm-eval cannot ask, `StopRequested` on all ranks if one of them is to stop.
+        None where a figure grows beyond what a number can be, as an untrained model's perplexity may. Raises
+        `ConfigError` if lm-eval cannot ask, `StopRequested` on all ranks if one of them is to stop.
         """
         import torch
 
@@ -55,6 +61,11 @@ class TasksInTraining:
             with hearing(), torch.compiler.set_stance("force_eager"), masks_made(model):
                 asked = AskedModel(model, self._tokenizer(model), self._batch, runtime)
                 found = ask(asked, self._loaded, self._options, resamples=0)
+        except ConfigError as error:
+            if not isinstance(error.__cause__, ArithmeticError):
+                raise
+            log.warning("%s", error)
+            return {}
         finally:
             model.train(was_training)
         return {

@@ -6,7 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from lm_eval import evaluator
 from lm_eval.api.model import LM
@@ -19,8 +19,16 @@ from trainer.config.evaluation import PREFIX, HarnessConfig
 from trainer.data.chat.template import bound_template
 from trainer.evaluation.harness import figures_of
 from trainer.evaluation.harness_tasks import NAMED, hearing, load_tasks
+from trainer.evaluation.metrics.measures import greater_is_better
 
 log = logging.getLogger(__name__)
+
+
+class Decides(NamedTuple):
+    """A figure that decides something, and whether the job says that greater is better."""
+
+    figure: str
+    greater_is_better: bool | None = None
 
 
 EXAMPLES = 4
@@ -28,37 +36,46 @@ EXAMPLES = 4
 
 
 def try_tasks(
-    options: HarnessConfig, config: PretrainedConfig, decide: Mapping[str, str], tokenizer: Any = None
+    options: HarnessConfig, config: PretrainedConfig, decide: Mapping[str, Decides], tokenizer: Any = None
 ) -> None:
     """Ask some examples of each task as a model of this configuration would be asked, and tell what lm-eval warns of.
 
     `decide`: figures that decide something, by the settings that name them. `tokenizer`: the one with the chat
-    template, if that is to be used. Raises `ConfigError` for tasks that cannot be loaded or asked, and for a figure
-    that no task has.
+    template, if that is to be used. Raises `ConfigError` for tasks that cannot be loaded or asked, for a figure that no
+    task has, and for one of which lm-eval says otherwise than its name whether greater is better.
     """
     if tokenizer is not None:
         bound_template(tokenizer, "this job")
     model = _NoModel(resolve_max_length(config), tokenizer)
-    figures: list[str] = []
+    figures: dict[str, bool | None] = {}
     with hearing() as heard:
         found = load_tasks(options)
         for name, loaded in found.tasks.items():
             try:
-                figures += _try(loaded, options, model)
+                figures |= _try(loaded, options, model)
             except Exception as error:  # each task fails in its own way: its functions, its fields, its metrics
                 raise ConfigError(
                     f"evaluation.harness: lm-eval cannot ask the task {name!r}: {type(error).__name__}: {brief(error)}"
                 ) from error
     for doubt in [*found.doubts, *heard()]:
         log.warning("evaluation.harness: %s", doubt)
-    for setting, figure in decide.items():
-        if figure.startswith(PREFIX) and figure not in figures:
+    for setting, (figure, said) in decide.items():
+        if not figure.startswith(PREFIX):
+            continue
+        if figure not in figures:
             like = get_close_matches(figure, figures, NAMED) or figures
             raise ConfigError(f"{setting} is {figure!r}, which no task has that is asked; there is {', '.join(like)}")
+        told = figures[figure]
+        if said is None and told is not None and told != greater_is_better(figure):
+            beside = f"{setting.rpartition('.')[0]}.greater_is_better"
+            better = "greater" if told else "smaller"
+            raise ConfigError(f"{setting} is {figure!r}, of which lm-eval says that {better} is better: set {beside}")
 
 
-def _try(loaded: dict[str, Any], options: HarnessConfig, model: "_NoModel") -> list[str]:
-    """The figures of a task, or of a group and its tasks, by the names that a gate knows them by."""
+def _try(loaded: dict[str, Any], options: HarnessConfig, model: "_NoModel") -> dict[str, bool | None]:
+    """The figures of a task, or of a group and its tasks, by the names that a gate knows them by, and whether lm-eval
+    says that greater is better.
+    """
     for task in loaded["tasks"].values():
         task.aggregation = lambda: defaultdict(lambda: len)  # some of few examples would be no number
     limit = min(options.limit or EXAMPLES, EXAMPLES)
@@ -66,7 +83,12 @@ def _try(loaded: dict[str, Any], options: HarnessConfig, model: "_NoModel") -> l
         model, loaded, limit=limit, bootstrap_iters=0, log_samples=False,
         apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
     )  # fmt: skip
-    return [f"{PREFIX}{name}/{figure}" for name, told in found["results"].items() for figure in figures_of(told)]
+    better = found["higher_is_better"]
+    return {
+        f"{PREFIX}{name}/{figure}": better.get(name, {}).get(figure.partition(",")[0])
+        for name, told in found["results"].items()
+        for figure in figures_of(told)
+    }
 
 
 class _NoModel(LM):  # type: ignore[misc]

@@ -5,7 +5,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from trainer.common.stopping import check_stop
-from trainer.config.evaluation import HarnessConfig
+from trainer.config.evaluation import HarnessConfig, SelectionConfig
 from trainer.config.runs import RunJob
 
 
@@ -18,11 +18,12 @@ def try_harness(job: RunJob, options: HarnessConfig | None, config: PretrainedCo
     from trainer.evaluation.harness_identity import installed_version
 
     installed_version()  # else that is told
-    from trainer.evaluation.harness_trial import try_tasks
+    from trainer.evaluation.harness_trial import Decides, try_tasks
 
-    decide = {
-        "evaluation.best_by": job.best_by,
-        **({"promotion.metric": job.promotion.metric} if job.promotion else {}),
-    }
+    decide = {}
+    if isinstance(asked := job.evaluation, SelectionConfig):
+        decide["evaluation.best_by"] = Decides(asked.best_by, asked.greater_is_better)
+    if (gate := job.promotion) is not None:
+        decide["promotion.metric"] = Decides(gate.metric, gate.greater_is_better)
     try_tasks(options, config, decide, tokenizer)
     check_stop()

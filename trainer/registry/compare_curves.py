@@ -101,7 +101,7 @@ def draw_overlays(runs: Sequence[ComparedRun]) -> dict[str, str]:
         for record in with_planned_rates(run.records)
         if record["kind"] in ("train", "evaluation", ASKED)
     ]
-    asked = task_curves([record for run in runs for record in run.records])
+    asked = task_curves([record for run in runs for record in run.records], criterion_of(runs[0]).figure)
     curves = [*standard_curves(runs[0].unit, runs[0].kind.metrics(runs)), *asked]
     overlays = [each for curve in curves for each in _overlay(curve, runs)]
     steps = max(max(run.steps, run.plan.get("total_steps", 0)) for run in runs)

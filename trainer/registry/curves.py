@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from trainer.config.evaluation import PREFIX
 from trainer.training.run_records import ASKED, SCHEDULE
 
 Records = Sequence[dict[str, Any]]
@@ -76,9 +77,12 @@ def standard_curves(unit: str, metrics: Sequence[str] = (), label: Callable[[str
     ]
 
 
-def task_curves(records: Records) -> list[Curve]:
-    """A curve for each figure of lm-eval's tasks that was measured on the way; of a large group's for the first."""
+def task_curves(records: Records, best_by: str = "") -> list[Curve]:
+    """A curve for each figure of lm-eval's tasks that was measured on the way; of many, that which decides and the
+    first.
+    """
     names = [name for record in records if record["kind"] == ASKED for name in record if "/" in name]
+    names.sort(key=lambda name: f"{PREFIX}{name}" != best_by)
     return [
         Curve(f"task-{place}", f"{name}, by lm-eval", "", False, (Line("on the way", ASKED, name, SECOND),))
         for place, name in enumerate([*dict.fromkeys(names)][:MOST_TASKS])

@@ -215,7 +215,8 @@ def publish_card(store: Store, facts: RunFacts, card: bytes) -> None:
 
 def render_page(facts: RunFacts, account: ReportContent) -> str:
     """The report as one HTML page; the same text for the same run."""
-    curves = draw_curves([*account.curves, *task_curves(facts.records)], with_planned_rates(facts.records), facts.steps)
+    asked = task_curves(facts.records, facts.job["evaluation"].get("best_by", ""))
+    curves = draw_curves([*account.curves, *asked], with_planned_rates(facts.records), facts.steps)
     return open_template(PAGE).render(
         name=facts.name,
         account=account,

@@ -139,10 +139,10 @@ class TrainState(BaseModel):
         return self.model_dump(exclude=None if self.unmeasured else {"unmeasured"})
 
     def judge(self, scores: dict[str, float], criterion: Criterion) -> None:
-        """Take in the scores of this step. One that is not a number is never the best, and without that which decides
+        """Take in scores of this step. One that is not a number is never the best, and without that which decides
         nothing is judged.
         """
-        self.scores = scores
+        self.scores = {**(self.scores or {}), **scores}
         if criterion.figure not in scores:
             return
         if self.best_figure != criterion.figure:

@@ -1,6 +1,7 @@
 """The training loop, and its speed figures."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 
 
 MEASURED_SIZE = 1024
+
+SHOWN = 12
+"""Figures of an evaluation that its line in the log shows."""
 
 PEAK_FLOPS = {
     ("NVIDIA A100", "bf16"): 312e12,
@@ -261,6 +265,8 @@ def measure_and_save(session: Session) -> bool:
         evaluates = asks = evaluates or asks
     if evaluates or asks:
         evaluate_now(session, evaluates, asks)
+        if stops_early(session) and not asks:
+            evaluate_now(session, measures=False, asks=True)  # the last step after all
         at_end = at_end or stops_early(session)
     saves = saves or at_end or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
     if saves:
@@ -320,9 +326,12 @@ def evaluate_now(session: Session, measures: bool = True, asks: bool = False) ->
     told = session.ask() if asks and session.ask is not None else {}
     state.unmeasured = False
     scores = {**(measured.scores if measured else {}), **{f"{PREFIX}{name}": value for name, value in told.items()}}
+    figure = session.criterion.figure
+    if asks and figure.startswith(PREFIX):
+        scores.setdefault(figure, math.nan)  # what is no number is never better
     if not scores:
         return
-    if measured is not None and (figure := session.criterion.figure) not in scores and not figure.startswith(PREFIX):
+    if measured is not None and figure not in scores and not figure.startswith(PREFIX):
         raise ConfigError(f"evaluation.best_by is {figure!r}, but what is measured are {', '.join(measured.scores)}")
     if state.step > 0:
         state.judge(scores, session.criterion)
@@ -331,7 +340,8 @@ def evaluate_now(session: Session, measures: bool = True, asks: bool = False) ->
             session.log.write("evaluation", state.step, **measured.scores, **measured.details)
         if told:
             session.log.write(ASKED, state.step, **told)
-        log.info("step %d: validation %s", state.step, ", ".join(f"{k} {v:.4f}" for k, v in scores.items()))
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in list(scores.items())[:SHOWN])
+        log.info("step %d: validation %s%s", state.step, shown, ", …" if len(scores) > SHOWN else "")
     if stops_early(session):
         log.info("step %d: nothing better in %d evaluations, training ends early", state.step, state.worse)
 

@@ -1,5 +1,6 @@
 """Runs in MLflow that go on where they stood: accelerate's tracker begins each anew, and shows steps twice."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,10 @@ from mlflow import MlflowClient
 
 Shown = dict[str, dict[int, float]]
 """The figures that a run shows, by their names and steps."""
+
+
+NOT_TAKEN = re.compile(r"[^\w./ -]")
+"""Characters that MLflow takes in no name, such as the comma of a figure of lm-eval that goes through a filter."""
 
 
 class ContinuedMLflow(MLflowTracker):  # type: ignore[misc]
@@ -39,6 +44,7 @@ class ContinuedMLflow(MLflowTracker):  # type: ignore[misc]
 
     def log(self, values: dict[str, Any], step: int | None = None, **options: Any) -> None:
         """Show the figures of a step, but for those that a process showed before it was killed after its last save."""
+        values = {NOT_TAKEN.sub("-", name): value for name, value in values.items()}
         if new := _not_shown(values, step or 0, self._shown):
             super().log(new, step=step, **options)
 

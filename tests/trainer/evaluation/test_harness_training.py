@@ -1,5 +1,6 @@
 """lm-eval's tasks during training: what it finds of a model in memory, and what that changes."""
 
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
 from tests.processes import finish
-from tests.support import final_bytes, only_run, records, small_job, small_values, write_config
+from tests.support import final_bytes, held_out_losses, only_run, records, small_job, small_values, write_config
 from tests.trainer.chats import chat_job
 from tests.trainer.evaluation.harness_tasks import QUESTIONS, asking, write_questions, write_task, write_yaml
 from tests.trainer.preferences import preference_job
@@ -34,7 +35,8 @@ WORDS = [{"text": f"def f{number}(x): return x + {number}"} for number in range(
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A task of each kind of question: which answer is likelier, how likely a text is, and what is written next."""
     folder = tmp_path_factory.mktemp("tasks")
-    write_task(folder)
+    write_task(folder, num_fewshot=1)
+    write_questions(folder / "solved.jsonl", QUESTIONS)  # of which one is drawn for each question
     write_questions(folder / "texts.jsonl", WORDS)
     data = {
         "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(folder / "texts.jsonl")}},
@@ -65,7 +67,7 @@ def ask_model(job: RunJob, tasks: dict[str, Any], name: str) -> dict[str, float]
     found = simple_evaluate(
         "hf", model_args={"pretrained": str(folder)}, tasks=tasks["tasks"], batch_size=3, device="cpu",
         task_manager=TaskManager(include_path=tasks["include_path"], include_defaults=False), bootstrap_iters=0,
-        apply_chat_template=tasks.get("chat_template", False), fewshot_as_multiturn=True,
+        apply_chat_template=tasks.get("chat_template", False), fewshot_as_multiturn=True, limit=tasks["limit"],
     )  # fmt: skip
     return {
         f"{name}/{figure}": each.value
@@ -110,9 +112,11 @@ def test_the_figures_are_those_of_lm_eval_on_that_checkpoint_and_the_weights_are
 
 @pytest.mark.deep
 @pytest.mark.parametrize("sharding", ["none", "fsdp"])
+@pytest.mark.parametrize("limit", [None, 1])
 def test_ranks_measure_each_its_share(
-    raw: Path, stocked: Path, tasks: dict[str, Any], tmp_path: Path, sharding: str
+    raw: Path, stocked: Path, tasks: dict[str, Any], tmp_path: Path, sharding: str, limit: int | None
 ) -> None:
+    tasks = {**tasks, "limit": limit}
     changes = {"training__max_steps": 2, "evaluation__harness": tasks, "training__sharding": sharding}
     config = write_config(tmp_path / "job.yaml", small_values(raw, stocked, **changes))
     other = stocked.rename(tmp_path / "two")
@@ -124,10 +128,15 @@ def test_ranks_measure_each_its_share(
 
 
 @pytest.mark.deep
+@pytest.mark.parametrize("sharding", ["none", "fsdp"])
 def test_a_stop_breaks_it_off_and_it_is_made_when_training_continues(
-    raw: Path, stocked: Path, tasks: dict[str, Any], runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = small_job(raw, stocked, training__max_steps=4, evaluation__harness=tasks)
+    raw: Path, stocked: Path, tasks: dict[str, Any], runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    sharding: str,
+) -> None:  # fmt: skip
+    changes = {"training__max_steps": 4, "evaluation__harness": tasks, "training__sharding": sharding}
+    other = Path(shutil.copytree(stocked, tmp_path / "whole"))
+    whole, job = (small_job(raw, store, **changes) for store in (other, stocked))
+    train(whole, silent())
     asked, passes = AskedModel._model_generate, [0]
 
     def stop_in_between(self: AskedModel, *arguments: Any, **options: Any) -> Any:
@@ -142,7 +151,8 @@ def test_a_stop_breaks_it_off_and_it_is_made_when_training_continues(
     assert passes == [2] and [each["step"] for each in asked_of(job)] == [0]
     monkeypatch.undo()
     train(job, silent())
-    assert [each["step"] for each in asked_of(job)] == [0, 2, 4]
+    assert asked_of(job) == asked_of(whole)
+    assert final_bytes(stocked) == final_bytes(other)
 
 
 def test_a_task_decides_which_checkpoint_is_best_and_when_training_ends(
@@ -167,6 +177,38 @@ def test_a_task_decides_which_checkpoint_is_best_and_when_training_ends(
     runs = read_runs(Store(str(stocked)), [only_run(stocked)])
     assert title in draw_overlays(runs)
     assert ["validation harness/tiny/acc, best", "1.0000 at 3"] in curve_table(runs).rows
+
+
+def test_a_figure_that_is_no_number_is_never_better_and_ends_training_early(
+    raw: Path, stocked: Path, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = write_task(tmp_path / "tasks").model_dump(mode="json")
+    job = small_job(
+        raw, stocked, training__max_steps=20, training__early_stopping=2, training__evaluate_every=3,
+        evaluation__harness=options, evaluation__best_by="harness/tiny/acc",
+    )  # fmt: skip
+
+    def overflow(*_: Any, **__: Any) -> Any:
+        raise OverflowError("math range error")
+
+    monkeypatch.setattr("trainer.evaluation.harness.evaluator.evaluate", overflow)
+    monkeypatch.setattr("trainer.kinds.pretraining.preflight.try_harness", lambda *_: None)
+    monkeypatch.setattr("trainer.evaluation.measurement.harness_job", lambda *_: None)
+    monkeypatch.setattr("trainer.pipelines.pipeline.harness_job", lambda *_: None)
+    train(job, silent())
+    assert not asked_of(job) and [step for step, _ in held_out_losses(stocked)] == [0, 3, 6]
+
+
+def test_after_the_last_step_it_is_asked_also_where_that_came_early(
+    raw: Path, stocked: Path, runtime: Runtime, tmp_path: Path
+) -> None:
+    options = {**write_task(tmp_path / "tasks").model_dump(mode="json"), "every": 4}
+    changes = {"training__max_steps": 20, "training__early_stopping": 1, "training__evaluate_every": 3}
+    job = small_job(raw, stocked, **changes, evaluation__harness=options, evaluation__greater_is_better=True)
+    train(job, silent())
+    assert [each["step"] for each in asked_of(job)] == [0, 4, 6], "the loss fell, and was to grow"
+    (*_, last) = records(stocked, "checkpoint")
+    assert last["step"] == 6 and last["scores"].keys() >= {"loss", "harness/tiny/acc"}
 
 
 def test_what_a_task_asks_names_a_run_whose_best_checkpoint_it_decides(

@@ -1,5 +1,6 @@
 """Tasks that lm-eval cannot load, told before any training."""
 
+from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.evaluation import HarnessConfig
 from trainer.evaluation.harness_tasks import load_tasks
-from trainer.evaluation.harness_trial import try_tasks
+from trainer.evaluation.harness_trial import Decides, try_tasks
 from trainer.kinds.pretraining.preflight import preflight
 
 
@@ -99,6 +100,17 @@ def test_tasks_that_lm_eval_cannot_ask_are_refused_before_training(
         try_tasks(options, GPT2Config(n_positions=128), {})
 
 
+@pytest.mark.parametrize(("said", "taken"), [(None, False), (False, True), (True, True)])
+def test_a_figure_whose_name_does_not_say_which_way_is_better_must_be_told(
+    tmp_path: Path, said: bool | None, taken: bool
+) -> None:
+    write_task(tmp_path, metric_list=[{"metric": "acc", "higher_is_better": False}])
+    decide = {"evaluation.best_by": Decides("harness/tiny/acc", said)}
+    problem = pytest.raises(ConfigError, match=r"lm-eval says that smaller is better: set evaluation\.greater")
+    with nullcontext() if taken else problem:
+        try_tasks(asking(tmp_path, ["tiny"]), GPT2Config(n_positions=128), decide)
+
+
 def test_a_task_that_two_names_ask_is_refused_before_training(tmp_path: Path) -> None:
     write_task(tmp_path, tag="some")
     with pytest.raises(ConfigError, match="'some' and 'tiny' both ask 'tiny'; name one of them"):
@@ -107,9 +119,15 @@ def test_a_task_that_two_names_ask_is_refused_before_training(tmp_path: Path) ->
 
 def test_tasks_that_lm_eval_can_ask_are_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_task(tmp_path, tag="some", fewshot_split="test", num_fewshot=2)
-    try_tasks(asking(tmp_path, ["some"]), GPT2Config(n_positions=128), {"promotion.metric": "harness/tiny/acc"})
+    try_tasks(
+        asking(tmp_path, ["some"]), GPT2Config(n_positions=128), {"promotion.metric": Decides("harness/tiny/acc")}
+    )
     write_task(tmp_path, **GENERATE, generation_kwargs={"until": ["\n"], "max_gen_toks": 127})
-    try_tasks(asking(tmp_path, ["tiny"]), GPT2Config(n_positions=128), {"promotion.metric": "harness/tiny/exact_match"})
+    try_tasks(
+        asking(tmp_path, ["tiny"]),
+        GPT2Config(n_positions=128),
+        {"promotion.metric": Decides("harness/tiny/exact_match")},
+    )
     assert not caplog.messages
 
 
