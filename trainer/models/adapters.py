@@ -20,7 +20,7 @@ from transformers.pytorch_utils import Conv1D
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.models import LoraConfig
 from trainer.models.pretrained import classifies_words
-from trainer.models.quantized import dequantize, dequantized, is_quantized
+from trainer.models.quantized import dequantize, dequantized, is_quantized, weights_in
 from trainer.models.weights import ADAPTER_WEIGHTS, BASE, PREFIX, SETTINGS, Base, describe_settings
 from trainer.store.private_folders import followed
 
@@ -46,7 +46,8 @@ def is_adapted(model: nn.Module) -> bool:
 def count_trained(model: nn.Module) -> Trained:
     """The parameters of an adapted model, without a head's former weights, which stay beside those that are trained."""
     named = [(name, each) for name, each in model.named_parameters() if ".original_module." not in name]
-    return Trained(sum(each.numel() for _, each in named if each.requires_grad), sum(each.numel() for _, each in named))
+    trained = sum(each.numel() for _, each in named if each.requires_grad)
+    return Trained(trained, sum(weights_in(each) for _, each in named))
 
 
 def add_adapter(model: PreTrainedModel, lora: LoraConfig, seed: int, heads: Iterable[str] = (), name: str = "") -> None:

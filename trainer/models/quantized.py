@@ -6,6 +6,7 @@ norms stay as they are.
 """
 
 import logging
+import math
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -56,6 +57,12 @@ def quantize_base(model: PreTrainedModel, form: Form | None) -> None:
 def is_quantized(layer: nn.Module) -> bool:
     """Whether a layer is held in such a form."""
     return hasattr(getattr(layer, "weight", None), "quant_state") or hasattr(getattr(layer, "weight", None), "SCB")
+
+
+def weights_in(parameter: torch.Tensor) -> int:
+    """How many weights a parameter holds: in 4 bits, two are in a byte."""
+    held = getattr(parameter, "quant_state", None)
+    return parameter.numel() if held is None else int(math.prod(held.shape))
 
 
 @torch.no_grad()

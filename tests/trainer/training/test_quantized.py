@@ -1,5 +1,6 @@
 """Quantised bases beside an adapter: trained as transformers and `peft` do it, and published as plain weights."""
 
+import json
 import shutil
 from math import cos, pi
 from pathlib import Path
@@ -98,6 +99,9 @@ def test_it_is_trained_as_transformers_and_peft_do_it_in_a_plain_loop(
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
     assert [loss for _, loss, _, _ in curve(stocked)] == pytest.approx(losses, abs=1e-5)
+    details = json.loads((stocked / run / "final" / "manifest.json").read_text())["details"]["trained"]
+    whole = sum(each.numel() for each in AutoModelForCausalLM.from_pretrained(base).parameters())
+    assert details["parameters"] == whole + details["trained"]
     published, started = (load_file(folder / "model.safetensors") for folder in (stocked / run / "final", base))
     assert published.keys() == started.keys() and all(each.dtype == torch.float32 for each in published.values())
     ids = torch.randint(5, 300, (2, 24))
