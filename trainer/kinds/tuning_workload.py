@@ -23,7 +23,7 @@ from trainer.models.adapters import add_adapter, restore_adapter
 from trainer.models.answering import load_answering, outline_answering
 from trainer.models.outline import Outline, Rows
 from trainer.models.pretrained import Checkpoint, find_model, identify_base
-from trainer.models.quantized import quantize_base
+from trainer.models.quantized import Form, quantize_base
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.models.weights import Base
 from trainer.records.plans import TuningPlan
@@ -111,14 +111,20 @@ def measured_causal(wanted: Measurement, details: dict[str, Any], runtime: Runti
 
 @contextmanager
 def placed_causal(
-    job: TuningJob, found: Checkpoint, details: dict[str, Any], runtime: Runtime
+    job: TuningJob, found: Checkpoint, details: dict[str, Any], runtime: Runtime, quantize: Form | None = None
 ) -> Iterator[PreTrainedModel]:
-    """The causal language model of a checkpoint for an encoded set with these details, in its place on every rank."""
+    """The causal language model of a checkpoint for an encoded set with these details, in its place on every rank; with
+    quantised layers, if a form is given.
+    """
+
+    def load() -> PreTrainedModel:
+        model = load_answering(found.folder, job.model.attention, details, found.beside)
+        quantize_base(model, quantize)
+        return model
+
+    outline = partial(outline_answering, found.folder, job.model.attention, details)
     with sharding_group(job.training, runtime):
-        yield place_measured(
-            job.training, runtime, partial(outline_answering, found.folder, job.model.attention, details),
-            partial(load_answering, found.folder, job.model.attention, details, found.beside),
-        )  # fmt: skip
+        yield place_measured(job.training, runtime, outline, load)
 
 
 class CausalTuning(TuningWorkload):

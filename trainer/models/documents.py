@@ -145,7 +145,7 @@ def attend_apart(
     if dropout == 0.0 and query.device.type == "cpu":
         key, value = (each.repeat_interleave(groups, dim=1) if groups > 1 else each for each in (key, value))
         output = attend_each(query, key, value, cu_seq_lens_q, scale)[0].transpose(1, 2)
-    elif dropout == 0.0 and query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+    elif dropout == 0.0 and _takes_varlen(query, value):
         output = _attend_at_once(query, key, value, cu_seq_lens_q, scale)
     else:
         mask = text_mask(cu_seq_lens_q, query)
@@ -153,6 +153,21 @@ def attend_apart(
             query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale, enable_gqa=groups > 1
         ).transpose(1, 2)
     return output.contiguous(), None
+
+
+def _takes_varlen(query: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether flash attention takes these: on an Ampere GPU or later, in half precision, of sizes that it has kernels
+    for.
+    """
+    size = query.shape[-1]
+    return (
+        query.is_cuda
+        and query.dtype in (torch.bfloat16, torch.float16)
+        and size == value.shape[-1]
+        and size % 8 == 0
+        and size <= 256
+        and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    )
 
 
 def _attend_at_once(

@@ -70,10 +70,11 @@ def dequantized(layer: Any) -> nn.Linear:
     """A plain layer with the weights that a quantised one computes with."""
     from peft.utils.integrations import dequantize_bnb_weight
 
-    plain = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device=layer.weight.device)
+    _follow(layer, layer.weight.device)
+    plain = nn.Linear(layer.in_features, layer.out_features, layer.added is not None, device=layer.weight.device)
     plain.weight.copy_(dequantize_bnb_weight(layer.weight, state=getattr(layer, "state", None)))
-    if layer.bias is not None and plain.bias is not None:
-        plain.bias.copy_(layer.bias)
+    if layer.added is not None and plain.bias is not None:
+        plain.bias.copy_(layer.added)
     return plain
 
 
@@ -88,27 +89,42 @@ def dequantize(model: PreTrainedModel) -> None:
 
 
 def _quantized(layer: nn.Linear, form: Form) -> nn.Module:
+    """A layer in this form; its bias is added beside it, as bitsandbytes would round it to what comes in, for good."""
     made: Any = import_module("bitsandbytes").nn
-    sizes, has_bias = (layer.in_features, layer.out_features), layer.bias is not None
     if form == "nf4":
-        new = made.Linear4bit(*sizes, bias=has_bias, quant_type="nf4", compress_statistics=False)
+        new = made.Linear4bit(layer.in_features, layer.out_features, False, quant_type="nf4", compress_statistics=False)
         new.weight = made.Params4bit(
             layer.weight.data, requires_grad=False, quant_type="nf4", compress_statistics=False
         )
         new.support_avx512bf16_for_cpu = False  # else an evaluation rounds what training goes on with
     else:
-        new = made.Linear8bitLt(*sizes, bias=has_bias, has_fp16_weights=False)
+        new = made.Linear8bitLt(layer.in_features, layer.out_features, False, has_fp16_weights=False)
         new.weight = made.Int8Params(layer.weight.data, requires_grad=False, has_fp16_weights=False)
-    if has_bias:
-        new.bias = nn.Parameter(layer.bias.data, requires_grad=False)
-    new.register_forward_pre_hook(_cast)
+    new.added = None if layer.bias is None else nn.Parameter(layer.bias.data, requires_grad=False)
+    new.register_forward_pre_hook(_prepare)
+    new.register_forward_hook(_add)
     quantized: nn.Module = new.to(layer.weight.device)  # which quantises
     return quantized
 
 
-def _cast(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Under autocast a layer computes in its type, as others do."""
-    kind = inputs[0].device.type
-    return (
-        tuple(each.to(torch.get_autocast_dtype(kind)) for each in inputs) if torch.is_autocast_enabled(kind) else inputs
-    )
+def _prepare(layer: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Under autocast a layer computes in its type, as others do, and everywhere on the device of what comes in."""
+    device = inputs[0].device
+    _follow(layer, device)
+    kind = device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else inputs[0].dtype
+    if hasattr(layer, "compute_dtype"):
+        layer.compute_dtype = dtype  # which it would take of what came in first
+    return tuple(each.to(dtype) for each in inputs)
+
+
+def _add(layer: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+    return output if layer.added is None else output + layer.added.to(output.dtype)
+
+
+def _follow(layer: Any, device: torch.device) -> None:
+    """Have what an 8-bit layer holds beside its parameters be where these are moved to."""
+    state = getattr(layer, "state", None)
+    for name in ("CB", "SCB"):
+        if (held := getattr(state, name, None)) is not None and held.device != device:
+            setattr(state, name, held.to(device))

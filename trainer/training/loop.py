@@ -19,6 +19,7 @@ from trainer.common.stopping import StopRequested, defer_stop, stop_requested
 from trainer.config.evaluation import PREFIX
 from trainer.config.training import OptimizationConfig
 from trainer.data.dataset import Batch
+from trainer.models.quantized import weights_in
 from trainer.records.evaluations import Criterion
 from trainer.records.plans import Plan
 from trainer.training.checkpoint import Divergence, TrainState
@@ -57,7 +58,7 @@ def flops_per_token(model: nn.Module, config: PretrainedConfig, context: int) ->
     N counts parameters that multiply (embeddings that only look up are left out, a tied output matrix is not).
     """
     text = config.get_text_config()
-    count = sum(parameter.numel() for parameter in model.parameters())
+    count = sum(weights_in(parameter) for parameter in model.parameters())
     output = getattr(model, "get_output_embeddings", lambda: None)()
     lookups = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
     count -= sum(weight.numel() for weight in lookups if output is None or weight is not output.weight)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from transformers import PreTrainedModel
 
@@ -318,6 +318,8 @@ def _publish(
     counts = {"trained": count_trained(model)._asdict()} if is_adapted(model) else {}
     base = workload.base if job.model.lora is not None and job.model.lora.publish == "adapter" else None
     if is_adapted(model) and base is None:
+        if getattr(job.model, "quantize", None):
+            cast(Any, model).cpu()  # there is room for its plain weights, as there was when it was loaded
         model = merge(model)
     with store.staging(sum(p.nbytes for p in model.parameters()), f"{run.key}/{FINAL}") as folder:
         if is_sharded(model):

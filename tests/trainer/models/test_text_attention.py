@@ -96,6 +96,19 @@ def test_windows_that_slide_and_dropped_attention_keep_their_masks(case: Case) -
     assert model.config._attn_implementation == before and "cu_seq_lens_q" not in positions(model, PLACES)
 
 
+@pytest.mark.parametrize("family", ["mistral", "qwen3", "phi3"])
+def test_a_window_that_slides_over_more_than_the_trial_reads_keeps_its_mask(family: str) -> None:
+    wide = {"max_position_embeddings": 256, "sliding_window": 96}
+    settings = (
+        {**wide, "layer_types": ["sliding_attention", "full_attention"], "use_sliding_window": True}
+        if family == "qwen3"
+        else wide
+    )
+    model = make(Case(family, settings))
+    assert not read_apart(model, 256), "rows are longer than the window"
+    assert read_apart(model, 64), "they are not"
+
+
 def test_rows_that_are_filled_up_on_the_left_are_masked_in_a_block() -> None:
     model = make(Case("llama", {})).eval()
     ids, mask = torch.randint(5, 60, (1, 12)), torch.ones(1, 12, dtype=torch.int64)

@@ -44,6 +44,7 @@ def reference_step(store: Store, job: PreferenceJob, progress: Progress, data: A
         "training.precision": job.training.precision,
         "batch": BATCH,
         CONTENTS: {"model": found.files},
+        **_quantized(job),
     }
     model = inputs_at(store, {"model": found.key})
     return Step(
@@ -96,4 +97,10 @@ def describe_rewards(job: PreferenceJob) -> dict[str, Any]:
     told: dict[str, Any] = training.model_dump(include={"loss", "beta", "gamma", "label_smoothing"})
     if training.needs_reference:
         told["reference"] = find_model(Store(job.store), job.model.pretrained, hub=True).files
+        told |= _quantized(job)
     return told
+
+
+def _quantized(job: PreferenceJob) -> dict[str, Any]:
+    """In which form the reference is held, if it is quantised: it is the model as training begins with it."""
+    return {"model.quantize": job.model.quantize} if job.model.quantize else {}

@@ -64,7 +64,7 @@ def make_reference(job: PreferenceJob, data: ArtifactRef, progress: Progress) ->
         base = find_model(store, job.model.pretrained, hub=True)
         require_same_model(str(base.folder), runtime)
         with (
-            placed_causal(job, base, pairs.details, runtime) as model,
+            placed_causal(job, base, pairs.details, runtime, job.model.quantize) as model,
             progress.bar("reference", sum(len(part.pairs) for part in missing), "pair") as bar,
         ):
             for part in missing:
