@@ -1,13 +1,20 @@
 """A small pretrained model with the tokenizer of prepared data, and jobs that adapt it."""
 
 import shutil
+from math import cos, pi
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch.nn import functional as F
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, small_job
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.config.models import ModelConfig
+from trainer.data.dataset import open_dataset, read_batch
+from trainer.data.step_plan import make_plan
+from trainer.data.tokenization import shard_manifests
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.tokenizer import load_tokenizer
 from trainer.pipelines.any_kind import train
@@ -39,6 +46,38 @@ def adapt(raw: Path, store: Path, data: PreparedData, base: Path, lora: dict[str
     """Adapt a base model in this process; returns the run's key."""
     cpu_runtime()
     return train(lora_job(raw, store, base, lora, **changes), silent(), data).key
+
+
+def train_plainly(adapted: Any, job: PipelineJob, data: PreparedData) -> list[float]:
+    """Train an adapted model on a job's batches in a plain loop, at the rates of a cosine; the loss of each step."""
+    store, training = Store(job.store), job.training
+    plan = make_plan(training, shard_manifests(store, data), 1)
+    dataset = open_dataset(store, data, training, plan, None)
+    optimizer = torch.optim.AdamW(
+        [p for p in adapted.parameters() if p.requires_grad],
+        lr=training.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=0.1,
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, plan.total_steps))
+    losses = []
+    for step in range(plan.total_steps):
+        (inputs,) = read_batch(step, plan, dataset.order, dataset.windows, 0).micro_batches
+        ids = inputs["input_ids"]
+        logits = adapted(input_ids=ids).logits[:, :-1]
+        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(adapted.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def rate_at(step: int, steps: int) -> float:
+    """A cosine after two steps of warm-up, as the small jobs have it."""
+    return step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (steps - 2)))
 
 
 def lora_job(raw: Path, store: Path, base: Path, lora: dict[str, Any] = LORA, **changes: Any) -> PipelineJob:

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from trainer.config.evaluation import SelectionConfig, TrainedHarnessSetting, check_metric
+from trainer.config.evaluation import TrainedHarnessSetting, check_metric
 from trainer.config.labelled import BatchConfig, FinetuneTrainingConfig, SplitsConfig, TuningJob
 from trainer.config.models import Quantize, TunedModelConfig, check_quantize
 from trainer.config.schema import JobName, Name
@@ -90,7 +90,7 @@ class ChatTrainingConfig(FinetuneTrainingConfig):
     )
 
 
-class CausalEvaluationConfig(SelectionConfig, BatchConfig):
+class CausalEvaluationConfig(BatchConfig):
     """How a causal language model is measured."""
 
     harness: TrainedHarnessSetting = None

@@ -69,7 +69,7 @@ class FinetuneTrainingConfig(OptimizationConfig):
     )
 
 
-class BatchConfig(Schema):
+class BatchConfig(SelectionConfig):
     """How a tuned model is measured."""
 
     batch: int = Field(default=16, ge=1, description="examples a forward pass")
@@ -244,7 +244,7 @@ class ClassifierTrainingConfig(FinetuneTrainingConfig):
     )
 
 
-class MeasurementConfig(SelectionConfig, BatchConfig):
+class MeasurementConfig(BatchConfig):
     """What a fine-tuned model is measured by."""
 
     batch: int = Field(default=32, ge=1, description="examples a forward pass")

@@ -8,7 +8,7 @@ import torch
 from lm_eval.models.huggingface import HFLM
 from transformers import PreTrainedModel
 
-from trainer.common.stopping import check_stop
+from trainer.common.stopping import StopRequested, check_stop, stop_requested
 from trainer.evaluation.scoring import nothing
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import is_sharded
@@ -56,8 +56,10 @@ class AskedModel(HFLM):  # type: ignore[misc]
         if self._runtime is None:
             check_stop()
             return asks
-        self._runtime.check_stop()
-        return self._runtime.any(asks)
+        asking, stopping = self._runtime.sum(torch.tensor([int(asks), int(stop_requested())])).tolist()
+        if stopping:
+            raise StopRequested
+        return bool(asking)
 
     def _share(self, ask: Callable[..., list[Any]], requests: Sequence[Any]) -> list[Any]:
         """The answers to requests, in their order; of several ranks each asks those about its share of documents."""

@@ -9,7 +9,7 @@ from trainer.data.splits import TEST, TRAIN
 from trainer.evaluation.metrics.measures import OF_ONE_CLASS, positive_class
 from trainer.kinds.tuning import split_rows
 from trainer.records.basis import encoded_basis, facts_of
-from trainer.records.evaluations import Result, label_figure
+from trainer.records.evaluations import Result, best_by, label_figure
 from trainer.records.plans import TuningPlan
 from trainer.registry.compare_data import DIGITS, compare_labelled
 from trainer.registry.compared_runs import ComparedKind, ComparedRun
@@ -96,7 +96,7 @@ def label_figures(facts: RunFacts, classes: Sequence[str] = ()) -> dict[str, str
     records, evaluation, asked = facts.of_kind("evaluation"), facts.evaluation, facts.job["evaluation"]
     found = [name for name in records[-1] if name not in RECORD_FIELDS] if records else []
     scores = evaluation.judged.figures if evaluation else {}
-    named = dict.fromkeys([asked.get("best_by", "loss"), "loss", *found, *scores])
+    named = dict.fromkeys([best_by(facts.job), "loss", *found, *scores])
     wanted = asked.get("positive_class")
     trained = classes[positive_class(wanted, classes, list(OF_ONE_CLASS))] if len(classes) == 2 else ""
     positive = dict.fromkeys(evaluation.positive if evaluation else (), trained)
@@ -219,7 +219,7 @@ def tell_plan(facts: RunFacts, plan: TuningPlan, details: Mapping[str, Any], own
     stop = f"; training ends after {plural(patience, 'evaluation')} without a better one" if patience else ""
     told = [
         ("Tokens an epoch", count(details["splits"][TRAIN]["tokens"])),
-        ("Best checkpoint", f"by {job['evaluation'].get('best_by', 'loss')}{stop}"),
+        ("Best checkpoint", f"by {best_by(job)}{stop}"),
         *own,
     ]
     return plan_pairs(facts, plan.unit, f"{count(plan.examples)}, {order}", told)

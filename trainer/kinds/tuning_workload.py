@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from trainer.common.errors import TokenizerError
-from trainer.config.chat import ConversationsJob
+from trainer.config.chat import CausalEvaluationConfig, ChatModelConfig
 from trainer.config.labelled import TuningJob
 from trainer.data.encoded import encoded_details, split_sizes, tokenizer_paths
 from trainer.data.order import EpochOrder
@@ -54,7 +54,8 @@ class TuningWorkload:
         plan: TuningPlan | None = None,
     ) -> None:
         self._model, self._store, self._key, self._lengths = job.model, store, data.key, lengths
-        self._seed = job.training.seed
+        self._seed, self._evaluation = job.training.seed, job.evaluation
+        self.criterion = criterion_of(job.evaluation)
         self.plan = plan or make_tuning_plan(job.training, split_sizes(encoded_details(store, data.key)), ranks)
         self.order = EpochOrder(job.training.seed, lengths, job.training.global_batch, by_length)
 
@@ -128,34 +129,23 @@ def placed_causal(
 
 
 class CausalTuning(TuningWorkload):
-    """The same of a causal language model; `set_details` are those of its encoded set."""
+    """The same of a `ConversationsJob`, of a causal language model; `set_details` are those of its encoded set."""
 
     set_details: dict[str, Any]
-
-    def __init__(
-        self,
-        job: ConversationsJob,
-        store: Store,
-        data: ArtifactRef,
-        ranks: int,
-        lengths: NDArray[np.int64],
-        by_length: bool,
-        plan: TuningPlan | None = None,
-    ) -> None:
-        super().__init__(job, store, data, ranks, lengths, by_length, plan)
-        self._asked, self._quantize = job.evaluation, job.model.quantize
-        self.criterion = criterion_of(self._asked)
+    _model: ChatModelConfig
+    _evaluation: CausalEvaluationConfig
 
     @cached_property
     def tasks(self) -> TasksInTraining | None:
-        return tasks_in_training(self._asked.harness, self._asked.best_by, self._asked.batch, self.files)
+        asked = self._evaluation
+        return tasks_in_training(asked.harness, asked.best_by, asked.batch, self.files)
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         options = self._model
         if options.lora is None:
             return load_answering(self._source(folder), options.attention, self.set_details)
         model = load_answering(self._source(None), options.attention, self.set_details)
-        quantize_base(model, self._quantize)
+        quantize_base(model, options.quantize)
         if folder is None:
             add_adapter(model, options.lora, self._seed, name=options.pretrained)
         else:

@@ -2,7 +2,7 @@
 imports.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -26,6 +26,12 @@ class Criterion(NamedTuple):
 
     figure: str
     greater_is_better: bool
+
+
+def best_by(job: Mapping[str, Any]) -> str:
+    """The figure of a recorded job's criterion."""
+    figure: str = job["evaluation"].get("best_by", "loss")
+    return figure
 
 
 class KeptOutFile(Record):

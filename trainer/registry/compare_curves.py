@@ -7,7 +7,7 @@ from typing import Any
 from trainer.common.formats import count, duration, score
 from trainer.config.evaluation import PREFIX
 from trainer.evaluation.metrics.measures import greater_is_better
-from trainer.records.evaluations import Criterion
+from trainer.records.evaluations import Criterion, best_by
 from trainer.registry.compared_runs import ComparedRun
 from trainer.registry.curves import (
     SERIES,
@@ -32,9 +32,8 @@ DASHES = ("-", "--", ":", "-.")
 
 def criterion_of(run: ComparedRun) -> Criterion:
     """What decides which checkpoint of a run is best."""
-    settings = run.job["evaluation"]
-    figure = settings.get("best_by", "loss")
-    return Criterion(figure, greater_is_better(figure, settings.get("greater_is_better")))
+    figure = best_by(run.job)
+    return Criterion(figure, greater_is_better(figure, run.job["evaluation"].get("greater_is_better")))
 
 
 def best_of(values: Sequence[float], greater: bool) -> float | None:

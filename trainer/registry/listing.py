@@ -15,6 +15,7 @@ from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.formats import count, plural, score
 from trainer.config.kinds import kind_of_run
 from trainer.evaluation.measurement import read_result
+from trainer.records.evaluations import best_by
 from trainer.records.lease import LEASE, is_held
 from trainer.records.plans import read_plan
 from trainer.records.sealed import read_sealed, sealed_number, unseal_line
@@ -121,7 +122,7 @@ def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], 
                 f"{config['fingerprint']}; put back the folder's own manifest, or start the run's command again"
             )
         steps = last.get("step", 0)
-        job, figure = config["job"], config["job"]["evaluation"].get("best_by", "loss")
+        job, figure = config["job"], best_by(config["job"])
         kind, measured, named = kind_of_run(config), read_result(store, key, config), job["data"].get("name", "")
         return RunLine(
             name=name,

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainer import __version__
 from trainer.common.errors import ArtifactError
-from trainer.records.evaluations import Result
+from trainer.records.evaluations import Result, best_by
 from trainer.records.fields import tell_changes
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.content import Block, ReportContent, Section, first_table
@@ -215,7 +215,7 @@ def publish_card(store: Store, facts: RunFacts, card: bytes) -> None:
 
 def render_page(facts: RunFacts, account: ReportContent) -> str:
     """The report as one HTML page; the same text for the same run."""
-    asked = task_curves(facts.records, facts.job["evaluation"].get("best_by", ""))
+    asked = task_curves(facts.records, best_by(facts.job))
     curves = draw_curves([*account.curves, *asked], with_planned_rates(facts.records), facts.steps)
     return open_template(PAGE).render(
         name=facts.name,

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 from trainer.common.formats import count, duration, number, percent, plural, short, significant, size
+from trainer.records.evaluations import best_by
 from trainer.registry.content import Tile
 from trainer.registry.facts import RunFacts
 from trainer.registry.tables import Pairs, Table
@@ -234,8 +235,8 @@ def checkpoint_table(facts: RunFacts, figures: Mapping[str, str], show: Callable
     """The checkpoints in the store, with some of their validation figures, each with its name for people, and that
     which decides which is best.
     """
-    best_by = facts.job["evaluation"].get("best_by", "loss")
-    figures = {**figures, **({} if best_by in figures else {best_by: best_by})}
+    decides = best_by(facts.job)
+    figures = figures if decides in figures else {**figures, decides: decides}
     columns = ["Checkpoint", "Kept as", "Step", *(f"Validation {label}" for label in figures.values()), "Size"]
     rows = [
         [

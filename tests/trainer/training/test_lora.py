@@ -2,24 +2,19 @@
 
 import json
 import shutil
-from math import cos, pi
 from pathlib import Path
 
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
 from tests.support import curve, digests, final_bytes, records, small_job
-from tests.trainer.adapted_runs import LORA, adapt, lora_job, write_base
+from tests.trainer.adapted_runs import LORA, adapt, lora_job, train_plainly, write_base
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.data.dataset import open_dataset, read_batch
-from trainer.data.step_plan import make_plan
-from trainer.data.tokenization import shard_manifests
 from trainer.kinds.lookup import identify_run, kind_of
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_checkpoint
@@ -49,32 +44,11 @@ def test_a_model_is_adapted_as_peft_does_it_in_a_plain_loop(
 ) -> None:
     run = adapt(raw, stocked, data, base)
     job = lora_job(raw, stocked, base)
-    store, training = Store(str(stocked)), job.training
-    plan = make_plan(training, shard_manifests(store, data), 1)
-    dataset = open_dataset(store, data, training, plan, None)
     plain = AutoModelForCausalLM.from_pretrained(base)
-    torch.manual_seed(training.seed)
+    torch.manual_seed(job.training.seed)
     targets = ["c_attn", "c_proj", "c_fc"]
     adapted = get_peft_model(plain, LoraConfig(r=4, lora_alpha=8, target_modules=targets, fan_in_fan_out=True))
-    optimizer = torch.optim.AdamW(
-        [p for p in adapted.parameters() if p.requires_grad],
-        lr=training.learning_rate,
-        betas=(0.9, 0.95),
-        weight_decay=0.1,
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step))
-    losses = []
-    for step in range(STEPS):
-        (inputs,) = read_batch(step, plan, dataset.order, dataset.windows, 0).micro_batches
-        ids = inputs["input_ids"]
-        logits = adapted(input_ids=ids).logits[:, :-1]
-        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(adapted.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        losses.append(float(loss.detach()))
+    losses = train_plainly(adapted, job, data)
     assert [loss for _, loss, _, _ in curve(stocked)] == pytest.approx(losses, abs=1e-4)
     merged = adapted.merge_and_unload().state_dict()
     published = load_file(stocked / run / "final" / "model.safetensors")
@@ -83,11 +57,6 @@ def test_a_model_is_adapted_as_peft_does_it_in_a_plain_loop(
     assert max(float((started[name] - each).abs().max()) for name, each in published.items()) > 0.1, (
         "far from where it began"
     )
-
-
-def rate_at(step: int) -> float:
-    """A cosine after two steps of warm-up, as the small jobs have it."""
-    return step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (STEPS - 2)))
 
 
 def test_a_checkpoint_holds_the_adapter_and_its_optimizer_alone_and_names_its_base(

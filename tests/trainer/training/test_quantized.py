@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from math import cos, log, pi
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +10,22 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from tests.depth import once
 from tests.support import cpu_runtime, curve, final_bytes, held_out_losses, small_job
-from tests.trainer.adapted_runs import LORA, TRAINED, write_base
+from tests.trainer.adapted_runs import LORA, TRAINED, train_plainly, write_base
 from tests.trainer.chats import chat_job
 from tests.trainer.preferences import preference_job
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.runs import RunJob
-from trainer.data.dataset import open_dataset, read_batch
-from trainer.data.step_plan import make_plan
-from trainer.data.tokenization import shard_manifests
 from trainer.jobs import train
 from trainer.kinds.lookup import identify_run
 from trainer.models import quantized
 from trainer.pipelines.any_kind import train as train_on
 from trainer.preflight.resources import estimate_memory
 from trainer.records.plans import PreparedData
-from trainer.store.storage import Store
 
 STEPS = 6
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -64,40 +59,17 @@ def test_it_is_trained_as_transformers_and_peft_do_it_in_a_plain_loop(
     raw: Path, stocked: Path, data: PreparedData, base: Path, form: str
 ) -> None:
     run = adapt(raw, stocked, data, base, form)
-    job, store = job_of(raw, stocked, base, form), Store(str(stocked))
-    training = job.training
-    plan = make_plan(training, shard_manifests(store, data), 1)
-    dataset = open_dataset(store, data, training, plan, None)
+    job = job_of(raw, stocked, base, form)
     how = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"} if form == "nf4" else {"load_in_8bit": True}
     plain = AutoModelForCausalLM.from_pretrained(
         base, quantization_config=BitsAndBytesConfig(**how), dtype=torch.float32, device_map="cpu"
     )
-    torch.manual_seed(training.seed)
+    torch.manual_seed(job.training.seed)
     adapted = get_peft_model(plain, LoraConfig(r=4, lora_alpha=8, target_modules=TARGETS)).train()
     for layer in adapted.modules():
         if hasattr(layer, "support_avx512bf16_for_cpu"):
             layer.support_avx512bf16_for_cpu = False
-    optimizer = torch.optim.AdamW(
-        [p for p in adapted.parameters() if p.requires_grad],
-        lr=training.learning_rate,
-        betas=(0.9, 0.95),
-        weight_decay=0.1,
-    )
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (STEPS - 2)))
-    )
-    losses = []
-    for step in range(STEPS):
-        (inputs,) = read_batch(step, plan, dataset.order, dataset.windows, 0).micro_batches
-        ids = inputs["input_ids"]
-        logits = adapted(input_ids=ids).logits[:, :-1]
-        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(adapted.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        losses.append(float(loss.detach()))
+    losses = train_plainly(adapted, job, data)
     assert [loss for _, loss, _, _ in curve(stocked)] == pytest.approx(losses, abs=1e-5)
     details = json.loads((stocked / run / "final" / "manifest.json").read_text())["details"]["trained"]
     whole = sum(each.numel() for each in AutoModelForCausalLM.from_pretrained(base).parameters())

@@ -14,7 +14,6 @@ from trainer.config.labelled import FinetuneJob
 from trainer.data.dataset import Batch
 from trainer.data.encoded import IGNORED
 from trainer.data.labelled.encoded import EncodedSplit, find_class_weights, open_encoded
-from trainer.evaluation.selection import criterion_of
 from trainer.kinds.labelled.measure import score
 from trainer.kinds.tuning_workload import TuningWorkload
 from trainer.models.classifiers import load_classifier, outline_classifier
@@ -82,7 +81,6 @@ class Finetuning(TuningWorkload):
         self._job, self._set = job, open_encoded(store, data.key)
         self._train = self._set.splits["train"]
         super().__init__(job, store, data, ranks, self._train.lengths, job.training.group_by_length)
-        self.criterion = criterion_of(job.evaluation)
         self._class_weights = weights_of(job, self._set.details)
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:

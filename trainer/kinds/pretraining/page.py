@@ -9,6 +9,7 @@ from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import BITS_PER_BYTE, TextBasis, facts_of
+from trainer.records.evaluations import best_by
 from trainer.records.plans import StepPlan
 from trainer.registry.compare_data import DIGITS, compare_corpora, compare_curation
 from trainer.registry.compared_runs import ComparedKind, ComparedRun
@@ -161,8 +162,8 @@ def _plan(facts: RunFacts, plan: StepPlan) -> Pairs:
         ("Tokens a step", count(plan.tokens_per_step)),
         ("Tokens trained on", count(facts.steps * plan.tokens_per_step)),
     ]
-    best_by = facts.job["evaluation"].get("best_by", "loss")
-    told = [] if best_by == "loss" else [("Best checkpoint", f"by {best_by}")]
+    figure = best_by(facts.job)
+    told = [] if figure == "loss" else [("Best checkpoint", f"by {figure}")]
     return plan_pairs(facts, "window", windows, [*tokens, *told])
 
 
