@@ -1,4 +1,4 @@
-"""On the path of the worker processes of `tests.killing`: arms them as they start."""
+"""On the path of the worker processes of what tests kill, or record: arms them as they start."""
 
 import os
 
@@ -6,3 +6,8 @@ if "KILLING" in os.environ:
     from tests.killing import arm
 
     arm(*os.environ["KILLING"].split("\n"))
+
+if "RECORDING" in os.environ:
+    from tests.power_cuts.recording import Recorder
+
+    Recorder(*os.environ["RECORDING"].split("\n")).arm()

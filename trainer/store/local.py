@@ -45,6 +45,7 @@ class LocalFiles:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._lasting_folders: set[Path] = set()
 
     def lasting(self, key: str) -> list[Path]:
         """What is there as long as the store is, once it was there: of a folder right in it that is a link, on both
@@ -130,18 +131,24 @@ class LocalFiles:
 
     def rename(self, key: str, new: str) -> None:
         target = self._entry(new)
-        os.rename(self._entry(key), target)
-        sync_folder(target.parent)
+        source = self._entry(key)
+        os.rename(source, target)
+        for folder in {source.parent, target.parent}:
+            sync_folder(folder)
 
     def delete(self, key: str, first: str | None = None) -> None:
+        """What is gone once this returns stays gone after a power cut: others are removed because this one is."""
         path = self._entry(key)
-        if first is not None and not path.is_symlink() and (path / first).exists():
-            (path / first).unlink()
-            sync_folder(path)
         if path.is_dir() and not path.is_symlink():
+            if first is not None:
+                (path / first).unlink(missing_ok=True)
+                sync_folder(path)
             shutil.rmtree(path)
-        else:
+        elif path.is_symlink() or path.exists():
             path.unlink(missing_ok=True)
+        else:
+            return
+        sync_folder(path.parent)
 
     def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path:
         path = self.at(key)
@@ -215,17 +222,26 @@ class LocalFiles:
         return target
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder of the store, with those above it, but not what is away of a store that was there before."""
+        """Make a folder of the store, with those above it, so that it survives a power cut; but not what is away of a
+        store that was there before.
+        """
         if away := roots.find_away(*self.lasting(folder.relative_to(self.root).as_posix())):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(away))
         if folder == self.root:
-            folder.mkdir(parents=True, exist_ok=True)
+            if missing := [each for each in (folder, *folder.parents) if not each.exists()]:
+                folder.mkdir(parents=True, exist_ok=True)
+            for each in missing:
+                sync_folder(each.parent)
             return
-        try:
-            folder.mkdir(exist_ok=True)
-        except FileNotFoundError:
+        if not folder.is_dir():
             self.make_folder(folder.parent)
             folder.mkdir(exist_ok=True)
+        elif folder in self._lasting_folders:
+            return
+        else:  # whoever made it may have been killed before it synced what it is in
+            self.make_folder(folder.parent)
+        sync_folder(folder.parent)
+        self._lasting_folders.add(folder)
 
 
 def linked_folders(root: Path | None) -> list[Path]:

@@ -232,10 +232,15 @@ def _train(
             constant, told = _constant_curves(schedule, plan), job.model_dump(mode="json")
             trackers = stack.enter_context(Trackers(job.tracking, job.name, run.key.removeprefix("runs/"), told))
             runlog = stack.enter_context(RunLog(store, run.key, state.step, told, constant, lease.check, trackers))
+
+        def check() -> None:
+            if runlog is not None:
+                lease.check()
+                runlog.sync()
+
         arguments = (
             store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
-            lease.check if runtime.rank == 0 else lambda: None, lambda step: ended_epoch(step, plan),
-            training.keep_epochs,
+            check, lambda step: ended_epoch(step, plan), training.keep_epochs,
             workload.base if runtime.rank == 0 else None,
         )  # fmt: skip
         if is_sharded(model):

@@ -106,6 +106,14 @@ class RunLog:
                 return True
         return False
 
+    def sync(self) -> None:
+        """Make what is written survive a power cut: before a checkpoint is committed, from which a run goes on with it.
+
+        What goes to a remote store is sent instead.
+        """
+        with self._store.explained_when_full(self._key):
+            os.fsync(self._file.fileno())
+
     def publish(self) -> None:
         """Bring a remote store up to date; in a local one the files are already where they belong.
 
@@ -132,7 +140,7 @@ class RunLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        os.fsync(self._file.fileno())
+        self.sync()
         self._file.close()
         self._board.__exit__(kind, error, trace)
         if error is None:

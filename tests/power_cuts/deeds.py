@@ -1,0 +1,88 @@
+"""What is done to a store without any training: `python -m tests.power_cuts.deeds DEED STORE`, as often as wanted."""
+
+import sys
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+from tests.trainer.stocked_store import add_encoded, add_run, add_superseded, add_tokenizer, found
+from trainer.common.errors import PipelineError
+from trainer.registry.leftovers import find_leftovers, remove_leftover
+from trainer.registry.pins import pin
+from trainer.registry.promotion import find_champion, promote, roll_back
+from trainer.store.manifest import publish_folder
+from trainer.store.names import FINAL_KIND
+from trainer.store.storage import Store
+
+
+def stock(store: Store) -> None:
+    """What runs and a pin reach, and what nothing does; one run is the champion, in whose place another one came."""
+    for name in ("first", "second", "third"):
+        add_run(store, name, add_superseded(store, name))
+    pin(store, add_superseded(store, "pinned"))
+    add_superseded(store, "lost")
+    add_encoded(store, "lost")
+    add_tokenizer(store, "alone")
+    for run in ("runs/first", "runs/second"):
+        promote(store, "model", run, {"loss": 1.0}, "for a trial")
+
+
+def publish(store: Store) -> None:
+    """An artifact, and another one in its place; files that are put, made once, exchanged, copied and renamed."""
+    for content in (b"old", b"new"):
+        with store.staging(key="runs/one/final") as folder:
+            (folder / "model.safetensors").write_bytes(content * 1000)
+            publish_folder(store, folder, "runs/one/final", FINAL_KIND, content.hex(), {"run": content.hex()})
+    store.write_bytes("runs/one/deep/er/note", b"a note" * 100)
+    store.create("runs/two/lease", b"held")
+    store.swap("runs/two/lease", b"held", b"held by another")
+    if not store.exists("runs/three/second"):
+        store.write_bytes("runs/three/first", b"to be renamed")
+    store.rename("runs/three/first", "runs/three/second")
+    store.copy("runs/one/deep/er/note", "runs/four/copy")
+
+
+def promote_third(store: Store) -> None:
+    promote(store, "model", "runs/third", {"loss": 0.5}, "for a trial")
+
+
+def roll_back_second(store: Store) -> None:
+    """Once: who asks again after a cut looks first."""
+    champion = find_champion(store, "model")
+    if champion is None or champion.run != "runs/first":
+        roll_back(store, "model", "for a trial")
+
+
+def collect(store: Store) -> None:
+    """Remove what others left half done, and what nothing reaches."""
+    _remove_leftovers(store)
+    found(store, remove=True)
+
+
+def collect_runs(store: Store) -> None:
+    """Old runs too: all but the champion, and what it replaced."""
+    _remove_leftovers(store)
+    found(store, remove=True, runs_older_than_days=0)
+
+
+def _remove_leftovers(store: Store) -> None:
+    for left in find_leftovers(store, timedelta(0)):
+        remove_leftover(store, left)
+
+
+DEEDS: Mapping[str, Callable[[Store], None]] = {
+    each.__name__: each for each in (stock, publish, promote_third, roll_back_second, collect, collect_runs)
+}
+
+
+def main(arguments: list[str]) -> int:
+    deed, store = arguments
+    try:
+        DEEDS[deed](Store(store))
+    except PipelineError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,75 @@
+"""Bugs that are put into the store for a trial, which must find them: `deeds` with one of them as its first word."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.power_cuts import deeds
+from trainer.store import local
+from trainer.store.local import LocalFiles
+
+
+def folders_not_synced() -> None:
+    local.sync_folder = lambda path: None
+
+
+def files_not_synced() -> None:
+    local.sync_file = lambda path: None
+
+
+def new_folders_not_synced() -> None:
+    def make_folder(self: LocalFiles, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+    LocalFiles.make_folder = make_folder  # type: ignore[method-assign]
+
+
+def manifest_put_first() -> None:
+    """As if an artifact's folder were filled in its place."""
+
+    def put_folder(self: LocalFiles, folder: Path, key: str, last: str) -> None:
+        self.delete(key)
+        for name in sorted(os.listdir(folder), key=lambda name: name != last):
+            self.put(folder / name, f"{key}/{name}")
+
+    LocalFiles.put_folder = put_folder  # type: ignore[method-assign]
+
+
+def written_in_place() -> None:
+    """A small file is written where the old one is, and not moved over it."""
+
+    def put(self: LocalFiles, path: Path, key: str) -> None:
+        target = self.at(key)
+        self.make_folder(target.parent)
+        shutil.copyfile(path, target)
+        local.sync_file(target)
+        local.sync_folder(target.parent)
+
+    LocalFiles.put = put  # type: ignore[method-assign]
+
+
+def removed_without_order() -> None:
+    """A folder's manifest goes first, but not on the disk."""
+
+    def delete(self: LocalFiles, key: str, first: str | None = None) -> None:
+        path = self.at(key)
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+    LocalFiles.delete = delete  # type: ignore[method-assign]
+
+
+BUGS: Mapping[str, Callable[[], None]] = {
+    each.__name__: each
+    for each in (
+        folders_not_synced, files_not_synced, new_folders_not_synced, manifest_put_first, written_in_place,
+        removed_without_order,
+    )
+}  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    """Do a deed with a bug, which is in the process that is recorded alone."""
+    bug, *deed = arguments
+    BUGS[bug]()
+    return deeds.main(deed)

@@ -1,0 +1,160 @@
+"""Notes what a process and its workers do to a folder, event by event, as a disk would see it.
+
+    main([FOLDER, NOTES, "--", MODULE, ARGUMENTS...])
+
+An event is an operation that changes names (a file put in place, renamed, linked, removed, a folder made or removed), a
+sync, or a promise: a call of the store that has returned, so that whoever called it relies on what it did. With each
+stands all that the folder holds after it, so that what libraries write by themselves is seen as well. Contents are
+kept beside the notes, by digest. Syncs are noted and not carried out: nothing here is to survive a power cut.
+"""
+
+import fcntl
+import hashlib
+import importlib
+import json
+import os
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.support import ROOT
+
+FOLDER = "folder"
+"""What stands for the content of one."""
+
+OPERATIONS = ("replace", "rename", "link", "unlink", "remove", "mkdir", "rmdir")
+PROMISES = ("put", "put_folder", "copy", "create", "swap", "rename")
+"""Methods of a local store's files, the key of what they promise last or second."""
+
+SETTLED = 0.1
+"""Seconds after which a file's times tell its last change: they are counted in ticks, in one of which it may change
+twice.
+"""
+
+BEGIN = "begin"
+"""The first event: what is there then is on the disk for good."""
+
+NOTES, CONTENTS = "events.jsonl", "contents"
+
+
+class Event(NamedTuple):
+    """What was done, the folder's inode, and what it held then: by path, the inode, and the digest of a file's
+    content.
+    """
+
+    what: str
+    root: int
+    tree: dict[str, tuple[int, str]]
+    synced: int | None = None
+    promised: str | None = None
+
+
+def read(notes: Path) -> list[Event]:
+    """All events, in their order."""
+    found = []
+    with open(notes / NOTES, encoding="utf-8") as file:
+        for line in file:
+            values = json.loads(line)
+            values["tree"] = {path: tuple(entry) for path, entry in values["tree"].items()}
+            found.append(Event(**values))
+    return found
+
+
+class Recorder:
+    """Wraps what changes names and what syncs, and the calls of the store that promise something."""
+
+    def __init__(self, folder: str, notes: str) -> None:
+        self._folder, self._notes, self._known = folder, Path(notes), dict[tuple[int, int, int], str]()
+        (self._notes / CONTENTS).mkdir(parents=True, exist_ok=True)
+
+    def arm(self, begin: bool = False) -> None:
+        from trainer.store.local import LocalFiles
+
+        if begin:
+            self._note(BEGIN)
+        for name in OPERATIONS:
+            setattr(os, name, self._after(getattr(os, name), name))
+        os.fsync = self._sync
+        for name in PROMISES:
+            setattr(LocalFiles, name, self._promise(getattr(LocalFiles, name)))
+
+    def _after(self, operation: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @wraps(operation)
+        def change(*arguments: Any, **options: Any) -> Any:
+            with open(self._notes / "turn", "a") as turn:
+                fcntl.flock(turn, fcntl.LOCK_EX)
+                done = operation(*arguments, **options)
+                self._note(f"{name} {' '.join(map(str, arguments))}")
+            return done
+
+        return change
+
+    def _sync(self, descriptor: int) -> None:
+        state = os.fstat(descriptor)
+        with open(self._notes / "turn", "a") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            self._note("sync", synced=state.st_ino)
+
+    def _promise(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def promising(files: Any, first: Any, second: Any, *more: Any) -> Any:
+            done = method(files, first, second, *more)
+            if done is not False:
+                with open(self._notes / "turn", "a") as turn:
+                    fcntl.flock(turn, fcntl.LOCK_EX)
+                    self._note(f"{method.__name__} {second}", promised=second)
+            return done
+
+        return promising
+
+    def _note(self, what: str, **values: Any) -> None:
+        line = json.dumps({"what": what, "root": self._root(), "tree": self._look(), **values})
+        with open(self._notes / NOTES, "a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+    def _root(self) -> int:
+        try:
+            return os.stat(self._folder).st_ino
+        except FileNotFoundError:
+            return 0
+
+    def _look(self) -> dict[str, tuple[int, str]]:
+        found: dict[str, tuple[int, str]] = {}
+        folders = [self._folder]
+        while folders:
+            with suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):
+                        state = entry.stat(follow_symlinks=False)
+                        content = FOLDER if stat.S_ISDIR(state.st_mode) else self._content(entry.path, state)
+                        found[os.path.relpath(entry.path, self._folder)] = (state.st_ino, content)
+                        folders += [entry.path] if content == FOLDER else []
+        return found
+
+    def _content(self, path: str, state: os.stat_result) -> str:
+        """The digest of a file's content, which is kept."""
+        known = state.st_ino, state.st_size, state.st_mtime_ns
+        if known not in self._known:
+            data = Path(path).read_bytes()
+            digest = hashlib.sha256(data).hexdigest()
+            kept = self._notes / CONTENTS / digest
+            if not kept.exists():
+                kept.write_bytes(data)
+            if time.time() - state.st_mtime < SETTLED:
+                return digest
+            self._known[known] = digest
+        return self._known[known]
+
+
+def main(arguments: list[str]) -> int:
+    """Record what the module's `main` does."""
+    (folder, notes), theirs = arguments[:2], arguments[arguments.index("--") + 1 :]
+    os.environ["RECORDING"] = f"{folder}\n{notes}"
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "armed")])
+    Recorder(folder, notes).arm(begin=True)
+    status: int = importlib.import_module(theirs[0]).main(theirs[1:])
+    return status

@@ -1,0 +1,166 @@
+"""What is done while the power may go, and how it goes on: the same after all, or the damage is named."""
+
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from tests.power_cuts.deeds import main as do
+from tests.power_cuts.images import Image, lay_out
+from tests.power_cuts.recording import CONTENTS, Event, read
+from tests.processes import start_warm
+from tests.support import curve, held_out_losses, lasting_digests, published, small_values, write_config, write_corpora
+from tests.trainer.chats import chat_model
+from tests.trainer.curating import curated_job, prose, write_documents
+from tests.trainer.labelled_pairs import finetune_values, write_pairs
+from tests.trainer.preferences import preference_values, write_preferences
+from tests.trainer.stocked_store import contents
+from trainer.records.holds import HOLDS
+from trainer.store.storage import Store
+
+SAME, NAMED = "same", "named"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A deed on the store of a folder: what is there `before` it, its `module` with what that takes, and its
+    `outcome`, by name.
+
+    `common` is a folder for what all its stores have in common: raw text, a model.
+    """
+
+    before: Callable[[Path, Path], None]
+    module: str
+    arguments: Callable[[Path, Path], list[object]]
+    outcome: Callable[[Path], Mapping[str, Any]]
+
+    def record(self, common: Path) -> list[Event]:
+        """Do it, and note each event; the store that comes of it is `clean` in the common folder."""
+        folder = common / "clean"
+        folder.mkdir(parents=True)
+        self.before(common, folder)
+        armed = [folder / "store", common / "notes", "--", self.module, *self.arguments(common, folder)]
+        ended = start_warm(folder / "said", "tests.power_cuts.recording", *armed).wait(600.0)
+        if ended.status != 0:
+            raise RuntimeError(ended.stderr)
+        return read(common / "notes")
+
+    def with_bug(self, bug: str) -> "Trial":
+        """The same deed, done with a bug in the store."""
+        return replace(
+            self, module="tests.power_cuts.planted", arguments=lambda *folders: [bug, *self.arguments(*folders)]
+        )
+
+    def judge(self, common: Path, image: Image, expected: Mapping[str, Any]) -> str:
+        """Do it again on what a cut left: `SAME`, `NAMED`, or what is wrong."""
+        folder = Path(mkdtemp(dir=common))
+        (folder / "store").mkdir()
+        lay_out(image, common / "notes" / CONTENTS, folder / "store")
+        ended = start_warm(folder / "said", self.module, *self.arguments(common, folder)).wait(600.0)
+        if ended.status != 0:
+            said = ended.stderr
+            verdict = NAMED if ended.status > 0 and "Traceback" not in said else f"{ended.status}: {said[-3000:]}"
+        else:
+            found = self.outcome(folder / "store")
+            wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
+            verdict = SAME if not wrong else f"differs in {', '.join(wrong)}: {ended.stderr[-3000:]}"
+        if verdict in (SAME, NAMED):
+            shutil.rmtree(folder)
+        return verdict
+
+
+def _deed(name: str, stocked: bool = True) -> Trial:
+    def before(common: Path, folder: Path) -> None:
+        if stocked:
+            do(["stock", f"{folder}/store"])
+
+    def arguments(common: Path, folder: Path) -> list[object]:
+        return [name, folder / "store"]
+
+    return Trial(before, "tests.power_cuts.deeds", arguments, _contents)
+
+
+def _contents(store: Path) -> Mapping[str, Any]:
+    """What a store of made-up artifacts holds, but for the time of a move."""
+    found = {
+        key: re.sub(rb'"(checksum|created)": "[^"]+"', b"", value)
+        for key, value in contents(Store(str(store))).items()
+        if not key.startswith(("models/", f"{HOLDS}/"))
+    }
+    champion = Store(str(store)).read_json("models/model/champion.json") or {"moves": []}
+    return {**found, "champions": [(move["action"], move["run"]) for move in champion["moves"]]}
+
+
+def _job(values: Callable[[Path, Path], dict[str, Any]]) -> Trial:
+    def arguments(common: Path, folder: Path) -> list[object]:
+        return [write_config(folder / "job.yaml", {**values(common, folder), "run": "one"})]
+
+    return Trial(lambda common, folder: None, "trainer.__main__", arguments, _run)
+
+
+def _run(store: Path) -> Mapping[str, Any]:
+    """What does not depend on where the store is, and when it was made."""
+    found = published(store, str(store))
+    configs = {
+        name: re.sub(r"/[^\"]*/store", "STORE", text) for name, text in found.items() if name.endswith("config.json")
+    }
+    return {**found, **configs, "curve": curve(store), "evaluations": held_out_losses(store)}
+
+
+def _pretraining(common: Path, folder: Path) -> dict[str, Any]:
+    raw = common / "raw"
+    return small_values(
+        raw if raw.exists() else write_corpora(raw), folder / "store", training__save_every=2,
+        training__evaluate_every=3, training__keep_last=1,
+    )  # fmt: skip
+
+
+def _tuning(common: Path, folder: Path) -> dict[str, Any]:
+    pairs, model = common / "pairs", common / "model"
+    if not pairs.exists():
+        write_pairs(pairs)
+        chat_model(model)
+    return finetune_values(pairs, folder / "store", model, training__save_every=20, training__keep_last=1)
+
+
+def _preference(common: Path, folder: Path) -> dict[str, Any]:
+    pairs, model = common / "preferences", common / "model"
+    if not pairs.exists():
+        write_preferences(pairs)
+        chat_model(model)
+    return preference_values(pairs, folder / "store", model, training__save_every=2)
+
+
+def _curation(common: Path, folder: Path) -> list[object]:
+    raw = common / "raw"
+    if not raw.exists():
+        texts = [" ".join(prose(seed, 80)) for seed in range(12)]
+        write_documents(raw / "one" / "a.jsonl", [*texts[:9], texts[3]])
+        write_documents(raw / "two" / "b.jsonl", [*texts[9:], texts[7], "few words", f"{texts[5]} otherwise"])
+    curation = {"near": {}, "filters": [{"kind": "length", "least_bytes": 50}]}
+    job = curated_job(folder / "store", {name: f"{raw}/{name}/*.jsonl" for name in ("one", "two")}, curation)
+    return [write_config(folder / "job.yaml", job.model_dump(mode="json", exclude_unset=True))]
+
+
+def _decisions(store: Path) -> Mapping[str, Any]:
+    return {
+        name: digest
+        for name, digest in lasting_digests(store).items()
+        if name.startswith("decisions/") and name.endswith((".npz", "pieces.json"))
+    }
+
+
+TRIALS: Mapping[str, Trial] = {
+    "publish": _deed("publish", stocked=False),
+    "promote": _deed("promote_third"),
+    "roll back": _deed("roll_back_second"),
+    "garbage": _deed("collect"),
+    "old runs": _deed("collect_runs"),
+    "curation": Trial(lambda common, folder: None, "tests.trainer.curate_once", _curation, _decisions),
+    "pretraining": _job(_pretraining),
+    "tuning": _job(_tuning),
+    "preferences": _job(_preference),
+}
