@@ -1,6 +1,6 @@
 """A whole pipeline on a cluster, through the flow: what it makes is what it makes on one machine."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,12 @@ from flows.finetune import finetune
 from tests.cluster.nodes import Nodes, content
 from tests.processes import cores
 from tests.support import small_job
+from tests.trainer.chats import chat_model
 from tests.trainer.labelled_pairs import finetune_values, write_pairs
+from tests.trainer.preferences import preference_values, write_preferences
 from trainer.config.files import validate_job
 from trainer.config.labelled import FinetuneJob
+from trainer.kinds.preference.job import PreferenceJob
 from trainer.records.sealed import read_sealed
 from trainer.store.storage import Store
 
@@ -54,16 +57,29 @@ def test_a_pipeline_makes_on_a_cluster_what_it_makes_here(nodes: Nodes, raw: Pat
     assert figures(tmp_path, outcome.run) == figures(here, outcome.run)
 
 
-def test_a_finetuned_model_is_the_same_too(nodes: Nodes, raw: Path, here: Path, tmp_path: Path) -> None:
-    pairs = write_pairs(tmp_path / "pairs")
+def classes(folder: Path, store: Path, here: Path) -> dict[str, Any]:
     (run,) = (here / "runs").iterdir()
+    return finetune_values(write_pairs(folder / "pairs"), store, run / "final", training__processes=2)
+
+
+def preferences(folder: Path, store: Path, here: Path) -> dict[str, Any]:
+    pairs, model = write_preferences(folder / "preferences"), chat_model(folder / "model")
+    return preference_values(pairs, store, model, training__processes=2)
+
+
+@pytest.mark.parametrize(("kind", "values"), [(FinetuneJob, classes), (PreferenceJob, preferences)])
+def test_a_tuned_model_is_the_same_too(
+    nodes: Nodes,
+    here: Path,
+    tmp_path: Path,
+    kind: type[FinetuneJob | PreferenceJob],
+    values: Callable[[Path, Path, Path], dict[str, Any]],
+) -> None:
     made = {}
     for name, engine in (("here", {"kind": "local"}), ("there", nodes.engine())):
-        values = finetune_values(pairs, tmp_path / name, run / "final")
-        values["training"]["processes"] = 2
-        job = validate_job(FinetuneJob, {**values, "engine": engine}, "test")
+        job = validate_job(kind, {**values(tmp_path, tmp_path / name, here), "engine": engine}, "test")
         outcome = finetune(job)
-        endings = (".arrow", ".safetensors", ".jsonl")
+        endings = (".arrow", ".npy", ".safetensors", ".jsonl")
         made[name] = {path: raw for path, raw in content(tmp_path / name, endings).items() if "metrics" not in path}
         assert outcome.evaluation is not None and outcome.evaluation.groups
     assert made["here"] == made["there"] != {}

@@ -18,6 +18,7 @@ def stock(store: Store) -> None:
     """What runs and a pin reach, and what nothing does; one run is the champion, in whose place another one came."""
     for name in ("first", "second", "third"):
         add_run(store, name, add_superseded(store, name))
+        store.write_bytes(f"runs/{name}/metrics.jsonl", b'{"kind": "save", "step": 1}\n')
     pin(store, add_superseded(store, "pinned"))
     add_superseded(store, "lost")
     add_encoded(store, "lost")

@@ -16,14 +16,17 @@ from typing import Generic, NamedTuple, TypeVar
 
 from tests.power_cuts.recording import BEGIN, FOLDER, Event
 from trainer.store.manifest import MANIFEST
+from trainer.store.names import METRICS_FILE
 from trainer.store.private_folders import STAGING
 
-WHOLE, HALF, ZEROS, EMPTY = "whole", "half", "zeros", "empty"
+WHOLE, HALF, ZEROS, EMPTY, OLD = "whole", "half", "zeros", "empty", "old"
 GROWING = re.compile(r"/(metrics\.jsonl$|tensorboard/|logs/)")
 """Files that are appended to in their place, and read as far as they are whole."""
 
-TORN = (HALF, ZEROS, EMPTY)
-"""What may be there of what is new in a file: its beginning, its length alone, or nothing."""
+CHECKPOINT = re.compile(rf"(runs/[^/]+)/checkpoints/step-(\d+)/{re.escape(MANIFEST)}")
+
+TORN = (HALF, ZEROS, EMPTY, OLD)
+"""What may be there of what is new in a file: its beginning, its length alone, or nothing; or what was there before."""
 
 
 class Content(NamedTuple):
@@ -73,6 +76,9 @@ class Values(Generic[T]):
 
     def now(self) -> T:
         return self._values[-1]
+
+    def since_sure(self) -> list[T]:
+        return self._values
 
     def is_sure(self) -> bool:
         return len(self._values) == 1
@@ -160,40 +166,25 @@ class Disk:
         if number in self.contents:
             self.contents[number].make_sure()
             return
-        for entry in [entry for entry in self.names if entry.folder == number]:
+        inside = [entry for entry in self.names if entry.folder == number]
+        for entry in inside:
             self.names[entry].make_sure()
-            if self.names[entry].now() is None:
+        self._moves = [move for move in self._moves if self.names[move.target].sure < move.arrived]
+        sources = {move.source for move in self._moves}
+        for entry in inside:
+            if self.names[entry].now() is None and entry not in sources:
                 del self.names[entry]
-        self._moves = [
-            move for move in self._moves if move.target in self.names and self.names[move.target].sure < move.arrived
-        ]
-
-    def lacking(self, key: str) -> list[str]:
-        """What is not sure of a file or folder, and of the way to it."""
-        parts = key.split("/")
-        on_the_way = {"/".join(parts[: count + 1]) for count in range(len(parts))}
-        found = []
-        for entry, values in self.names.items():
-            path = self._paths[entry]
-            if values.now() is None or not (path in on_the_way or path.startswith(f"{key}/")):
-                continue
-            if not values.is_sure():
-                found.append(f"the name {path}")
-            if (number := values.now()) in self.contents and not self.contents[number].is_sure():
-                found.append(f"the content of {path}")
-        return sorted(found)
 
     def choices(self, draw: random.Random, drawn: int) -> Iterator[Choice]:
         """Ways in which a cut may end: all, nothing, each open question answered otherwise than the rest, and some
         drawn.
         """
         names = [entry for entry, values in self.names.items() if not values.is_sure() and not self._is_private(entry)]
-        files = sorted(
-            {values.now() for entry, values in self.names.items() if not self._is_private(entry)}
-            & {number for number, values in self.contents.items() if not values.is_sure()}
-        )
+        public = [values for entry, values in self.names.items() if not self._is_private(entry)]
+        unsure = {number for number, values in self.contents.items() if not values.is_sure()}
+        files = sorted({number for values in public for number in values.since_sure() if number in unsure})
         nothing = {entry: self.names[entry].sure for entry in names}
-        old = dict.fromkeys(files, EMPTY)
+        old = dict.fromkeys(files, OLD)
         yield Choice()
         if names or files:
             yield Choice(dict(nothing), dict(old))
@@ -229,7 +220,12 @@ class Disk:
                 values = self.contents[number]
                 part, now = choice.contents.get(number, WHOLE), values.now()
                 assert now is not None
-                found[f"{path}{name}"] = Content(now, part, None if part == WHOLE else values[values.sure])
+                sure = values[values.sure]
+                if part == OLD and sure is not None:
+                    found[f"{path}{name}"] = Content(sure)
+                else:
+                    part = EMPTY if part == OLD else part
+                    found[f"{path}{name}"] = Content(now, part, None if part == WHOLE else sure)
 
         fill(0, "")
         return found
@@ -262,7 +258,7 @@ def lay_out(image: Image, contents: Path, folder: Path) -> None:
 
 def half_written(image: Image, contents: Path) -> list[str]:
     """What no cut may leave, whatever goes on from it: a file under its name that is not whole, unless it is one that
-    grows, and an artifact's manifest without the files that it lists.
+    grows, an artifact's manifest without the files that it lists, and a checkpoint without its run's records.
     """
     found = []
     for path, content in image.items():
@@ -272,6 +268,8 @@ def half_written(image: Image, contents: Path) -> list[str]:
             found.append(f"{path}: {content.part} of it")
         elif path.endswith(f"/{MANIFEST}"):
             folder = path.removesuffix(MANIFEST)
+            if (checkpoint := CHECKPOINT.fullmatch(path)) and not _tells_save(image, contents, *checkpoint.groups()):
+                found.append(f"{path} without the records of the run up to it")
             for record in json.loads((contents / content.digest).read_bytes())["files"]:
                 there = image.get(f"{folder}{record['name']}")
                 if there is None or (there.digest, there.part) != (record["sha256"], WHOLE):
@@ -279,28 +277,8 @@ def half_written(image: Image, contents: Path) -> list[str]:
     return found
 
 
-def cut(events: list[Event], draw: random.Random, drawn: int) -> Iterator[tuple[int, Image]]:
-    """Every different image of a cut after each event, or within one that syncs, with the event's number; `drawn` at
-    random beside the plain ones.
-    """
-    disk, seen = Disk(), set[frozenset[tuple[str, Content | None]]]()
-    for number, event in enumerate(events):
-        disk.change(event)
-        if event.what != BEGIN:
-            for image in map(disk.image, disk.choices(draw, drawn)):
-                known = frozenset(image.items())
-                if known not in seen:
-                    seen.add(known)
-                    yield number, image
-        disk.sync(event)
-
-
-def broken_promises(events: list[Event]) -> list[str]:
-    """What was told to be done and would not outlast a cut."""
-    disk, found = Disk(), []
-    for number, event in enumerate(events):
-        disk.change(event)
-        disk.sync(event)
-        if event.promised is not None and event.promised in event.tree and not event.promised.startswith(STAGING):
-            found += [f"{number} {event.what}: {lacking} is not synced" for lacking in disk.lacking(event.promised)]
-    return found
+def _tells_save(image: Image, contents: Path, run: str, step: str) -> bool:
+    """Whether a run's records go up to the save of a step."""
+    records = image.get(f"{run}/{METRICS_FILE}")
+    lines = records.read(contents).decode(errors="replace").splitlines() if records is not None else []
+    return any('"kind": "save"' in line and f'"step": {int(step)}' in line and line.endswith("}") for line in lines)

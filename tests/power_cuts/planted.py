@@ -1,13 +1,13 @@
-"""Bugs that are put into the store for a trial, which must find them: `deeds` with one of them as its first word."""
+"""Bugs that are put into the store for a trial, which must find them."""
 
 import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.power_cuts import deeds
 from trainer.store import local
 from trainer.store.local import LocalFiles
+from trainer.training.run_log import RunLog
 
 
 def folders_not_synced() -> None:
@@ -59,17 +59,42 @@ def removed_without_order() -> None:
     LocalFiles.delete = delete  # type: ignore[method-assign]
 
 
+def removed_for_now() -> None:
+    """What is removed comes back."""
+
+    def delete(self: LocalFiles, key: str, first: str | None = None) -> None:
+        path = self.at(key)
+        if path.is_dir():
+            if first is not None:
+                (path / first).unlink(missing_ok=True)
+                local.sync_folder(path)
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    LocalFiles.delete = delete  # type: ignore[method-assign]
+
+
+def removed_before_it_is_replaced() -> None:
+    def put(self: LocalFiles, path: Path, key: str) -> None:
+        target = self._place(key)
+        local.sync_file(path)
+        target.unlink(missing_ok=True)
+        local.sync_folder(target.parent)
+        os.replace(path, target)
+        local.sync_folder(target.parent)
+
+    LocalFiles.put = put  # type: ignore[method-assign]
+
+
+def records_not_synced() -> None:
+    RunLog.sync = lambda self: None  # type: ignore[method-assign]
+
+
 BUGS: Mapping[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
         folders_not_synced, files_not_synced, new_folders_not_synced, manifest_put_first, written_in_place,
-        removed_without_order,
+        removed_without_order, removed_for_now, removed_before_it_is_replaced, records_not_synced,
     )
 }  # fmt: skip
-
-
-def main(arguments: list[str]) -> int:
-    """Do a deed with a bug, which is in the process that is recorded alone."""
-    bug, *deed = arguments
-    BUGS[bug]()
-    return deeds.main(deed)

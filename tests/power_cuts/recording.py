@@ -1,9 +1,9 @@
 """Notes what a process and its workers do to a folder, event by event, as a disk would see it.
 
-    main([FOLDER, NOTES, "--", MODULE, ARGUMENTS...])
+    main([FOLDER, NOTES, BUG, "--", MODULE, ARGUMENTS...])
 
 An event is an operation that changes names (a file put in place, renamed, linked, removed, a folder made or removed), a
-sync, or a promise: a call of the store that has returned, so that whoever called it relies on what it did. With each
+sync, or a call of the store that begins or has returned, so that whoever called it relies on what it did. With each
 stands all that the folder holds after it, so that what libraries write by themselves is seen as well. Contents are
 kept beside the notes, by digest. Syncs are noted and not carried out: nothing here is to survive a power cut.
 """
@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import stat
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,14 +22,15 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.power_cuts.planted import BUGS
 from tests.support import ROOT
 
 FOLDER = "folder"
 """What stands for the content of one."""
 
 OPERATIONS = ("replace", "rename", "link", "unlink", "remove", "mkdir", "rmdir")
-PROMISES = ("put", "put_folder", "copy", "create", "swap", "rename")
-"""Methods of a local store's files, the key of what they promise last or second."""
+CALLS = {"put": 1, "put_folder": 1, "copy": 1, "create": 1, "swap": 1, "rename": 1, "delete": 0}
+"""Methods of a local store's files that change what it holds, and which of their arguments is the key."""
 
 SETTLED = 0.1
 """Seconds after which a file's times tell its last change: they are counted in ticks, in one of which it may change
@@ -50,7 +52,10 @@ class Event(NamedTuple):
     root: int
     tree: dict[str, tuple[int, str]]
     synced: int | None = None
-    promised: str | None = None
+    begins: tuple[str, str, str] | None = None
+    """A call that begins: its name, its key, and the key that a rename takes from it."""
+    done: tuple[str, str, str] | None = None
+    """A call that has returned."""
 
 
 def read(notes: Path) -> list[Event]:
@@ -60,15 +65,17 @@ def read(notes: Path) -> list[Event]:
         for line in file:
             values = json.loads(line)
             values["tree"] = {path: tuple(entry) for path, entry in values["tree"].items()}
+            values |= {name: tuple(values[name]) for name in ("begins", "done") if name in values}
             found.append(Event(**values))
     return found
 
 
 class Recorder:
-    """Wraps what changes names and what syncs, and the calls of the store that promise something."""
+    """Wraps what changes names and what syncs, and the calls of the store that change it."""
 
     def __init__(self, folder: str, notes: str) -> None:
         self._folder, self._notes, self._known = folder, Path(notes), dict[tuple[int, int, int], str]()
+        self._within = threading.local()
         (self._notes / CONTENTS).mkdir(parents=True, exist_ok=True)
 
     def arm(self, begin: bool = False) -> None:
@@ -79,8 +86,8 @@ class Recorder:
         for name in OPERATIONS:
             setattr(os, name, self._after(getattr(os, name), name))
         os.fsync = self._sync
-        for name in PROMISES:
-            setattr(LocalFiles, name, self._promise(getattr(LocalFiles, name)))
+        for name, place in CALLS.items():
+            setattr(LocalFiles, name, self._call(getattr(LocalFiles, name), place))
 
     def _after(self, operation: Callable[..., Any], name: str) -> Callable[..., Any]:
         @wraps(operation)
@@ -94,22 +101,30 @@ class Recorder:
         return change
 
     def _sync(self, descriptor: int) -> None:
-        state = os.fstat(descriptor)
-        with open(self._notes / "turn", "a") as turn:
-            fcntl.flock(turn, fcntl.LOCK_EX)
-            self._note("sync", synced=state.st_ino)
+        self._note_alone("sync", synced=os.fstat(descriptor).st_ino)
 
-    def _promise(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _call(self, method: Callable[..., Any], place: int) -> Callable[..., Any]:
         @wraps(method)
-        def promising(files: Any, first: Any, second: Any, *more: Any) -> Any:
-            done = method(files, first, second, *more)
+        def call(files: Any, *arguments: Any, **options: Any) -> Any:
+            if getattr(self._within, "call", False):  # of another one, which tells both
+                return method(files, *arguments, **options)
+            told = [method.__name__, arguments[place], arguments[0] if method.__name__ == "rename" else ""]
+            self._note_alone(f"begin {told[0]} {told[1]}", begins=told)
+            self._within.call = True
+            try:
+                done = method(files, *arguments, **options)
+            finally:
+                self._within.call = False
             if done is not False:
-                with open(self._notes / "turn", "a") as turn:
-                    fcntl.flock(turn, fcntl.LOCK_EX)
-                    self._note(f"{method.__name__} {second}", promised=second)
+                self._note_alone(f"{told[0]} {told[1]}", done=told)
             return done
 
-        return promising
+        return call
+
+    def _note_alone(self, what: str, **values: Any) -> None:
+        with open(self._notes / "turn", "a") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            self._note(what, **values)
 
     def _note(self, what: str, **values: Any) -> None:
         line = json.dumps({"what": what, "root": self._root(), "tree": self._look(), **values})
@@ -151,10 +166,12 @@ class Recorder:
 
 
 def main(arguments: list[str]) -> int:
-    """Record what the module's `main` does."""
-    (folder, notes), theirs = arguments[:2], arguments[arguments.index("--") + 1 :]
+    """Record what the module's `main` does, with a bug of `planted` if one is named."""
+    (folder, notes, bug), theirs = arguments[:3], arguments[arguments.index("--") + 1 :]
     os.environ["RECORDING"] = f"{folder}\n{notes}"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "armed")])
+    if bug:
+        BUGS[bug]()
     Recorder(folder, notes).arm(begin=True)
     status: int = importlib.import_module(theirs[0]).main(theirs[1:])
     return status

@@ -3,7 +3,7 @@
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -19,9 +19,10 @@ from tests.trainer.labelled_pairs import finetune_values, write_pairs
 from tests.trainer.preferences import preference_values, write_preferences
 from tests.trainer.stocked_store import contents
 from trainer.records.holds import HOLDS
+from trainer.registry.promotion import moves
 from trainer.store.storage import Store
 
-SAME, NAMED = "same", "named"
+NOTES = "notes"
 
 
 @dataclass(frozen=True)
@@ -37,39 +38,32 @@ class Trial:
     arguments: Callable[[Path, Path], list[object]]
     outcome: Callable[[Path], Mapping[str, Any]]
 
-    def record(self, common: Path) -> list[Event]:
-        """Do it, and note each event; the store that comes of it is `clean` in the common folder."""
+    def record(self, common: Path, bug: str = "") -> list[Event]:
+        """Do it, with a bug of `planted` if one is named, and note each event; the store that comes of it is `clean` in
+        the common folder.
+        """
         folder = common / "clean"
         folder.mkdir(parents=True)
         self.before(common, folder)
-        armed = [folder / "store", common / "notes", "--", self.module, *self.arguments(common, folder)]
+        armed = [folder / "store", common / NOTES, bug, "--", self.module, *self.arguments(common, folder)]
         ended = start_warm(folder / "said", "tests.power_cuts.recording", *armed).wait(600.0)
         if ended.status != 0:
             raise RuntimeError(ended.stderr)
-        return read(common / "notes")
-
-    def with_bug(self, bug: str) -> "Trial":
-        """The same deed, done with a bug in the store."""
-        return replace(
-            self, module="tests.power_cuts.planted", arguments=lambda *folders: [bug, *self.arguments(*folders)]
-        )
+        return read(common / NOTES)
 
     def judge(self, common: Path, image: Image, expected: Mapping[str, Any]) -> str:
-        """Do it again on what a cut left: `SAME`, `NAMED`, or what is wrong."""
+        """Do it again on what a cut left: what is wrong then, or nothing."""
         folder = Path(mkdtemp(dir=common))
         (folder / "store").mkdir()
-        lay_out(image, common / "notes" / CONTENTS, folder / "store")
+        lay_out(image, common / NOTES / CONTENTS, folder / "store")
         ended = start_warm(folder / "said", self.module, *self.arguments(common, folder)).wait(600.0)
         if ended.status != 0:
-            said = ended.stderr
-            verdict = NAMED if ended.status > 0 and "Traceback" not in said else f"{ended.status}: {said[-3000:]}"
-        else:
-            found = self.outcome(folder / "store")
-            wrong = sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name))
-            verdict = SAME if not wrong else f"differs in {', '.join(wrong)}: {ended.stderr[-3000:]}"
-        if verdict in (SAME, NAMED):
-            shutil.rmtree(folder)
-        return verdict
+            return f"{ended.status}: {ended.stderr[-3000:]}"
+        found = self.outcome(folder / "store")
+        if wrong := sorted(name for name in {*expected, *found} if expected.get(name) != found.get(name)):
+            return f"differs in {', '.join(wrong)}: {ended.stderr[-3000:]}"
+        shutil.rmtree(folder)
+        return ""
 
 
 def _deed(name: str, stocked: bool = True) -> Trial:
@@ -90,8 +84,8 @@ def _contents(store: Path) -> Mapping[str, Any]:
         for key, value in contents(Store(str(store))).items()
         if not key.startswith(("models/", f"{HOLDS}/"))
     }
-    champion = Store(str(store)).read_json("models/model/champion.json") or {"moves": []}
-    return {**found, "champions": [(move["action"], move["run"]) for move in champion["moves"]]}
+    champions = {f"move {n}": (m.action, m.run) for n, m in enumerate(moves(Store(str(store)), "model"))}
+    return {**found, **champions}
 
 
 def _job(values: Callable[[Path, Path], dict[str, Any]]) -> Trial:

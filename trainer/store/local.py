@@ -118,7 +118,8 @@ class LocalFiles:
             os.link(path, target)
         except FileExistsError:
             return False
-        sync_folder(target.parent)
+        finally:  # whoever made it first may have been killed before it synced the folder
+            sync_folder(target.parent)
         return True
 
     def swap(self, path: Path, key: str, expected: bytes) -> bool:
@@ -144,11 +145,10 @@ class LocalFiles:
                 (path / first).unlink(missing_ok=True)
                 sync_folder(path)
             shutil.rmtree(path)
-        elif path.is_symlink() or path.exists():
-            path.unlink(missing_ok=True)
         else:
-            return
-        sync_folder(path.parent)
+            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # gone with the folder that it was in
+            sync_folder(path.parent)
 
     def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path:
         path = self.at(key)

@@ -109,10 +109,11 @@ class RunLog:
     def sync(self) -> None:
         """Make what is written survive a power cut: before a checkpoint is committed, from which a run goes on with it.
 
-        What goes to a remote store is sent instead.
+        Those of a remote store are sent before that (`publish`).
         """
-        with self._store.explained_when_full(self._key):
-            os.fsync(self._file.fileno())
+        if self._store.local is not None:
+            with self._store.explained_when_full(self._key):
+                os.fsync(self._file.fileno())
 
     def publish(self) -> None:
         """Bring a remote store up to date; in a local one the files are already where they belong.

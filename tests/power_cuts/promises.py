@@ -1,0 +1,64 @@
+"""What a call of the store has promised by returning: in every image of a later cut, it must be so."""
+
+from tests.power_cuts.images import GROWING, WHOLE, Content, Image
+from tests.power_cuts.recording import BEGIN, FOLDER, Event
+from trainer.store.private_folders import STAGING
+
+ONE_FILE = ("put", "copy", "create", "swap")
+"""Calls that put one file in the place of another: until they return, the one or the other is there, whole."""
+
+
+class Promises:
+    """What must be there, and what must not, after the events so far."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, str | None] = {}  # by path, the digest; None where it is the old or the new one
+        self._gone: set[str] = set()
+
+    def change(self, event: Event) -> None:
+        """Take in a call that begins, or that has returned."""
+        if event.what == BEGIN:
+            self._keep(event, "")
+        if event.begins is not None:
+            name, key, source = event.begins
+            if name in ONE_FILE and key in self._files:
+                self._files[key] = None
+            elif name not in ONE_FILE:
+                self._forget(key)
+            self._forget_gone(key)
+            if source:
+                self._forget(source)
+        if event.done is not None:
+            name, key, source = event.done
+            if name == "delete":
+                self._gone.add(key)
+            else:
+                self._keep(event, key)
+            if source:
+                self._gone.add(source)
+
+    def broken(self, image: Image) -> list[str]:
+        """What is otherwise in an image of a cut."""
+        found = [f"{key} is there again" for key in self._gone if key in image and not GROWING.search(f"/{key}/")]
+        for path, digest in self._files.items():
+            there = image.get(path)
+            if not isinstance(there, Content):
+                found.append(f"{path} is not there")
+            elif there.part != WHOLE or (digest is not None and there.digest != digest):
+                found.append(f"{path} is not what it was")
+        return found
+
+    def _keep(self, event: Event, key: str) -> None:
+        for path, (_, digest) in event.tree.items():
+            if _is_at(path, key) and digest != FOLDER and not path.startswith(STAGING) and not GROWING.search(path):
+                self._files[path] = digest
+
+    def _forget(self, key: str) -> None:
+        self._files = {path: digest for path, digest in self._files.items() if not _is_at(path, key)}
+
+    def _forget_gone(self, key: str) -> None:
+        self._gone = {each for each in self._gone if not _is_at(each, key) and not _is_at(key, each)}
+
+
+def _is_at(path: str, key: str) -> bool:
+    return not key or path == key or path.startswith(f"{key}/")
