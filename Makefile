@@ -24,7 +24,7 @@ export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: run up down corpora finetune pairs chat chats preference preferences harness tasks test test-deep test-machines test-cluster test-peers test-long soak outages stops power-cuts check bench docs screenshots reference clean
+.PHONY: run up down corpora finetune pairs chat chats preference preferences harness tasks test test-deep test-machines test-cluster test-peers test-long soak outages stops power-cuts simulate check bench docs screenshots reference clean
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
 run: $(if $(filter s3,$(STORE)),$(DEV)) $(STAMP) corpora
@@ -105,6 +105,9 @@ stops: $(DEV)
 
 power-cuts: $(DEV)
 	$(BIN)/python -m tests.power_cuts $(N)
+
+simulate: $(DEV)
+	$(BIN)/python -m tests.simulation $(N)
 
 check: $(DEV)
 	$(BIN)/ruff check .

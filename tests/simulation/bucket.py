@@ -1,0 +1,171 @@
+"""A bucket in memory, as s3fs shows one: requests of several processes, each a step, some of which fail.
+
+An answer may be late or lost after the deed; a request whose answer was lost is sent again, as botocore does, or fails.
+Listings come in pages, between which others go on.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from botocore.exceptions import ClientError
+
+from tests.simulation.world import World
+
+T = TypeVar("T")
+PAGE = 5
+"""Names in a page of a listing: few, so that others go on between them."""
+
+
+class Object(NamedTuple):
+    data: bytes
+    modified: float
+    version: int
+
+    @property
+    def etag(self) -> str:
+        return hashlib.md5(self.data).hexdigest()
+
+
+@dataclass
+class Faults:
+    """The share of requests that are refused, that are done and not answered, and before which the wait is long."""
+
+    refused: float = 0.0
+    unanswered: float = 0.0
+    late: float = 0.0
+
+
+@dataclass
+class Bucket:
+    """What is stored, and what is called after each write, with the key."""
+
+    world: World
+    faults: Faults
+    objects: dict[str, Object] = field(default_factory=dict)
+    written: Callable[[str], None] = lambda key: None
+    removed: Callable[[str], None] = lambda key: None
+    retries = 1
+    _versions = 0
+
+    def _ask(self, deed: Callable[[], T]) -> T:
+        """One request."""
+        world, faults = self.world, self.faults
+        world.request()
+        if world.draw.random() < faults.refused:
+            raise _busy()
+        if world.draw.random() < faults.late:
+            world.sleep(world.draw.uniform(1.0, 30.0))
+        answer = deed()
+        if world.draw.random() < faults.unanswered:
+            world.request()
+            if world.draw.random() < 0.5:
+                raise _busy()
+            answer = deed()  # sent again by the library
+        world.request()
+        return answer
+
+    def _put(self, key: str, data: bytes) -> None:
+        self._versions += 1
+        self.objects[key] = Object(data, self.world.now, self._versions)
+        self.written(key)
+
+    def _delete(self, key: str) -> None:
+        if self.objects.pop(key, None) is not None:
+            self.removed(key)
+
+    def _get(self, key: str) -> Object:
+        try:
+            return self.objects[key]
+        except KeyError:
+            raise FileNotFoundError(key) from None
+
+    def _list(self, prefix: str) -> list[tuple[str, Object]]:
+        """In pages: what is written or removed meanwhile may be in them or not."""
+        found: list[tuple[str, Object]] = []
+
+        def page() -> list[tuple[str, Object]]:
+            after = found[-1][0] if found else ""
+            keys = [key for key in sorted(self.objects) if key.startswith(prefix) and key > after]
+            return [(key, self.objects[key]) for key in keys[:PAGE]]
+
+        while added := self._ask(page):
+            found += added
+            if len(added) < PAGE:
+                break
+        return found
+
+    # What s3fs has.
+
+    def invalidate_cache(self) -> None:
+        """There is none."""
+
+    def split_path(self, path: str) -> tuple[str, str, None]:
+        bucket, _, key = path.partition("/")
+        return bucket, key, None
+
+    def call_s3(self, method: str, **given: Any) -> Any:
+        if method == "list_multipart_uploads":
+            return {"IsTruncated": False}
+        key = f"{given['Bucket']}/{given['Key']}"
+        if method == "head_object":
+            found = self._ask(lambda: self._get(key))
+            return {"ContentLength": len(found.data), "ETag": found.etag}
+        assert method == "put_object"
+
+        def swap() -> None:
+            if self._get(key).etag != given["IfMatch"]:
+                raise OSError("At least one of the pre-conditions you specified did not hold")
+            self._put(key, given["Body"])
+
+        return self._ask(swap)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        return self._ask(lambda: self._get(path)).data[start:end]
+
+    def get_file(self, path: str, local: str) -> None:
+        Path(local).write_bytes(self.cat_file(path))
+
+    def put_file(self, local: str, path: str) -> None:
+        data = Path(local).read_bytes()
+        self._ask(lambda: self._put(path, data))
+
+    def pipe_file(self, path: str, data: bytes, mode: str) -> None:
+        def create() -> None:
+            if path in self.objects:
+                raise FileExistsError(path)
+            self._put(path, data)
+
+        self._ask(create)
+
+    def cp_file(self, source: str, path: str) -> None:
+        self._ask(lambda: self._put(path, self._get(source).data))
+
+    def rm_file(self, path: str) -> None:
+        self._ask(lambda: self._delete(path))
+
+    def rm(self, path: str, recursive: bool) -> None:
+        keys = [key for key, _ in self._list(path) if key == path or key.startswith(f"{path}/")]
+        if not keys:
+            raise FileNotFoundError(path)
+        self._ask(lambda: [self._delete(key) for key in keys])
+
+    def ls(self, path: str, **_: Any) -> list[str]:
+        path = path.rstrip("/")
+        inside = [key.removeprefix(f"{path}/") for key, _ in self._list(f"{path}/")]
+        return sorted({f"{path}/{name.split('/', 1)[0]}" for name in inside})
+
+    def find(self, path: str, **_: Any) -> dict[str, dict[str, Any]]:
+        return {
+            key: {"type": "file", "size": len(each.data), "LastModified": datetime.fromtimestamp(each.modified, UTC)}
+            for key, each in self._list(path)
+            if key == path or key.startswith(f"{path}/")
+        }
+
+
+def _busy() -> ClientError:
+    answer = {"ResponseMetadata": {"HTTPStatusCode": 503}, "Error": {"Code": "SlowDown", "Message": "Slow Down"}}
+    return ClientError(answer, "any")

@@ -1,0 +1,212 @@
+"""What processes do to a store at the same time. The code is the project's; training itself is a sum over samples."""
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from tests.simulation.world import World
+from tests.trainer.report_runs import DETAILS
+from trainer.common.errors import ArtifactError
+from trainer.common.stopping import defer_stop
+from trainer.common.transient import retry_transient
+from trainer.config.jobs import GarbageJob
+from trainer.records.lease import Lease
+from trainer.records.sealed import read_sealed, write_sealed
+from trainer.records.steps import Step, make, publish
+from trainer.registry.garbage import collect
+from trainer.registry.leftovers import find_leftovers, remove_leftover
+from trainer.registry.promotion import find_champion, promote
+from trainer.store.manifest import (
+    ArtifactRef,
+    Input,
+    Manifest,
+    find_damage,
+    fingerprint,
+    publish_folder,
+    read_manifest,
+)
+from trainer.store.names import CHECKPOINT_KIND, CONFIG, FINAL, FINAL_KIND
+from trainer.store.storage import Store
+from trainer.training.checkpoint import STATE, TrainState, find_checkpoint, read_state
+from trainer.training.identity import Run, check_begun
+from trainer.training.saver import Saver
+
+log = logging.getLogger(__name__)
+
+RUNS = {"one": "text", "two": "text", "three": "other"}
+"""Runs, with their data."""
+
+URL = "s3://bucket/store"
+STEPS, SAVE_EVERY = 6, 2
+STEP_SECONDS = 1.0, 40.0
+MODEL = "model"
+YOUNG = timedelta(minutes=2)
+"""What was written since then no removal takes."""
+
+
+class WrongRead(AssertionError):
+    """Something was read that nobody wrote there, and nothing said so."""
+
+
+@dataclass
+class Snapshot:
+    """What a save takes: where training stands, and the sum over all samples so far."""
+
+    state: TrainState
+    total: str
+    epoch: int | None = None
+
+    def size(self) -> int:
+        return 0
+
+
+class FoldSaver(Saver):
+    """Saves with the sum in place of a model's tensors; all else is the real one."""
+
+    def _commit(self, snapshot: Any) -> None:
+        state, place = snapshot.state, self._place(snapshot)
+        with self._store.staging(key=place) as folder:
+            (folder / STATE).write_text(json.dumps({"state": state.plain(), "total": snapshot.total}))
+            self._check()
+            self._make_room(state)
+            publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._fingerprint, self._details(state))
+        self._unmarked.append((state, snapshot.epoch))
+
+
+def fold(total: str, step: int) -> str:
+    """The sum after one more batch."""
+    return hashlib.sha256(f"{total} {step}".encode()).hexdigest()
+
+
+def whole_fold() -> str:
+    """That of a run that nothing disturbed."""
+    total = ""
+    for step in range(1, STEPS + 1):
+        total = fold(total, step)
+    return total
+
+
+def encode(store: Store, name: str) -> ArtifactRef:
+    """Find or make the data of a run."""
+
+    def build(step: Step) -> Manifest:
+        with store.staging(key=step.key) as folder:
+            for number in range(2):
+                (folder / f"part-{number}").write_text(f"{name} {number}")
+            return publish(step, folder, DETAILS["encoded"])
+
+    return make(Step(store, "encoded", "encoded", name, {"name": name}, build))
+
+
+def prepare(world: World, name: str) -> None:
+    world.sleep(world.draw.uniform(0.0, 600.0))
+    encode(Store(URL), name)
+
+
+def train(world: World, name: str, data: str) -> None:
+    """Prepare, claim the run, train from its newest checkpoint, publish the final model."""
+    store = Store(URL)
+    world.sleep(world.draw.choice([0.0, world.draw.uniform(0.0, 900.0)]))
+    found = encode(store, data)
+    world.sleep(world.draw.choice([0.0, world.draw.uniform(0.0, 300.0)]))
+    key = f"runs/{name}"
+    identity = {"name": name}
+    run = Run(key, fingerprint(identity), identity, inputs={"encoded set": Input(key=found.key, content=found.content)})
+    with Lease(store, key) as lease:
+        claim(store, run, found)
+        check_begun(store, run)
+        if is_finished(store, run):
+            return
+        state, total = resume(store, run)
+        with FoldSaver(store, key, None, (), run.fingerprint, keep_last=1, check=lease.check) as saver:
+            if state.step:
+                saver.complete(state)
+            while state.step < STEPS:
+                world.sleep(world.draw.uniform(*STEP_SECONDS))
+                read_data(store, found.key, data)
+                state.step += 1
+                state.attempts += 1
+                total = fold(total, state.step)
+                if state.step % SAVE_EVERY == 0 or state.step == STEPS:
+                    snapshot = Snapshot(state.model_copy(), total)
+                    saver.save(lambda copies, taken=snapshot: taken)
+        with defer_stop():
+            retry_transient(lambda: publish_final(store, run, lease, total))
+
+
+def claim(store: Store, run: Run, data: ArtifactRef) -> None:
+    earlier = read_sealed(store, f"{run.key}/{CONFIG}")
+    if earlier is not None and earlier["fingerprint"] != run.fingerprint:
+        raise WrongRead(f"{run.key} is that of another run")
+    values = {"fingerprint": run.fingerprint, "identity": run.identity, "job": {}, "data": data.model_dump()}
+    inputs = {role: each.model_dump() for role, each in run.inputs.items()}
+    write_sealed(store, f"{run.key}/{CONFIG}", {**values, "inputs": inputs, "fork": None, "start": None})
+
+
+def is_finished(store: Store, run: Run) -> bool:
+    manifest = read_manifest(store, f"{run.key}/{FINAL}", FINAL_KIND)
+    return manifest is not None and not find_damage(store, f"{run.key}/{FINAL}", manifest)
+
+
+def resume(store: Store, run: Run) -> tuple[TrainState, str]:
+    key = find_checkpoint(store, run.key, run.fingerprint, STEPS)
+    if key is None:
+        return TrainState(), ""
+    manifest = read_manifest(store, f"{run.key}/{key}", CHECKPOINT_KIND)
+    assert manifest is not None
+    folder = store.fetch_folder(f"{run.key}/{key}", manifest.digests())
+    saved = read_state(folder)
+    return TrainState(**saved["state"]), saved["total"]
+
+
+def read_data(store: Store, key: str, name: str) -> None:
+    """A rank reads a file of its data, which it compares."""
+    manifest = read_manifest(store, key, "encoded")
+    if manifest is None:
+        raise ArtifactError(f"{key}, which a run reads, is gone")
+    try:
+        text = store.fetch(f"{key}/part-1", manifest.digests()["part-1"]).read_text()
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{key}/part-1, which a run reads, is gone") from error
+    if text != f"{name} 1":
+        raise WrongRead(f"{key}/part-1 holds {text!r}")
+
+
+def publish_final(store: Store, run: Run, lease: Lease, total: str) -> None:
+    with store.staging(key=f"{run.key}/{FINAL}") as folder:
+        (folder / "config.json").write_text("{}")
+        (folder / "total.txt").write_text(total)
+        lease.check()
+        publish_folder(store, folder, f"{run.key}/{FINAL}", FINAL_KIND, run.fingerprint, {"run": run.fingerprint})
+
+
+def collect_garbage(world: World) -> None:
+    for _ in range(4):
+        world.sleep(world.draw.uniform(0.0, 300.0))
+        days = YOUNG / timedelta(days=1)
+        list(collect(GarbageJob(store=URL, older_than_days=days, runs_older_than_days=days, remove=True)))
+
+
+def remove_leftovers(world: World) -> None:
+    world.sleep(world.draw.uniform(0.0, 600.0))
+    store = Store(URL)
+    for left in find_leftovers(store, YOUNG):
+        remove_leftover(store, left)
+
+
+def promote_runs(world: World, names: list[str], told: list[str]) -> None:
+    """Whatever is finished by and by, each once; those of which it was told that they are champions are noted."""
+    store, waiting = Store(URL), list(names)
+    for _ in range(3):
+        world.sleep(world.draw.uniform(10.0, 300.0))
+        for name in list(waiting):
+            if read_manifest(store, f"runs/{name}/{FINAL}", FINAL_KIND) is None:
+                continue
+            champion = find_champion(store, MODEL)
+            if champion is None or champion.run != f"runs/{name}":
+                promote(store, MODEL, f"runs/{name}", {"loss": 1.0}, "for a trial", another_use=True)
+                told.append(f"runs/{name}")
+            waiting.remove(name)

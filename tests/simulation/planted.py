@@ -1,0 +1,92 @@
+"""Bugs that are put into the store, leases, champions and garbage, each of which some seed must find."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from trainer.records import lease
+from trainer.registry import garbage
+from trainer.store.manifest import MANIFEST
+from trainer.store.remote import RemoteObjects
+from trainer.store.storage import Store
+from trainer.training.saver import Saver
+
+
+def manifest_sent_first() -> Any:
+    def put_folder(self: RemoteObjects, folder: Path, key: str, last: str) -> None:
+        for path in sorted(folder.iterdir(), key=lambda path: path.name != last):
+            self.put(path, f"{key}/{path.name}")
+
+    return patch.object(RemoteObjects, "put_folder", put_folder)
+
+
+def unconditional_pointer() -> Any:
+    """A champion is written over whatever came there meanwhile."""
+
+    def swap(self: RemoteObjects, path: Path, key: str, expected: bytes) -> bool:
+        if not self.exists(key) or self.read(key) != expected:
+            return False
+        self.put(path, key)
+        return True
+
+    return patch.object(RemoteObjects, "swap", swap)
+
+
+def lease_of_the_living_taken() -> Any:
+    """Whoever comes later takes a run over, whenever its holder last gave a sign of life."""
+    return patch.object(lease, "_is_alive", lambda *_: False)
+
+
+def lease_never_looked_at_again() -> Any:
+    """A process that was silent for long goes on writing."""
+    return patch.object(lease.Lease, "check", lambda self: None)
+
+
+def removal_without_second_look() -> Any:
+    """What came to be needed since it was listed is removed all the same."""
+
+    def remove_artifact(store: Store, key: str, is_reached: Callable[[], bool]) -> bool:
+        store.delete(key, first=MANIFEST)
+        return True
+
+    return patch.object(garbage, "remove_artifact", remove_artifact)
+
+
+def runs_removed_without_lease() -> Any:
+    """A run is removed whoever holds it."""
+
+    def remove_run(store: Store, run: str, before: Any, is_reached: Callable[[], bool]) -> bool:
+        store.delete(run)
+        return True
+
+    return patch.object(garbage, "remove_run", remove_run)
+
+
+def newest_checkpoint_retired() -> Any:
+    """A save keeps what is older than itself, and removes itself."""
+
+    def retire(self: Saver, state: Any) -> None:
+        self._store.delete(f"{self._run}/checkpoints/step-{state.step:08d}", first=MANIFEST)
+
+    return patch.object(Saver, "_retire", retire)
+
+
+BUGS: Mapping[str, Callable[[], Any]] = {
+    each.__name__: each
+    for each in (
+        manifest_sent_first, unconditional_pointer, lease_of_the_living_taken, lease_never_looked_at_again,
+        removal_without_second_look, runs_removed_without_lease, newest_checkpoint_retired,
+    )
+}  # fmt: skip
+
+
+@contextmanager
+def planted(bug: str) -> Iterator[None]:
+    """With one of the bugs, for the length of a block; with none, if it is empty."""
+    if not bug:
+        yield
+        return
+    with BUGS[bug]():
+        yield

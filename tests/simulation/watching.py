@@ -1,0 +1,162 @@
+"""What must hold of a store while several processes work on it, seen from the bucket, write by write."""
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+from tests.simulation.bucket import Bucket
+from tests.simulation.clients import MODEL, RUNS, URL, whole_fold
+from tests.simulation.world import Process, World
+from trainer.records.lease import LEASE
+from trainer.registry.promotion import key_of
+from trainer.store.manifest import MANIFEST, FileRecord, parse_manifest
+from trainer.store.names import CONFIG, FINAL
+
+ROOT = URL.removeprefix("s3://")
+OF_A_RUN = re.compile(rf"{ROOT}/(runs/[^/]+)/(.+)")
+FOLDER_PARTS = len(f"{ROOT}/encoded/name".split("/"))
+
+AFTER_ALL = 120.0
+"""Seconds after which a process that has lost its run commits nothing more there: it looks twice a minute, and a save
+that had begun may take its time."""
+
+
+class Watch:
+    """Notes what was violated. In a calm world nobody is killed, stands still or has a wrong clock, and nothing is
+    refused: there more must hold.
+    """
+
+    def __init__(self, world: World, bucket: Bucket, calm: bool) -> None:
+        self._world, self._bucket, self._calm = world, bucket, calm
+        bucket.written, bucket.removed = self._look_at_written, self._look_at_removed
+        self.violations: list[str] = []
+        self.seen = Counter[str]()
+        self._contents: dict[str, str] = {}
+        self._committed: dict[str, Process] = {}
+        self._champions: list[str] = []
+        self._holders: dict[str, int] = {}
+        self._lost: dict[tuple[str, int], float] = {}
+        self._removed: dict[str, Process] = {}
+        self._removals: dict[str, float] = {}
+
+    def _look_at_written(self, key: str) -> None:
+        if key == f"{ROOT}/{key_of(MODEL)}":
+            self._look_at_champions(key)
+        elif key.endswith(f"/{LEASE}"):
+            self._look_at_lease(key)
+        elif key.endswith(f"/{MANIFEST}"):
+            self._look_at_manifest(key)
+
+    def _look_at_champions(self, key: str) -> None:
+        history = [move["run"] for move in self._object(key)["moves"]]
+        if history[: len(self._champions)] != self._champions:
+            self.violations.append(f"champions {self._champions} became {history}")
+        self._champions = history
+
+    def _look_at_lease(self, key: str) -> None:
+        """Who holds a run, and who has lost it when. In a calm world nobody loses it that lives."""
+        holder = self._object(key)["pid"]
+        before = self._holders.get(key, holder)
+        self._holders[key] = holder
+        if before != holder:
+            self._lost[key, before] = self._world.now
+            if self._calm and any(each.pid == before for each in self._world.processes):
+                self.violations.append(f"{key} was taken from a process that lives")
+
+    def _look_at_manifest(self, key: str) -> None:
+        """What is committed has its files, and the same content as each time before."""
+        self.seen["committed"] += 1
+        self._removed.pop(key, None)
+        run = OF_A_RUN.fullmatch(key)
+        if run and not self._is_holder(run[1]):
+            self.seen["committed late, by one that had lost the run"] += 1
+            return
+        manifest = parse_manifest(self._bucket.objects[key].data)
+        names = [record.name for record in manifest.files if not self._is_whole(key, record)]
+        if names and self._world.now - self._removals.get(key, 0.0) < AFTER_ALL:
+            self.seen["damaged by a removal at the same time"] += 1  # which is found when it is next looked at
+        else:
+            self.violations += [f"{key} appears without its {name}" for name in names]
+        if self._contents.setdefault(key, manifest.content) != manifest.content:
+            self.violations.append(f"{key} was committed with two contents")
+        if run and self._calm and self._committed.setdefault(key, self._world.process) is not self._world.process:
+            self.violations.append(f"{key} was committed by two processes")
+
+    def _is_holder(self, run: str) -> bool:
+        """Whether the process that runs has the lease of a run. One that stood still may go on a little after it was
+        lost.
+        """
+        mine, key = self._world.process, f"{ROOT}/{run}/{LEASE}"
+        if self._holders.get(key) == mine.pid:
+            return True
+        silent = self._world.now - max(self._lost.get((key, mine.pid), self._world.now), mine.frozen_until)
+        if silent > AFTER_ALL:
+            self.violations.append(f"{mine.name} commits to {run}, which it lost {silent:.0f} s ago")
+        return False
+
+    def _is_whole(self, key: str, record: FileRecord) -> bool:
+        there = self._bucket.objects.get(f"{key.removesuffix(MANIFEST)}{record.name}")
+        return there is not None and len(there.data) == record.size
+
+    def _look_at_removed(self, key: str) -> None:
+        if self._world.running is None:
+            return
+        self._removals["/".join([*key.split("/")[:FOLDER_PARTS], MANIFEST])] = self._world.now
+        who = self._world.process.name.split()[0]
+        run = OF_A_RUN.fullmatch(key)
+        if key.endswith(f"/{MANIFEST}"):
+            self.seen[f"{who} removed of {key.removeprefix(ROOT).split('/')[1]}"] += 1
+            if who == "collect" and not run and self._readers(key):
+                self._removed[key] = self._world.process
+        if run and run[2] == LEASE:
+            self._holders.pop(key, None)
+        if run and run[2] == CONFIG:
+            self._committed = {each: by for each, by in self._committed.items() if f"/{run[1]}/" not in each}
+            if self._champions[-1:] == [run[1]]:
+                self.violations.append(f"{run[1]}, the champion, was removed")
+            mine = self._world.process.pid
+            if self._calm and self._holders.get(f"{ROOT}/{run[1]}/{LEASE}", mine) != mine:
+                self.violations.append(f"{run[1]}, which a process held, was removed")
+
+    def _readers(self, key: str) -> list[str]:
+        """The runs that say that they read an artifact, by the key of its manifest."""
+        artifact = key.removeprefix(f"{ROOT}/").removesuffix(f"/{MANIFEST}")
+        runs = [run for each in self._bucket.objects if (run := OF_A_RUN.fullmatch(each)) and run[2] == CONFIG]
+        return [run[1] for run in runs if artifact in str(self._object(run[0])["inputs"])]
+
+    def look_at_ended(self, process: Process) -> None:
+        """What a collection took from runs, and did not put back before it ended well."""
+        for key in [key for key, by in self._removed.items() if by is process]:
+            del self._removed[key]
+            if self._readers(key):
+                self.violations.append(f"{key} was removed, which {', '.join(self._readers(key))} read")
+
+    def look_at_end(self) -> None:
+        """When all is done: every run has the sum over all its samples, and nothing lacks what it is made from."""
+        objects = self._bucket.objects
+        for name in RUNS:
+            final = objects.get(f"{ROOT}/runs/{name}/{FINAL}/total.txt")
+            if final is None or final.data.decode() != whole_fold():
+                self.violations.append(f"{name} ended with {'another' if final else 'no'} sum")
+        for key, each in objects.items():
+            run = OF_A_RUN.fullmatch(key)
+            if run and run[2] == CONFIG:
+                gone = [
+                    made_from["key"]
+                    for made_from in self._object(key)["inputs"].values()
+                    if f"{ROOT}/{made_from['key']}/{MANIFEST}" not in objects
+                ]
+                self.violations += [f"{key} names {made_from}, which is gone" for made_from in gone]
+            if key.endswith(f"/{MANIFEST}") and not (run and "/step-" in key):
+                names = [record.name for record in parse_manifest(each.data).files]
+                lacking = [name for name in names if f"{key.removesuffix(MANIFEST)}{name}" not in objects]
+                self.violations += [f"{key} is left without its {name}" for name in lacking]
+
+    def look_at_told(self, promoted: list[str]) -> None:
+        """A promotion that was told to be done is among the moves."""
+        if lost := {*promoted} - {*self._champions}:
+            self.violations.append(f"{lost} were told to be promoted; there are {self._champions}")
+
+    def _object(self, key: str) -> Any:
+        return json.loads(self._bucket.objects[key].data)

@@ -1,0 +1,215 @@
+"""Time and processes that are not real: greenlets that go on one at a time, as a seed decides.
+
+A process may be killed (nothing that it does afterwards has an effect, as its requests raise), frozen for a time, and
+its machine's clock may jump.
+"""
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Self
+
+from greenlet import getcurrent, greenlet
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+REQUEST_SECONDS = 0.001, 0.2
+"""How long a request takes."""
+
+
+class Killed(BaseException):
+    """Raised in a process that does not exist any more, wherever it would go on."""
+
+
+@dataclass
+class Machine:
+    """A computer, whose clock may be wrong."""
+
+    name: str
+    offset: float = 0.0
+
+
+@dataclass
+class Process:
+    """What runs on a machine, in one or more threads."""
+
+    pid: int
+    name: str
+    machine: Machine
+    started: float
+    alive: bool = True
+    frozen_until: float = 0.0
+    threads: list["Thread"] = field(default_factory=list)
+
+
+class Thread:
+    """A thread of a process: when it goes on, and whether it has ended."""
+
+    def __init__(self, process: Process, work: Callable[[], object], world: "World") -> None:
+        self.process, self.wakes = process, world.now
+        self._greenlet = greenlet(self._run, world.hub)
+        self._work = work
+        process.threads.append(self)
+
+    def _run(self) -> None:
+        with suppress(Killed):
+            self._work()
+
+    def go_on(self) -> None:
+        self._greenlet.switch()
+
+    @property
+    def ended(self) -> bool:
+        return self._greenlet.dead
+
+
+class World:
+    """All processes, and the clock by which they wait."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.now, self.steps, self._pids = BEGIN, 0, 100
+        self.hub = getcurrent()
+        self.running: Thread | None = None
+        self.processes: list[Process] = []
+
+    def start(self, name: str, machine: Machine, work: Callable[[], object]) -> Process:
+        self._pids += 1
+        process = Process(self._pids, name, machine, self.now)
+        self.processes.append(process)
+        Thread(process, work, self)
+        return process
+
+    def step(self) -> bool:
+        """Let one thread go on to its next request; returns whether there was any."""
+        threads = [thread for each in self.processes for thread in each.threads if not thread.ended]
+        if not threads:
+            return False
+        ready = [thread for thread in threads if self._when(thread) <= self.now]
+        if not ready:
+            self.now = min(map(self._when, threads))
+            ready = [thread for thread in threads if self._when(thread) <= self.now]
+        self.running = self.draw.choice(ready)
+        self.running.go_on()
+        self.running = None
+        self.steps += 1
+        for process in self.processes:
+            process.threads = [thread for thread in process.threads if not thread.ended]
+        self.processes = [process for process in self.processes if process.threads]
+        return True
+
+    def kill(self, process: Process) -> None:
+        """End a process where it stands."""
+        process.alive = False
+        for thread in process.threads:
+            thread.wakes = self.now
+        process.frozen_until = self.now
+
+    @staticmethod
+    def _when(thread: Thread) -> float:
+        return max(thread.wakes, thread.process.frozen_until)
+
+    @property
+    def process(self) -> Process:
+        assert self.running is not None
+        return self.running.process
+
+    def sleep(self, seconds: float) -> None:
+        """Let others go on for so long. Raises `Killed` in a process that was killed meanwhile."""
+        if self.running is None:  # of whoever looks at the store from outside
+            return
+        running = self.running
+        if not running.process.alive:
+            raise Killed
+        running.wakes = self.now + max(0.0, seconds)
+        self.hub.switch()
+        if not running.process.alive:
+            raise Killed
+
+    def request(self) -> None:
+        """What passes before a request has an effect, and before its answer comes."""
+        self.sleep(self.draw.uniform(*REQUEST_SECONDS))
+
+    def clock(self) -> float:
+        """The time of the machine that asks."""
+        return self.now + (self.running.process.machine.offset if self.running else 0.0)
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def wrong_clock(world: World) -> type[datetime]:
+    """`datetime` by a machine's clock."""
+
+    class Wrong(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls.fromtimestamp(world.clock(), tz)
+
+    return Wrong
+
+
+class Event:
+    """`threading.Event` of a process that is not real."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._set = world, False
+
+    def set(self) -> None:
+        self._set = True
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, timeout: float) -> bool:
+        end = self._world.now + timeout
+        while not self._set and self._world.now < end:
+            self._world.sleep(min(1.0, end - self._world.now))
+        return self._set
+
+
+class Lock:
+    """`threading.Lock` of a process that is not real."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._held = world, False
+
+    def __enter__(self) -> None:
+        while self._held:
+            self._world.sleep(0.01)
+        self._held = True
+
+    def __exit__(self, *error: object) -> None:
+        self._held = False
+
+
+class Threading:
+    """What of the module `threading` a lease takes."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def Event(self) -> Event:
+        return Event(self._world)
+
+    def Lock(self) -> Lock:
+        return Lock(self._world)
+
+    def Thread(self, target: Callable[[], object], **_: Any) -> "Started":
+        return Started(self._world, target)
+
+
+class Started:
+    """A thread that the code under trial starts."""
+
+    def __init__(self, world: World, target: Callable[[], object]) -> None:
+        self._world, self._target = world, target
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        self._thread = Thread(self._world.process, self._target, self._world)
+
+    def join(self) -> None:
+        while self._thread is not None and not self._thread.ended:
+            self._world.sleep(0.1)
