@@ -39,6 +39,17 @@ def lease_of_the_living_taken() -> Any:
     return patch.object(lease, "_is_alive", lambda *_: False)
 
 
+def no_lease() -> Any:
+    """Nobody asks who writes to a run."""
+    nothing = {"__enter__": lambda self: self, "__exit__": lambda self, *_: None, "check": lambda self: None}
+    return patch.multiple(lease.Lease, **nothing)
+
+
+def lease_of_another_given_back() -> Any:
+    """Who ends removes the lease, whoever's it is by now."""
+    return patch.object(lease.Lease, "_give_back", lambda self: self._store.delete(self._key))
+
+
 def lease_never_looked_at_again() -> Any:
     """A process that was silent for long goes on writing."""
     return patch.object(lease.Lease, "check", lambda self: None)
@@ -76,7 +87,8 @@ def newest_checkpoint_retired() -> Any:
 BUGS: Mapping[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
-        manifest_sent_first, unconditional_pointer, lease_of_the_living_taken, lease_never_looked_at_again,
+        manifest_sent_first, unconditional_pointer, no_lease, lease_of_another_given_back, lease_of_the_living_taken,
+        lease_never_looked_at_again,
         removal_without_second_look, runs_removed_without_lease, newest_checkpoint_retired,
     )
 }  # fmt: skip

@@ -36,6 +36,8 @@ class Watch:
         self._committed: dict[str, Process] = {}
         self._champions: list[str] = []
         self._holders: dict[str, int] = {}
+        self._leases: dict[str, str] = {}
+        self._ended_leases = set[tuple[str, str]]()
         self._lost: dict[tuple[str, int], float] = {}
         self._removed: dict[str, Process] = {}
         self._removals: dict[str, float] = {}
@@ -56,12 +58,17 @@ class Watch:
 
     def _look_at_lease(self, key: str) -> None:
         """Who holds a run, and who has lost it when. In a calm world nobody loses it that lives."""
-        holder = self._object(key)["pid"]
-        before = self._holders.get(key, holder)
+        written = self._object(key)
+        holder, before = written["pid"], self._holders.get(key, written["pid"])
         self._holders[key] = holder
+        if (key, written["id"]) in self._ended_leases:
+            self.violations.append(f"{key} was taken back by a process that had lost it")
+        if self._leases.get(key, written["id"]) != written["id"]:
+            self._ended_leases.add((key, self._leases[key]))
+        self._leases[key] = written["id"]
         if before != holder:
             self._lost[key, before] = self._world.now
-            if self._calm and any(each.pid == before for each in self._world.processes):
+            if self._calm and self._lives(before):
                 self.violations.append(f"{key} was taken from a process that lives")
 
     def _look_at_manifest(self, key: str) -> None:
@@ -90,10 +97,13 @@ class Watch:
         mine, key = self._world.process, f"{ROOT}/{run}/{LEASE}"
         if self._holders.get(key) == mine.pid:
             return True
-        silent = self._world.now - max(self._lost.get((key, mine.pid), self._world.now), mine.frozen_until)
+        silent = self._world.now - max(self._lost.get((key, mine.pid), 0.0), mine.frozen_until)
         if silent > AFTER_ALL:
             self.violations.append(f"{mine.name} commits to {run}, which it lost {silent:.0f} s ago")
         return False
+
+    def _lives(self, pid: int) -> bool:
+        return any(each.pid == pid and each.alive for each in self._world.processes)
 
     def _is_whole(self, key: str, record: FileRecord) -> bool:
         there = self._bucket.objects.get(f"{key.removesuffix(MANIFEST)}{record.name}")
@@ -110,7 +120,10 @@ class Watch:
             if who == "collect" and not run and self._readers(key):
                 self._removed[key] = self._world.process
         if run and run[2] == LEASE:
-            self._holders.pop(key, None)
+            holder = self._holders.pop(key, self._world.process.pid)
+            self._lost[key, holder] = self._world.now
+            if holder != self._world.process.pid and self._lives(holder):
+                self.violations.append(f"{key} was removed by a process that does not hold it")
         if run and run[2] == CONFIG:
             self._committed = {each: by for each, by in self._committed.items() if f"/{run[1]}/" not in each}
             if self._champions[-1:] == [run[1]]:

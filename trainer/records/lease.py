@@ -132,7 +132,7 @@ class Lease:
 
         Raises `StorageError` if that cannot be found out.
         """
-        if time.time() - self._shown > 2 * BEAT_SECONDS:
+        if not self._lost and time.time() - self._shown > 2 * BEAT_SECONDS:  # what is lost is not taken back
             self._show_life()
         if self._lost:
             raise RunError(
