@@ -5,6 +5,7 @@ import json
 import re
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
+from math import cos, pi
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -86,6 +87,11 @@ def small_values(raw: Path, store: Path | str, **changes: Any) -> dict[str, Any]
         "evaluation": {"during_training": 4, "prompts": ["def "], "new_tokens": 4},
     }  # fmt: skip
     return with_changes(values, changes)
+
+
+def rate_at(step: int, steps: int) -> float:
+    """The share of the learning rate that a small job has at a step: a cosine after two steps of warm-up."""
+    return step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (steps - 2)))
 
 
 def small_job(raw: Path, store: Path | str, **changes: Any) -> PipelineJob:

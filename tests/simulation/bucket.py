@@ -23,7 +23,6 @@ PAGE = 5
 class Object(NamedTuple):
     data: bytes
     modified: float
-    version: int
 
     @property
     def etag(self) -> str:
@@ -48,8 +47,6 @@ class Bucket:
     objects: dict[str, Object] = field(default_factory=dict)
     written: Callable[[str], None] = lambda key: None
     removed: Callable[[str], None] = lambda key: None
-    retries = 1
-    _versions = 0
 
     def _ask(self, deed: Callable[[], T]) -> T:
         """One request."""
@@ -69,8 +66,7 @@ class Bucket:
         return answer
 
     def _put(self, key: str, data: bytes) -> None:
-        self._versions += 1
-        self.objects[key] = Object(data, self.world.now, self._versions)
+        self.objects[key] = Object(data, self.world.now)
         self.written(key)
 
     def _delete(self, key: str) -> None:

@@ -174,7 +174,7 @@ class Trial:
 def installed(trial: Trial) -> Iterator[None]:
     """Have the project's code use this world's time, threads and bucket, for the length of a block."""
     world = trial.world
-    wrong, real_wait, event = wrong_clock(world), stopping.wait, Threading(world)
+    wrong, real_wait = wrong_clock(world), stopping.wait
     fake = SimpleNamespace(url_to_fs=lambda url, **_: (trial.bucket, url.removeprefix("s3://")))
     names, cache, folder = random.Random(trial.seed), checked_files.machine_cache, checked_files.machine_cache()
 
@@ -205,7 +205,7 @@ def installed(trial: Trial) -> Iterator[None]:
                 elif value is ThreadPoolExecutor:
                     change(module, attribute, Inline)
         change(remote, "fsspec", fake)
-        change(lease, "threading", event)
+        change(lease, "threading", Threading(world))
         change(lease, "_identity", lambda: _identity(world))
         change(lease, "_started", lambda pid: _started(world, pid))
         change(checkpoint, "_find_impossible", lambda *_: None)  # of tensors, which there are not

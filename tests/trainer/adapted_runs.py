@@ -1,14 +1,13 @@
 """A small pretrained model with the tokenizer of prepared data, and jobs that adapt it."""
 
 import shutil
-from math import cos, pi
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, small_job
+from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, rate_at, small_job
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.config.models import ModelConfig
@@ -73,11 +72,6 @@ def train_plainly(adapted: Any, job: PipelineJob, data: PreparedData) -> list[fl
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
     return losses
-
-
-def rate_at(step: int, steps: int) -> float:
-    """A cosine after two steps of warm-up, as the small jobs have it."""
-    return step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (steps - 2)))
 
 
 def lora_job(raw: Path, store: Path, base: Path, lora: dict[str, Any] = LORA, **changes: Any) -> PipelineJob:

@@ -132,7 +132,7 @@ class Lease:
 
         Raises `StorageError` if that cannot be found out.
         """
-        if not self._lost and time.time() - self._shown > 2 * BEAT_SECONDS:  # what is lost is not taken back
+        if time.time() - self._shown > 2 * BEAT_SECONDS:
             self._show_life()
         if self._lost:
             raise RunError(
@@ -157,6 +157,8 @@ class Lease:
     def _show_life(self) -> None:
         """Write a new sign of life in the place of the last one, unless another process has put its lease there."""
         with self._turn:
+            if self._lost:
+                return  # it is not taken back
             written = self._encoded()
             if self._store.swap(self._key, self._written, written):
                 self._written = written

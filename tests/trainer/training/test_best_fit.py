@@ -5,7 +5,6 @@ interruptions.
 import json
 import shutil
 from collections import Counter
-from math import cos, pi
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.support import SMALL_MODEL, cpu_runtime, curve, final_bytes, records
+from tests.support import SMALL_MODEL, cpu_runtime, curve, final_bytes, rate_at, records
 from tests.trainer.data.test_packing import best_fit
 from tests.trainer.made import prepare
 from tests.trainer.short_texts import open_work, read_documents, rows_of, short_job
@@ -119,7 +118,7 @@ def test_a_model_is_trained_as_in_a_plain_loop_over_the_documents(
     losses = []
     for step in range(STEPS):
         for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * (step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (STEPS - 2))))
+            group["lr"] = 3e-3 * rate_at(step, STEPS)
         documents = [torch.tensor(each) for row in rows_of(work.read_batch(step, 0)) for each in documents_of(row, end)]
         logits = torch.cat([model(input_ids=each[None]).logits[0, :-1] for each in documents])
         loss = F.cross_entropy(logits, torch.cat([each[1:] for each in documents]))

@@ -3,7 +3,6 @@ decide.
 """
 
 import shutil
-from math import cos, pi
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM
 
-from tests.support import cpu_runtime, curve, final_bytes, records, small_job
+from tests.support import cpu_runtime, curve, final_bytes, rate_at, records, small_job
 from tests.trainer.made import prepare
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import silent
@@ -98,7 +97,7 @@ def test_a_model_is_trained_as_in_a_plain_loop_under_the_same_masks(
     losses = []
     for step in range(STEPS):
         for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * (step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (STEPS - 2))))
+            group["lr"] = 3e-3 * rate_at(step, STEPS)
         (inputs,) = workload.read_batch(step, 0).micro_batches
         logits = model(input_ids=inputs["input_ids"]).logits
         loss = F.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten(), ignore_index=-100)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from math import cos, pi
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
-from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, curve, final_bytes, small_job
+from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, curve, final_bytes, rate_at, small_job
 from tests.tiny_models import tiny_config
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
@@ -65,7 +64,7 @@ def test_matrices_step_by_muon_and_the_rest_by_adamw_as_in_a_plain_loop(
     losses = []
     for step in range(STEPS):
         for group, peak in [*((each, 3e-3) for each in adamw.param_groups), (muon.param_groups[0], 2e-2)]:
-            group["lr"] = peak * (step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (STEPS - 2))))
+            group["lr"] = peak * rate_at(step, STEPS)
         (inputs,) = read_batch(step, plan, dataset.order, dataset.windows, 0).micro_batches
         logits = model(input_ids=inputs["input_ids"]).logits[:, :-1]
         loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), inputs["input_ids"][:, 1:].reshape(-1))
