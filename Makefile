@@ -24,6 +24,10 @@ export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
+# Libraries are compiled once. Where the environment forbids that, as images of containers do, each process takes twice as long to
+# load them.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: run up down corpora finetune pairs chat chats preference preferences harness tasks test test-deep test-machines test-cluster test-peers test-long soak outages stops power-cuts simulate check bench docs screenshots reference clean
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.

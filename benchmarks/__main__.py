@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 BENCHMARKS = [
     "tokenization", "training", "pipeline", "restart", "checkpoints", "s3", "operations", "compare", "memory", "scale",
-    "curation",
+    "curation", "goodput",
 ]  # fmt: skip
 PACKAGES = ["torch", "transformers", "datasets", "tokenizers", "gigatoken", "prefect"]
 

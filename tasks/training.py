@@ -1,8 +1,11 @@
-"""The task that trains: the trainer in processes of its own, one rank a device, continued on every retry."""
+"""The task that trains: the trainer in processes of its own, one rank a device, continued after every crash."""
+
+from collections.abc import Callable
+from typing import Any
 
 from tasks.patience import patient_task
 from tasks.showing import TaskLogger, name_flow_run, reused, showing
-from tasks.stage import run_stage
+from tasks.stage import Logger, StageCrashed, run_stage
 from tasks.turns import DEVICES, turn
 from trainer.config.runs import RunJob
 from trainer.kinds.lookup import identify_run
@@ -10,6 +13,7 @@ from trainer.records.plans import Plan
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.identity import TrainingData, finished_run, is_whole
+from trainer.training.standing import last_step
 
 
 @patient_task("train", retries=3)
@@ -28,5 +32,25 @@ def train(job: RunJob, data: TrainingData, plan: Plan) -> ArtifactRef:
         "expected": plan.model_dump(mode="json"),
     }
     with turn(DEVICES), showing() as show:
-        made = ArtifactRef(**run_stage("train", arguments, show, logger, plan.ranks, job.engine, job.training.device))
+
+        def go_on() -> dict[str, Any]:
+            return run_stage("train", arguments, show, logger, plan.ranks, job.engine, job.training.device)
+
+        made = ArtifactRef(**go_on_while_it_advances(go_on, store, run.key, logger))
     return reused(made, f"{made.key} is finished; its records were seen to") if made.reused else made
+
+
+def go_on_while_it_advances(
+    train: Callable[[], dict[str, Any]], store: Store, run: str, logger: Logger
+) -> dict[str, Any]:
+    """Train again at once after a crash, as long as each try saves a later step than the one before it; returns its
+    result. Raises `StageCrashed` of one that saved none: the task's own retries are for those.
+    """
+    while True:
+        before = last_step(store, run)
+        try:
+            return train()
+        except StageCrashed as crash:
+            if (saved := last_step(store, run)) <= before:
+                raise
+            logger.warning("%s; it came from step %d to %d, and goes on from there", crash, before, saved)

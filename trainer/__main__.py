@@ -14,9 +14,11 @@ from trainer.common.stopping import install_signal_handlers, leave
 def main(arguments: list[str]) -> int:
     """Parse the command line, train, and return the exit status."""
     install_signal_handlers()  # before the libraries are loaded, which takes seconds
-    from trainer.common.process import on_rank
-    from trainer.config.files import add_config, add_verify, explain
-    from trainer.config.kinds import KINDS
+    from trainer.common.process import loading, on_rank
+
+    with loading():
+        from trainer.config.files import add_config, add_verify, explain
+        from trainer.config.kinds import KINDS
 
     parser = argparse.ArgumentParser(
         prog="python -m trainer",
@@ -29,7 +31,8 @@ def main(arguments: list[str]) -> int:
     parsed = parser.parse_intermixed_args(arguments)
 
     def work() -> None:
-        from trainer.jobs import train
+        with loading():
+            from trainer.jobs import train
 
         train(parsed.config, *parsed.overrides, *parsed.verify)
 

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import ConfigError
-from trainer.common.process import return_freed_memory
+from trainer.common.process import loading, return_freed_memory
 from trainer.common.progress import Progress, for_people, silent
 from trainer.common.transient import AT_THE_START
 from trainer.config.files import validate_job
@@ -40,7 +40,8 @@ def train(config: str | RunJob, *overrides: str) -> str:
     `config` is a YAML file, to which `key=value` words may be added, or a job. Raises the `PipelineError` of whatever
     is wrong, `Preempted` if training was asked to stop and saved its state.
     """
-    from trainer.training.rank_watchdog import explaining_lost_ranks
+    with loading():
+        from trainer.training.rank_watchdog import explaining_lost_ranks
 
     rank = int(os.environ.get("RANK", "0"))
     if not logging.root.handlers:
@@ -51,8 +52,9 @@ def train(config: str | RunJob, *overrides: str) -> str:
 
 
 def _train(job: RunJob) -> str:
-    from trainer.training.consistency import require_consistent
-    from trainer.training.runtime import leave_group, require_shared, start_runtime
+    with loading():
+        from trainer.training.consistency import require_consistent
+        from trainer.training.runtime import leave_group, require_shared, start_runtime
 
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     require_consistent(job, runtime)

@@ -55,7 +55,7 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
     outcome, flow_run = state.result(), flow_run_of(state)
     runs = task_runs(flow_run, "report")
     assert list(runs) == ["preflight", "encode", "plan-steps", "train", "evaluate", "report"]
-    assert runs["train"].run_count == 2
+    assert runs["train"].run_count == 1, "it had advanced, and went on at once"
     keyed = {artifact.key: artifact for artifact in artifacts(flow_run) if artifact.key}
     assert set(keyed) == {"labelled-data", "step-plan", "evaluation", "report"}
     assert "text from summary and code; label became labels; dropped: none" in (

@@ -58,9 +58,7 @@ def test_training_needs_prepared_data(raw: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_a_trainer_that_is_killed_is_tried_again_and_ends_with_the_same_bytes(
-    done: Done, raw: Path, tmp_path: Path
-) -> None:
+def test_a_trainer_that_is_killed_goes_on_and_ends_with_the_same_bytes(done: Done, raw: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     for name in ("tokenizers", "shards"):
         shutil.copytree(done.store / name, store / name)
@@ -76,7 +74,7 @@ def test_a_trainer_that_is_killed_is_tried_again_and_ends_with_the_same_bytes(
         state = train_model(pipeline_job(raw, store), return_state=True)
     killer.join()
     assert state.name == "Completed"
-    assert task_runs(flow_run_of(state), "train")["train"].run_count == 2
+    assert task_runs(flow_run_of(state), "train")["train"].run_count == 1, "it had advanced"
     assert final_bytes(store) == final_bytes(done.store)
     assert curve(store) == curve(done.store)
 

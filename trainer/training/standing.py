@@ -34,7 +34,7 @@ def find_standing(job: PipelineJob | PrepareJob | TuningJob) -> Standing:
     store = Store(job.store)
     sets = [name for name in store.names(SHARDS) if name.rpartition("-")[0] in job.corpora]
     files = sum(len(store.names(f"{SHARDS}/{name}")) for name in sets)
-    return Standing(files, max((_last_step(store, run) for run in _runs_of(store, job)), default=0))
+    return Standing(files, max((last_step(store, run) for run in _runs_of(store, job)), default=0))
 
 
 def is_alive(job: PipelineJob | PrepareJob | TuningJob) -> bool:
@@ -43,7 +43,7 @@ def is_alive(job: PipelineJob | PrepareJob | TuningJob) -> bool:
     return any(is_held(store, run) for run in _runs_of(store, job))
 
 
-def _last_step(store: Store, run: str) -> int:
+def last_step(store: Store, run: str) -> int:
     """The step of the run's last checkpoint; 0 if it has none, or its pointer is damaged, which the next start
     mends.
     """

@@ -1,0 +1,281 @@
+"""The share of time in which steps count, when processes are killed at a steady rate, and where the rest goes.
+
+    python -m benchmarks.goodput [--ways trainer stage flow s3 Trainer] [--every 60] [--steps 1200]
+
+The quickstart's model trains for so many steps, and is killed (SIGKILL) again and again:
+
+    trainer   `python -m trainer`, started again at once, as a supervisor does
+    stage     the process of `headrace run` in which it trains: the flow goes on
+    flow      all processes of `headrace run`, its Prefect server too, as if the machine had gone; started again at once
+    s3        `trainer`, with its store on an S3 server on this machine
+    Trainer   `transformers.Trainer` on the same windows, with `resume_from_checkpoint`, started again at once; a
+              checkpoint that it cannot read is removed for it, and counted
+
+All save every 10 steps. A step counts once: in the process in which it was not lost. Goodput is the time in which those
+steps were made, over all time from the first step to the last; the first step of a process, whose beginning nobody
+sees, is taken to last as long as the median one. Each way is first left alone, and must end with the same weights as
+then.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.jobs import raw_corpora
+from benchmarks.measure import run_timed, say
+from tests.processes import descendants, stages
+from tests.s3 import s3_server
+from trainer.common.progress import silent
+from trainer.config.files import load_job, override
+from trainer.config.jobs import PipelineJob
+from trainer.data.dataset import open_dataset
+from trainer.data.step_plan import make_plan
+from trainer.data.tokenization import shard_manifests
+from trainer.kinds.pretraining.prepare import prepare
+from trainer.records.named_steps import here
+from trainer.store.storage import Store
+
+QUICKSTART = load_job(PipelineJob, "configs/quickstart.yaml")
+SAVE_EVERY = 10
+LOOK_SECONDS = 0.01
+TAIL_BYTES = 4000
+WAYS = {
+    "trainer": ["trainer"], "s3": ["trainer"], "stage": ["flows.command", "run"], "flow": ["flows.command", "run"],
+    "Trainer": ["benchmarks.goodput_trainer"],
+}  # fmt: skip
+
+
+@dataclass
+class Kill:
+    """When something was killed, when another process was there, when that had loaded its state (where it says so),
+    and when it had made a step; and how many steps had to be made again.
+    """
+
+    killed: float
+    started: float = 0.0
+    loaded: float = 0.0
+    stepped: float = 0.0
+    repeated: int = 0
+
+
+@dataclass
+class Timeline:
+    """When each step that counts was made, which of them were the first of a process, and what was lost."""
+
+    made: dict[int, float] = field(default_factory=dict)
+    firsts: set[int] = field(default_factory=set)
+    kills: list[Kill] = field(default_factory=list)
+    mended: int = 0
+
+    def note(self, step: int, now: float, first: bool) -> None:
+        """A step was made, which replaces later ones."""
+        for each in [each for each in self.made if each >= step]:
+            del self.made[each]
+        self.firsts = {each for each in self.firsts if each < step} | ({step} if first else set())
+        self.made[step] = now
+
+    def goodput(self) -> float:
+        """The share of the time in which steps that counted were made."""
+        steps = sorted(self.made)
+        lasted = [self.made[b] - self.made[a] for a, b in pairwise(steps) if b not in self.firsts]
+        whole = self.made[steps[-1]] - self.made[steps[0]]
+        return (sum(lasted) + statistics.median(lasted) * len(self.firsts - {steps[0]})) / whole
+
+
+class Way:
+    """One way to run the job in a folder: started, killed and looked at."""
+
+    def __init__(self, name: str, folder: Path, arguments: Sequence[str]) -> None:
+        self.name, self.folder = name, folder
+        self._told: Path | None = None
+        self._command = [sys.executable, "-m", *WAYS[name], *arguments]
+        self.start()
+
+    def start(self) -> None:
+        """Start it in a process group of its own."""
+        env = {**os.environ, "TMPDIR": str(self.folder), "HEADRACE_CACHE": str(self.folder / "cache")}
+        with open(self.folder / "said", "ab") as said:
+            self.process = subprocess.Popen(self._command, env=env, stdout=said, stderr=said, start_new_session=True)
+
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def at_work(self) -> list[int]:
+        """The process that trains, or loads what it needs for that."""
+        return stages(self.process.pid) if self.name == "stage" else [self.process.pid] * self.running()
+
+    def kill(self) -> None:
+        """Kill what this way kills, with all that it has started."""
+        killed = self.at_work() if self.name == "stage" else [self.process.pid]
+        for pid in [each for one in killed for each in (*descendants(one), one)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self.name != "stage":
+            self.process.wait()
+
+    def step(self) -> int:
+        """The last step that is told; 0 before any."""
+        if self._told is None:
+            found = sorted(self.folder.rglob("metrics.jsonl"), key=lambda path: path.stat().st_mtime)
+            self._told = found[-1] if found else None
+        if self._told is None:
+            return 0
+        with open(self._told, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            return next(filter(None, map(_step_of, reversed(file.read().splitlines(keepends=True)))), 0)
+
+    def has_loaded(self) -> bool:
+        """Whether the newest process has said where it goes on."""
+        return b"continuing from" in (self.folder / "said").read_bytes().rpartition(b"--killed--")[2]
+
+    def mend(self) -> bool:
+        """Remove the newest checkpoint, if this way leaves that to a person; returns whether it did."""
+        found = sorted(self.folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+        for path in found[-1:]:
+            subprocess.run(["rm", "-r", str(path)], check=True)
+        return bool(found)
+
+
+def _step_of(line: bytes) -> int:
+    """The step that a line tells; 0 for one that is not whole, or tells something else."""
+    with suppress(ValueError):
+        record = json.loads(line) if line.endswith(b"\n") else {}
+        return int(record["step"]) if record.get("kind") == "train" else 0
+    return 0
+
+
+def follow(way: Way, steps: int, every: float) -> Timeline:
+    """Run it to its end, and kill it every so many seconds from its first step to its last; 0 kills it never."""
+    line, due, lowest = Timeline(), float("inf"), 0
+    waits = True
+    while way.running() or max(line.made, default=0) < steps:
+        time.sleep(LOOK_SECONDS)
+        now, step = time.monotonic(), way.step()
+        lowest = min(lowest, step)
+        if waits and line.kills:
+            line.kills[-1].started = line.kills[-1].started or (now if way.at_work() else 0.0)
+            line.kills[-1].loaded = line.kills[-1].loaded or (now if way.has_loaded() else 0.0)
+        if step > (lowest if waits else max(line.made)):
+            if line.made and waits:
+                line.kills[-1].stepped, line.kills[-1].repeated = now, max(line.made) - step + 1
+            elif not line.made and every:
+                due = now + every
+            line.note(step, now, first=waits)
+            waits = False
+        if now >= due and way.at_work() and max(line.made) < steps:
+            with open(way.folder / "said", "ab") as said:
+                said.write(b"--killed--")
+            line.kills.append(Kill(now))
+            way.kill()
+            due, lowest, waits = due + every, way.step(), True
+        if not way.running() and max(line.made, default=0) < steps:
+            if way.process.returncode != -signal.SIGKILL:
+                if not (way.name == "Trainer" and way.mend()):
+                    raise RuntimeError(f"{way.name} ended with {way.process.returncode}; see {way.folder / 'said'}")
+                line.mended += 1
+            way.start()
+    return line
+
+
+class Bench:
+    """A folder with raw text and prepared data, and the ways in which the job is run there."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self._folder, self._steps = folder, steps
+        raw_corpora(folder / "raw")
+        job = self._job(str(folder / "prepared"))
+        data, store = prepare(job.preparation(), here(silent())), Store(job.store)
+        plan = make_plan(job.training, shard_manifests(store, data), 1)
+        windows = open_dataset(store, data, job.training, plan, 1).windows[0]
+        np.save(folder / "windows.npy", np.stack([windows.inputs(n)["input_ids"] for n in range(len(windows))]))
+
+    def _job(self, store: str) -> PipelineJob:
+        corpora = [str(each.paths[0]).replace("data/raw", f"{self._folder}/raw") for each in QUICKSTART.data.corpora]
+        words = [
+            f"store={store}", "run=goodput", f"training.max_steps={self._steps}", "training.log_every=1",
+            f"training.save_every={SAVE_EVERY}", f"training.evaluate_every={self._steps}",
+            *(f"data.corpora.{number}.paths={json.dumps([path])}" for number, path in enumerate(corpora)),
+        ]  # fmt: skip
+        return override(QUICKSTART, words)
+
+    def run(self, name: str, every: float) -> tuple[Timeline, str]:
+        """Run a way from prepared data to its end; returns what was seen, and a digest of its weights."""
+        folder = self._folder / f"{name}-{every:g}"
+        folder.mkdir()
+        if name == "Trainer":
+            line = follow(Way(name, folder, [str(self._folder), str(folder), str(self._steps)]), self._steps, every)
+            return line, _digest((folder / "final" / "model.safetensors").read_bytes())
+        with ExitStack() as stack:
+            url = stack.enter_context(s3_server(folder)).new_store() if name == "s3" else str(folder / "store")
+            job = self._job(url)
+            prepare(job.preparation(), here(silent()))
+            path = folder / "job.json"
+            path.write_text(job.model_dump_json())
+            line = follow(Way(name, folder, [str(path)]), self._steps, every)
+            return line, _digest(Store(url).read_bytes("runs/goodput/final/model.safetensors"))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def tell(name: str, every: float, line: Timeline, same: bool) -> None:
+    """Print what came of a way."""
+    say(f"{name}, killed every {every:g} s: goodput", f"{line.goodput():.3f}", "at least 0.90" if every == 60 else "")
+    done = [kill for kill in line.kills if kill.stepped]
+    parts = {
+        "from kill to next step": [kill.stepped - kill.killed for kill in done],
+        "until there was another process": [kill.started - kill.killed for kill in done],
+        "until that had loaded libraries, data and state": [k.loaded - k.started for k in done if k.loaded],
+        "until its first step": [kill.stepped - kill.loaded for kill in done if kill.loaded],
+    }
+    for part, seconds in parts.items():
+        if seconds:
+            say(f"  {part}", f"{statistics.median(seconds):.2f} s")
+    repeated = [kill.repeated for kill in done]
+    say("  kills, steps made again, mended by hand", f"{len(line.kills)}, {sum(repeated)}, {line.mended}")
+    say("  the same weights as if left alone", "yes" if same else "NO")
+
+
+def main(ways: list[str], every: list[float], steps: int) -> None:
+    """Run each way alone and killed, and print the figures."""
+    print(f"goodput: the quickstart's model for {steps:,} steps, killed at a steady rate", flush=True)
+    say("loading the trainer's libraries", f"{run_timed(['-c', 'import trainer.training.run']):.2f} s")
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        bench = Bench(Path(name), steps)
+        alone: dict[bool, str] = {}
+        for way in ways:
+            theirs = way == "Trainer"
+            if theirs not in alone:
+                line, alone[theirs] = bench.run(way, 0)
+                say(f"{'Trainer' if theirs else 'headrace'}, left alone", f"{pace(line):.3f} s a step")
+            for seconds in every:
+                line, weights = bench.run(way, seconds)
+                tell(way, seconds, line, weights == alone[theirs])
+
+
+def pace(line: Timeline) -> float:
+    """The median seconds of a step."""
+    return statistics.median(b - a for a, b in pairwise(sorted(line.made.values())))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--every", nargs="+", type=float, default=[60.0], metavar="SECONDS")
+    parser.add_argument("--steps", type=int, default=1200)
+    main(**vars(parser.parse_args()))
