@@ -54,8 +54,8 @@ SAVE_EVERY = 10
 LOOK_SECONDS = 0.01
 TAIL_BYTES = 4000
 WAYS = {
-    "trainer": ["trainer"], "s3": ["trainer"], "stage": ["flows.command", "run"], "flow": ["flows.command", "run"],
-    "Trainer": ["benchmarks.goodput_trainer"],
+    "trainer": ["trainer"], "stage": ["flows.command", "run"], "flow": ["flows.command", "run"],
+    "Trainer": ["benchmarks.goodput_trainer"], "s3": ["trainer"],
 }  # fmt: skip
 
 
@@ -130,13 +130,16 @@ class Way:
     def step(self) -> int:
         """The last step that is told; 0 before any."""
         if self._told is None:
-            found = sorted(self.folder.rglob("metrics.jsonl"), key=lambda path: path.stat().st_mtime)
-            self._told = found[-1] if found else None
+            self._told = next(self.folder.rglob("metrics.jsonl"), None)
         if self._told is None:
             return 0
-        with open(self._told, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            return next(filter(None, map(_step_of, reversed(file.read().splitlines(keepends=True)))), 0)
+        try:
+            with open(self._told, "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+                return next(filter(None, map(_step_of, reversed(file.read().splitlines(keepends=True)))), 0)
+        except FileNotFoundError:  # the copy of a process that is gone
+            self._told = None
+            return 0
 
     def has_loaded(self) -> bool:
         """Whether the newest process has said where it goes on."""
@@ -165,7 +168,7 @@ def follow(way: Way, steps: int, every: float) -> Timeline:
     while way.running() or max(line.made, default=0) < steps:
         time.sleep(LOOK_SECONDS)
         now, step = time.monotonic(), way.step()
-        lowest = min(lowest, step)
+        lowest = min(lowest, step or lowest)  # no step is told while a copy is replaced
         if waits and line.kills:
             line.kills[-1].started = line.kills[-1].started or (now if way.at_work() else 0.0)
             line.kills[-1].loaded = line.kills[-1].loaded or (now if way.has_loaded() else 0.0)
@@ -181,7 +184,7 @@ def follow(way: Way, steps: int, every: float) -> Timeline:
                 said.write(b"--killed--")
             line.kills.append(Kill(now))
             way.kill()
-            due, lowest, waits = due + every, way.step(), True
+            due, lowest, waits = due + every, max(line.made), True
         if not way.running() and max(line.made, default=0) < steps:
             if way.process.returncode != -signal.SIGKILL:
                 if not (way.name == "Trainer" and way.mend()):

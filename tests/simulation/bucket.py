@@ -1,23 +1,30 @@
 """A bucket in memory, as s3fs shows one: requests of several processes, each a step, some of which fail.
 
-An answer may be late or lost after the deed; a request whose answer was lost is sent again, as botocore does, or fails.
-Listings come in pages, between which others go on.
+A request that is refused is sent again some times, as botocore does. One may be late: it arrives even if its sender is
+dead by then, or has sent it once more, and then it arrives twice. An answer may be lost after the deed. Listings come
+in pages, between which others go on.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from botocore.exceptions import ClientError
 
-from tests.simulation.world import World
+from tests.simulation.world import Awaited, Thread, World
 
 T = TypeVar("T")
 PAGE = 5
-"""Names in a page of a listing: few, so that others go on between them."""
+"""Names in a page of a listing, and keys that are deleted at once: few, so that others go on between them."""
+TRIES, PAUSE = 5, 0.2
+"""How often a request is sent, and the seconds before it is sent for the second time; doubled each time."""
+LATE = 1.0, 45.0
+PATIENCE = 20.0
+"""Seconds that a late request takes, and after which it is sent again."""
 
 
 class Object(NamedTuple):
@@ -31,11 +38,14 @@ class Object(NamedTuple):
 
 @dataclass
 class Faults:
-    """The share of requests that are refused, that are done and not answered, and before which the wait is long."""
+    """The share of requests that are refused, that are done and not answered, and that are late; and until when all
+    are refused.
+    """
 
     refused: float = 0.0
     unanswered: float = 0.0
     late: float = 0.0
+    away_until: float = 0.0
 
 
 @dataclass
@@ -51,18 +61,38 @@ class Bucket:
     def _ask(self, deed: Callable[[], T]) -> T:
         """One request."""
         world, faults = self.world, self.faults
+        if world.running is None:  # of whoever looks at it from outside
+            return deed()
         world.request()
-        if world.draw.random() < faults.refused:
+        for tries in range(TRIES):
+            if world.now >= faults.away_until and world.draw.random() >= faults.refused:
+                break
+            world.sleep(PAUSE * 2**tries)
+        else:
             raise _busy()
-        if world.draw.random() < faults.late:
-            world.sleep(world.draw.uniform(1.0, 30.0))
-        answer = deed()
+        answer = self._late(deed) if world.draw.random() < faults.late else deed()
         if world.draw.random() < faults.unanswered:
             world.request()
             if world.draw.random() < 0.5:
                 raise _busy()
             answer = deed()  # sent again by the library
         world.request()
+        return answer
+
+    def _late(self, deed: Callable[[], T]) -> T:
+        """A request that is on its way for long: it is waited for, and sent again if that takes too long."""
+        world, arrived = self.world, Awaited(self.world)
+        seconds = world.draw.uniform(*LATE)
+
+        def travel() -> None:
+            world.sleep(seconds)
+            arrived.do(deed)
+
+        Thread(world.process, travel, world, sent=True)
+        if seconds > PATIENCE:
+            world.sleep(PATIENCE)
+            return deed()
+        answer: T = arrived.result()
         return answer
 
     def _put(self, key: str, data: bytes) -> None:
@@ -72,6 +102,10 @@ class Bucket:
     def _delete(self, key: str) -> None:
         if self.objects.pop(key, None) is not None:
             self.removed(key)
+
+    def _delete_all(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._delete(key)
 
     def _get(self, key: str) -> Object:
         try:
@@ -147,7 +181,8 @@ class Bucket:
         keys = [key for key, _ in self._list(path) if key == path or key.startswith(f"{path}/")]
         if not keys:
             raise FileNotFoundError(path)
-        self._ask(lambda: [self._delete(key) for key in keys])
+        for first in range(0, len(keys), PAGE):
+            self._ask(partial(self._delete_all, keys[first : first + PAGE]))
 
     def ls(self, path: str, **_: Any) -> list[str]:
         path = path.rstrip("/")

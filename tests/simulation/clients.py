@@ -3,6 +3,9 @@
 import hashlib
 import json
 import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -36,15 +39,21 @@ from trainer.training.saver import Saver
 
 log = logging.getLogger(__name__)
 
-RUNS = {"one": "text", "two": "text", "three": "other"}
-"""Runs, with their data."""
+RUNS = {"one": "text", "two": "text", "three": "other", "four": "late"}
+"""Runs, with their data. That of the last is prepared long before."""
 
 URL = "s3://bucket/store"
 STEPS, SAVE_EVERY = 6, 2
 STEP_SECONDS = 1.0, 40.0
 MODEL = "model"
-YOUNG = timedelta(minutes=2)
+PROMOTIONS = 2
+"""How often each run is promoted, if it is finished then."""
+YOUNG = timedelta(minutes=5)
 """What was written since then no removal takes."""
+
+
+MEETING = 60.0
+"""Clients that wait for each other go on when so many seconds are full."""
 
 
 class WrongRead(AssertionError):
@@ -89,6 +98,17 @@ def whole_fold() -> str:
     return total
 
 
+def pause(world: World, most: float) -> None:
+    """Wait for a while, which is often none, or as long as others do: clients are to meet."""
+    kind = world.draw.randrange(4)
+    if kind == 1:
+        world.sleep(world.draw.uniform(0.0, 3.0))
+    elif kind == 2:
+        world.sleep(MEETING - world.now % MEETING)
+    elif kind == 3:
+        world.sleep(world.draw.uniform(0.0, most))
+
+
 def encode(store: Store, name: str) -> ArtifactRef:
     """Find or make the data of a run."""
 
@@ -102,22 +122,29 @@ def encode(store: Store, name: str) -> ArtifactRef:
 
 
 def prepare(world: World, name: str) -> None:
-    world.sleep(world.draw.uniform(0.0, 600.0))
+    pause(world, 600.0)
     encode(Store(URL), name)
 
 
-def train(world: World, name: str, data: str) -> None:
-    """Prepare, claim the run, train from its newest checkpoint, publish the final model."""
+def train(world: World, name: str, data: str, relied: Counter[str]) -> None:
+    """Prepare, claim the run, train from its newest checkpoint, publish the final model.
+
+    `relied` counts the runs that have been given an artifact to use again, and have not said yet that they read it.
+    """
     store = Store(URL)
-    world.sleep(world.draw.choice([0.0, world.draw.uniform(0.0, 900.0)]))
+    if data == "late":
+        world.sleep(world.draw.choice([150.0, 300.0, 600.0]))
+    pause(world, 900.0)
     found = encode(store, data)
-    world.sleep(world.draw.choice([0.0, world.draw.uniform(0.0, 300.0)]))
     key = f"runs/{name}"
     identity = {"name": name}
     run = Run(key, fingerprint(identity), identity, inputs={"encoded set": Input(key=found.key, content=found.content)})
-    with Lease(store, key) as lease:
-        claim(store, run, found)
-        check_begun(store, run)
+    with ExitStack() as stack:
+        with relying(relied, found):
+            pause(world, 300.0)
+            lease = stack.enter_context(Lease(store, key))
+            claim(store, run, found)
+            check_begun(store, run)
         if is_finished(store, run):
             return
         state, total = resume(store, run)
@@ -135,6 +162,16 @@ def train(world: World, name: str, data: str) -> None:
                     saver.save(lambda copies, taken=snapshot: taken)
         with defer_stop():
             retry_transient(lambda: publish_final(store, run, lease, total))
+
+
+@contextmanager
+def relying(relied: Counter[str], found: ArtifactRef) -> Iterator[None]:
+    """Rely on an artifact for the length of a block, if it is used again: what is new is safe while it is young."""
+    relied[found.key] += found.reused
+    try:
+        yield
+    finally:
+        relied[found.key] -= found.reused
 
 
 def claim(store: Store, run: Run, data: ArtifactRef) -> None:
@@ -185,28 +222,26 @@ def publish_final(store: Store, run: Run, lease: Lease, total: str) -> None:
 
 def collect_garbage(world: World) -> None:
     for _ in range(4):
-        world.sleep(world.draw.uniform(0.0, 300.0))
+        pause(world, 300.0)
         days = YOUNG / timedelta(days=1)
         list(collect(GarbageJob(store=URL, older_than_days=days, runs_older_than_days=days, remove=True)))
 
 
 def remove_leftovers(world: World) -> None:
-    world.sleep(world.draw.uniform(0.0, 600.0))
+    pause(world, 600.0)
     store = Store(URL)
     for left in find_leftovers(store, YOUNG):
         remove_leftover(store, left)
 
 
 def promote_runs(world: World, names: list[str], told: list[str]) -> None:
-    """Whatever is finished by and by, each once; those of which it was told that they are champions are noted."""
-    store, waiting = Store(URL), list(names)
-    for _ in range(3):
-        world.sleep(world.draw.uniform(10.0, 300.0))
-        for name in list(waiting):
-            if read_manifest(store, f"runs/{name}/{FINAL}", FINAL_KIND) is None:
-                continue
-            champion = find_champion(store, MODEL)
-            if champion is None or champion.run != f"runs/{name}":
-                promote(store, MODEL, f"runs/{name}", {"loss": 1.0}, "for a trial", another_use=True)
-                told.append(f"runs/{name}")
-            waiting.remove(name)
+    """Again and again one that is finished; those of which it was told that they are champions are noted."""
+    store = Store(URL)
+    for name in names * PROMOTIONS:
+        pause(world, 300.0)
+        if read_manifest(store, f"runs/{name}/{FINAL}", FINAL_KIND) is None:
+            continue
+        champion = find_champion(store, MODEL)
+        if champion is None or champion.run != f"runs/{name}":
+            promote(store, MODEL, f"runs/{name}", {"loss": 1.0}, "for a trial", another_use=True)
+            told.append(f"runs/{name}")

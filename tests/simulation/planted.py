@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from trainer.records import lease
+from trainer.records import lease, steps
+from trainer.records.lease import LEASE
 from trainer.registry import garbage
 from trainer.store.manifest import MANIFEST
 from trainer.store.remote import RemoteObjects
@@ -24,8 +26,20 @@ def manifest_sent_first() -> Any:
 
 def unconditional_pointer() -> Any:
     """A champion is written over whatever came there meanwhile."""
+    return _swapped_without_proof(lambda key: not key.endswith(LEASE))
+
+
+def unconditional_lease() -> Any:
+    """A lease is written over whatever came there meanwhile."""
+    return _swapped_without_proof(lambda key: key.endswith(LEASE))
+
+
+def _swapped_without_proof(chosen: Callable[[str], bool]) -> Any:
+    sound = RemoteObjects.swap
 
     def swap(self: RemoteObjects, path: Path, key: str, expected: bytes) -> bool:
+        if not chosen(key):
+            return sound(self, path, key, expected)
         if not self.exists(key) or self.read(key) != expected:
             return False
         self.put(path, key)
@@ -75,6 +89,21 @@ def runs_removed_without_lease() -> Any:
     return patch.object(garbage, "remove_run", remove_run)
 
 
+def run_removed_without_second_look() -> Any:
+    """A run is removed that somebody came to need, or to continue, since it was listed."""
+    sound = garbage.remove_run
+
+    def remove_run(store: Store, run: str, before: datetime, is_reached: Callable[[], bool]) -> bool:
+        return sound(store, run, datetime.max.replace(tzinfo=UTC), lambda: False)
+
+    return patch.object(garbage, "remove_run", remove_run)
+
+
+def reused_without_hold() -> Any:
+    """Nothing says that what is used again is needed, until a run does."""
+    return patch.object(steps, "hold_reused", lambda store, key: True)
+
+
 def newest_checkpoint_retired() -> Any:
     """A save keeps what is older than itself, and removes itself."""
 
@@ -88,7 +117,8 @@ BUGS: Mapping[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
         manifest_sent_first, unconditional_pointer, no_lease, lease_of_another_given_back, lease_of_the_living_taken,
-        lease_never_looked_at_again,
+        lease_never_looked_at_again, unconditional_lease, run_removed_without_second_look,
+        reused_without_hold,
         removal_without_second_look, runs_removed_without_lease, newest_checkpoint_retired,
     )
 }  # fmt: skip

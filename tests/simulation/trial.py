@@ -9,14 +9,14 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 from unittest.mock import patch
 
 from tests.simulation import clients
@@ -24,7 +24,7 @@ from tests.simulation.bucket import Bucket, Faults
 from tests.simulation.clients import RUNS
 from tests.simulation.planted import planted
 from tests.simulation.watching import Watch
-from tests.simulation.world import Machine, Threading, World, wrong_clock
+from tests.simulation.world import Machine, Pool, Threading, World, wrong_clock
 from trainer.common import stopping
 from trainer.common.errors import PipelineError
 from trainer.records import lease
@@ -41,30 +41,6 @@ CALM, DISTURBED, AGAIN = 0.3, 0.01, 0.2
 ended well and are started again."""
 
 TRACE = "SIMULATION_TRACE"
-
-
-class Inline:
-    """A pool that does what it is given at once, in the thread that gives it."""
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        done: Future[Any] = Future()
-        try:
-            done.set_result(work(*arguments))
-        except Exception as error:
-            done.set_exception(error)
-        return done
-
-    def map(self, work: Callable[..., Any], *many: Any) -> list[Any]:
-        return list(map(work, *many))
-
-    def shutdown(self, *_: Any) -> None: ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 @dataclass
@@ -86,18 +62,20 @@ class Trial:
         self._calm = draw.random() < CALM
         self._faults = Faults(late=draw.choice([0, 0.01, 0.03]))
         if not self._calm:
-            self._faults.refused, self._faults.unanswered = (draw.choice([0, 0.01, 0.05]) for _ in range(2))
+            self._faults.refused, self._faults.unanswered = draw.choice([0, 0.05, 0.3]), draw.choice([0, 0.01, 0.05])
         self.bucket = Bucket(self.world, self._faults)
-        self._watch = Watch(self.world, self.bucket, self._calm)
+        self._relied = Counter[str]()
+        self._watch = Watch(self.world, self.bucket, self._calm, self._relied)
         self._promoted: list[str] = []
         self._machines = [Machine("one"), Machine("two")]
 
     def run(self) -> Outcome:
         world = self.world
         for name, data in RUNS.items():
-            self._start(f"train {name}", partial(clients.train, world, name, data), times=6)
-        self._start("train one again", partial(clients.train, world, "one", RUNS["one"]), times=2)
-        self._start("prepare", partial(clients.prepare, world, RUNS["one"]), times=1)
+            self._start(f"train {name}", partial(clients.train, world, name, data, self._relied), times=6)
+        self._start("train one again", partial(clients.train, world, "one", RUNS["one"], self._relied), times=2)
+        for data in dict.fromkeys(RUNS.values()):
+            self._start(f"prepare {data}", partial(clients.prepare, world, data), times=1)
         for number in range(2):
             self._start(f"collect {number}", partial(clients.collect_garbage, world), times=2)
             names = world.draw.sample([*RUNS], len(RUNS))
@@ -111,6 +89,7 @@ class Trial:
         if world.processes:
             left = ", ".join(each.name for each in world.processes)
             self._watch.violations.append(f"not done after {world.steps} steps: {left}")
+        self._watch.look_at_rest()
         self._finish()
         self._watch.look_at_end()
         self._watch.look_at_told(self._promoted)
@@ -133,6 +112,7 @@ class Trial:
                     raise
             finally:
                 if mine.alive and not failed:
+                    self._watch.seen[f"{name.split()[0]} ended well"] += 1
                     self._watch.look_at_ended(mine)
                 if times > 1 and (failed or not mine.alive or draw.random() < AGAIN):
                     self._start(name, work, times - 1)
@@ -143,17 +123,19 @@ class Trial:
         draw, world = self.world.draw, self.world
         if not world.processes or draw.random() > DISTURBED:
             return
-        process, kind = draw.choice(world.processes), draw.choice(["kill", "kill", "freeze", "clock"])
+        process, kind = draw.choice(world.processes), draw.choice(["kill", "kill", "freeze", "clock", "outage"])
         self._watch.seen[kind] += 1
         if kind == "kill":
             world.kill(process)
         elif kind == "freeze":
             process.frozen_until = world.now + draw.choice([5.0, 60.0, 200.0, 2000.0])
+        elif kind == "outage":
+            self._faults.away_until = world.now + draw.choice([2.0, 20.0, 100.0])
         else:
             process.machine.offset = draw.choice([-120.0, -30.0, 0.0, 30.0, 120.0])
 
     def _end_faults(self) -> None:
-        self._faults.refused = self._faults.unanswered = self._faults.late = 0.0
+        self._faults.refused = self._faults.unanswered = self._faults.late = self._faults.away_until = 0.0
         for process in self.world.processes:
             process.frozen_until = min(process.frozen_until, self.world.now)
 
@@ -162,7 +144,7 @@ class Trial:
         self._end_faults()
         for name, data in RUNS.items():
             self.world.processes.clear()
-            self._start(f"last {name}", partial(clients.train, self.world, name, data), times=1)
+            self._start(f"last {name}", partial(clients.train, self.world, name, data, self._relied), times=1)
             end = self.world.steps + LAST_STEPS
             while self.world.step():
                 if self.world.steps > end:
@@ -203,7 +185,7 @@ def installed(trial: Trial) -> Iterator[None]:
                 elif value is cache:
                     change(module, attribute, own_cache)
                 elif value is ThreadPoolExecutor:
-                    change(module, attribute, Inline)
+                    change(module, attribute, partial(Pool, world))
         change(remote, "fsspec", fake)
         change(lease, "threading", Threading(world))
         change(lease, "_identity", lambda: _identity(world))

@@ -1,5 +1,6 @@
 """What must hold of a store while several processes work on it, seen from the bucket, write by write."""
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -22,13 +23,18 @@ AFTER_ALL = 120.0
 that had begun may take its time."""
 
 
+AT_ONCE = 0.5
+"""Seconds within which a process that wakes makes its next request."""
+
+
 class Watch:
     """Notes what was violated. In a calm world nobody is killed, stands still or has a wrong clock, and nothing is
     refused: there more must hold.
     """
 
-    def __init__(self, world: World, bucket: Bucket, calm: bool) -> None:
-        self._world, self._bucket, self._calm = world, bucket, calm
+    def __init__(self, world: World, bucket: Bucket, calm: bool, relied: Counter[str]) -> None:
+        """`relied` counts who relies on an artifact and has not said so yet."""
+        self._world, self._bucket, self._calm, self._relied = world, bucket, calm, relied
         bucket.written, bucket.removed = self._look_at_written, self._look_at_removed
         self.violations: list[str] = []
         self.seen = Counter[str]()
@@ -40,9 +46,16 @@ class Watch:
         self._ended_leases = set[tuple[str, str]]()
         self._lost: dict[tuple[str, int], float] = {}
         self._removed: dict[str, Process] = {}
-        self._removals: dict[str, float] = {}
+        self._removals: dict[str, tuple[float, Process]] = {}
+        self._since: dict[str, float] = {}
+        self._at: dict[str, float] = {}
+        self._late, self._gone, self._revived = set[str](), set[str](), set[str]()
 
     def _look_at_written(self, key: str) -> None:
+        run = OF_A_RUN.fullmatch(key)
+        if key in self._gone and run and self._world.running and self._world.running.sent:
+            self._revived.add(run[1])
+        self._gone.discard(key)
         if key == f"{ROOT}/{key_of(MODEL)}":
             self._look_at_champions(key)
         elif key.endswith(f"/{LEASE}"):
@@ -61,10 +74,16 @@ class Watch:
         written = self._object(key)
         holder, before = written["pid"], self._holders.get(key, written["pid"])
         self._holders[key] = holder
-        if (key, written["id"]) in self._ended_leases:
+        ended = (key, written["id"]) in self._ended_leases
+        if ended and self._world.running and self._world.running.sent:
+            self.seen["a lease that arrived late, and counts until it is old"] += 1
+            return
+        if ended:
             self.violations.append(f"{key} was taken back by a process that had lost it")
         if self._leases.get(key, written["id"]) != written["id"]:
             self._ended_leases.add((key, self._leases[key]))
+        if self._leases.get(key) != written["id"]:
+            self._since[key] = self._world.now
         self._leases[key] = written["id"]
         if before != holder:
             self._lost[key, before] = self._world.now
@@ -76,12 +95,19 @@ class Watch:
         self.seen["committed"] += 1
         self._removed.pop(key, None)
         run = OF_A_RUN.fullmatch(key)
-        if run and not self._is_holder(run[1]):
-            self.seen["committed late, by one that had lost the run"] += 1
-            return
+        self._at[key] = self._world.now
         manifest = parse_manifest(self._bucket.objects[key].data)
         names = [record.name for record in manifest.files if not self._is_whole(key, record)]
-        if names and self._world.now - self._removals.get(key, 0.0) < AFTER_ALL:
+        if names and self._world.running and self._world.running.sent:
+            self.seen["committed late, after its files were removed"] += 1  # which is found when it is next looked at
+            self._late.add(key)
+            return
+        self._late.discard(key)
+        if run and not self._is_holder(run[1], "commits to"):
+            self.seen["committed late, by one that had lost the run"] += 1
+            self._late.update([key] * bool(names))
+            return
+        if names and self._was_removed(key):
             self.seen["damaged by a removal at the same time"] += 1  # which is found when it is next looked at
         else:
             self.violations += [f"{key} appears without its {name}" for name in names]
@@ -90,7 +116,13 @@ class Watch:
         if run and self._calm and self._committed.setdefault(key, self._world.process) is not self._world.process:
             self.violations.append(f"{key} was committed by two processes")
 
-    def _is_holder(self, run: str) -> bool:
+    def _was_removed(self, key: str) -> bool:
+        """Whether another process removed files of what is committed, at about the time of its commit."""
+        when, who = self._removals.get(key, (0.0, None))
+        mine = self._world.process if self._world.running else None
+        return who is not mine and abs(self._at[key] - when) < AFTER_ALL
+
+    def _is_holder(self, run: str, does: str) -> bool:
         """Whether the process that runs has the lease of a run. One that stood still may go on a little after it was
         lost.
         """
@@ -99,31 +131,55 @@ class Watch:
             return True
         silent = self._world.now - max(self._lost.get((key, mine.pid), 0.0), mine.frozen_until)
         if silent > AFTER_ALL:
-            self.violations.append(f"{mine.name} commits to {run}, which it lost {silent:.0f} s ago")
+            self.violations.append(f"{mine.name} {does} {run}, which it lost {silent:.0f} s ago")
         return False
+
+    def _look_at_given_back(self, key: str, process: Process) -> None:
+        """A lease that is given back is looked at, and then removed: between the two its process may stand still until
+        another has it, or the request may be late. Who has it ends then, and is started again.
+        """
+        assert self._world.running is not None
+        if self._world.running.sent or self._world.now - process.frozen_until < AT_ONCE:
+            self.seen["given back late, when another had it"] += 1
+        else:
+            self.violations.append(f"{key} was removed by a process that does not hold it")
+
+    def _is_held_for_long(self, run: str) -> bool:
+        """Whether a process that lives holds it, and did so before anybody began to look at what is there now."""
+        key = f"{ROOT}/{run}/{LEASE}"
+        return self._lives(self._holders.get(key, 0)) and self._world.now - self._since[key] > AFTER_ALL
 
     def _lives(self, pid: int) -> bool:
         return any(each.pid == pid and each.alive for each in self._world.processes)
 
     def _is_whole(self, key: str, record: FileRecord) -> bool:
         there = self._bucket.objects.get(f"{key.removesuffix(MANIFEST)}{record.name}")
-        return there is not None and len(there.data) == record.size
+        return there is not None and hashlib.sha256(there.data).hexdigest() == record.sha256
 
     def _look_at_removed(self, key: str) -> None:
         if self._world.running is None:
             return
-        self._removals["/".join([*key.split("/")[:FOLDER_PARTS], MANIFEST])] = self._world.now
-        who = self._world.process.name.split()[0]
+        process = self._world.process
+        self._gone.add(key)
+        self._removals["/".join([*key.split("/")[:FOLDER_PARTS], MANIFEST])] = self._world.now, process
+        who = process.name.split()[0]
         run = OF_A_RUN.fullmatch(key)
         if key.endswith(f"/{MANIFEST}"):
             self.seen[f"{who} removed of {key.removeprefix(ROOT).split('/')[1]}"] += 1
-            if who == "collect" and not run and self._readers(key):
-                self._removed[key] = self._world.process
+            if self._world.running.sent:
+                self.seen["removed late"] += 1  # also what was made anew meanwhile, which is made once more
+            elif who == "collect" and not run and self._readers(key):
+                self._removed[key] = process
+        if run and run[2] != LEASE and who != "leftovers":
+            self._is_holder(run[1], f"removes {run[2]} of")
+        if run and who == "leftovers" and self._is_held_for_long(run[1]):
+            self.violations.append(f"{key} was removed as a leftover of a run that is held")
         if run and run[2] == LEASE:
-            holder = self._holders.pop(key, self._world.process.pid)
+            holder = self._holders.pop(key, process.pid)
+            self._ended_leases.add((key, self._leases.pop(key, "")))
             self._lost[key, holder] = self._world.now
-            if holder != self._world.process.pid and self._lives(holder):
-                self.violations.append(f"{key} was removed by a process that does not hold it")
+            if holder != process.pid and self._lives(holder):
+                self._look_at_given_back(key, process)
         if run and run[2] == CONFIG:
             self._committed = {each: by for each, by in self._committed.items() if f"/{run[1]}/" not in each}
             if self._champions[-1:] == [run[1]]:
@@ -133,10 +189,11 @@ class Watch:
                 self.violations.append(f"{run[1]}, which a process held, was removed")
 
     def _readers(self, key: str) -> list[str]:
-        """The runs that say that they read an artifact, by the key of its manifest."""
+        """The runs that say that they read an artifact, or rely on it, by the key of its manifest."""
         artifact = key.removeprefix(f"{ROOT}/").removesuffix(f"/{MANIFEST}")
         runs = [run for each in self._bucket.objects if (run := OF_A_RUN.fullmatch(each)) and run[2] == CONFIG]
-        return [run[1] for run in runs if artifact in str(self._object(run[0])["inputs"])]
+        told = [run[1] for run in runs if artifact in str(self._object(run[0])["inputs"])]
+        return told + ["one that has not said so yet"] * self._relied[artifact]
 
     def look_at_ended(self, process: Process) -> None:
         """What a collection took from runs, and did not put back before it ended well."""
@@ -145,14 +202,28 @@ class Watch:
             if self._readers(key):
                 self.violations.append(f"{key} was removed, which {', '.join(self._readers(key))} read")
 
+    def look_at_rest(self) -> None:
+        """When all processes have ended: what is committed is whole."""
+        for key, each in self._bucket.objects.items():
+            if key.endswith(f"/{MANIFEST}"):
+                records = parse_manifest(each.data).files
+                lacking = [record.name for record in records if not self._is_whole(key, record)]
+                if lacking and (key in self._late or self._was_removed(key)):
+                    self.seen["left damaged by a removal at the same time"] += 1
+                else:
+                    self.violations += [f"{key} is left without its {name}" for name in lacking]
+
     def look_at_end(self) -> None:
         """When all is done: every run has the sum over all its samples, and nothing lacks what it is made from."""
+        self.look_at_rest()
         objects = self._bucket.objects
         for name in RUNS:
             final = objects.get(f"{ROOT}/runs/{name}/{FINAL}/total.txt")
-            if final is None or final.data.decode() != whole_fold():
+            if final is None and f"runs/{name}" in self._revived:
+                self.seen["left to a person: what was removed came back in part, by a late request"] += 1
+            elif final is None or final.data.decode() != whole_fold():
                 self.violations.append(f"{name} ended with {'another' if final else 'no'} sum")
-        for key, each in objects.items():
+        for key in objects:
             run = OF_A_RUN.fullmatch(key)
             if run and run[2] == CONFIG:
                 gone = [
@@ -161,10 +232,6 @@ class Watch:
                     if f"{ROOT}/{made_from['key']}/{MANIFEST}" not in objects
                 ]
                 self.violations += [f"{key} names {made_from}, which is gone" for made_from in gone]
-            if key.endswith(f"/{MANIFEST}") and not (run and "/step-" in key):
-                names = [record.name for record in parse_manifest(each.data).files]
-                lacking = [name for name in names if f"{key.removesuffix(MANIFEST)}{name}" not in objects]
-                self.violations += [f"{key} is left without its {name}" for name in lacking]
 
     def look_at_told(self, promoted: list[str]) -> None:
         """A promotion that was told to be done is among the moves."""

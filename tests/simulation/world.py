@@ -1,11 +1,13 @@
 """Time and processes that are not real: greenlets that go on one at a time, as a seed decides.
 
-A process may be killed (nothing that it does afterwards has an effect, as its requests raise), frozen for a time, and
-its machine's clock may jump.
+A process may be killed (it sends nothing afterwards; what it has sent may still arrive), frozen for a time, and its
+machine's clock may jump.
 """
 
 import random
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
@@ -44,10 +46,12 @@ class Process:
 
 
 class Thread:
-    """A thread of a process: when it goes on, and whether it has ended."""
+    """A thread of a process: when it goes on, and whether it has ended. One that is `sent` is out of its process's
+    hands, as a request on its way: it goes on without it.
+    """
 
-    def __init__(self, process: Process, work: Callable[[], object], world: "World") -> None:
-        self.process, self.wakes = process, world.now
+    def __init__(self, process: Process, work: Callable[[], object], world: "World", sent: bool = False) -> None:
+        self.process, self.wakes, self.sent = process, world.now, sent
         self._greenlet = greenlet(self._run, world.hub)
         self._work = work
         process.threads.append(self)
@@ -103,12 +107,12 @@ class World:
         """End a process where it stands."""
         process.alive = False
         for thread in process.threads:
-            thread.wakes = self.now
+            thread.wakes = thread.wakes if thread.sent else self.now
         process.frozen_until = self.now
 
     @staticmethod
     def _when(thread: Thread) -> float:
-        return max(thread.wakes, thread.process.frozen_until)
+        return thread.wakes if thread.sent else max(thread.wakes, thread.process.frozen_until)
 
     @property
     def process(self) -> Process:
@@ -120,11 +124,14 @@ class World:
         if self.running is None:  # of whoever looks at the store from outside
             return
         running = self.running
-        if not running.process.alive:
-            raise Killed
+        self._require_alive(running)
         running.wakes = self.now + max(0.0, seconds)
         self.hub.switch()
-        if not running.process.alive:
+        self._require_alive(running)
+
+    @staticmethod
+    def _require_alive(thread: Thread) -> None:
+        if not (thread.process.alive or thread.sent):
             raise Killed
 
     def request(self) -> None:
@@ -148,6 +155,75 @@ def wrong_clock(world: World) -> type[datetime]:
             return cls.fromtimestamp(world.clock(), tz)
 
     return Wrong
+
+
+class Awaited(Future[Any]):
+    """A future for which a thread waits in this world's time."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world, self._waiting = world, list[Thread]()
+        self.add_done_callback(self._wake)
+
+    def do(self, work: Callable[..., Any], *arguments: Any) -> None:
+        """Do the work, and have its result or its error."""
+        try:
+            self.set_result(work(*arguments))
+        except Exception as error:
+            self.set_exception(error)
+
+    def result(self, timeout: float | None = None) -> Any:
+        while not self.done():
+            assert self._world.running is not None
+            self._waiting.append(self._world.running)
+            self._world.sleep(float("inf"))
+        return super().result(0)
+
+    def _wake(self, _: object) -> None:
+        for thread in self._waiting:
+            thread.wakes = self._world.now
+
+
+class Pool:
+    """`ThreadPoolExecutor` of a process that is not real."""
+
+    def __init__(self, world: World, workers: int = 8, **_: Any) -> None:
+        self._world, self._free = world, workers
+        self._left = deque[tuple[Awaited, Callable[..., Any], tuple[Any, ...]]]()
+        self._all: list[Awaited] = []
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Awaited:
+        done = Awaited(self._world)
+        self._all.append(done)
+        if self._world.running is None:  # of whoever looks at the store from outside
+            done.do(work, *arguments)
+            return done
+        self._left.append((done, work, arguments))
+        if self._free:
+            self._free -= 1
+            Thread(self._world.process, self._work, self._world)
+        return done
+
+    def _work(self) -> None:
+        while self._left:
+            done, work, arguments = self._left.popleft()
+            done.do(work, *arguments)
+        self._free += 1
+
+    def map(self, work: Callable[..., Any], *many: Iterable[Any]) -> Iterator[Any]:
+        asked = [self.submit(work, *each) for each in zip(*many, strict=False)]
+        return (each.result() for each in asked)
+
+    def shutdown(self, *_: Any) -> None:
+        for each in self._all:
+            with suppress(Exception):
+                each.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
 
 
 class Event:

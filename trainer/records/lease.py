@@ -3,8 +3,8 @@
     runs/X/lease.json    who holds the run, since when, and the last sign of life
 
 A lease whose holder is dead (same machine: its process is gone; same cluster: Ray says so; else: no sign of life for
-`STALE_SECONDS`) is taken over. A sign of life from the future, by a clock that is ahead, is as old as its file is by
-the store's clock. Of a damaged lease it is not known who holds it. A living holder writes it anew with its next sign of
+`STALE_SECONDS`) is taken over. The clocks of two machines may differ: a sign of life that is old, or from the future,
+is as old as its file is by the store's clock. Of a damaged lease it is not known who holds it. A living holder writes it anew with its next sign of
 life, so one that stays as it is for `STALE_SECONDS` is of no living process. So whoever finds a lease whose holder
 cannot be seen waits: until it changes, and is refused then, or until it is that old, and takes it over.
 """
@@ -234,9 +234,7 @@ def _is_alive(store: Store, key: str, held: dict[str, Any]) -> bool:
     if is_gone(held.get("group")):
         return False
     silent = time.time() - datetime.fromisoformat(held["beat"]).timestamp()
-    if silent < -AHEAD_SECONDS:
-        return _is_young(store, key)
-    return silent < STALE_SECONDS
+    return -AHEAD_SECONDS <= silent < STALE_SECONDS or _is_young(store, key)
 
 
 def _is_seen(held: dict[str, Any]) -> bool:

@@ -103,9 +103,18 @@ def test_a_holder_on_another_machine_that_was_silent_for_long_is_replaced_at_onc
     atomic_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases, "LOOK_SECONDS", LONG_TIME)
-    show_life_elsewhere(atomic_store, 120)
+    monkeypatch.setattr(leases, "STALE_SECONDS", 1.0)
+    show_life_elsewhere(atomic_store)
+    wait_until(lambda: not is_held(atomic_store, RUN))
     with Lease(atomic_store, RUN):
         assert held(atomic_store)["pid"] == os.getpid()
+
+
+def test_a_living_holder_whose_clock_is_behind_keeps_its_run(atomic_store: Store) -> None:
+    show_life_elsewhere(atomic_store, 120)  # by its own clock; it has just been written
+    assert is_held(atomic_store, RUN)
+    with pytest.raises(RunError, match="is being written by process 1 on far"), Lease(atomic_store, RUN, removing=True):
+        pass
 
 
 @pytest.mark.deep

@@ -1,0 +1,112 @@
+"""The whole proof once: `python -m tests.proof [SHARE [PART ...]]`, or `make proof`.
+
+Does to the pipeline all that it must survive, one part after another, and prints a table at the end: how many faults
+there were, and how often something came of one that must not. What a part says is in build/proof/PART.log. SHARE is how
+much of a part is done whose length can be chosen: all of it takes a night and a day on two cores, 0.01 two hours. Ends
+with 1 if anything was wrong, or a part did not come to its end.
+
+A part that is a program ends with a line of `tell`; one that is tests prints such lines, or its tests are counted.
+"""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tests.support import ROOT
+
+LOGS = ROOT / "build" / "proof"
+TOLD = re.compile(r"^faults (\d+), wrong (\d+)$", re.MULTILINE)
+PASSED, FAILED = re.compile(r"\b(\d+) passed\b"), re.compile(r"\b(\d+) (?:failed|errors?)\b")
+
+
+class Part(NamedTuple):
+    """What is done in a part, and the words after `python -m` that do a share of it."""
+
+    what: str
+    command: Callable[[float], Sequence[object]]
+
+
+def _tests(*words: str) -> Callable[[float], Sequence[object]]:
+    return lambda share: ["pytest", "-s", *words]
+
+
+def _some(number: int, share: float) -> int:
+    return max(1, round(number * share))
+
+
+PARTS = {
+    "power-cuts": Part("images of a store after a power cut", lambda share: ["tests.power_cuts", _some(10_000, share)]),
+    "simulation": Part("kills, freezes, clocks, outages in seeds", lambda share: ["tests.simulation", _some(10**6, share)]),
+    "damage": Part(
+        "damaged files", _tests("tests/trainer/store/test_store_fuzz.py", "-m", "long", "-k", "every_case")
+    ),
+    "kill-points": Part(
+        "kills at each write of a training, disk and S3",
+        _tests("tests/trainer/training/test_kill_points.py", "-m", "deep or long", "-k", "every"),
+    ),
+    "curation": Part(
+        "kills at each write of a curation, disk and S3",
+        _tests("tests/trainer/curation/test_kill_points.py", "-m", "deep or long", "-k", "every"),
+    ),
+    "outages": Part("stores taken away for 5 s", lambda share: ["tests.outages", 5, "s3"]),
+    "long-outages": Part("stores taken away for 60 s", lambda share: ["tests.outages", 60, "s3"]),
+    "full-disks": Part("disks full for 60 s", lambda share: ["tests.outages", 60, "disk"]),
+    "stops": Part("stops of each kind of process", lambda share: ["tests.stops", _some(400, share)]),
+    "soak": Part("kills of the whole pipeline", lambda share: ["tests.soak", _some(1000, share)]),
+    "machines": Part("tests of two machines", lambda share: ["tests.machines"]),
+    "cluster": Part("tests of a cluster", _tests("tests/cluster", "-m", "cluster")),
+}  # fmt: skip
+
+
+class Outcome(NamedTuple):
+    """What came of a part."""
+
+    faults: int
+    wrong: int
+    ended: bool
+    minutes: float
+
+
+def tell(faults: int, wrong: int) -> None:
+    """Say what a part, or a test of one, has done."""
+    print(f"faults {faults}, wrong {wrong}", flush=True)
+
+
+def judge(said: str, status: int, minutes: float) -> Outcome:
+    """What came of a part, by what it said and its exit status."""
+    told = [(int(faults), int(wrong)) for faults, wrong in TOLD.findall(said)]
+    if not told:
+        told = [(int(number), 0) for number in PASSED.findall(said)[-1:]]
+        told += [(int(number), int(number)) for number in FAILED.findall(said)[-1:]]
+    wrong = sum(wrong for _, wrong in told)
+    return Outcome(sum(faults for faults, _ in told), wrong, bool(told) and (status == 0 or wrong > 0), minutes)
+
+
+def prove(name: str, share: float) -> Outcome:
+    """Do a part."""
+    began, log = time.monotonic(), LOGS / f"{name}.log"
+    with open(log, "w", encoding="utf-8") as said:
+        command = [sys.executable, "-m", *map(str, PARTS[name].command(share))]
+        status = subprocess.run(command, cwd=ROOT, stdout=said, stderr=said, check=False).returncode
+    return judge(log.read_text(encoding="utf-8"), status, (time.monotonic() - began) / 60)
+
+
+def main(share: float = 1.0, *names: str) -> int:
+    """Do the parts, and print the table. Returns 1 if anything was wrong."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    print(f"{'':50} {'faults':>12} {'wrong':>6} {'minutes':>8}")
+    found = []
+    for name in names or PARTS:
+        found.append(prove(name, share))
+        faults, wrong, ended, minutes = found[-1]
+        broken = "" if ended else f"  did not come to its end: see {LOGS / name}.log"
+        print(f"{PARTS[name].what:50} {faults:12,} {wrong:6,} {minutes:8.1f}{broken}", flush=True)
+    print(f"{'in all':50} {sum(each.faults for each in found):12,} {sum(each.wrong for each in found):6,}")
+    return int(any(each.wrong or not each.ended for each in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(float, sys.argv[1:2]), *sys.argv[2:]))
