@@ -28,7 +28,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 # load them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run up down corpora finetune pairs chat chats preference preferences harness tasks test test-deep test-machines test-cluster test-peers test-long soak outages stops power-cuts simulate check bench docs screenshots reference clean
+.PHONY: run up down corpora finetune pairs chat chats preference preferences harness tasks test test-deep test-machines test-cluster test-peers test-long soak outages stops power-cuts simulate proof check bench docs screenshots reference clean
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
 run: $(if $(filter s3,$(STORE)),$(DEV)) $(STAMP) corpora
@@ -112,6 +112,11 @@ power-cuts: $(DEV)
 
 simulate: $(DEV)
 	$(BIN)/python -m tests.simulation $(N)
+
+# All of these and the tests that kill, once, with one table at the end; SHARE=0.01 does less of what can be more or less.
+SHARE ?= 1
+proof: $(DEV)
+	$(BIN)/python -m tests.proof $(SHARE)
 
 check: $(DEV)
 	$(BIN)/ruff check .

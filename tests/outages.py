@@ -21,6 +21,7 @@ from typing import Any
 
 from tests.flows.serving import Serving
 from tests.processes import Running, start_module
+from tests.proof import tell
 from tests.s3 import s3_server
 from tests.soak import RUN, outcome
 from tests.stops import STAGES
@@ -153,10 +154,11 @@ def main(seconds: str = "5", kind: str = "s3", *stages: str) -> int:
         found = Outages(Path(name), kind, {**server.env, "HEADRACE_CACHE": f"{name}/cache"}, stack)
         print(f"one run takes {found.length:.0f} s", flush=True)
         draw = random.Random(os.getpid())
-        for stage in stages or list(found.lengths)[:-1]:
+        chosen = stages or list(found.lengths)[:-1]
+        for stage in chosen:
             found.take_away(stage, float(seconds), draw)
     print(*found.failures, sep="\n")
-    print(f"{len(found.failures)} failures")
+    tell(len(chosen), len(found.failures))
     return int(bool(found.failures))
 
 

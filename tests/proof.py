@@ -38,11 +38,13 @@ def _some(number: int, share: float) -> int:
 
 
 PARTS = {
-    "power-cuts": Part("images of a store after a power cut", lambda share: ["tests.power_cuts", _some(10_000, share)]),
-    "simulation": Part("kills, freezes, clocks, outages in seeds", lambda share: ["tests.simulation", _some(10**6, share)]),
-    "damage": Part(
-        "damaged files", _tests("tests/trainer/store/test_store_fuzz.py", "-m", "long", "-k", "every_case")
+    "power-cuts": Part(
+        "images of a store after a power cut", lambda share: ["tests.power_cuts", _some(10_000, share)]
     ),
+    "simulation": Part(
+        "kills, freezes, wrong clocks, outages in seeds", lambda share: ["tests.simulation", _some(10**6, share)]
+    ),
+    "damage": Part("damaged files", _tests("tests/trainer/store/test_store_fuzz.py", "-m", "long", "-k", "every_case")),
     "kill-points": Part(
         "kills at each write of a training, disk and S3",
         _tests("tests/trainer/training/test_kill_points.py", "-m", "deep or long", "-k", "every"),
@@ -94,13 +96,13 @@ def prove(name: str, share: float) -> Outcome:
     return judge(log.read_text(encoding="utf-8"), status, (time.monotonic() - began) / 60)
 
 
-def main(share: float = 1.0, *names: str) -> int:
+def main(share: str = "1", *names: str) -> int:
     """Do the parts, and print the table. Returns 1 if anything was wrong."""
     LOGS.mkdir(parents=True, exist_ok=True)
     print(f"{'':50} {'faults':>12} {'wrong':>6} {'minutes':>8}")
     found = []
     for name in names or PARTS:
-        found.append(prove(name, share))
+        found.append(prove(name, float(share)))
         faults, wrong, ended, minutes = found[-1]
         broken = "" if ended else f"  did not come to its end: see {LOGS / name}.log"
         print(f"{PARTS[name].what:50} {faults:12,} {wrong:6,} {minutes:8.1f}{broken}", flush=True)
@@ -109,4 +111,4 @@ def main(share: float = 1.0, *names: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(float, sys.argv[1:2]), *sys.argv[2:]))
+    sys.exit(main(*sys.argv[1:]))

@@ -21,6 +21,7 @@ from typing import Any
 
 from tests.flows.serving import Serving
 from tests.processes import alive, descendants
+from tests.proof import tell
 from tests.support import (
     ROOT,
     curve,
@@ -154,7 +155,9 @@ def main(kills: int = 200, seed: int = 0) -> int:
         finally:
             server.kill_server()
     print(soak.figures)
-    return int(bool(soak.figures.mismatches or soak.figures.leftovers))
+    wrong = soak.figures.mismatches + soak.figures.leftovers
+    tell(soak.figures.kills, wrong)
+    return min(wrong, 1)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Any
 
 from tests.flows.serving import Serving
 from tests.processes import Running, alive, descendants, start_warm
+from tests.proof import tell
 from tests.soak import RUN, outcome
 from tests.support import ROOT, small_values, write_config, write_corpora
 from trainer.common.errors import EXIT_PREEMPTED
@@ -107,10 +108,10 @@ class Stops:
         if running.status() is not None:
             return False
         asked = time.monotonic()
-        tell(running.pid, signum, group)
+        send(running.pid, signum, group)
         if times == 2:
             time.sleep(between)
-            tell(running.pid, signum, group)
+            send(running.pid, signum, group)
         ended = running.wait(3 * IN_TIME)
         status = ended.status
         while (left := [pid for pid in family if alive(pid)]) and time.monotonic() - asked < 3 * IN_TIME:
@@ -160,7 +161,7 @@ def heeds(pid: int) -> bool:
     return caught is None or bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
-def tell(pid: int, signum: signal.Signals, group: bool) -> None:
+def send(pid: int, signum: signal.Signals, group: bool) -> None:
     """Send a signal to a process that may have ended, or to its group."""
     with suppress(ProcessLookupError):
         (os.killpg if group else os.kill)(pid, signum)
@@ -191,6 +192,7 @@ def main(kinds: Sequence[str], stops: int = 200, seed: int = 0) -> int:
             print(f"{kind}: {done} stops, the slowest {found.slowest:.1f} s, {len(found.failures)} failures")
             for stage, count in found.stopped.most_common():
                 print(f"  {count:4} {stage}")
+            tell(done, len(found.failures))
             failures += found.failures
     print(*failures, sep="\n")
     return int(bool(failures))

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 
 from tests.power_cuts.cutting import Cut, cut
 from tests.power_cuts.trials import NOTES, TRIALS
+from tests.proof import tell
 
 SHOWN = 20
 
@@ -21,15 +22,18 @@ SHOWN = 20
 def main(arguments: Sequence[str]) -> int:
     most = int(arguments[0]) if arguments else 1000
     seed = int(arguments[1]) if len(arguments) > 1 else 0
-    wrong = 0
+    found = []
     print(f"{'deed':12} {'events':>7} {'images':>7} {'tried':>7} {'same':>7} {'wrong':>7} {'seconds':>8}")
     for name in arguments[2:] or TRIALS:
         with TemporaryDirectory() as folder:
-            wrong += _try(name, Path(folder), most, random.Random(seed))
+            found.append(_try(name, Path(folder), most, random.Random(seed)))
+    wrong = sum(wrong for _, wrong in found)
+    tell(sum(images for images, _ in found), wrong)
     return min(wrong, 1)
 
 
-def _try(name: str, common: Path, most: int, draw: random.Random) -> int:
+def _try(name: str, common: Path, most: int, draw: random.Random) -> tuple[int, int]:
+    """Cut one deed; returns the number of images, and of what is wrong."""
     began, trial = time.monotonic(), TRIALS[name]
     events = trial.record(common)
     cuts = cut(events, common / NOTES, draw)
@@ -46,7 +50,7 @@ def _try(name: str, common: Path, most: int, draw: random.Random) -> int:
     print(f"{name:12} {' '.join(f'{figure:7}' for figure in figures)} {time.monotonic() - began:8.1f}", flush=True)
     for line in [*cuts.wrong[:SHOWN], *wrong[:SHOWN]]:
         print(f"  {line}", flush=True)
-    return len(wrong) + len(cuts.wrong)
+    return len(cuts.all), len(wrong) + len(cuts.wrong)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,9 @@ CALM, DISTURBED, AGAIN = 0.3, 0.01, 0.2
 """The share of seeds in which nothing is disturbed, of requests after which something is, and of clients that have
 ended well and are started again."""
 
+FAULTS = ["kill", "freeze", "clock", "outage"]
+"""What happens to a process, its machine or the store."""
+
 TRACE = "SIMULATION_TRACE"
 
 
@@ -123,7 +126,7 @@ class Trial:
         draw, world = self.world.draw, self.world
         if not world.processes or draw.random() > DISTURBED:
             return
-        process, kind = draw.choice(world.processes), draw.choice(["kill", "kill", "freeze", "clock", "outage"])
+        process, kind = draw.choice(world.processes), draw.choice(["kill", *FAULTS])
         self._watch.seen[kind] += 1
         if kind == "kill":
             world.kill(process)

@@ -4,9 +4,10 @@
 
 A lease whose holder is dead (same machine: its process is gone; same cluster: Ray says so; else: no sign of life for
 `STALE_SECONDS`) is taken over. The clocks of two machines may differ: a sign of life that is old, or from the future,
-is as old as its file is by the store's clock. Of a damaged lease it is not known who holds it. A living holder writes it anew with its next sign of
-life, so one that stays as it is for `STALE_SECONDS` is of no living process. So whoever finds a lease whose holder
-cannot be seen waits: until it changes, and is refused then, or until it is that old, and takes it over.
+is as old as its file is by the store's clock. Of a damaged lease it is not known who holds it. A living holder writes
+it anew with its next sign of life, so one that stays as it is for `STALE_SECONDS` is of no living process. So whoever
+finds a lease whose holder cannot be seen waits: until it changes, and is refused then, or until it is that old, and
+takes it over.
 """
 
 import logging

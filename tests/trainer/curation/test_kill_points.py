@@ -11,6 +11,7 @@ import pytest
 
 from tests.killing import KILLED
 from tests.processes import start_module, start_warm
+from tests.proof import tell
 from tests.support import digests, write_config
 from tests.trainer.curating import curated_job, prose, write_documents
 from trainer.store.private_folders import STAGING, sweep
@@ -135,7 +136,9 @@ def test_killed_at_a_write_point_it_decides_the_same_and_leaves_nothing(
         return [f"{when} {point}: {problem}" for problem in [*problems, *place.leftovers()]]
 
     with ThreadPoolExecutor(2) as pool:
-        problems = [problem for each in pool.map(wrong, range(len(cases))) for problem in each]
+        found = list(pool.map(wrong, range(len(cases))))
+    tell(len(cases), sum(map(bool, found)))
+    problems = [problem for each in found for problem in each]
     assert not problems, "\n".join(problems)
 
 

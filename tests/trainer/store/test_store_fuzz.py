@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.proof import tell
 from tests.support import cpu_runtime
 from tests.trainer.fuzz.cases import Case, make_cases, sample
 from tests.trainer.fuzz.judge import Judge, Result, table
@@ -38,6 +39,7 @@ def run(world: World, cases: list[Case], folder: Path) -> list[Result]:
             results.append(result)
             if result.verdict in (*WRONG, *os.environ.get("FUZZ_PRINT", "").split()):  # other verdicts, to look at
                 print(f"\n{describe(result)}\n{result.said[:3000]}", flush=True)
+    tell(len(results), len(wrong(results)))
     print(f"\n{len(results)} cases in {time.monotonic() - began:.0f} s\n{table(results)}", flush=True)
     return results
 

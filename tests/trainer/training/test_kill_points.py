@@ -12,6 +12,7 @@ import pytest
 from tests.depth import once
 from tests.killing import KILLED
 from tests.processes import free_port, start_warm
+from tests.proof import tell
 from tests.support import published, small_values, write_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -182,5 +183,7 @@ def test_killed_at_a_write_point_it_ends_with_the_same_artifacts_and_nothing_lef
         return [f"{when} {point}: {problem}" for problem in [*problems, *place.leftovers()]]
 
     with ThreadPoolExecutor(2) as pool:
-        problems = [problem for each in pool.map(wrong, range(len(cases))) for problem in each]
+        found = list(pool.map(wrong, range(len(cases))))
+    tell(len(cases), sum(map(bool, found)))
+    problems = [problem for each in found for problem in each]
     assert not problems, "\n".join(problems)
