@@ -113,9 +113,9 @@ power-cuts: $(DEV)
 simulate: $(DEV)
 	$(BIN)/python -m tests.simulation $(N)
 
-# All of these and the tests that kill, once, with one table at the end; SHARE=0.01 does less of what can be more or less.
+# All of these and the tests that kill, once, with one table; SHARE=0.01 does less of what can be more or less. Needs root.
 SHARE ?= 1
-proof: $(DEV)
+proof: $(DEV) $(STAMP)-ray
 	$(BIN)/python -m tests.proof $(SHARE)
 
 check: $(DEV)

@@ -1,4 +1,4 @@
-"""The task that trains: the trainer in processes of its own, one rank a device, continued after every crash."""
+"""The task that trains: the trainer in processes of its own, one rank a device, continued on every retry."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +7,8 @@ from tasks.patience import patient_task
 from tasks.showing import TaskLogger, name_flow_run, reused, showing
 from tasks.stage import Logger, StageCrashed, run_stage
 from tasks.turns import DEVICES, turn
+from trainer.common.errors import Preempted
+from trainer.common.stopping import stop_requested
 from trainer.config.runs import RunJob
 from trainer.kinds.lookup import identify_run
 from trainer.records.plans import Plan
@@ -41,16 +43,21 @@ def train(job: RunJob, data: TrainingData, plan: Plan) -> ArtifactRef:
 
 
 def go_on_while_it_advances(
-    train: Callable[[], dict[str, Any]], store: Store, run: str, logger: Logger
+    attempt: Callable[[], dict[str, Any]], store: Store, run: str, logger: Logger
 ) -> dict[str, Any]:
-    """Train again at once after a crash, as long as each try saves a later step than the one before it; returns its
-    result. Raises `StageCrashed` of one that saved none: the task's own retries are for those.
+    """Train again at once after a crash, or when only the stage was stopped, as long as each attempt saves a later step
+    than those before it; returns its result.
+
+    Raises what ended the first that saved none: the task's own retries are for those. A pointer that is missing or
+    damaged, and mended by the next attempt, may make one of those count as an advance.
     """
+    reached = 0
     while True:
-        before = last_step(store, run)
+        reached = max(reached, last_step(store, run))
         try:
-            return train()
-        except StageCrashed as crash:
-            if (saved := last_step(store, run)) <= before:
+            return attempt()
+        except (StageCrashed, Preempted) as ended:
+            saved = last_step(store, run)
+            if stop_requested() or saved <= reached:
                 raise
-            logger.warning("%s; it came from step %d to %d, and goes on from there", crash, before, saved)
+            logger.warning("%s; it came from step %d to %d, and goes on from there", ended, reached, saved)

@@ -9,7 +9,7 @@ import _pytest.runner
 import pytest
 
 from tests.s3 import S3Server, s3_server
-from tests.support import write_corpora
+from tests.support import settled, write_corpora
 from tests.trainer.chats import chat_model, write_chats
 from tests.trainer.labelled_pairs import write_pairs
 from tests.trainer.labelled_words import write_words
@@ -76,31 +76,31 @@ def atomic_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 @pytest.fixture(scope="session")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two small corpora."""
-    return write_corpora(tmp_path_factory.mktemp("raw"))
+    return settled(write_corpora(tmp_path_factory.mktemp("raw")))
 
 
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Labelled pairs of real text."""
-    return write_pairs(tmp_path_factory.mktemp("pairs"))
+    return settled(write_pairs(tmp_path_factory.mktemp("pairs")))
 
 
 @pytest.fixture(scope="session")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Real texts with a label for each word."""
-    return write_words(tmp_path_factory.mktemp("words"))
+    return settled(write_words(tmp_path_factory.mktemp("words")))
 
 
 @pytest.fixture(scope="session")
 def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small conversations."""
-    return write_chats(tmp_path_factory.mktemp("chats"))
+    return settled(write_chats(tmp_path_factory.mktemp("chats")))
 
 
 @pytest.fixture(scope="session")
 def preferences(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Small pairs of answers."""
-    return write_preferences(tmp_path_factory.mktemp("preferences"))
+    return settled(write_preferences(tmp_path_factory.mktemp("preferences")))
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,9 @@
 """The whole proof once: `python -m tests.proof [SHARE [PART ...]]`, or `make proof`.
 
-Does to the pipeline all that it must survive, one part after another, and prints a table at the end: how many faults
-there were, and how often something came of one that must not. What a part says is in build/proof/PART.log. SHARE is how
-much of a part is done whose length can be chosen: all of it takes a night and a day on two cores, 0.01 two hours. Ends
-with 1 if anything was wrong, or a part did not come to its end.
+Does to the pipeline what it must survive, one part after another, and prints a table: how many faults there were, and
+how often something came of one that must not. What a part says is in build/proof/PART.log. SHARE is how much is done of
+power cuts, seeds, stops and kills; the other parts are as long as they are. `machines` needs root. Ends with 1 if
+anything was wrong, or a part did not come to its end.
 
 A part that is a program ends with a line of `tell`; one that is tests prints such lines, or its tests are counted.
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tests.support import ROOT
 
 LOGS = ROOT / "build" / "proof"
-TOLD = re.compile(r"^faults (\d+), wrong (\d+)$", re.MULTILINE)
+TOLD = re.compile(r"\bfaults (\d+), wrong (\d+)$", re.MULTILINE)
 PASSED, FAILED = re.compile(r"\b(\d+) passed\b"), re.compile(r"\b(\d+) (?:failed|errors?)\b")
 
 
@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 
 def _tests(*words: str) -> Callable[[float], Sequence[object]]:
-    return lambda share: ["pytest", "-s", *words]
+    return lambda share: ["pytest", "-s", *words]  # what they print stands behind the name of their file
 
 
 def _some(number: int, share: float) -> int:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,9 @@ from trainer.training.run_records import read_records
 from trainer.training.runtime import Runtime
 
 ROOT = Path(__file__).parents[1]
+
+LONG_AGO = 1_000_000_000
+"""A time of change that no trial depends on, in seconds since 1970."""
 
 SMALL_MODEL: dict[str, Any] = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32}
 """Its dropout is GPT-2's own, 0.1."""
@@ -155,6 +159,13 @@ def digests(folder: Path, *parts: str) -> dict[str, str]:
     roots = [folder / part for part in parts] or [folder]
     files = sorted(path for root in roots for path in root.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def settled(folder: Path) -> Path:
+    """Raw files as most are: written long before they are read, so that what is seen of them is remembered."""
+    for path in folder.rglob("*"):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    return folder
 
 
 def lasting_digests(store: Path) -> dict[str, str]:

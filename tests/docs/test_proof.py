@@ -11,6 +11,7 @@ from tests.proof import Outcome, judge
     [
         ("x\nfaults 3, wrong 0\nfaults 4, wrong 0\n5 passed in 2 s", 0, Outcome(7, 0, True, 1)),
         ("faults 3, wrong 1\n", 1, Outcome(3, 1, True, 1)),
+        ("tests/x.py faults 3, wrong 0\n.faults 4, wrong 0\n.\n2 passed", 0, Outcome(7, 0, True, 1)),
         ("12 passed, 3 deselected in 4.0 s", 0, Outcome(12, 0, True, 1)),
         ("2 failed, 10 passed in 4.0 s", 1, Outcome(12, 2, True, 1)),
         ("1 passed, 1 error in 4.0 s", 1, Outcome(2, 1, True, 1)),

@@ -1,5 +1,6 @@
 """Bugs that are put into the store, leases, champions and garbage, each of which some seed must find."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -51,6 +52,17 @@ def _swapped_without_proof(chosen: Callable[[str], bool]) -> Any:
 def lease_of_the_living_taken() -> Any:
     """Whoever comes later takes a run over, whenever its holder last gave a sign of life."""
     return patch.object(lease, "_is_alive", lambda *_: False)
+
+
+def lease_by_the_local_clock() -> Any:
+    """A sign of life is as old as this machine's clock says."""
+
+    def is_alive(store: Store, key: str, held: dict[str, Any]) -> bool:
+        if lease._is_seen(held):
+            return bool(lease._started(held["pid"]) == held["started"])
+        return bool(time.time() - datetime.fromisoformat(held["beat"]).timestamp() < lease.STALE_SECONDS)
+
+    return patch.object(lease, "_is_alive", is_alive)
 
 
 def no_lease() -> Any:
@@ -117,9 +129,8 @@ BUGS: Mapping[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
         manifest_sent_first, unconditional_pointer, no_lease, lease_of_another_given_back, lease_of_the_living_taken,
-        lease_never_looked_at_again, unconditional_lease, run_removed_without_second_look,
-        reused_without_hold,
-        removal_without_second_look, runs_removed_without_lease, newest_checkpoint_retired,
+        lease_never_looked_at_again, lease_by_the_local_clock, unconditional_lease, run_removed_without_second_look,
+        reused_without_hold, removal_without_second_look, runs_removed_without_lease, newest_checkpoint_retired,
     )
 }  # fmt: skip
 

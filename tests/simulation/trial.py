@@ -124,9 +124,10 @@ class Trial:
 
     def _disturb(self) -> None:
         draw, world = self.world.draw, self.world
-        if not world.processes or draw.random() > DISTURBED:
+        living = [process for process in world.processes if process.alive]
+        if not living or draw.random() > DISTURBED:
             return
-        process, kind = draw.choice(world.processes), draw.choice(["kill", *FAULTS])
+        process, kind = draw.choice(living), draw.choice(["kill", *FAULTS])
         self._watch.seen[kind] += 1
         if kind == "kill":
             world.kill(process)
@@ -135,7 +136,8 @@ class Trial:
         elif kind == "outage":
             self._faults.away_until = world.now + draw.choice([2.0, 20.0, 100.0])
         else:
-            process.machine.offset = draw.choice([-120.0, -30.0, 0.0, 30.0, 120.0])
+            others = {-120.0, -30.0, 0.0, 30.0, 120.0} - {process.machine.offset}
+            process.machine.offset = draw.choice(sorted(others))
 
     def _end_faults(self) -> None:
         self._faults.refused = self._faults.unanswered = self._faults.late = self._faults.away_until = 0.0

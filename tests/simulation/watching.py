@@ -9,10 +9,10 @@ from typing import Any
 from tests.simulation.bucket import Bucket
 from tests.simulation.clients import MODEL, RUNS, URL, whole_fold
 from tests.simulation.world import Process, World
-from trainer.records.lease import LEASE
+from trainer.records.lease import LEASE, STALE_SECONDS
 from trainer.registry.promotion import key_of
 from trainer.store.manifest import MANIFEST, FileRecord, parse_manifest
-from trainer.store.names import CONFIG, FINAL
+from trainer.store.names import CONFIG, FINAL, LAST
 
 ROOT = URL.removeprefix("s3://")
 OF_A_RUN = re.compile(rf"{ROOT}/(runs/[^/]+)/(.+)")
@@ -48,13 +48,15 @@ class Watch:
         self._removed: dict[str, Process] = {}
         self._removals: dict[str, tuple[float, Process]] = {}
         self._since: dict[str, float] = {}
+        self._beats: dict[str, float] = {}
         self._at: dict[str, float] = {}
         self._late, self._gone, self._revived = set[str](), set[str](), set[str]()
 
     def _look_at_written(self, key: str) -> None:
         run = OF_A_RUN.fullmatch(key)
-        if key in self._gone and run and self._world.running and self._world.running.sent:
-            self._revived.add(run[1])
+        if run and run[2].endswith((MANIFEST, LAST)):
+            late = key in self._gone and self._world.running is not None and self._world.running.sent
+            (self._revived.add if late else self._revived.discard)(run[1])
         self._gone.discard(key)
         if key == f"{ROOT}/{key_of(MODEL)}":
             self._look_at_champions(key)
@@ -70,7 +72,7 @@ class Watch:
         self._champions = history
 
     def _look_at_lease(self, key: str) -> None:
-        """Who holds a run, and who has lost it when. In a calm world nobody loses it that lives."""
+        """Who holds a run, and who has lost it when. Nobody loses it that lives and has just said so."""
         written = self._object(key)
         holder, before = written["pid"], self._holders.get(key, written["pid"])
         self._holders[key] = holder
@@ -87,8 +89,10 @@ class Watch:
         self._leases[key] = written["id"]
         if before != holder:
             self._lost[key, before] = self._world.now
-            if self._calm and self._lives(before):
-                self.violations.append(f"{key} was taken from a process that lives")
+            silent = self._world.now - self._beats.get(key, 0.0)
+            if self._lives(before) and silent < STALE_SECONDS:
+                self.violations.append(f"{key} was taken from a process that showed life {silent:.0f} s before")
+        self._beats[key] = self._world.now
 
     def _look_at_manifest(self, key: str) -> None:
         """What is committed has its files, and the same content as each time before."""

@@ -187,8 +187,8 @@ class Awaited(Future[Any]):
 class Pool:
     """`ThreadPoolExecutor` of a process that is not real."""
 
-    def __init__(self, world: World, workers: int = 8, **_: Any) -> None:
-        self._world, self._free = world, workers
+    def __init__(self, world: World, max_workers: int = 8, **_: Any) -> None:
+        self._world, self._free = world, max_workers
         self._left = deque[tuple[Awaited, Callable[..., Any], tuple[Any, ...]]]()
         self._all: list[Awaited] = []
 

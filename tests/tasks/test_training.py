@@ -7,18 +7,20 @@ import pytest
 
 from tasks.stage import StageCrashed
 from tasks.training import go_on_while_it_advances
+from trainer.common.errors import Preempted, RunError
 from trainer.records.sealed import write_pointer
 from trainer.store.names import LAST
 from trainer.store.storage import Store
 
 RUN = "runs/x"
+CRASH = StageCrashed("stage train was ended by signal 9: it said nothing")
 
 
 class Trainer:
     """Saves one step after another, each in a try that crashes; the last finishes, if it may."""
 
-    def __init__(self, store: Store, steps: list[int], finishes: bool) -> None:
-        self._store, self._steps, self._finishes = store, steps, finishes
+    def __init__(self, store: Store, steps: list[int], finishes: bool, ending: Exception = CRASH) -> None:
+        self._store, self._steps, self._finishes, self._ending = store, steps, finishes, ending
         self.tries = 0
 
     def __call__(self) -> dict[str, Any]:
@@ -27,7 +29,7 @@ class Trainer:
             write_pointer(self._store, f"{RUN}/{LAST}", self._steps.pop(0), None)
         elif self._finishes:
             return {"key": "made"}
-        raise StageCrashed("stage train was ended by signal 9: it said nothing")
+        raise self._ending
 
 
 def test_it_goes_on_for_as_long_as_each_try_saves_a_later_step(
@@ -44,3 +46,36 @@ def test_what_it_makes_is_returned(empty_store: Store) -> None:
     trainer = Trainer(empty_store, [10, 20], finishes=True)
     assert go_on_while_it_advances(trainer, empty_store, RUN, logging.getLogger()) == {"key": "made"}
     assert trainer.tries == 3
+
+
+def test_a_stage_that_alone_was_stopped_goes_on_too(empty_store: Store) -> None:
+    trainer = Trainer(empty_store, [10, 20], finishes=True, ending=Preempted("asked to stop"))
+    assert go_on_while_it_advances(trainer, empty_store, RUN, logging.getLogger()) == {"key": "made"}
+    assert trainer.tries == 3
+
+
+def test_nothing_goes_on_once_this_process_is_asked_to_stop(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.training.stop_requested", lambda: True)
+    trainer = Trainer(empty_store, [10, 20], finishes=True, ending=Preempted("asked to stop"))
+    with pytest.raises(Preempted):
+        go_on_while_it_advances(trainer, empty_store, RUN, logging.getLogger())
+    assert trainer.tries == 1
+
+
+def test_what_is_wrong_for_another_reason_is_raised_at_once(empty_store: Store) -> None:
+    trainer = Trainer(empty_store, [10, 20], finishes=True, ending=RunError("another run has this name"))
+    with pytest.raises(RunError):
+        go_on_while_it_advances(trainer, empty_store, RUN, logging.getLogger())
+    assert trainer.tries == 1
+
+
+def test_a_damaged_pointer_is_no_advance(empty_store: Store) -> None:
+    def damage() -> dict[str, str]:
+        empty_store.write_bytes(f"{RUN}/{LAST}", b"{half")
+        raise CRASH
+
+    write_pointer(empty_store, f"{RUN}/{LAST}", 10, None)
+    with pytest.raises(StageCrashed):
+        go_on_while_it_advances(damage, empty_store, RUN, logging.getLogger())

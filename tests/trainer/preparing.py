@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.support import LONG_AGO
 from tests.trainer.made import prepare
 from tests.trainer.raw_files import sources
 from trainer.common.progress import silent
@@ -14,7 +15,6 @@ from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
 
 SHARDS = 5
-LONG_AGO = 1_000_000_000
 
 
 class Stamp(NamedTuple):

@@ -189,11 +189,12 @@ def loading() -> Iterator[None]:
     """For the length of a block that loads libraries. What they made stays, and is left out of all later
     collections.
     """
-    enabled = gc.isenabled()
+    enabled, loaded = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
+        if len(sys.modules) > loaded:  # else what is there is not the libraries'
+            gc.freeze()
         if enabled:
             gc.enable()

@@ -245,15 +245,9 @@ def _is_seen(held: dict[str, Any]) -> bool:
 
 
 def _is_young(store: Store, key: str) -> bool:
-    """Whether a lease was written so lately, by the store's own clock, that its holder may live. Lists the run's
-    folder.
-    """
-    found = [file.modified for file in store.walk(key.rpartition("/")[0]) if file.key == key]
-    try:
-        now = store.now() if found else None
-    except StorageError:  # that is only read
-        now = datetime.now(UTC)
-    return now is not None and any((now - modified).total_seconds() < STALE_SECONDS for modified in found)
+    """Whether a lease was written so lately, by the store's own clock, that its holder may live."""
+    age = store.age(key)
+    return age is not None and age < STALE_SECONDS
 
 
 def _started(pid: int) -> str:

@@ -185,6 +185,13 @@ class LocalFiles:
                     name = path.relative_to(self.root).as_posix()
                     yield Stored(name, state.st_size, modified, inode=state.st_ino, links=state.st_nlink)
 
+    def modified(self, key: str) -> datetime | None:
+        """When a file was written; None if there is none."""
+        try:
+            return datetime.fromtimestamp(self.at(key).lstat().st_mtime, UTC)
+        except FileNotFoundError:
+            return None
+
     def unfinished_uploads(self) -> list[Stored]:
         return []
 

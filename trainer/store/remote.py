@@ -213,6 +213,10 @@ class RemoteObjects:
                 modified = datetime.fromtimestamp(modified, UTC)
             yield Stored(str(path).removeprefix(self.root).lstrip("/"), int(entry["size"] or 0), modified)
 
+    def modified(self, key: str) -> datetime | None:
+        """When an object was written; None if there is none."""
+        return next((each.modified for each in self.walk(key) if each.key == key), None)
+
     def unfinished_uploads(self) -> list[Stored]:
         if not self._s3:
             return []

@@ -29,7 +29,7 @@ from trainer.store.private_folders import STAGING, PrivateFolder, sweep
 if TYPE_CHECKING:
     from trainer.store.remote import RemoteObjects
 
-PROBE, CLOCK = b"probe", "clock"
+PROBE = b"probe"
 REACHABLE = "check that the store is reachable and whole"
 LOCAL_HINTS = {
     errno.EROFS: "choose a store that can be written",
@@ -234,16 +234,39 @@ class Store:
         self.files.trim()
         forget_unused()
 
-    def now(self) -> datetime:
-        """The time by the clock that dates the store's files, which need not be this machine's."""
+    def age(self, key: str) -> float | None:
+        """Seconds since a file was written, by the clock that dates the store's files, which need not be this
+        machine's; None if there is none.
+
+        Of a store that cannot be written, by this machine's. Raises `StorageError` if a remote one is away.
+        """
+        with self._explained("look for", key):
+            written = self.files.modified(key)
+        if written is None:
+            return None
+        try:
+            now = self._now(key)
+        except StorageError as error:
+            if error.transient and self.local is None:
+                raise
+            now = datetime.now(UTC)
+        return (now - written).total_seconds()
+
+    def _now(self, key: str) -> datetime:
+        """The time by the clock that dates what is written where `key` belongs."""
         if self.local is not None:
-            with self.staging() as folder:
-                (folder / CLOCK).touch()
-                return datetime.fromtimestamp((folder / CLOCK).stat().st_mtime, UTC)
-        self.write_bytes(f"{STAGING}/{CLOCK}", b"")
-        written = [file.modified for file in self.walk(STAGING) if file.key == f"{STAGING}/{CLOCK}"]
-        self.delete(f"{STAGING}/{CLOCK}")
-        return max(written, default=datetime.now(UTC))  # another process may have taken it away
+            with self.staging(key=key) as folder:
+                return datetime.fromtimestamp(folder.stat().st_mtime, UTC)
+        probe = f"{STAGING}/clock-{uuid.uuid4().hex[:12]}"
+        self.write_bytes(probe, PROBE)
+        try:
+            with self._explained("look for", probe):
+                now = self.files.modified(probe)
+        finally:
+            self.delete(probe)
+        if now is None:
+            raise StorageError(f"{self.path(probe)} was removed as soon as it was written", transient=True)
+        return now
 
     def require_there(self) -> None:
         """Raise `StorageError` if there is no store: for what only looks at one, which else finds everything in

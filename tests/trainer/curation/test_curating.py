@@ -17,10 +17,9 @@ import pytest
 from tests.depth import once
 from tests.processes import start_module, wait_until
 from tests.s3 import S3Server
-from tests.support import digests, write_config
+from tests.support import LONG_AGO, digests, write_config
 from tests.trainer.curating import Here, curated_job, decide, originals_of, prose, reasons_of, write_documents
 from tests.trainer.made import prepare
-from tests.trainer.preparing import LONG_AGO
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError
 from trainer.common.progress import silent
 from trainer.config.corpora import CorpusConfig

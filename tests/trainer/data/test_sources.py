@@ -9,13 +9,12 @@ import fsspec
 import pytest
 
 from tests.s3 import S3Server
+from tests.support import LONG_AGO
 from tests.trainer.raw_files import FORMATS, pieces_of
 from trainer.config.corpora import CorpusConfig
 from trainer.data.raw_files import SourceFile
 from trainer.data.sources import find_pieces, find_sources
 from trainer.store.storage import Store
-
-LONG_AGO = 1_000_000_000
 
 
 def corpus_of(*paths: Path | str) -> CorpusConfig:

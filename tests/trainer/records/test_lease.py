@@ -307,6 +307,9 @@ def test_a_lease_from_the_future_counts_by_the_stores_clock(empty_store: Store) 
         assert held(empty_store)["id"] != "x"
 
 
-def test_a_store_tells_the_time_and_keeps_nothing_of_it(any_store: Store) -> None:
-    assert abs((any_store.now() - datetime.now(UTC)).total_seconds()) < 60
-    assert list(any_store.walk()) == []
+def test_the_age_of_a_file_is_told_by_the_store_and_nothing_is_kept_for_it(any_store: Store) -> None:
+    assert any_store.age("a") is None
+    any_store.write_bytes("a", b"1")
+    age = any_store.age("a")
+    assert age is not None and abs(age) < 60
+    assert [file.key for file in any_store.walk()] == ["a"]

@@ -9,7 +9,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.support import digests
+from tests.support import LONG_AGO, digests
 from tests.trainer.data.test_changed_raw import rot
 from tests.trainer.labelled_data import (
     Record,
@@ -23,7 +23,7 @@ from tests.trainer.labelled_data import (
     written,
 )
 from tests.trainer.made import find_encoded
-from tests.trainer.preparing import LONG_AGO, leftovers
+from tests.trainer.preparing import leftovers
 from trainer.common.errors import ArtifactError, ChangedFile
 from trainer.common.progress import silent
 from trainer.config.labelled import LabelledDataConfig
