@@ -1,12 +1,13 @@
 """The share of time in which steps count, when processes are killed at a steady rate, and where the rest goes.
 
-    python -m benchmarks.goodput [--ways trainer stage flow s3 Trainer] [--every 60] [--steps 1200]
+    python -m benchmarks.goodput [--ways trainer stage flow s3 Trainer worker] [--every 60] [--steps 1200]
 
 The quickstart's model trains for so many steps, and is killed (SIGKILL) again and again:
 
     trainer   `python -m trainer`, started again at once, as a supervisor does
     stage     the process of `headrace run` in which it trains: the flow goes on
     flow      all processes of `headrace run`, its Prefect server too, as if the machine had gone; started again at once
+    worker    the processes of a deployed flow's run, below a Prefect worker: the server's watchdog schedules it again
     s3        `trainer`, with its store on an S3 server on this machine
     Trainer   `transformers.Trainer` on the same windows, with `resume_from_checkpoint`, started again at once; a
               checkpoint that it cannot read is removed for it, and counted
@@ -33,12 +34,13 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from benchmarks.jobs import raw_corpora
 from benchmarks.measure import run_timed, say
-from tests.processes import alive, descendants, stages
+from tests.processes import alive, children, descendants, stages
 from tests.s3 import s3_server
 from trainer.common.progress import silent
 from trainer.config.files import load_job, override
@@ -56,7 +58,7 @@ LOOK_SECONDS = 0.01
 TAIL_BYTES = 4000
 WAYS = {
     "trainer": ["trainer"], "stage": ["flows.command", "run"], "flow": ["flows.command", "run"],
-    "Trainer": ["benchmarks.goodput_trainer"], "s3": ["trainer"],
+    "Trainer": ["benchmarks.goodput_trainer"], "s3": ["trainer"], "worker": [],
 }  # fmt: skip
 
 
@@ -115,6 +117,14 @@ class Way:
     def running(self) -> bool:
         return self.process.poll() is None
 
+    def go_on(self) -> bool:
+        """Start it again after a kill; returns whether something had to be mended first."""
+        mended = self.process.returncode != -signal.SIGKILL
+        if mended and not (self.name == "Trainer" and self.mend()):
+            raise RuntimeError(f"{self.name} ended with {self.process.returncode}; see {self.folder / 'said'}")
+        self.start()
+        return mended
+
     def at_work(self) -> list[int]:
         """The process that trains, or loads what it needs for that."""
         if self.name != "stage":
@@ -155,6 +165,37 @@ class Way:
         return bool(found)
 
 
+class Deployed(Way):
+    """A run of a deployment: what is killed below its worker, its server starts again."""
+
+    def __init__(self, folder: Path, job: PipelineJob, served: Any) -> None:
+        self._served, self._job = served, job.model_dump(mode="json")
+        self._state, self._looked = "", 0.0
+        super().__init__("worker", folder, [])
+
+    def start(self) -> None:
+        self._run = self._served.run("data-to-model/pretrain", self._job)
+
+    def running(self) -> bool:
+        now = time.monotonic()
+        if now > self._looked + 1:
+            self._state, self._looked = self._served.state_of(self._run), now
+        if self._state in ("FAILED", "CANCELLED"):
+            raise RuntimeError(f"the flow's run is {self._state}; see {self.folder}")
+        return self._state != "COMPLETED"
+
+    def at_work(self) -> list[int]:
+        return [pid for pid in children(self._served.worker.pid) if stages(pid)]
+
+    def kill(self) -> None:
+        for pid in [each for one in self.at_work() for each in (*descendants(one), one)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def has_loaded(self) -> bool:
+        return False  # what it says is among all that the worker says
+
+
 def _step_of(line: bytes) -> int:
     """The step that a line tells; 0 for one that is not whole, or tells something else."""
     with suppress(ValueError):
@@ -188,11 +229,7 @@ def follow(way: Way, steps: int, every: float) -> Timeline:
             way.kill()
             due, lowest, waits = due + every, max(line.made), True
         if not way.running() and max(line.made, default=0) < steps:
-            if way.process.returncode != -signal.SIGKILL:
-                if not (way.name == "Trainer" and way.mend()):
-                    raise RuntimeError(f"{way.name} ended with {way.process.returncode}; see {way.folder / 'said'}")
-                line.mended += 1
-            way.start()
+            line.mended += way.go_on()
     return line
 
 
@@ -230,7 +267,13 @@ class Bench:
             prepare(job.preparation(), here(silent()))
             path = folder / "job.json"
             path.write_text(job.model_dump_json())
-            line = follow(Way(name, folder, [str(path)]), self._steps, every)
+            if name == "worker":
+                from tests.flows.serving import serving  # needs pytest
+
+                way: Way = Deployed(folder, job, stack.enter_context(serving(folder)))
+            else:
+                way = Way(name, folder, [str(path)])
+            line = follow(way, self._steps, every)
             return line, _digest(Store(url).read_bytes("runs/goodput/final/model.safetensors"))
 
 

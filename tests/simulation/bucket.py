@@ -2,9 +2,10 @@
 
 A request that is refused is sent again some times, as botocore does. One may be late: it arrives even if its sender is
 dead by then, or has sent it once more, and then it arrives twice. An answer may be lost after the deed. Listings come
-in pages, between which others go on.
+in pages, between which others go on. A bit of what is stored may flip.
 """
 
+import errno
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -50,11 +51,13 @@ class Faults:
 
 @dataclass
 class Bucket:
-    """What is stored, and what is called after each write, with the key."""
+    """What is stored, which of it is not as it was written, and what is called after each write, with the key."""
 
     world: World
     faults: Faults
     objects: dict[str, Object] = field(default_factory=dict)
+    flipped: set[str] = field(default_factory=set)
+    flips: int = 0
     written: Callable[[str], None] = lambda key: None
     removed: Callable[[str], None] = lambda key: None
 
@@ -95,11 +98,27 @@ class Bucket:
         answer: T = arrived.result()
         return answer
 
+    def flip(self, key: str) -> None:
+        """Have a bit of an object flip where it lies."""
+        before, draw = self.objects[key], self.world.draw
+        data = bytearray(before.data)
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        self.objects[key] = before._replace(data=bytes(data))
+        self.flipped.add(key)
+        self.flips += 1
+
+    def _require_room(self) -> None:
+        """A disk of the machine that writes, which holds what is sent and fetched, may be full."""
+        if self.world.running and self.world.now < self.world.process.machine.full_until:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
     def _put(self, key: str, data: bytes) -> None:
         self.objects[key] = Object(data, self.world.now)
+        self.flipped.discard(key)
         self.written(key)
 
     def _delete(self, key: str) -> None:
+        self.flipped.discard(key)
         if self.objects.pop(key, None) is not None:
             self.removed(key)
 
@@ -145,6 +164,7 @@ class Bucket:
             found = self._ask(lambda: self._get(key))
             return {"ContentLength": len(found.data), "ETag": found.etag}
         assert method == "put_object"
+        self._require_room()
 
         def swap() -> None:
             if self._get(key).etag != given["IfMatch"]:
@@ -157,13 +177,17 @@ class Bucket:
         return self._ask(lambda: self._get(path)).data[start:end]
 
     def get_file(self, path: str, local: str) -> None:
+        self._require_room()
         Path(local).write_bytes(self.cat_file(path))
 
     def put_file(self, local: str, path: str) -> None:
+        self._require_room()
         data = Path(local).read_bytes()
         self._ask(lambda: self._put(path, data))
 
     def pipe_file(self, path: str, data: bytes, mode: str) -> None:
+        self._require_room()
+
         def create() -> None:
             if path in self.objects:
                 raise FileExistsError(path)
@@ -172,7 +196,12 @@ class Bucket:
         self._ask(create)
 
     def cp_file(self, source: str, path: str) -> None:
-        self._ask(lambda: self._put(path, self._get(source).data))
+        def copy() -> None:
+            self._put(path, self._get(source).data)
+            if source in self.flipped:
+                self.flipped.add(path)
+
+        self._ask(copy)
 
     def rm_file(self, path: str) -> None:
         self._ask(lambda: self._delete(path))

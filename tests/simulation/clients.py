@@ -39,21 +39,25 @@ from trainer.training.saver import Saver
 
 log = logging.getLogger(__name__)
 
-RUNS = {"one": "text", "two": "text", "three": "other", "four": "late"}
-"""Runs, with their data. That of the last is prepared long before."""
+RUNS = {"one": "text", "two": "text", "three": "other", "four": "late", "tuned": "text"}
+"""Runs, with their data. What is `late` is prepared long before it is read."""
+BASES = {"tuned": "one"}
+"""Runs that begin with the final model of another."""
 
 URL = "s3://bucket/store"
 STEPS, SAVE_EVERY = 6, 2
 STEP_SECONDS = 1.0, 40.0
 MODEL = "model"
-PROMOTIONS = 2
-"""How often each run is promoted, if it is finished then."""
+PROMOTIONS, COLLECTIONS = 2, 4
+"""How often each run is promoted, if it is finished then, and how often garbage is collected."""
 YOUNG = timedelta(minutes=5)
 """What was written since then no removal takes."""
 
 
 MEETING = 60.0
 """Clients that wait for each other go on when so many seconds are full."""
+LOOKS = 20
+"""How often a run looks for the model that it begins with."""
 
 
 class WrongRead(AssertionError):
@@ -90,9 +94,9 @@ def fold(total: str, step: int) -> str:
     return hashlib.sha256(f"{total} {step}".encode()).hexdigest()
 
 
-def whole_fold() -> str:
+def whole_fold(name: str) -> str:
     """That of a run that nothing disturbed."""
-    total = ""
+    total = whole_fold(BASES[name]) if name in BASES else ""
     for step in range(1, STEPS + 1):
         total = fold(total, step)
     return total
@@ -135,10 +139,14 @@ def train(world: World, name: str, data: str, relied: Counter[str]) -> None:
     if data == "late":
         world.sleep(world.draw.choice([150.0, 300.0, 600.0]))
     pause(world, 900.0)
+    begun = read_base(world, store, name)
     found = encode(store, data)
     key = f"runs/{name}"
-    identity = {"name": name}
-    run = Run(key, fingerprint(identity), identity, inputs={"encoded set": Input(key=found.key, content=found.content)})
+    identity = {"name": name, "base": begun}
+    inputs = {"encoded set": Input(key=found.key, content=found.content)}
+    if name in BASES:
+        inputs["model"] = Input(key=f"runs/{BASES[name]}", content="")
+    run = Run(key, fingerprint(identity), identity, inputs=inputs)
     with ExitStack() as stack:
         with relying(relied, found):
             pause(world, 300.0)
@@ -147,7 +155,7 @@ def train(world: World, name: str, data: str, relied: Counter[str]) -> None:
             check_begun(store, run)
         if is_finished(store, run):
             return
-        state, total = resume(store, run)
+        state, total = resume(store, run) or (TrainState(), begun)
         with FoldSaver(store, key, None, (), run.fingerprint, keep_last=1, check=lease.check) as saver:
             if state.step:
                 saver.complete(state)
@@ -162,6 +170,19 @@ def train(world: World, name: str, data: str, relied: Counter[str]) -> None:
                     saver.save(lambda copies, taken=snapshot: taken)
         with defer_stop():
             retry_transient(lambda: publish_final(store, run, lease, total))
+
+
+def read_base(world: World, store: Store, name: str) -> str:
+    """The sum that a run begins with: that of the finished run that it is made from, for which it waits."""
+    if name not in BASES:
+        return ""
+    key = f"runs/{BASES[name]}/{FINAL}"
+    for _ in range(LOOKS):
+        manifest = read_manifest(store, key, FINAL_KIND)
+        if manifest is not None:
+            return read_fetched(store, key, "total.txt", manifest)
+        world.sleep(MEETING)
+    raise ArtifactError(f"{key}, which {name} begins with, is not there")
 
 
 @contextmanager
@@ -184,14 +205,18 @@ def claim(store: Store, run: Run, data: ArtifactRef) -> None:
 
 
 def is_finished(store: Store, run: Run) -> bool:
-    manifest = read_manifest(store, f"{run.key}/{FINAL}", FINAL_KIND)
+    try:
+        manifest = read_manifest(store, f"{run.key}/{FINAL}", FINAL_KIND)
+    except ArtifactError as error:
+        log.info("%s: the final model is to be published anew", error)
+        return False
     return manifest is not None and not find_damage(store, f"{run.key}/{FINAL}", manifest)
 
 
-def resume(store: Store, run: Run) -> tuple[TrainState, str]:
+def resume(store: Store, run: Run) -> tuple[TrainState, str] | None:
     key = find_checkpoint(store, run.key, run.fingerprint, STEPS)
     if key is None:
-        return TrainState(), ""
+        return None
     manifest = read_manifest(store, f"{run.key}/{key}", CHECKPOINT_KIND)
     assert manifest is not None
     folder = store.fetch_folder(f"{run.key}/{key}", manifest.digests())
@@ -204,12 +229,16 @@ def read_data(store: Store, key: str, name: str) -> None:
     manifest = read_manifest(store, key, "encoded")
     if manifest is None:
         raise ArtifactError(f"{key}, which a run reads, is gone")
-    try:
-        text = store.fetch(f"{key}/part-1", manifest.digests()["part-1"]).read_text()
-    except FileNotFoundError as error:
-        raise ArtifactError(f"{key}/part-1, which a run reads, is gone") from error
+    text = read_fetched(store, key, "part-1", manifest)
     if text != f"{name} 1":
         raise WrongRead(f"{key}/part-1 holds {text!r}")
+
+
+def read_fetched(store: Store, key: str, name: str, manifest: Manifest) -> str:
+    try:
+        return store.fetch(f"{key}/{name}", manifest.digests()[name]).read_text()
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{key}/{name}, which a run reads, is gone") from error
 
 
 def publish_final(store: Store, run: Run, lease: Lease, total: str) -> None:
@@ -221,8 +250,8 @@ def publish_final(store: Store, run: Run, lease: Lease, total: str) -> None:
 
 
 def collect_garbage(world: World) -> None:
-    for _ in range(4):
-        pause(world, 300.0)
+    for _ in range(COLLECTIONS):
+        pause(world, 900.0)
         days = YOUNG / timedelta(days=1)
         list(collect(GarbageJob(store=URL, older_than_days=days, runs_older_than_days=days, remove=True)))
 

@@ -36,12 +36,13 @@ log = logging.getLogger(__name__)
 STEPS_OF_FAULTS, MOST_STEPS, LAST_STEPS = 2500, 20_000, 3000
 """Faults end after so many requests; all must be done within so many in all, and then each run within so many more."""
 
-CALM, DISTURBED, AGAIN = 0.3, 0.01, 0.2
-"""The share of seeds in which nothing is disturbed, of requests after which something is, and of clients that have
-ended well and are started again."""
+CALM, ROTTEN, DISTURBED, AGAIN = 0.3, 0.1, 0.01, 0.2
+"""The share of seeds in which nothing is disturbed, in which bits flip too, of requests after which something is
+disturbed, and of clients that have ended well and are started again."""
 
-FAULTS = ["kill", "freeze", "clock", "outage"]
+FAULTS = ["kill", "freeze", "clock", "outage", "full disk"]
 """What happens to a process, its machine or the store."""
+FLIP = "flipped bit"
 
 TRACE = "SIMULATION_TRACE"
 
@@ -62,7 +63,8 @@ class Trial:
     def __init__(self, seed: int) -> None:
         self.seed, self.world = seed, World(seed)
         draw = self.world.draw
-        self._calm = draw.random() < CALM
+        kind = draw.random()
+        self._calm, self._rotten = kind < CALM, kind > 1 - ROTTEN
         self._faults = Faults(late=draw.choice([0, 0.01, 0.03]))
         if not self._calm:
             self._faults.refused, self._faults.unanswered = draw.choice([0, 0.05, 0.3]), draw.choice([0, 0.01, 0.05])
@@ -108,6 +110,7 @@ class Trial:
                 work()
             except PipelineError as error:
                 failed = True
+                self._watch.ended_with[name] = error
                 log.info("%s: %s", name, error)
             except Exception as error:
                 self._watch.violations.append(f"{name}: {type(error).__name__}: {error}")
@@ -127,7 +130,7 @@ class Trial:
         living = [process for process in world.processes if process.alive]
         if not living or draw.random() > DISTURBED:
             return
-        process, kind = draw.choice(living), draw.choice(["kill", *FAULTS])
+        process, kind = draw.choice(living), draw.choice(["kill", *FAULTS, *[FLIP] * self._rotten])
         self._watch.seen[kind] += 1
         if kind == "kill":
             world.kill(process)
@@ -135,12 +138,19 @@ class Trial:
             process.frozen_until = world.now + draw.choice([5.0, 60.0, 200.0, 2000.0])
         elif kind == "outage":
             self._faults.away_until = world.now + draw.choice([2.0, 20.0, 100.0])
+        elif kind == "full disk":
+            process.machine.full_until = world.now + draw.choice([5.0, 60.0, 200.0])
+        elif kind == FLIP:
+            if self.bucket.objects:
+                self.bucket.flip(draw.choice(sorted(self.bucket.objects)))
         else:
             others = {-120.0, -30.0, 0.0, 30.0, 120.0} - {process.machine.offset}
             process.machine.offset = draw.choice(sorted(others))
 
     def _end_faults(self) -> None:
         self._faults.refused = self._faults.unanswered = self._faults.late = self._faults.away_until = 0.0
+        for machine in self._machines:
+            machine.full_until = 0.0
         for process in self.world.processes:
             process.frozen_until = min(process.frozen_until, self.world.now)
 

@@ -37,6 +37,7 @@ class Watch:
         self._world, self._bucket, self._calm, self._relied = world, bucket, calm, relied
         bucket.written, bucket.removed = self._look_at_written, self._look_at_removed
         self.violations: list[str] = []
+        self.ended_with: dict[str, Exception] = {}
         self.seen = Counter[str]()
         self._contents: dict[str, str] = {}
         self._committed: dict[str, Process] = {}
@@ -62,7 +63,7 @@ class Watch:
             self._look_at_champions(key)
         elif key.endswith(f"/{LEASE}"):
             self._look_at_lease(key)
-        elif key.endswith(f"/{MANIFEST}"):
+        elif _is_of_artifact(key):
             self._look_at_manifest(key)
 
     def _look_at_champions(self, key: str) -> None:
@@ -100,7 +101,14 @@ class Watch:
         self._removed.pop(key, None)
         run = OF_A_RUN.fullmatch(key)
         self._at[key] = self._world.now
-        manifest = parse_manifest(self._bucket.objects[key].data)
+        try:
+            manifest = parse_manifest(self._bucket.objects[key].data)
+        except ValueError:
+            if self._bucket.flips:
+                self._bucket.flipped.add(key)
+                self.seen["a damaged manifest written once more"] += 1
+                return
+            raise
         names = [record.name for record in manifest.files if not self._is_whole(key, record)]
         if names and self._world.running and self._world.running.sent:
             self.seen["committed late, after its files were removed"] += 1  # which is found when it is next looked at
@@ -157,8 +165,11 @@ class Watch:
         return any(each.pid == pid and each.alive for each in self._world.processes)
 
     def _is_whole(self, key: str, record: FileRecord) -> bool:
-        there = self._bucket.objects.get(f"{key.removesuffix(MANIFEST)}{record.name}")
-        return there is not None and hashlib.sha256(there.data).hexdigest() == record.sha256
+        """Whether a file that a manifest lists is there, and as it was written but for bits that have flipped."""
+        place = f"{key.removesuffix(MANIFEST)}{record.name}"
+        there = self._bucket.objects.get(place)
+        as_written = there is not None and hashlib.sha256(there.data).hexdigest() == record.sha256
+        return as_written or place in self._bucket.flipped
 
     def _look_at_removed(self, key: str) -> None:
         if self._world.running is None:
@@ -195,9 +206,15 @@ class Watch:
     def _readers(self, key: str) -> list[str]:
         """The runs that say that they read an artifact, or rely on it, by the key of its manifest."""
         artifact = key.removeprefix(f"{ROOT}/").removesuffix(f"/{MANIFEST}")
-        runs = [run for each in self._bucket.objects if (run := OF_A_RUN.fullmatch(each)) and run[2] == CONFIG]
-        told = [run[1] for run in runs if artifact in str(self._object(run[0])["inputs"])]
+        told = [key for key in self._bucket.objects if f"{ROOT}/{artifact}" in self._inputs(key)]
         return told + ["one that has not said so yet"] * self._relied[artifact]
+
+    def _inputs(self, key: str) -> list[str]:
+        """What a run's record says that it is made from; nothing of other files, and of a record with a flipped bit."""
+        run = OF_A_RUN.fullmatch(key)
+        if not run or run[2] != CONFIG or key in self._bucket.flipped:
+            return []
+        return [f"{ROOT}/{made_from['key']}" for made_from in self._object(key)["inputs"].values()]
 
     def look_at_ended(self, process: Process) -> None:
         """What a collection took from runs, and did not put back before it ended well."""
@@ -209,7 +226,7 @@ class Watch:
     def look_at_rest(self) -> None:
         """When all processes have ended: what is committed is whole."""
         for key, each in self._bucket.objects.items():
-            if key.endswith(f"/{MANIFEST}"):
+            if _is_of_artifact(key) and key not in self._bucket.flipped:
                 records = parse_manifest(each.data).files
                 lacking = [record.name for record in records if not self._is_whole(key, record)]
                 if lacking and (key in self._late or self._was_removed(key)):
@@ -222,20 +239,19 @@ class Watch:
         self.look_at_rest()
         objects = self._bucket.objects
         for name in RUNS:
-            final = objects.get(f"{ROOT}/runs/{name}/{FINAL}/total.txt")
-            if final is None and f"runs/{name}" in self._revived:
+            key = f"{ROOT}/runs/{name}/{FINAL}/total.txt"
+            final, error = objects.get(key), self.ended_with.get(f"last {name}")
+            if key in self._bucket.flipped:
+                self.seen["a flipped bit that nothing has read"] += 1
+            elif final is None and f"runs/{name}" in self._revived:
                 self.seen["left to a person: what was removed came back in part, by a late request"] += 1
-            elif final is None or final.data.decode() != whole_fold():
+            elif final is None and error is not None and self._bucket.flips:
+                self.seen[f"left to a person, with {type(error).__name__}: bits had flipped"] += 1
+            elif final is None or final.data.decode() != whole_fold(name):
                 self.violations.append(f"{name} ended with {'another' if final else 'no'} sum")
         for key in objects:
-            run = OF_A_RUN.fullmatch(key)
-            if run and run[2] == CONFIG:
-                gone = [
-                    made_from["key"]
-                    for made_from in self._object(key)["inputs"].values()
-                    if f"{ROOT}/{made_from['key']}/{MANIFEST}" not in objects
-                ]
-                self.violations += [f"{key} names {made_from}, which is gone" for made_from in gone]
+            gone = [each for each in self._inputs(key) if not {f"{each}/{MANIFEST}", f"{each}/{CONFIG}"} & {*objects}]
+            self.violations += [f"{key} names {each}, which is gone" for each in gone]
 
     def look_at_told(self, promoted: list[str]) -> None:
         """A promotion that was told to be done is among the moves."""
@@ -244,3 +260,8 @@ class Watch:
 
     def _object(self, key: str) -> Any:
         return json.loads(self._bucket.objects[key].data)
+
+
+def _is_of_artifact(key: str) -> bool:
+    """Whether it is a manifest, but for that of a damaged checkpoint that was put aside, file by file."""
+    return key.endswith(f"/{MANIFEST}") and "/damaged-" not in key

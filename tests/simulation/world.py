@@ -26,10 +26,11 @@ class Killed(BaseException):
 
 @dataclass
 class Machine:
-    """A computer, whose clock may be wrong."""
+    """A computer, whose clock may be wrong, and whose disk may be full."""
 
     name: str
     offset: float = 0.0
+    full_until: float = 0.0
 
 
 @dataclass
@@ -87,20 +88,17 @@ class World:
 
     def step(self) -> bool:
         """Let one thread go on to its next request; returns whether there was any."""
-        threads = [thread for each in self.processes for thread in each.threads if not thread.ended]
-        if not threads:
+        due = [(self._when(thread), thread) for each in self.processes for thread in each.threads]
+        if not due:
             return False
-        ready = [thread for thread in threads if self._when(thread) <= self.now]
-        if not ready:
-            self.now = min(map(self._when, threads))
-            ready = [thread for thread in threads if self._when(thread) <= self.now]
-        self.running = self.draw.choice(ready)
-        self.running.go_on()
+        self.now = max(self.now, min(when for when, _ in due))
+        self.running = chosen = self.draw.choice([thread for when, thread in due if when <= self.now])
+        chosen.go_on()
         self.running = None
         self.steps += 1
-        for process in self.processes:
-            process.threads = [thread for thread in process.threads if not thread.ended]
-        self.processes = [process for process in self.processes if process.threads]
+        if chosen.ended:
+            chosen.process.threads.remove(chosen)
+            self.processes = [process for process in self.processes if process.threads]
         return True
 
     def kill(self, process: Process) -> None:
@@ -112,7 +110,8 @@ class World:
 
     @staticmethod
     def _when(thread: Thread) -> float:
-        return thread.wakes if thread.sent else max(thread.wakes, thread.process.frozen_until)
+        wakes, thaws = thread.wakes, thread.process.frozen_until
+        return thaws if thaws > wakes and not thread.sent else wakes
 
     @property
     def process(self) -> Process:
@@ -157,13 +156,34 @@ def wrong_clock(world: World) -> type[datetime]:
     return Wrong
 
 
+class Bell:
+    """Wakes the threads that wait for it."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._waiting = world, list[Thread]()
+
+    def wait(self, seconds: float = float("inf")) -> None:
+        """Until it rings, at most for so long."""
+        thread = self._world.running
+        assert thread is not None
+        self._waiting.append(thread)
+        try:
+            self._world.sleep(seconds)
+        finally:
+            self._waiting.remove(thread)
+
+    def ring(self, *_: object) -> None:
+        for thread in self._waiting:
+            thread.wakes = min(thread.wakes, self._world.now)
+
+
 class Awaited(Future[Any]):
     """A future for which a thread waits in this world's time."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
-        self._world, self._waiting = world, list[Thread]()
-        self.add_done_callback(self._wake)
+        self._bell = Bell(world)
+        self.add_done_callback(self._bell.ring)
 
     def do(self, work: Callable[..., Any], *arguments: Any) -> None:
         """Do the work, and have its result or its error."""
@@ -174,14 +194,8 @@ class Awaited(Future[Any]):
 
     def result(self, timeout: float | None = None) -> Any:
         while not self.done():
-            assert self._world.running is not None
-            self._waiting.append(self._world.running)
-            self._world.sleep(float("inf"))
+            self._bell.wait()
         return super().result(0)
-
-    def _wake(self, _: object) -> None:
-        for thread in self._waiting:
-            thread.wakes = self._world.now
 
 
 class Pool:
@@ -230,18 +244,18 @@ class Event:
     """`threading.Event` of a process that is not real."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._set = world, False
+        self._bell, self._set = Bell(world), False
 
     def set(self) -> None:
         self._set = True
+        self._bell.ring()
 
     def is_set(self) -> bool:
         return self._set
 
     def wait(self, timeout: float) -> bool:
-        end = self._world.now + timeout
-        while not self._set and self._world.now < end:
-            self._world.sleep(min(1.0, end - self._world.now))
+        if not self._set:
+            self._bell.wait(timeout)
         return self._set
 
 
@@ -249,15 +263,16 @@ class Lock:
     """`threading.Lock` of a process that is not real."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._held = world, False
+        self._bell, self._held = Bell(world), False
 
     def __enter__(self) -> None:
         while self._held:
-            self._world.sleep(0.01)
+            self._bell.wait()
         self._held = True
 
     def __exit__(self, *error: object) -> None:
         self._held = False
+        self._bell.ring()
 
 
 class Threading:
@@ -280,12 +295,16 @@ class Started:
     """A thread that the code under trial starts."""
 
     def __init__(self, world: World, target: Callable[[], object]) -> None:
-        self._world, self._target = world, target
-        self._thread: Thread | None = None
+        self._world, self._target, self._ended = world, target, Awaited(world)
 
     def start(self) -> None:
-        self._thread = Thread(self._world.process, self._target, self._world)
+        Thread(self._world.process, self._work, self._world)
+
+    def _work(self) -> None:
+        try:
+            self._target()
+        finally:
+            self._ended.set_result(None)
 
     def join(self) -> None:
-        while self._thread is not None and not self._thread.ended:
-            self._world.sleep(0.1)
+        self._ended.result()

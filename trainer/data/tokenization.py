@@ -34,7 +34,14 @@ from trainer.data.shards import FORMAT, KIND, ShardRecord, record_file, shards_m
 from trainer.data.sources import PIECE_BYTES, files_of, find_pieces, forgetting_changed, look_at_text, reading_options
 from trainer.data.tokenizer_training import spread
 from trainer.engines.executors import Executor
-from trainer.models.tokenizer import TokenizerInfo, add_digests, keeps_text, load_tokenizer
+from trainer.models.tokenizer import (
+    TOKENIZER_FILE,
+    TokenizerInfo,
+    add_digests,
+    keeps_text,
+    load_tokenizer,
+    tokenizer_manifest,
+)
 from trainer.records.basis import by_file
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_listed
@@ -196,7 +203,7 @@ def _build(
 
 def shard_manifests(store: Store, data: PreparedData) -> list[Manifest]:
     """The manifests of all shard sets. Raises if one is missing, or was made with another tokenizer."""
-    sha256 = load_tokenizer(store, data.tokenizer.key).sha256
+    sha256 = tokenizer_manifest(store, data.tokenizer.key).digests()[TOKENIZER_FILE]
     manifests = []
     for ref in data.shards:
         manifest = shards_manifest(store, ref.key)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from trainer.common.errors import TokenizerError, WrongContent
-from trainer.store.manifest import digest_file, read_manifest
+from trainer.store.manifest import Manifest, digest_file, read_manifest
 from trainer.store.storage import Store
 
 KIND = "tokenizer"
@@ -48,14 +48,8 @@ def load_tokenizer(store: Store, key: str) -> TokenizerInfo:
     """Read a published tokenizer. Raises `TokenizerError` if there is none, or its file is not what its manifest
     lists.
     """
-    manifest = read_manifest(store, key, KIND)
-    if manifest is None:
-        raise TokenizerError(f"{store.path(key)} holds no published tokenizer; prepare the data first")
-    sha256 = manifest.digests().get(TOKENIZER_FILE)
-    if sha256 is None:
-        raise TokenizerError(
-            f"{store.path(key)}/manifest.json lists no {TOKENIZER_FILE}; delete the folder to have it made anew"
-        )
+    manifest = tokenizer_manifest(store, key)
+    sha256 = manifest.digests()[TOKENIZER_FILE]
     try:
         text = _fetch(store, key, TOKENIZER_FILE, sha256).read_text(encoding="utf-8")
     except (FileNotFoundError, WrongContent) as error:
@@ -74,10 +68,21 @@ def load_tokenizer(store: Store, key: str) -> TokenizerInfo:
 
 def tokenizer_files(store: Store, key: str) -> list[Path]:
     """The files that `AutoTokenizer.from_pretrained` needs beside a model. Raises `ArtifactError` if one is damaged."""
+    return [_fetch(store, key, name, sha256) for name, sha256 in tokenizer_manifest(store, key).digests().items()]
+
+
+def tokenizer_manifest(store: Store, key: str) -> Manifest:
+    """The manifest of a published tokenizer, which lists its `tokenizer.json`. Raises `TokenizerError` if there is none
+    such.
+    """
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
         raise TokenizerError(f"{store.path(key)} holds no published tokenizer; prepare the data first")
-    return [_fetch(store, key, name, sha256) for name, sha256 in manifest.digests().items()]
+    if TOKENIZER_FILE not in manifest.digests():
+        raise TokenizerError(
+            f"{store.path(key)}/manifest.json lists no {TOKENIZER_FILE}; delete the folder to have it made anew"
+        )
+    return manifest
 
 
 def keeps_text(tokenizer_json: str) -> bool:
