@@ -55,6 +55,8 @@ from trainer.store.storage import Store
 QUICKSTART = load_job(PipelineJob, "configs/quickstart.yaml")
 SAVE_EVERY = 10
 LOOK_SECONDS = 0.01
+GIVEN_UP = 600.0
+"""Seconds after which nobody starts a crashed run again."""
 TAIL_BYTES = 4000
 WAYS = {
     "trainer": ["trainer"], "stage": ["flows.command", "run"], "flow": ["flows.command", "run"],
@@ -170,7 +172,7 @@ class Deployed(Way):
 
     def __init__(self, folder: Path, job: PipelineJob, served: Any) -> None:
         self._served, self._job = served, job.model_dump(mode="json")
-        self._state, self._looked = "", 0.0
+        self._state, self._looked, self._lived = "", 0.0, time.monotonic()
         super().__init__("worker", folder, [])
 
     def start(self) -> None:
@@ -180,12 +182,16 @@ class Deployed(Way):
         now = time.monotonic()
         if now > self._looked + 1:
             self._state, self._looked = self._served.state_of(self._run), now
-        if self._state in ("FAILED", "CANCELLED"):
+        self._lived = now if self._state != "CRASHED" else self._lived
+        if self._state in ("FAILED", "CANCELLED") or now > self._lived + GIVEN_UP:
             raise RuntimeError(f"the flow's run is {self._state}; see {self.folder}")
         return self._state != "COMPLETED"
 
+    def go_on(self) -> bool:
+        raise RuntimeError(f"the flow's run ended before its last step; see {self.folder}")
+
     def at_work(self) -> list[int]:
-        return [pid for pid in children(self._served.worker.pid) if stages(pid)]
+        return [pid for pid in children(self._served.worker.pid) if any(map(alive, stages(pid)))]
 
     def kill(self) -> None:
         for pid in [each for one in self.at_work() for each in (*descendants(one), one)]:

@@ -48,8 +48,8 @@ def go_on_while_it_advances(
     """Train again at once after a crash, or when only the stage was stopped, as long as each attempt saves a later step
     than those before it; returns its result.
 
-    Raises what ended the first that saved none: the task's own retries are for those. A pointer that is missing or
-    damaged, and mended by the next attempt, may make one of those count as an advance.
+    Raises what ended the first attempt that saved none; Prefect's retries of the task see to that one. If
+    `checkpoint-last` was damaged and an attempt has repaired it, that counts as a later step.
     """
     reached = 0
     while True:

@@ -28,7 +28,7 @@ def new_folders_not_synced() -> None:
 def manifest_put_first() -> None:
     """As if an artifact's folder were filled in its place."""
 
-    def put_folder(self: LocalFiles, folder: Path, key: str, last: str) -> None:
+    def put_folder(self: LocalFiles, folder: Path, key: str, last: str, same: bool = False) -> None:
         self.delete(key)
         for name in sorted(os.listdir(folder), key=lambda name: name != last):
             self.put(folder / name, f"{key}/{name}")

@@ -29,12 +29,15 @@ PATIENCE = 20.0
 
 
 class Object(NamedTuple):
+    """`data`, which may have a flipped bit, of what was written, with its digest from then."""
+
     data: bytes
     modified: float
+    written: bytes
 
     @property
     def etag(self) -> str:
-        return hashlib.md5(self.data).hexdigest()
+        return hashlib.md5(self.written).hexdigest()
 
 
 @dataclass
@@ -51,13 +54,12 @@ class Faults:
 
 @dataclass
 class Bucket:
-    """What is stored, which of it is not as it was written, and what is called after each write, with the key."""
+    """What is stored, of what a bit has flipped at some time, and what is called after each write, with the key."""
 
     world: World
     faults: Faults
     objects: dict[str, Object] = field(default_factory=dict)
     flipped: set[str] = field(default_factory=set)
-    flips: int = 0
     written: Callable[[str], None] = lambda key: None
     removed: Callable[[str], None] = lambda key: None
 
@@ -105,20 +107,17 @@ class Bucket:
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
         self.objects[key] = before._replace(data=bytes(data))
         self.flipped.add(key)
-        self.flips += 1
 
     def _require_room(self) -> None:
         """A disk of the machine that writes, which holds what is sent and fetched, may be full."""
         if self.world.running and self.world.now < self.world.process.machine.full_until:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    def _put(self, key: str, data: bytes) -> None:
-        self.objects[key] = Object(data, self.world.now)
-        self.flipped.discard(key)
+    def _put(self, key: str, data: bytes, written: bytes | None = None) -> None:
+        self.objects[key] = Object(data, self.world.now, data if written is None else written)
         self.written(key)
 
     def _delete(self, key: str) -> None:
-        self.flipped.discard(key)
         if self.objects.pop(key, None) is not None:
             self.removed(key)
 
@@ -162,7 +161,8 @@ class Bucket:
         key = f"{given['Bucket']}/{given['Key']}"
         if method == "head_object":
             found = self._ask(lambda: self._get(key))
-            return {"ContentLength": len(found.data), "ETag": found.etag}
+            modified = datetime.fromtimestamp(found.modified, UTC)
+            return {"ContentLength": len(found.data), "ETag": found.etag, "LastModified": modified}
         assert method == "put_object"
         self._require_room()
 
@@ -197,9 +197,8 @@ class Bucket:
 
     def cp_file(self, source: str, path: str) -> None:
         def copy() -> None:
-            self._put(path, self._get(source).data)
-            if source in self.flipped:
-                self.flipped.add(path)
+            each = self._get(source)
+            self._put(path, each.data, each.written)
 
         self._ask(copy)
 

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from tests.simulation import clients
 from trainer.records import lease, steps
 from trainer.records.lease import LEASE
 from trainer.registry import garbage
+from trainer.registry.references import References
 from trainer.store.manifest import MANIFEST
 from trainer.store.remote import RemoteObjects
 from trainer.store.storage import Store
@@ -18,7 +20,7 @@ from trainer.training.saver import Saver
 
 
 def manifest_sent_first() -> Any:
-    def put_folder(self: RemoteObjects, folder: Path, key: str, last: str) -> None:
+    def put_folder(self: RemoteObjects, folder: Path, key: str, last: str, same: bool = False) -> None:
         for path in sorted(folder.iterdir(), key=lambda path: path.name != last):
             self.put(path, f"{key}/{path.name}")
 
@@ -125,12 +127,29 @@ def newest_checkpoint_retired() -> Any:
     return patch.object(Saver, "_retire", retire)
 
 
+def damage_not_looked_for() -> Any:
+    """A finished model is taken to be whole."""
+    return patch.object(clients, "find_damage", lambda *_: {})
+
+
+def bases_not_reached() -> Any:
+    """Runs that others begin with are removed as any others."""
+    sound = References._of_run
+
+    def of_run(self: References, run: str) -> set[str] | None:
+        found = sound(self, run)
+        return found and {key for key in found if not key.startswith("runs/")}
+
+    return patch.object(References, "_of_run", of_run)
+
+
 BUGS: Mapping[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
         manifest_sent_first, unconditional_pointer, no_lease, lease_of_another_given_back, lease_of_the_living_taken,
         lease_never_looked_at_again, lease_by_the_local_clock, unconditional_lease, run_removed_without_second_look,
         reused_without_hold, removal_without_second_look, runs_removed_without_lease, newest_checkpoint_retired,
+        damage_not_looked_for, bases_not_reached,
     )
 }  # fmt: skip
 

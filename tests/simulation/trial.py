@@ -130,7 +130,8 @@ class Trial:
         living = [process for process in world.processes if process.alive]
         if not living or draw.random() > DISTURBED:
             return
-        process, kind = draw.choice(living), draw.choice(["kill", *FAULTS, *[FLIP] * self._rotten])
+        rotten = self._rotten and bool(self.bucket.objects)
+        process, kind = draw.choice(living), draw.choice(["kill", *FAULTS, *[FLIP] * rotten])
         self._watch.seen[kind] += 1
         if kind == "kill":
             world.kill(process)
@@ -141,8 +142,7 @@ class Trial:
         elif kind == "full disk":
             process.machine.full_until = world.now + draw.choice([5.0, 60.0, 200.0])
         elif kind == FLIP:
-            if self.bucket.objects:
-                self.bucket.flip(draw.choice(sorted(self.bucket.objects)))
+            self.bucket.flip(draw.choice(sorted(self.bucket.objects)))
         else:
             others = {-120.0, -30.0, 0.0, 30.0, 120.0} - {process.machine.offset}
             process.machine.offset = draw.choice(sorted(others))

@@ -7,11 +7,11 @@ from collections import Counter
 from typing import Any
 
 from tests.simulation.bucket import Bucket
-from tests.simulation.clients import MODEL, RUNS, URL, whole_fold
+from tests.simulation.clients import BASES, MODEL, RUNS, URL, whole_fold
 from tests.simulation.world import Process, World
 from trainer.records.lease import LEASE, STALE_SECONDS
 from trainer.registry.promotion import key_of
-from trainer.store.manifest import MANIFEST, FileRecord, parse_manifest
+from trainer.store.manifest import MANIFEST, FileRecord, Manifest, parse_manifest
 from trainer.store.names import CONFIG, FINAL, LAST
 
 ROOT = URL.removeprefix("s3://")
@@ -91,7 +91,7 @@ class Watch:
         if before != holder:
             self._lost[key, before] = self._world.now
             silent = self._world.now - self._beats.get(key, 0.0)
-            if self._lives(before) and silent < STALE_SECONDS:
+            if self._lives(before) and (self._calm or silent < STALE_SECONDS):
                 self.violations.append(f"{key} was taken from a process that showed life {silent:.0f} s before")
         self._beats[key] = self._world.now
 
@@ -101,14 +101,10 @@ class Watch:
         self._removed.pop(key, None)
         run = OF_A_RUN.fullmatch(key)
         self._at[key] = self._world.now
-        try:
-            manifest = parse_manifest(self._bucket.objects[key].data)
-        except ValueError:
-            if self._bucket.flips:
-                self._bucket.flipped.add(key)
-                self.seen["a damaged manifest written once more"] += 1
-                return
-            raise
+        manifest = self._manifest(key)
+        if manifest is None:
+            self.seen["a damaged manifest written once more"] += 1
+            return
         names = [record.name for record in manifest.files if not self._is_whole(key, record)]
         if names and self._world.running and self._world.running.sent:
             self.seen["committed late, after its files were removed"] += 1  # which is found when it is next looked at
@@ -165,11 +161,18 @@ class Watch:
         return any(each.pid == pid and each.alive for each in self._world.processes)
 
     def _is_whole(self, key: str, record: FileRecord) -> bool:
-        """Whether a file that a manifest lists is there, and as it was written but for bits that have flipped."""
-        place = f"{key.removesuffix(MANIFEST)}{record.name}"
-        there = self._bucket.objects.get(place)
-        as_written = there is not None and hashlib.sha256(there.data).hexdigest() == record.sha256
-        return as_written or place in self._bucket.flipped
+        """Whether a file that a manifest lists is there, but for bits that have flipped since it was written."""
+        there = self._bucket.objects.get(f"{key.removesuffix(MANIFEST)}{record.name}")
+        return there is not None and hashlib.sha256(there.written).hexdigest() == record.sha256
+
+    def _manifest(self, key: str) -> Manifest | None:
+        """A manifest as it was written; None if a process has written one in which a bit had flipped."""
+        try:
+            return parse_manifest(self._bucket.objects[key].written)
+        except ValueError:
+            if key not in self._bucket.flipped:
+                raise
+            return None
 
     def _look_at_removed(self, key: str) -> None:
         if self._world.running is None:
@@ -202,17 +205,28 @@ class Watch:
             mine = self._world.process.pid
             if self._calm and self._holders.get(f"{ROOT}/{run[1]}/{LEASE}", mine) != mine:
                 self.violations.append(f"{run[1]}, which a process held, was removed")
+            if who == "collect" and not self._world.running.sent:
+                self._look_at_base(f"{ROOT}/{run[1]}")
+
+    def _look_at_base(self, run: str) -> None:
+        """A run is removed: no other one said that it begins with it, before its removal began."""
+        since = self._since.get(f"{run}/{LEASE}", 0.0)
+        self.violations += [
+            f"{run} was removed, with which {reader} says that it begins"
+            for reader, each in self._bucket.objects.items()
+            if run in self._inputs(reader) and each.modified < since
+        ]
 
     def _readers(self, key: str) -> list[str]:
         """The runs that say that they read an artifact, or rely on it, by the key of its manifest."""
-        artifact = key.removeprefix(f"{ROOT}/").removesuffix(f"/{MANIFEST}")
-        told = [key for key in self._bucket.objects if f"{ROOT}/{artifact}" in self._inputs(key)]
-        return told + ["one that has not said so yet"] * self._relied[artifact]
+        artifact = key.removesuffix(f"/{MANIFEST}")
+        told = [each for each in self._bucket.objects if artifact in self._inputs(each)]
+        return told + ["one that has not said so yet"] * self._relied[artifact.removeprefix(f"{ROOT}/")]
 
     def _inputs(self, key: str) -> list[str]:
-        """What a run's record says that it is made from; nothing of other files, and of a record with a flipped bit."""
+        """What a run's record says that it is made from; nothing of other files."""
         run = OF_A_RUN.fullmatch(key)
-        if not run or run[2] != CONFIG or key in self._bucket.flipped:
+        if not run or run[2] != CONFIG:
             return []
         return [f"{ROOT}/{made_from['key']}" for made_from in self._object(key)["inputs"].values()]
 
@@ -225,10 +239,9 @@ class Watch:
 
     def look_at_rest(self) -> None:
         """When all processes have ended: what is committed is whole."""
-        for key, each in self._bucket.objects.items():
-            if _is_of_artifact(key) and key not in self._bucket.flipped:
-                records = parse_manifest(each.data).files
-                lacking = [record.name for record in records if not self._is_whole(key, record)]
+        for key in self._bucket.objects:
+            if _is_of_artifact(key) and (manifest := self._manifest(key)):
+                lacking = [record.name for record in manifest.files if not self._is_whole(key, record)]
                 if lacking and (key in self._late or self._was_removed(key)):
                     self.seen["left damaged by a removal at the same time"] += 1
                 else:
@@ -237,18 +250,20 @@ class Watch:
     def look_at_end(self) -> None:
         """When all is done: every run has the sum over all its samples, and nothing lacks what it is made from."""
         self.look_at_rest()
-        objects = self._bucket.objects
+        objects, left = self._bucket.objects, set[str]()
         for name in RUNS:
-            key = f"{ROOT}/runs/{name}/{FINAL}/total.txt"
-            final, error = objects.get(key), self.ended_with.get(f"last {name}")
-            if key in self._bucket.flipped:
-                self.seen["a flipped bit that nothing has read"] += 1
+            final, error = objects.get(f"{ROOT}/runs/{name}/{FINAL}/total.txt"), self.ended_with.get(f"last {name}")
+            if final is not None and final.data == final.written == whole_fold(name).encode():
+                continue
+            if final is not None and final.written != whole_fold(name).encode():
+                self.violations.append(f"{name} ended with another sum")
             elif final is None and f"runs/{name}" in self._revived:
                 self.seen["left to a person: what was removed came back in part, by a late request"] += 1
-            elif final is None and error is not None and self._bucket.flips:
+            elif error is not None and (self._bucket.flipped or BASES.get(name) in left):
                 self.seen[f"left to a person, with {type(error).__name__}: bits had flipped"] += 1
-            elif final is None or final.data.decode() != whole_fold(name):
-                self.violations.append(f"{name} ended with {'another' if final else 'no'} sum")
+            else:
+                self.violations.append(f"{name} ended with {'a damaged' if final else 'no'} sum")
+            left.add(name)
         for key in objects:
             gone = [each for each in self._inputs(key) if not {f"{each}/{MANIFEST}", f"{each}/{CONFIG}"} & {*objects}]
             self.violations += [f"{key} names {each}, which is gone" for each in gone]
@@ -259,7 +274,7 @@ class Watch:
             self.violations.append(f"{lost} were told to be promoted; there are {self._champions}")
 
     def _object(self, key: str) -> Any:
-        return json.loads(self._bucket.objects[key].data)
+        return json.loads(self._bucket.objects[key].written)
 
 
 def _is_of_artifact(key: str) -> bool:

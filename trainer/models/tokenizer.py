@@ -72,9 +72,7 @@ def tokenizer_files(store: Store, key: str) -> list[Path]:
 
 
 def tokenizer_manifest(store: Store, key: str) -> Manifest:
-    """The manifest of a published tokenizer, which lists its `tokenizer.json`. Raises `TokenizerError` if there is none
-    such.
-    """
+    """A published tokenizer's manifest. Raises `TokenizerError` if there is none, or it lists no `tokenizer.json`."""
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
         raise TokenizerError(f"{store.path(key)} holds no published tokenizer; prepare the data first")

@@ -67,13 +67,15 @@ def hold_reused(store: Store, key: str) -> bool:
     """Hold an artifact that is used again, until a run says so; returns whether it is still there.
 
     However young it is: who removes garbage chooses from which age on. What is held for most of that time already costs
-    a listing. A store that cannot be written is only read.
+    a listing. A store that cannot be written is only read. Raises `StorageError` if it cannot be for now.
     """
     least = datetime.now(UTC) + LONG - SPENT
     try:
         if not any(hold.key == key and hold.until > least for hold in _all(store)):
             _hold(store, key, LONG)
     except StorageError as error:
+        if error.transient:
+            raise
         log.info("%s may be removed before a run says that it reads it: %s", store.path(key), error)
         return True
     return not is_being_removed(store, key)

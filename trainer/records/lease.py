@@ -166,7 +166,8 @@ class Lease:
             else:
                 raw = self._read()  # after a request that was repeated, it may be the one just written
                 held = None if raw is None else self._meaning(raw)
-                if raw is not None and held is None and self._store.swap(self._key, raw, written):
+                known = time.time() - self._shown < STALE_SECONDS  # else another process may have taken it since
+                if raw is not None and held is None and known and self._store.swap(self._key, raw, written):
                     log.warning("%s was damaged: written anew", self._store.path(self._key))
                     held, raw = self._mine, written
                 self._lost = held is None or held["id"] != self._mine["id"]

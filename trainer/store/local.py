@@ -86,8 +86,8 @@ class LocalFiles:
         os.replace(path, target)
         sync_folder(target.parent)
 
-    def put_folder(self, folder: Path, key: str, last: str) -> None:
-        """Move a folder into the place of an older one, which loses its file named `last` first."""
+    def put_folder(self, folder: Path, key: str, last: str, same: bool = False) -> None:
+        """Move a folder into the place of an older one, which loses its file named `last` first, whatever it is of."""
         target = self._place(key)
         for path in folder.iterdir():
             _open_to_readers(path)

@@ -11,7 +11,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -209,9 +209,19 @@ def digest_folder(folder: Path) -> list[FileRecord]:
 
 
 def put_published(store: Store, folder: Path, key: str, manifest: Manifest) -> None:
-    """Publish a staged folder with the manifest that lists its files, which appears last."""
+    """Publish a staged folder with the manifest that lists its files, which appears last.
+
+    One that lists the same, as that of an attempt whose answer was lost, is not removed before: a request to remove it
+    that is late, and sent again, would arrive after the new one.
+    """
     (folder / MANIFEST).write_bytes(_sealed(manifest))
-    store.put_folder(folder, key, last=MANIFEST)
+    store.put_folder(folder, key, last=MANIFEST, same=store.local is None and _lists_the_same(store, key, manifest))
+
+
+def _lists_the_same(store: Store, key: str, manifest: Manifest) -> bool:
+    with suppress(FileNotFoundError, ValueError, RecursionError):
+        return parse_manifest(store.read_bytes(f"{key}/{MANIFEST}")).files == manifest.files
+    return False
 
 
 def write_manifest(store: Store, key: str, manifest: Manifest) -> None:

@@ -95,13 +95,15 @@ class RemoteObjects:
         if self._s3 and (size := self._head(key)["ContentLength"]) != path.stat().st_size:
             raise OSError(errno.EREMOTEIO, f"{path.stat().st_size} bytes were sent, {size} have arrived")
 
-    def put_folder(self, folder: Path, key: str, last: str) -> None:
+    def put_folder(self, folder: Path, key: str, last: str, same: bool = False) -> None:
         """Send the files at the same time, and the one named `last` when the others have arrived.
 
         Older ones are written over, as another process may be publishing the same: it would miss what is removed, and
-        so an older `last`, which must go first, may be missed by one that has just sent it, and sends it again.
+        so an older `last`, which must go first if it is not of the `same` files, may be missed by one that has just
+        sent it, and sends it again.
         """
-        self._remove_object(f"{key}/{last}")
+        if not same:
+            self._remove_object(f"{key}/{last}")
         paths = sorted(path for path in folder.iterdir() if path.name != last)
         with ThreadPoolExecutor(UPLOADS) as pool:
             list(pool.map(lambda path: self.put(path, f"{key}/{path.name}"), paths))
@@ -208,14 +210,14 @@ class RemoteObjects:
         for path, entry in self.fs.find(self._full(key) if key else self.root, detail=True).items():
             if entry["type"] != "file":
                 continue  # what some servers keep of a folder that has become empty
-            modified = next(entry[name] for name in ("LastModified", "created", "mtime") if name in entry)
-            if isinstance(modified, float):
-                modified = datetime.fromtimestamp(modified, UTC)
-            yield Stored(str(path).removeprefix(self.root).lstrip("/"), int(entry["size"] or 0), modified)
+            yield Stored(str(path).removeprefix(self.root).lstrip("/"), int(entry["size"] or 0), _modified(entry))
 
     def modified(self, key: str) -> datetime | None:
         """When an object was written; None if there is none."""
-        return next((each.modified for each in self.walk(key) if each.key == key), None)
+        try:
+            return _modified(self._head(key) if self._s3 else self.fs.info(self._full(key)))
+        except FileNotFoundError:
+            return None
 
     def unfinished_uploads(self) -> list[Stored]:
         if not self._s3:
@@ -298,6 +300,12 @@ def let_go_of_copies() -> None:
     for folder, cache in mine:
         folder.remove()
         cache.trim()
+
+
+def _modified(entry: Mapping[str, Any]) -> datetime:
+    """When an object was written, as file systems tell of it."""
+    when = next(entry[name] for name in ("LastModified", "created", "mtime") if name in entry)
+    return datetime.fromtimestamp(when, UTC) if isinstance(when, float) else when
 
 
 def _is_first(beaten: type[OSError], write: Callable[[], object]) -> bool:

@@ -127,10 +127,13 @@ class Store:
         with self._explained("write", key):
             self.files.put(path, key)
 
-    def put_folder(self, folder: Path, key: str, last: str) -> None:
-        """Publish a staged folder under a key; the file named `last` appears after all the others, or with them."""
+    def put_folder(self, folder: Path, key: str, last: str, same: bool = False) -> None:
+        """Publish a staged folder under a key; the file named `last` appears after all the others, or with them.
+
+        An older one of this name is removed first, unless it is said to be of the `same` files.
+        """
         with self._explained("write", key):
-            self.files.put_folder(folder, key, last)
+            self.files.put_folder(folder, key, last, same)
 
     def copy(self, source: str, key: str) -> None:
         """Publish a second copy of a file."""
@@ -238,7 +241,8 @@ class Store:
         """Seconds since a file was written, by the clock that dates the store's files, which need not be this
         machine's; None if there is none.
 
-        Of a store that cannot be written, by this machine's. Raises `StorageError` if a remote one is away.
+        By this machine's if the store cannot be written. Raises `StorageError` if a remote one is away, or cannot be
+        written because this machine's disk is full.
         """
         with self._explained("look for", key):
             written = self.files.modified(key)
@@ -263,7 +267,8 @@ class Store:
             with self._explained("look for", probe):
                 now = self.files.modified(probe)
         finally:
-            self.delete(probe)
+            with suppress(StorageError):  # it is left over
+                self.delete(probe)
         if now is None:
             raise StorageError(f"{self.path(probe)} was removed as soon as it was written", transient=True)
         return now

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.support import small_job
 from tests.trainer.made import prepare
 from tests.trainer.preparing import job_of, run, write_raw
 from tests.trainer.stocked_store import OLD, add_encoded, add_run, add_superseded, contents, found, keys
-from trainer.common.errors import ArtifactError, RunError
+from trainer.common.errors import ArtifactError, RunError, StorageError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.pipelines.any_kind import evaluate_checkpoint, train
@@ -202,3 +203,14 @@ def test_while_a_pin_is_damaged_nothing_is_removed(empty_store: Store, kind: str
     empty_store.delete(target)
     pin(empty_store, "x")
     assert [key for key in keys(found(empty_store, runs_older_than_days=0)) if key.startswith("runs/")] == ["runs/y"]
+
+
+def test_what_cannot_be_held_for_now_is_not_used(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(str(own))
+    (key,) = (f"shards/{name}" for name in store.names("shards"))
+    problem = StorageError("no space left", transient=True)
+    monkeypatch.setattr(Store, "write_bytes", Mock(side_effect=problem))
+    with pytest.raises(StorageError, match="no space left"):
+        hold_reused(store, key)
+    problem.transient = False  # a store that is only read
+    assert hold_reused(store, key)

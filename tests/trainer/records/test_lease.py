@@ -283,6 +283,15 @@ def test_a_living_holder_writes_its_damaged_lease_anew(
     assert not atomic_store.exists(f"{RUN}/lease.json")
 
 
+def test_a_holder_that_was_silent_for_long_does_not_write_a_damaged_lease_anew(atomic_store: Store) -> None:
+    with Lease(atomic_store, RUN) as lease:
+        atomic_store.write_bytes(f"{RUN}/lease.json", b"{half")
+        lease._shown -= leases.STALE_SECONDS  # as if it had stood still: another may have taken the run since
+        with pytest.raises(RunError, match="silent for too long"):
+            lease.check()
+    assert atomic_store.read_bytes(f"{RUN}/lease.json") == b"{half"
+
+
 def leave_from_the_future(store: Store, seconds_ago: float) -> None:
     """A lease of another machine, whose clock is an hour ahead, that was written so long ago."""
     beat = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")

@@ -21,6 +21,7 @@ from trainer.store.manifest import (
     require_intact,
     write_manifest,
 )
+from trainer.store.remote import RemoteObjects
 from trainer.store.storage import Store
 
 FILES = {"a.bin": bytes(range(256)) * 10, "b.txt": b"text\n", "empty": b""}
@@ -173,3 +174,27 @@ def test_equal_values_have_equal_fingerprints_and_others_have_others() -> None:
     assert fingerprint({"a": 1, "b": [None, "ü"]}) == fingerprint({"b": [None, "ü"], "a": 1})
     others = [{"a": 1}, {"a": "1"}, {"a": 1.5}, {"a": [1]}, ["a", 1], {"b": 1}, {"a": None}, {"a": True}]
     assert len({fingerprint(value) for value in others}) == len(others)
+
+
+def test_what_is_published_once_more_with_the_same_files_never_lacks_its_manifest(
+    remote_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[bool] = []
+
+    def send(data: bytes) -> None:
+        with remote_store.staging() as folder:
+            (folder / "a.bin").write_bytes(data)
+            publish_folder(remote_store, folder, "things/a", "thing", "0123", {})
+
+    send(b"1")
+    put = RemoteObjects.put
+
+    def noted(files: RemoteObjects, path: Path, key: str) -> None:
+        there.append(remote_store.exists(f"things/a/{MANIFEST}"))
+        put(files, path, key)
+
+    monkeypatch.setattr(RemoteObjects, "put", noted)
+    send(b"1")
+    assert there == [True, True]
+    send(b"2")
+    assert there[2:] == [False, False]
