@@ -208,6 +208,8 @@ def test_while_a_pin_is_damaged_nothing_is_removed(empty_store: Store, kind: str
 def test_what_cannot_be_held_for_now_is_not_used(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(str(own))
     (key,) = (f"shards/{name}" for name in store.names("shards"))
+    for name in names(store):
+        store.delete(name)
     problem = StorageError("no space left", transient=True)
     monkeypatch.setattr(Store, "write_bytes", Mock(side_effect=problem))
     with pytest.raises(StorageError, match="no space left"):
