@@ -40,7 +40,7 @@ import numpy as np
 
 from benchmarks.jobs import raw_corpora
 from benchmarks.measure import run_timed, say
-from tests.processes import alive, children, descendants, stages
+from tests.processes import alive, children, kill_all, stages
 from tests.s3 import s3_server
 from trainer.common.progress import silent
 from trainer.config.files import load_job, override
@@ -135,10 +135,8 @@ class Way:
 
     def kill(self) -> None:
         """Kill what this way kills, with all that it has started."""
-        killed = self.at_work() if self.name == "stage" else [self.process.pid]
-        for pid in [each for one in killed for each in (*descendants(one), one)]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for pid in self.at_work():
+            kill_all(pid)
         if self.name != "stage":
             self.process.wait()
 
@@ -194,9 +192,8 @@ class Deployed(Way):
         return [pid for pid in children(self._served.worker.pid) if any(map(alive, stages(pid)))]
 
     def kill(self) -> None:
-        for pid in [each for one in self.at_work() for each in (*descendants(one), one)]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for pid in self.at_work():
+            kill_all(pid)
 
     def has_loaded(self) -> bool:
         return False  # what it says is among all that the worker says

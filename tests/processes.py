@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -235,6 +235,13 @@ def highest(look: Callable[[], float], every: float) -> Iterator[list[float]]:
 def descendants(pid: int) -> list[int]:
     """The processes that a process has started, and those that they have."""
     return [found for child in children(pid) for found in [child, *descendants(child)]]
+
+
+def kill_all(pid: int) -> None:
+    """Kill a process and all that it has started, which may be gone by then."""
+    for each in [pid, *descendants(pid)]:
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
 
 
 def stages(pid: int) -> list[int]:

@@ -164,7 +164,8 @@ def digests(folder: Path, *parts: str) -> dict[str, str]:
 def settled(folder: Path) -> Path:
     """Raw files as most are: written long before they are read, so that what is seen of them is remembered."""
     for path in folder.rglob("*"):
-        os.utime(path, (LONG_AGO, LONG_AGO))
+        if path.is_file():
+            os.utime(path, (LONG_AGO, LONG_AGO))
     return folder
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 import urllib.request
@@ -20,7 +19,7 @@ from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
 
-from tests.processes import Running, command_line, descendants, free_port, start_module, wait_until
+from tests.processes import Running, command_line, descendants, free_port, kill_all, start_module, wait_until
 from tests.support import ROOT
 
 
@@ -113,9 +112,7 @@ class Serving:
             self._kill(running)
 
     def _kill(self, running: Running) -> None:
-        for pid in [running.pid, *descendants(running.pid)]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_all(running.pid)
         running.wait()
 
     def _start(self, module: str, *arguments: object) -> Running:

@@ -29,7 +29,7 @@ PATIENCE = 20.0
 
 
 class Object(NamedTuple):
-    """`data`, which may have a flipped bit, of what was written, with its digest from then."""
+    """What was written, and `data`, that as it is now: a bit may have flipped, of which the tag tells nothing."""
 
     data: bytes
     modified: float

@@ -265,8 +265,9 @@ class Watch:
                 self.violations.append(f"{name} ended with {'a damaged' if final else 'no'} sum")
             left.add(name)
         for key in objects:
-            gone = [each for each in self._inputs(key) if not {f"{each}/{MANIFEST}", f"{each}/{CONFIG}"} & {*objects}]
-            self.violations += [f"{key} names {each}, which is gone" for each in gone]
+            for made_from in self._inputs(key):
+                if f"{made_from}/{MANIFEST}" not in objects and f"{made_from}/{CONFIG}" not in objects:
+                    self.violations.append(f"{key} names {made_from}, which is gone")
 
     def look_at_told(self, promoted: list[str]) -> None:
         """A promotion that was told to be done is among the moves."""

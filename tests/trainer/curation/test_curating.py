@@ -17,7 +17,7 @@ import pytest
 from tests.depth import once
 from tests.processes import start_module, wait_until
 from tests.s3 import S3Server
-from tests.support import LONG_AGO, digests, write_config
+from tests.support import digests, settled, write_config
 from tests.trainer.curating import Here, curated_job, decide, originals_of, prose, reasons_of, write_documents
 from tests.trainer.made import prepare
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError
@@ -154,9 +154,7 @@ def test_another_threshold_measures_nothing_anew(raw: Path, tmp_path: Path) -> N
 
 
 def test_a_changed_file_is_measured_alone(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = job_of(raw, tmp_path / "store")
-    for path in raw.rglob("*.jsonl"):
-        os.utime(path, (LONG_AGO, LONG_AGO))
+    job = job_of(settled(raw), tmp_path / "store")
     decide(job)
     with open(raw / "two" / "c.jsonl", "a") as file:
         file.write(json.dumps({"text": text(2)}) + "\n")

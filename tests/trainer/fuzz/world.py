@@ -15,7 +15,7 @@ import pytest
 import trainer.store.checked_files
 import trainer.training.loop
 import trainer.training.tracking
-from tests.support import write_rows
+from tests.support import settled, write_rows
 from tests.trainer.made import encode, prepare
 from trainer.common.errors import Preempted
 from trainer.common.progress import silent
@@ -116,8 +116,7 @@ def write_raw(folder: Path) -> None:
         if split == "test":
             rows = [{"text": row["text"], "label": None} for row in rows]
         write_rows(folder / f"{split}.jsonl", rows)
-    for path in folder.rglob("*.*"):
-        os.utime(path, (1_000_000_000, 1_000_000_000))  # long ago, so that their digests are remembered
+    settled(folder)
 
 
 def build(folder: Path) -> World:

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.simulation.planted import BUGS
+from tests.simulation.trial import FAULTS, FLIP
 from tests.support import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -50,15 +51,7 @@ def test_seeds_violate_nothing_and_do_the_same_each_time() -> None:
     first, second = simulate(40), simulate(40)
     assert first.returncode == 0, first.stdout + first.stderr
     assert "0 violated" in first.stdout
-    for seen in (
-        "kill",
-        "outage",
-        "collect removed of runs",
-        "collect removed of encoded",
-        "full disk",
-        "flipped bit",
-        *ENDED_WELL,
-    ):
+    for seen in (*FAULTS, FLIP, "collect removed of runs", "collect removed of encoded", *ENDED_WELL):
         assert f"{seen} " in first.stdout, seen
     assert figures(first.stdout) == figures(second.stdout)
 

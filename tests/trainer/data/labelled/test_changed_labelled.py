@@ -1,6 +1,5 @@
 """Labelled files that change after they were looked at, and encoded sets that change after they were made."""
 
-import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.support import LONG_AGO, digests
+from tests.support import digests, settled
 from tests.trainer.data.test_changed_raw import rot
 from tests.trainer.labelled_data import (
     Record,
@@ -48,9 +47,7 @@ def data_in(folder: Path, source: str) -> tuple[dict[str, Any], Path]:
         parts = {"train": records(20), "validation": records(10)}
         paths = {split: [written(folder / f"{split}.{source}", PACK[source](rows))] for split, rows in parts.items()}
         options, chosen = {"source": source, **paths}, Path(paths["train"][0])
-    for file in folder.rglob("*"):
-        if file.is_file():
-            os.utime(file, (LONG_AGO, LONG_AGO))
+    settled(folder)
     return options, chosen
 
 
