@@ -28,7 +28,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 # load them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: run up down corpora finetune pairs chat chats preference preferences harness tasks test test-deep test-machines test-cluster test-peers test-long soak outages stops power-cuts simulate proof check bench docs screenshots reference clean
+.PHONY: run up down corpora finetune pairs chat chats preference preferences harness tasks test test-deep test-machines test-cluster test-gpu test-peers test-long soak outages stops power-cuts simulate proof check bench docs screenshots reference clean
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
 run: $(if $(filter s3,$(STORE)),$(DEV)) $(STAMP) corpora
@@ -91,6 +91,10 @@ test-long: $(DEV)
 # A cluster of two nodes on this machine; installs Ray.
 test-cluster: $(DEV) $(STAMP)-ray
 	$(BIN)/python -m pytest -m cluster tests/cluster
+
+# On a machine with a GPU.
+test-gpu: $(DEV)
+	$(BIN)/python -m pytest -m gpu
 
 # Against other projects, which are installed in an environment of their own.
 test-peers: $(DEV) $(PEERS)/installed

@@ -2,8 +2,9 @@
 
 gpt2 has 124M parameters, a context of 1,024 and a vocabulary of 50,304; llama has 1.1B and a context of 2,048. All in
 bf16, without dropout, on random tokens. Each rung takes the trainer's own step; tokens a second, MFU and the greatest
-memory are those of the steps after the warm-up. The last rungs are transformers.Trainer and a loop as nanoGPT's, with
-their best settings.
+memory are those of the steps after the warm-up. The last rungs are transformers.Trainer, a loop as nanoGPT's around
+transformers' model, and for gpt2 the same around a plain one, with their best settings. With --profile, a rung of the
+trainer's writes what three steps spent their time on, to the file's name with its own.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from transformers import (
 
 import trainer.models.losses
 from benchmarks.measure import say
+from benchmarks.plain_gpt2 import PlainGPT2
 from trainer.config.training import TrainingConfig
 from trainer.data.dataset import Batch
 from trainer.models.losses import CausalLMLoss, leave_out_masks, next_tokens
@@ -42,6 +44,8 @@ from trainer.training.step import make_optimizer, make_schedule, train_step
 VOCABULARY = 50_304
 WARM_UP, STEPS = 6, 12
 KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+REST = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""What computes attention; float32, which the first do not take, is left to the rest."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,8 @@ RUNGS = {
     "rows-16": Rung(rows=16, accumulate=4),
     "rows-64": Rung(rows=64, accumulate=1),
     "with-masks": Rung(masks=True),
-    "flash": Rung(attention="flash"),
-    "cudnn": Rung(attention="cudnn"),
+    "flash": Rung(2**31, attention="flash"),
+    "cudnn": Rung(2**31, attention="cudnn"),
     "autotuned": Rung(mode="max-autotune-no-cudagraphs"),
     "graphs": Rung(mode="reduce-overhead"),
 }
@@ -178,9 +182,10 @@ def write_profile(step: Callable[[], object], path: Path) -> None:
     )
 
 
-def nanogpt_loop(config: PretrainedConfig, rows: int, accumulate: int) -> dict[str, float]:
+def nanogpt_loop(config: PretrainedConfig, rows: int, accumulate: int, plain: bool) -> dict[str, float]:
     """Autocast, a compiled model, plain logits, fused AdamW and clipping, as in karpathy/nanoGPT's train.py."""
-    model = new_model(config).cuda()
+    known = new_model(config)
+    model = PlainGPT2(config).cuda() if plain else known.cuda()
     compiled: Any = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.95), fused=True)
     parts = [tokens(rows, config).cuda() for _ in range(accumulate)]
@@ -188,15 +193,18 @@ def nanogpt_loop(config: PretrainedConfig, rows: int, accumulate: int) -> dict[s
     def step() -> torch.Tensor:
         for input_ids in parts:
             with torch.autocast("cuda", torch.bfloat16):
-                logits = compiled(input_ids=input_ids, use_cache=False).logits
-                loss = cross_entropy(logits.flatten(0, 1), next_tokens(input_ids).flatten(), ignore_index=-100)
+                if plain:
+                    loss: torch.Tensor = compiled(input_ids)
+                else:
+                    logits = compiled(input_ids=input_ids, use_cache=False).logits
+                    loss = cross_entropy(logits.flatten(0, 1), next_tokens(input_ids).flatten(), ignore_index=-100)
             (loss / accumulate).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    return measured(step, rows * accumulate * config.max_position_embeddings, model, config)
+    return measured(step, rows * accumulate * config.max_position_embeddings, known, config)
 
 
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -244,16 +252,17 @@ def climb(name: str, wanted: list[str], profile: Path | None) -> Iterator[tuple[
     scale = 1 if name == "gpt2" else 4
     rows = Rung().rows // scale
     ways: dict[str, Callable[[], dict[str, float]]] = {
-        title: partial(ours, rung, config, runtime, scale, profile) for title, rung in RUNGS.items()
+        title: partial(ours, rung, config, runtime, scale, profile and profile.with_stem(f"{profile.stem}-{title}"))
+        for title, rung in RUNGS.items()
     }
-    ways |= {
-        "nanoGPT's loop": lambda: nanogpt_loop(config, rows, 2),
-        "Trainer": lambda: hf_trainer(config, rows, 2),
-    }
+    ways["nanoGPT's loop"] = lambda: nanogpt_loop(config, rows, 2, plain=False)
+    if name == "gpt2":
+        ways["nanoGPT's loop, plain GPT-2"] = lambda: nanogpt_loop(config, rows, 2, plain=True)
+    ways["Trainer"] = lambda: hf_trainer(config, rows, 2)
     for title in wanted or ways:
-        kernel = RUNGS[title].attention if title in RUNGS else None
+        kernel = RUNGS[title].attention if title in RUNGS else "flash"  # of the others, as PyTorch chooses
         try:
-            with sdpa_kernel([KERNELS[kernel]]) if kernel else torch.enable_grad():
+            with sdpa_kernel([KERNELS[kernel], *REST], set_priority=True) if kernel else torch.enable_grad():
                 yield title, ways[title]()
         except Exception as error:  # the other rungs are worth their time all the same
             traceback.print_exc()

@@ -2,10 +2,10 @@
 
     python -m benchmarks.texts_apart [TOKENS ...]
 
-A row of a window's length is trained on, on this machine's processor or GPU: with attention to all that stands before a
-token, within documents by a mask of all pairs of tokens, and within documents each by itself. Documents are as long as
-the shorter topics of Python's own documentation, in tokens of four bytes. Each round takes a step of all three; the
-figures are medians. The two that attend within documents must give the same loss.
+A row of a window's length is trained on by this machine's processor, or rows of 16,384 tokens together by its GPU: with
+attention to all that stands before a token, within documents by a mask of all pairs of tokens, and within documents
+each by itself. Documents are as long as the shorter topics of Python's own documentation, in tokens of four bytes. Each
+round takes a step of all three; the figures are medians. The two that attend within documents must give the same loss.
 """
 
 import sys
@@ -21,12 +21,20 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from trainer.models.documents import APART
 from trainer.models.losses import WITH_MASKS, CausalLMLoss
 from trainer.models.trial import read_apart
+from trainer.training.runtime import start_runtime
 
-ROUNDS, LONGEST = 5, 8192
+ROUNDS, LONGEST, ON_GPU = 5, 8192, 16_384
 SIZES: dict[str, Any] = dict(
     vocab_size=8192, hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=8,
     num_key_value_heads=8, max_position_embeddings=8192,
 )  # fmt: skip
+
+
+LARGER = {
+    "hidden_size": 1024, "intermediate_size": 2752, "num_hidden_layers": 8, "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+}  # fmt: skip
+"""Of a model that keeps a GPU busy."""
 
 
 def places_of(width: int) -> torch.Tensor:
@@ -40,11 +48,13 @@ def measure(width: int) -> None:
     torch.manual_seed(0)
     cuda = torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")
-    model = LlamaForCausalLM(LlamaConfig(**SIZES))
+    start_runtime("bf16" if cuda else "fp32")
+    model = LlamaForCausalLM(LlamaConfig(**{**SIZES, **(LARGER if cuda else {})}))
     assert read_apart(model, width)
     model.to(device).train()  # type: ignore[arg-type]
     objective = CausalLMLoss(model)
-    ids, places = torch.randint(8192, (1, width), device=device), places_of(width).to(device)
+    rows = ON_GPU // width if cuda else 1
+    ids, places = torch.randint(8192, (rows, width), device=device), places_of(width).repeat(rows, 1).to(device)
 
     def step(place: torch.Tensor | None) -> float:
         with torch.autocast("cuda", torch.bfloat16, enabled=cuda):
@@ -75,9 +85,9 @@ def measure(width: int) -> None:
                 seconds[name].append(time.perf_counter() - way_started)
     assert abs(losses["by a mask"] - losses["each by itself"]) <= 1e-5 * losses["by a mask"] * (1000 if cuda else 1)
     taken = {name: median(each) for name, each in seconds.items()}
-    documents = int((places == 0).sum())
+    documents = int((places[0] == 0).sum())
     told = ", ".join(f"{name} {value:.3f} s ({value / taken['all']:.2f})" for name, value in taken.items())
-    print(f"{width:>6,} tokens, {documents:>3} documents: {told}", flush=True)
+    print(f"{rows} x {width:>6,} tokens, {documents:>3} documents each: {told}", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ transformers calls an implementation of attention by its name, and gives one tha
 (documentation of its AttentionInterface). Where texts end is handed on as what transformers calls `cu_seq_lens_q`.
 """
 
+import inspect
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -167,7 +169,18 @@ def _takes_varlen(query: torch.Tensor, value: torch.Tensor) -> bool:
         and size % 8 == 0
         and size <= 256
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
+        and {"scale", "window_size"} <= _varlen_options()
     )
+
+
+@cache
+def _varlen_options() -> frozenset[str]:
+    """What torch's varlen attention takes: nothing before 2.10, which has none; `enable_gqa` since 2.12."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return frozenset()
+    return frozenset(inspect.signature(varlen_attn).parameters)
 
 
 def _attend_at_once(
@@ -177,11 +190,15 @@ def _attend_at_once(
     from torch.nn.attention.varlen import varlen_attn
 
     rows, heads, width, _ = query.shape
+    options: dict[str, Any] = {}
+    if heads != key.shape[1] and "enable_gqa" in _varlen_options():
+        options["enable_gqa"] = True
+    elif heads != key.shape[1]:
+        key, value = (each.repeat_interleave(heads // key.shape[1], dim=1) for each in (key, value))
     query_NHD, key_NHD, value_NHD = (each.transpose(1, 2).flatten(0, 1) for each in (query, key, value))
     told: Any = varlen_attn(
-        query_NHD, key_NHD, value_NHD, ends, ends, width, width, scale=scale, window_size=(-1, 0),
-        enable_gqa=heads != key.shape[1],
-    )  # fmt: skip
+        query_NHD, key_NHD, value_NHD, ends, ends, width, width, scale=scale, window_size=(-1, 0), **options
+    )
     return torch.unflatten(told, 0, (rows, width))
 
 

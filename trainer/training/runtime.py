@@ -21,6 +21,7 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, DistributedType
+from torch.nn.attention import SDPBackend
 
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, DeviceError, FirstRankFailed, RankLost, StorageError
 from trainer.common.process import THREADS, cores_per_rank, threads_asked_for, usable_cores, versions
@@ -37,6 +38,14 @@ log = logging.getLogger(__name__)
 MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 LONG_WAIT = timedelta(days=7)
 """How long ranks wait for rank 0 to prepare data: longer than any collective of the training may take."""
+
+HOPPER = 9
+"""Major compute capability of those GPUs."""
+
+ATTENTION_ON_HOPPER = (
+    SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH,
+)  # fmt: skip
+"""What computes attention, the first that can."""
 
 T = TypeVar("T")
 
@@ -206,6 +215,7 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
     accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=cpu)
     if cpu:  # after accelerate, which may set a number of its own
         torch.set_num_threads(threads_asked_for() or cores_per_rank())
+    prefer_cudnn_attention(accelerator.device)
     kinds = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU}
     if accelerator.distributed_type not in kinds:
         raise ConfigError(
@@ -229,6 +239,14 @@ def choose_algorithms(deterministic: bool) -> None:
     torch.use_deterministic_algorithms(deterministic)
     # Nothing here reads what was not written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def prefer_cudnn_attention(device: torch.device) -> None:
+    """Have PyTorch compute attention by cuDNN where that can, on a Hopper GPU, on which it is faster than what PyTorch
+    takes first. Where algorithms are to be deterministic PyTorch itself passes it over.
+    """
+    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER:
+        torch._C._set_sdp_priority_order([each.value for each in ATTENTION_ON_HOPPER])
 
 
 @contextmanager

@@ -104,22 +104,28 @@ def xlnet(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_killed_run_ends_with_the_same_bytes(
     kind: str, ranks: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    folders = [tmp_path / name for name in ("whole", "killed")]
-    configs = [lay_out(JOBS[kind], request.getfixturevalue, folder) for folder in folders]
-    whole, killed = (folder / "store" for folder in folders)
-    finish(tmp_path / "said-whole", configs[0], ranks)
-    for step in KILLED_AT.get(kind, (8,)):
-        first, *others = start_trainers(tmp_path / f"said-{step}", configs[1], ranks)
+    whole, killed = whole_and_killed(JOBS[kind], request.getfixturevalue, tmp_path, KILLED_AT.get(kind, (8,)), ranks)
+    assert final_bytes(whole) == final_bytes(killed)
+    assert course(whole) == course(killed)
+    assert measured(whole) == measured(killed)
+
+
+def whole_and_killed(job: Job, ask: Ask, folder: Path, steps: tuple[int, ...], ranks: int = 1) -> tuple[Path, Path]:
+    """The stores of a job that went from its first step to its last at once, and of one that was killed at steps."""
+    folders = [folder / name for name in ("whole", "killed")]
+    configs = [lay_out(job, ask, each) for each in folders]
+    whole, killed = (each / "store" for each in folders)
+    finish(folder / "said-whole", configs[0], ranks)
+    for step in steps:
+        first, *others = start_trainers(folder / f"said-{step}", configs[1], ranks)
         ended = first.send_when(signal.SIGKILL, lambda step=step: steps_recorded(killed) >= step)
         assert ended.status == -signal.SIGKILL
         for other in others:
             other.send(signal.SIGKILL)
             other.wait()
-    assert "continuing from" in finish(tmp_path / "said-last", configs[1], ranks)[0].stderr
+    assert "continuing from" in finish(folder / "said-last", configs[1], ranks)[0].stderr
     assert only_run(whole) == only_run(killed)
-    assert final_bytes(whole) == final_bytes(killed)
-    assert course(whole) == course(killed)
-    assert measured(whole) == measured(killed)
+    return whole, killed
 
 
 STAGES: dict[str, Callable[[Path], bool]] = {
