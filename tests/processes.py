@@ -33,6 +33,9 @@ PRELOADED = [
     "matplotlib.figure", "matplotlib.backends.backend_svg",
 ]  # fmt: skip
 
+GPU = Path("/dev/nvidiactl")
+"""Is there where a GPU is."""
+
 _warm = multiprocessing.get_context("forkserver")
 _warm.set_forkserver_preload(PRELOADED)
 
@@ -110,7 +113,13 @@ def start_module(
 
 
 def start_warm(said: Path, module: str, *arguments: object, env: Mapping[str, str] = {}, count: int = 1) -> Running:
-    """Start a module's `main(arguments)`, on a number of cores, in a process forked from the warm server."""
+    """Start a module's `main(arguments)`, on a number of cores, in a process forked from the warm server.
+
+    On a machine with a GPU it is `python -m`: CUDA cannot be begun in a fork of a process whose libraries looked for
+    it.
+    """
+    if GPU.exists():
+        return start_module(said, module, *arguments, env=env, count=count)
     said.mkdir(parents=True, exist_ok=True)
     which = _cores if "RANK" in env else _free(count)
     process = _warm.Process(target=_become, args=(module, list(map(str, arguments)), str(said), dict(env), which))
