@@ -257,29 +257,23 @@ def losses_and_gradient(
     logits_NV: torch.Tensor, targets_N1: torch.Tensor, wanted_N: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The sum of the wanted positions' losses, and its gradient to the logits, in their type."""
-    logits = logits_NV.float()
-    if torch.compiler.is_compiling():
-        return _compiled_losses_and_gradient(logits, targets_N1, wanted_N, logits_NV.dtype)
-    log_sum = torch.logsumexp(logits, dim=1, keepdim=True)
+    logits, compiled = logits_NV.float(), torch.compiler.is_compiling()
+    log_sum = _log_sum_in_a_pass(logits) if compiled else torch.logsumexp(logits, dim=1, keepdim=True)
     loss = ((log_sum - logits.gather(1, targets_N1)).squeeze(1) * wanted_N).sum()
-    grad = logits.sub_(log_sum).exp_()
-    # Were it added in place, the order of sums would be free on a GPU.
-    grad.scatter_(1, targets_N1, grad.gather(1, targets_N1) - 1)
+    if compiled:  # nothing is put into it, so that the compiler writes no float32 gradient
+        is_target = torch.arange(logits.shape[1], device=logits.device) == targets_N1
+        grad = (logits - log_sum).exp() - is_target.float()
+    else:
+        grad = logits.sub_(log_sum).exp_()
+        # Were it added in place, the order of sums would be free on a GPU.
+        grad.scatter_(1, targets_N1, grad.gather(1, targets_N1) - 1)
     return loss, (grad * wanted_N.unsqueeze(1)).to(logits_NV.dtype)
 
 
-def _compiled_losses_and_gradient(
-    logits: torch.Tensor, targets_N1: torch.Tensor, wanted_N: torch.Tensor, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same, of what the compiler makes two passes over the logits: one for both sums (its pattern of an online
-    softmax, which `logsumexp` does not fit), and one that needs no float32 gradient, as nothing is put into it.
-    """
+def _log_sum_in_a_pass(logits: torch.Tensor) -> torch.Tensor:
+    """`logsumexp` in the form that the compiler knows for an online softmax: both sums in one pass over the logits."""
     most = logits.amax(dim=1, keepdim=True)
-    log_sum = (logits - most).exp().sum(dim=1, keepdim=True).log() + most
-    loss = ((log_sum - logits.gather(1, targets_N1)).squeeze(1) * wanted_N).sum()
-    is_target = torch.arange(logits.shape[1], device=logits.device) == targets_N1
-    grad = (logits - log_sum).exp() - is_target.float()
-    return loss, (grad * wanted_N.unsqueeze(1)).to(dtype)
+    return (logits - most).exp().sum(dim=1, keepdim=True).log() + most
 
 
 class PiecewiseCrossEntropy(torch.autograd.Function):

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.processes import finish
 from tests.support import final_bytes, records, with_changes
@@ -45,7 +44,6 @@ def changed(job: Job, **changes: Any) -> Job:
 def test_it_begins_as_on_a_processor_and_killed_it_ends_with_the_same_bytes(
     kind: str, way: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    torch.cuda.get_device_properties(0)
     ask: Ask = request.getfixturevalue
     plain = changed(ON_GPU[kind], training__device="cpu")
     finish(tmp_path / "said-cpu", lay_out(plain, ask, tmp_path / "cpu"))
