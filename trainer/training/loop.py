@@ -27,8 +27,9 @@ from trainer.training.run_log import RunLog
 from trainer.training.run_records import ASKED, ENDED, SCHEDULE
 from trainer.training.runtime import Runtime, describe_threads, seed_everything
 from trainer.training.saver import Commit, Saver, take_snapshot
+from trainer.training.schedules import planned_rates
 from trainer.training.sharding import is_sharded, local_part
-from trainer.training.step import Outcome, planned_rates, train_step
+from trainer.training.step import Outcome, train_step
 
 log = logging.getLogger(__name__)
 
