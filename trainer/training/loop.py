@@ -78,7 +78,7 @@ def peak_flops(device: torch.device, precision: str) -> float:
     return measured_flops(device, dtype)
 
 
-def measured_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.3) -> float:
+def measured_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.1) -> float:
     """The best rate of a square matrix product within some time."""
     size = MEASURED_SIZE if device.type == "cpu" else 8 * MEASURED_SIZE
     left, right = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))
