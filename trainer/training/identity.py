@@ -246,8 +246,11 @@ def check_begun(store: Store, run: Run) -> None:
             )
 
 
-def finished_run(store: Store, run: Run) -> ArtifactRef | None:
-    """The run's final model, if it is published in the form that is asked for, and intact."""
+def finished_run(store: Store, run: Run, anew: bool = True) -> ArtifactRef | None:
+    """The run's final model, if it is published in the form that is asked for, and intact.
+
+    What was read before on this machine is read again, unless it is not to be looked at `anew`.
+    """
     try:
         manifest = final_manifest(store, run.key)
     except ArtifactError as error:
@@ -255,7 +258,7 @@ def finished_run(store: Store, run: Run) -> ArtifactRef | None:
         return None
     if manifest is None or manifest.details["run"] != run.fingerprint or final_form(manifest) != run.form:
         return None
-    if find_damage(store, f"{run.key}/{FINAL}", manifest):
+    if find_damage(store, f"{run.key}/{FINAL}", manifest, anew=anew):
         return None
     return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size(), reused=True)
 
