@@ -36,7 +36,7 @@ NEEDED_FIRST: dict[type[BaseModel], str] = {
     EvaluateJob: "trainer.kinds.pretraining.evaluate",
     PredictJob: "trainer.kinds.labelled.predict",
 }
-"""The module whose libraries the first stage of the flow on such a job needs."""
+"""The module whose libraries the first stage of the flow on such a job needs, which trains nothing."""
 
 Found = tuple["Flow[[Any], Any]", Callable[[Any, Any], None]]
 """A flow, and what prints for people what it made."""
@@ -60,11 +60,9 @@ def carry_out(
 
             dry_run(jobs[0], as_json)  # what is checked and planned is the same with each seed
             return
-        if first := NEEDED_FIRST.get(type(job)) or _looks_by(job):
-            load_early(first)
         server = start_loading()
-        if isinstance(job, RunJob) and _is_finished(job):
-            load_early()  # nothing that computes
+        if (first := _needed_first(job)) is not None:
+            load_early(*first)
         with loading():
             flow, show = find()
             from flows.running import run
@@ -84,18 +82,22 @@ def carry_out(
     return leave(status_of(work))
 
 
-def _is_finished(job: RunJob) -> bool:
-    """Whether all is there already, as far as that can be told before Prefect's credentials are known."""
+def _needed_first(job: BaseModel) -> list[str] | None:
+    """The module that the first stage of the flow on a job needs: what trains looks at the job first.
+
+    None is named where a run of the job's name is finished, as there may be nothing to compute; and there is no stage at
+    all of a job that only moves or removes something.
+    """
+    if not isinstance(job, RunJob):
+        return [NEEDED_FIRST[type(job)]] if type(job) in NEEDED_FIRST else None
     with loading():
-        from trainer.pipelines.finished import find_finished
+        from trainer.kinds.lookup import kind_of
+        from trainer.pipelines.finished import has_finished
         from trainer.store.storage import Store
 
-    return Store(job.store).local is not None and find_finished(job) is not None
-
-
-def _looks_by(job: BaseModel) -> str | None:
-    """The module that looks at a job before it trains; None of a job that trains nothing."""
-    return next((kind.kind.preflight.module for kind in KINDS if kind.schema is type(job)), None)
+    kind = kind_of(job)
+    done = kind.is_light and "://" not in job.store and has_finished(Store(job.store), job)
+    return [] if done else [kind.preflight.module]
 
 
 def status_of(work: Callable[[], None]) -> int:

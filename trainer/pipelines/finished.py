@@ -25,6 +25,12 @@ class _NotThere(Exception):
     pass
 
 
+def has_finished(store: Store, job: RunJob) -> bool:
+    """Whether a run of a job's name has a final model: without one, nothing else need be looked for."""
+    named = [f"runs/{run}" for run in store.names("runs") if run.startswith(job.run or job.name)]
+    return any(store.exists(f"{run}/{FINAL}/{MANIFEST}") for run in named)
+
+
 def find_finished(job: RunJob) -> Finished | None:
     """The run of a job whose data, final model and figures are all published; None if anything of that is to be made,
     or wrong: the stages tell what. None as well for a kind of job that takes the libraries which compute to be named.
@@ -36,9 +42,8 @@ def find_finished(job: RunJob) -> Finished | None:
 
 
 def _find(kind: Kind, job: RunJob) -> Finished:
-    store, name = Store(job.store), job.run or job.name
-    named = [f"runs/{run}" for run in store.names("runs") if run.startswith(name)]
-    if not any(store.exists(f"{run}/{FINAL}/{MANIFEST}") for run in named):  # spares a run that goes on the rest
+    store = Store(job.store)
+    if not has_finished(store, job):
         raise _NotThere
     data = kind.prepare(job, _look)
     run = kind.identify(job, data)
