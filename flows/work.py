@@ -85,7 +85,7 @@ def carry_out(
 def _needed_first(job: BaseModel) -> list[str] | None:
     """The module that the first stage of the flow on a job needs: what trains looks at the job first.
 
-    None is named where a run of the job's name is finished, as there may be nothing to compute; and there is no stage at
+    None is named where a run of that name is finished, as there may be nothing to compute; and there is no stage at
     all of a job that only moves or removes something.
     """
     if not isinstance(job, RunJob):
