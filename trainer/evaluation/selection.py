@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainer.config.evaluation import PREFIX, SelectionConfig, TrainedHarnessConfig
-from trainer.evaluation.metrics.measures import greater_is_better
+from trainer.evaluation.metrics import greater_is_better
 from trainer.records.evaluations import Criterion
 
 BY_LOSS = Criterion("loss", greater_is_better=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 from trainer.common.formats import count, duration, score
 from trainer.config.evaluation import PREFIX
-from trainer.evaluation.metrics.measures import greater_is_better
+from trainer.evaluation.metrics import greater_is_better
 from trainer.records.evaluations import Criterion, best_by
 from trainer.registry.compared_runs import ComparedRun
 from trainer.registry.curves import (

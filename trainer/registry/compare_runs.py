@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.formats import NOTHING, count, plural, score
 from trainer.config.kinds import KINDS
-from trainer.evaluation.metrics.measures import greater_is_better
+from trainer.evaluation.metrics import greater_is_better
 from trainer.records.basis import task_of
 from trainer.records.evaluations import ALL, Scores
 from trainer.records.fields import all_same, find_differences, flatten, show

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from trainer.common.errors import ArtifactError, ConfigError, RunError, TokenizerError
 from trainer.config.runs import PromotionConfig
-from trainer.evaluation.metrics.measures import greater_is_better
+from trainer.evaluation.metrics import greater_is_better
 from trainer.records.basis import (
     BITS_PER_BYTE,
     AnyBasis,

@@ -24,7 +24,8 @@ from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.data.splits import TEST, TRAIN, VALIDATION
 from trainer.evaluation.decontamination import clean_of_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement, check_asked, predictions_key
-from trainer.evaluation.metrics.measures import marks_entities, metric_identity, score_entities
+from trainer.evaluation.metrics import metric_identity
+from trainer.evaluation.own_metrics import marks_entities, score_entities
 from trainer.kinds.labelled.measure import (
     Predictions,
     decide,

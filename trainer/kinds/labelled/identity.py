@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainer.config.labelled import FinetuneJob
-from trainer.evaluation.metrics.measures import OF_ONE_CLASS, greater_is_better, metric_identity, of_one_class
+from trainer.evaluation.metrics import OF_ONE_CLASS, greater_is_better, metric_identity, of_one_class
 from trainer.kinds.kind import Planned
 from trainer.kinds.tuning import identify_tuning, plan_splits
 from trainer.store.manifest import ArtifactRef

@@ -16,7 +16,7 @@ from trainer.data.csv_files import FORMAT_OF_ENDING, format_by_name
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.splits import TRAIN, SplitSource, find_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement, encoded_of, predictions_key
-from trainer.evaluation.metrics.measures import metric_identity
+from trainer.evaluation.metrics import metric_identity
 from trainer.kinds import tuning
 from trainer.models.pretrained import Checkpoint, classifies, find_model, read_object
 from trainer.records.sealed import read_sealed

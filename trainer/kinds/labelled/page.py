@@ -6,7 +6,7 @@ from typing import Any
 from trainer.common.formats import count, number, percent
 from trainer.config.labelled import BALANCED
 from trainer.data.labelled.encoded import find_class_weights
-from trainer.evaluation.metrics.measures import marks_entities
+from trainer.evaluation.own_metrics import marks_entities
 from trainer.kinds.labelled.card import hub_task, tell_model, use_of
 from trainer.kinds.labelled.data_section import describe_data
 from trainer.kinds.tuning_page import compare_tuning, describe_tuning, encoded_of
