@@ -88,7 +88,7 @@ def read_head(path: str, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Docume
 
 def open_corpus(file: IO[bytes], span: Span, corpus: CorpusConfig) -> Table:
     """An open file of a corpus as records, of a format that has any."""
-    return FORMATS[corpus.format](file, span, Reading(corpus.format, corpus.delimiter, corpus.quoting, all_text=True))
+    return FORMATS[corpus.format](file, span, Reading(corpus.format, corpus, all_text=True))
 
 
 def _documents(
