@@ -18,7 +18,7 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig, RunJob
 from trainer.evaluation.measurement import harness_job
-from trainer.kinds.lookup import kind_of, load_training_job
+from trainer.kinds.kind import kind_of, load_training_job
 from trainer.pipelines.pipeline import run_pipeline
 from trainer.records.evaluations import Result
 from trainer.records.named_steps import in_ranks

@@ -33,7 +33,7 @@ def explain(config: Config, words: Words = None, as_json: Json = False) -> None:
     """What a job would reuse, continue or do again, and why."""
     from flows.credentials import take_credentials
     from flows.work import status_of
-    from trainer.kinds.lookup import load_training_job
+    from trainer.kinds.kind import load_training_job
     from trainer.pipelines.explain import tell
 
     def work() -> None:

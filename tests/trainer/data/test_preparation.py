@@ -30,7 +30,7 @@ from trainer.data.decisions import Reader
 from trainer.data.readers import read_documents
 from trainer.data.shards import ENDINGS, KIND, is_held_out, open_shards
 from trainer.data.tokenization import deal, shard_manifests
-from trainer.kinds.pretraining.prepare import find_prepared
+from trainer.kinds.pretraining.kind import find_prepared
 from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.store.manifest import read_manifest, write_manifest
 from trainer.store.storage import Store

@@ -21,7 +21,7 @@ from trainer.config.runs import RunJob
 from trainer.evaluation.harness import figures_of
 from trainer.evaluation.harness_model import AskedModel
 from trainer.jobs import train
-from trainer.kinds.lookup import identify_run
+from trainer.kinds.kind import identify_run
 from trainer.records.plans import PreparedData
 from trainer.registry.compare_curves import curve_table, draw_overlays
 from trainer.registry.compared_runs import read_runs

@@ -20,7 +20,7 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.config.kinds import KINDS
 from trainer.config.runs import RunJob
-from trainer.kinds.lookup import entry_of, kind_of
+from trainer.kinds.kind import entry_of, kind_of
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.compare import compare

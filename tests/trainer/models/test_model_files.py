@@ -191,7 +191,7 @@ def test_nothing_is_loaded_but_by_the_loaders_that_look_first() -> None:
         found
         - {
             "trainer/kinds/pretraining/page.py",
-            "trainer/kinds/labelled/card.py",
+            "trainer/kinds/labelled/page.py",
             "trainer/kinds/tuning_page.py",
         }
         == LOADERS

@@ -26,6 +26,7 @@ from trainer.evaluation.decontamination import clean_of_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement, check_asked, predictions_key
 from trainer.evaluation.metrics import metric_identity
 from trainer.evaluation.own_metrics import marks_entities, score_entities
+from trainer.kinds.labelled.kind import NewFiles
 from trainer.kinds.labelled.measure import (
     Predictions,
     decide,
@@ -36,7 +37,6 @@ from trainer.kinds.labelled.measure import (
     predict,
     split_lines,
 )
-from trainer.kinds.labelled.measurement import NewFiles
 from trainer.models.causal import check_positions
 from trainer.models.classifiers import load_classifier, outline_classifier, task_of
 from trainer.models.loading import load_config

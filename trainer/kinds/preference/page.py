@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainer.kinds.preference.job import PREFERENCE_FIGURES, WITH_REFERENCE
-from trainer.kinds.preference.prepare import pairs_basis
+from trainer.kinds.preference.kind import pairs_basis
 from trainer.kinds.tuning_page import ASK, USE, compare_tuning, describe_tuning
 from trainer.records.basis import facts_of
 from trainer.records.plans import TuningPlan

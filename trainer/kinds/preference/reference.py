@@ -1,10 +1,12 @@
 """A reference model's log-probabilities of answers, computed once for all runs of the same pairs, model and precision,
-which then hold one model in memory.
+which then hold one model in memory; and encoded pairs as rows of a batch.
 
-All ranks compute them together; what was computed before the work was broken off is kept.
+The chosen and the rejected answer of pair i are conversations 2i and 2i + 1 of a split. All ranks compute the
+log-probabilities together; what was computed before the work was broken off is kept.
 """
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from transformers import PreTrainedModel
 
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import Progress
-from trainer.data.chat.encoded import ChatSet, open_chat
+from trainer.data.chat.encoded import ChatSet, ChatSplit, open_chat, read_windows
 from trainer.data.chat.reference import (
     PartOf,
     Reference,
@@ -26,9 +28,8 @@ from trainer.data.chat.reference import (
 from trainer.data.encoded import encoded_manifest
 from trainer.engines.executors import Advance
 from trainer.evaluation.scoring import nothing, score_each
-from trainer.kinds.preference.encoding import answer_lengths, read_pairs
 from trainer.kinds.preference.job import PreferenceJob
-from trainer.kinds.preference.prepare import BATCH, find_reference, reference_step
+from trainer.kinds.preference.kind import BATCH, find_reference, reference_step
 from trainer.kinds.tuning_workload import placed_causal
 from trainer.models.losses import next_tokens, token_losses_in_pieces
 from trainer.models.pretrained import find_model
@@ -41,6 +42,24 @@ from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.runtime import Runtime, require_shared, start_runtime
 
 log = logging.getLogger(__name__)
+
+
+def pair_lengths(split: ChatSplit) -> NDArray[np.int64]:
+    """The tokens of both conversations of each pair, of shape [N]."""
+    lengths: NDArray[np.int64] = split.lengths.reshape(-1, 2).sum(axis=1)
+    return lengths
+
+
+def answer_lengths(split: ChatSplit) -> NDArray[np.int64]:
+    """The tokens of the chosen and the rejected answer of each pair, of shape [N, 2]."""
+    return split.answer_tokens.reshape(-1, 2)
+
+
+def read_pairs(split: ChatSplit, pairs: Iterable[int], pad_id: int) -> dict[str, torch.Tensor]:
+    """Some pairs as rows of a batch, filled up to the longest: input_ids and labels, of shape [2B, T]."""
+    rows = [row for pair in pairs for row in (2 * pair, 2 * pair + 1)]
+    read = read_windows(split, split.alone, rows, pad_id)
+    return {name: torch.from_numpy(read[name]) for name in ("input_ids", "labels")}
 
 
 @explaining_lost_ranks()

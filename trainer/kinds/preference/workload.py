@@ -1,4 +1,4 @@
-"""Preference tuning as the training loop sees it: pairs in their order, and what a loss makes of their answers."""
+"""The workload of preference tuning, and how a model is measured by pairs of answers."""
 
 from pathlib import Path
 
@@ -8,24 +8,39 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
+from trainer.common.progress import Progress
 from trainer.data.chat.encoded import ChatSet, open_chat
+from trainer.data.chat.messages import MESSAGES
 from trainer.data.chat.reference import PartOf, Reference
 from trainer.data.dataset import Batch
 from trainer.data.encoded import split_sizes
 from trainer.data.splits import TRAIN, VALIDATION
 from trainer.data.step_plan import make_tuning_plan
 from trainer.engines.executors import Advance
+from trainer.evaluation.answers import answer, spread_evenly
+from trainer.evaluation.decontamination import clean_of_splits
+from trainer.evaluation.measurement import PREDICTED, Measurement
 from trainer.evaluation.scoring import nothing
-from trainer.kinds.preference.encoding import answer_lengths, pair_lengths, read_pairs
 from trainer.kinds.preference.job import PreferenceJob, PreferenceTrainingConfig
+from trainer.kinds.preference.kind import describe_rewards, pairs_basis
 from trainer.kinds.preference.losses import LOSSES, rewards
-from trainer.kinds.preference.reference import answer_sums, open_reference, reference_of, sum_answers
-from trainer.kinds.tuning_workload import CausalTuning
+from trainer.kinds.preference.reference import (
+    answer_lengths,
+    answer_sums,
+    open_reference,
+    pair_lengths,
+    read_pairs,
+    reference_of,
+    sum_answers,
+)
+from trainer.kinds.tuning_workload import CausalTuning, measured_causal, placed_causal
 from trainer.models.losses import adds_to_loss, has_plain_head
 from trainer.models.outline import Outline, Rows
+from trainer.models.pretrained import find_model
 from trainer.models.trial import check_causal
-from trainer.records.evaluations import Scores
+from trainer.records.evaluations import Result, Scores
 from trainer.store.manifest import ArtifactRef
+from trainer.store.names import FINAL
 from trainer.store.storage import Store
 from trainer.training.loop import Measured, flops_per_token
 from trainer.training.runtime import Runtime
@@ -143,4 +158,43 @@ def score_pairs(
     return Scores(
         figures={name: float(value) for name, value in figures.items()},
         counts={"pairs": len(tokens), "chosen_tokens": chosen, "rejected_tokens": rejected},
+    )
+
+
+def measure_preferences(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
+    """Measure a run's final model, or another model with the same tokenizer, and have it answer, and the model that it
+    was before. Called by every rank.
+
+    Raises `TokenizerError` if the model does not read this data, `ArtifactError` if what the reference model made of it
+    is missing or damaged.
+    """
+    job: PreferenceJob = wanted.settings
+    store, (encoded,) = Store(job.store), wanted.data
+    data, run = open_chat(store, encoded), wanted.checkpoint.removesuffix(f"/{FINAL}")
+    reference = runtime.on_first(lambda: open_reference(store, job, encoded))
+    splits = {split: len(data.splits[split]) // 2 for split in PREDICTED if split in data.splits}
+    held_out, asked = data.splits[VALIDATION], job.evaluation
+    chosen = [2 * pair for pair in spread_evenly(splits[VALIDATION], asked.samples)]
+    with (
+        measured_causal(wanted, data.details, runtime) as model,
+        progress.bar("evaluate", sum(splits.values()), "pair") as bar,
+    ):
+        groups = {split: score_pairs(model, data, split, job, reference, runtime, bar.advance) for split in splits}
+        samples = answer(model, store, encoded, held_out, chosen, asked.new_tokens, runtime)
+    del model  # before there is another one
+    if wanted.is_own and chosen:
+        base = find_model(store, job.model.pretrained, hub=True)
+        with placed_causal(job, base, data.details, runtime) as model:
+            before = answer(model, store, encoded, held_out, chosen, asked.new_tokens, runtime)
+        samples = [
+            each.model_copy(update={"before": earlier.continuation})
+            for each, earlier in zip(samples, before, strict=True)
+        ]
+    rewards = describe_rewards(job)
+    return wanted.result(
+        by="split",
+        groups=groups,
+        samples=samples,
+        measured_on=pairs_basis(data.details, job.data.model_dump(), VALIDATION, job.training.precision, rewards),
+        clean_of=runtime.on_first(lambda: clean_of_splits(store, run, data.details, [MESSAGES])),
     )

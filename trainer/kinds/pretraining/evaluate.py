@@ -18,8 +18,8 @@ from trainer.data.dataset import open_held_out
 from trainer.data.shards import ShardSet, open_shards
 from trainer.evaluation.decontamination import clean_of
 from trainer.evaluation.measurement import Measurement
+from trainer.kinds.pretraining.kind import Reading
 from trainer.kinds.pretraining.measure import evaluate, evaluate_masked
-from trainer.kinds.pretraining.measurement import Reading
 from trainer.models.causal import check_positions, load_masked, load_model, most_positions
 from trainer.models.outline import outline_files
 from trainer.models.pretrained import Checkpoint

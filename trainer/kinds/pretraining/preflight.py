@@ -18,7 +18,7 @@ from trainer.data.sources import find_sources, look_at_text
 from trainer.data.step_plan import plan_run
 from trainer.data.tokenization import STARTED, shard_manifests
 from trainer.data.tokenizer_training import preview_tokenizer
-from trainer.kinds.pretraining.prepare import find_prepared, identify
+from trainer.kinds.pretraining.kind import find_prepared, identify
 from trainer.models.causal import (
     build_masked,
     build_model,
