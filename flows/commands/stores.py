@@ -80,9 +80,9 @@ def lineage(
     as_json: Json = False,
 ) -> None:
     """Everything behind a model, from raw files to its promotion."""
-    from trainer.registry.tell_lineage import tell
+    from trainer.registry.tell_store import tell_lineage
 
-    _look(store, lambda: tell(store, model, every_file=files, checked=check, as_json=as_json))
+    _look(store, lambda: tell_lineage(store, model, every_file=files, checked=check, as_json=as_json))
 
 
 @commands.command()

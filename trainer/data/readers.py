@@ -12,9 +12,8 @@ from typing import IO, Any, NamedTuple
 from trainer.common.errors import RecordError
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
-from trainer.data.csv_files import delimiter_hint
 from trainer.data.pieces import Piece, open_piece, text_cuts
-from trainer.data.raw_files import BOM, MAX_RECORD, compression_of, open_as, reading
+from trainer.data.raw_files import BOM, MAX_RECORD, compression_of, delimiter_hint, open_as, reading
 from trainer.data.records import (
     FORMATS,
     PART_BYTES,

@@ -17,8 +17,20 @@ from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from trainer.common.errors import RecordError
-from trainer.data.csv_files import UNQUOTE, CsvSettings, csv_dialect, csv_hint, is_quoted, quoting_hint
-from trainer.data.raw_files import BOM, MAX_RECORD, csv_header, not_text, open_raw, unreadable
+from trainer.data.raw_files import (
+    BOM,
+    MAX_RECORD,
+    UNQUOTE,
+    CsvSettings,
+    csv_dialect,
+    csv_header,
+    csv_hint,
+    is_quoted,
+    not_text,
+    open_raw,
+    quoting_hint,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset

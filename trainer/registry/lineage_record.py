@@ -1,6 +1,6 @@
 """Where a model comes from, as one record: every artifact behind it by its key, fingerprint and digest.
 
-`headrace lineage STORE MODEL` shows it, with all that is behind it: see trainer/registry/tell_lineage.py.
+`headrace lineage STORE MODEL` shows it, with all that is behind it: see trainer/registry/tell_store.py.
 """
 
 from typing import Any

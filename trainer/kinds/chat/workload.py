@@ -17,8 +17,8 @@ from trainer.data.chat.encoded import ChatSet, ChatSplit, open_chat, pack_split,
 from trainer.data.chat.messages import MESSAGES
 from trainer.data.dataset import Batch
 from trainer.data.splits import TRAIN, VALIDATION
-from trainer.evaluation.answers import answer, spread_evenly
 from trainer.evaluation.decontamination import clean_of_splits
+from trainer.evaluation.dialogue import answer, spread_evenly
 from trainer.evaluation.measurement import PREDICTED, Measurement
 from trainer.evaluation.scoring import nothing, score_each
 from trainer.kinds.tuning_workload import CausalTuning, measured_causal

@@ -14,8 +14,8 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.kinds import kind_of_run
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
-from trainer.data.csv_files import FORMAT_OF_ENDING, format_by_name
 from trainer.data.encoded import KIND as ENCODED
+from trainer.data.raw_files import FORMAT_OF_ENDING, format_by_name
 from trainer.data.splits import TRAIN, SplitSource, find_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement, encoded_of, predictions_key
 from trainer.evaluation.metrics import OF_ONE_CLASS, greater_is_better, metric_identity, of_one_class

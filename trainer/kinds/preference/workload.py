@@ -17,8 +17,8 @@ from trainer.data.encoded import split_sizes
 from trainer.data.splits import TRAIN, VALIDATION
 from trainer.data.step_plan import make_tuning_plan
 from trainer.engines.executors import Advance
-from trainer.evaluation.answers import answer, spread_evenly
 from trainer.evaluation.decontamination import clean_of_splits
+from trainer.evaluation.dialogue import answer, spread_evenly
 from trainer.evaluation.measurement import PREDICTED, Measurement
 from trainer.evaluation.scoring import nothing
 from trainer.kinds.preference.job import PreferenceJob, PreferenceTrainingConfig

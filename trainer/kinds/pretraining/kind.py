@@ -14,7 +14,7 @@ from trainer.config.training import MaskingConfig, TrainingConfig, masks_documen
 from trainer.data.decisions import corpora_left
 from trainer.data.packing import FORMAT as PACKING
 from trainer.evaluation.measurement import Measurement, ask_of_run
-from trainer.evaluation.selection import describe_selection
+from trainer.evaluation.metrics import describe_selection
 from trainer.kinds.kind import Kind, Later, Planned
 from trainer.kinds.tuning import describe_base
 from trainer.models.pretrained import MASKED, Checkpoint, digest_files, find_model, read_object
