@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainer.common.formats import count, plural, score, short
+from trainer.common.tables import Pairs, Table
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.splits import TEST, TRAIN
 from trainer.evaluation.metrics import OF_ONE_CLASS, positive_class
@@ -31,7 +32,6 @@ from trainer.registry.summary import (
     tell_steps,
     verdict_unmeasured,
 )
-from trainer.registry.tables import Pairs, Table
 from trainer.store.manifest import fingerprint
 from trainer.store.names import FINAL
 

@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from trainer import __version__
 from trainer.common.formats import NOTHING, count, plural, score
+from trainer.common.tables import Table, text_table
 from trainer.config.kinds import KINDS
 from trainer.evaluation.metrics import greater_is_better
 from trainer.records.basis import task_of
@@ -19,7 +20,6 @@ from trainer.registry.compared_runs import ComparedRun, Measured
 from trainer.registry.content import Block, Section
 from trainer.registry.report import open_template
 from trainer.registry.sections import in_order
-from trainer.registry.tables import Table, text_table
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 

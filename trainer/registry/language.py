@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.common.formats import count, number, percent, perplexity, short
+from trainer.common.tables import Table
 from trainer.records.basis import BITS_PER_BYTE
 from trainer.records.evaluations import Result, Sample, Scores
 from trainer.registry.content import Block, Tile
 from trainer.registry.facts import RunFacts
 from trainer.registry.sections import in_order, index_entry, index_harness
 from trainer.registry.summary import NOT_EVALUATED, find_comparison, tell_length, tell_steps, verdict_unmeasured
-from trainer.registry.tables import Table
 
 COUNTS = {
     "tokens": "Tokens", "answer_tokens": "Tokens of answers", "text_bytes": "Bytes of text",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from trainer.common.formats import count, number, size
+from trainer.common.tables import Table
 from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.decisions import decisions_behind
@@ -14,7 +15,6 @@ from trainer.data.splits import TEST, TRAIN, VALIDATION
 from trainer.records.evaluations import Asked, Scores
 from trainer.registry.content import Block, ReportContent, Section
 from trainer.registry.facts import RunFacts
-from trainer.registry.tables import Table
 
 
 def describe_curation(facts: RunFacts) -> list[Block]:

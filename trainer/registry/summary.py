@@ -7,10 +7,10 @@ from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 from trainer.common.formats import count, duration, number, percent, plural, short, significant, size
+from trainer.common.tables import Pairs, Table
 from trainer.records.evaluations import best_by
 from trainer.registry.content import Tile
 from trainer.registry.facts import RunFacts
-from trainer.registry.tables import Pairs, Table
 
 
 def adapter_pairs(facts: RunFacts) -> Pairs:

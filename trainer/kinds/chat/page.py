@@ -3,6 +3,7 @@
 from typing import Any
 
 from trainer.common.formats import count, number, percent, plural, short
+from trainer.common.tables import Pairs
 from trainer.data.splits import TRAIN
 from trainer.kinds.tuning_page import ASK, USE, compare_tuning, data_table, encoded_of
 from trainer.records.basis import answers_basis, facts_of
@@ -20,7 +21,6 @@ from trainer.registry.summary import (
     size_tiles,
     speed_tiles,
 )
-from trainer.registry.tables import Pairs
 from trainer.store.names import FINAL
 
 UNIT = "nats a token of an answer"

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from trainer.common.formats import count, number, percent, plural, significant
+from trainer.common.tables import Pairs, Table
 from trainer.config.labelled import BALANCED
 from trainer.data.labelled.encoded import find_class_weights
 from trainer.evaluation.own_metrics import marks_entities
@@ -14,7 +15,6 @@ from trainer.records.plans import TuningPlan
 from trainer.registry.content import Block, ReportContent, Section
 from trainer.registry.facts import RunFacts
 from trainer.registry.sections import in_order
-from trainer.registry.tables import Pairs, Table
 
 USE = """\
 import torch

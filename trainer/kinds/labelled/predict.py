@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError
 from trainer.common.formats import count, plural
 from trainer.common.progress import Bar, Progress
+from trainer.common.tables import text_pairs
 from trainer.config.predicting import PredictJob
 from trainer.data.labelled.encoded import EncodedSplit, open_split
 from trainer.data.labelled.encoding import TAGS, encode_block
@@ -191,8 +192,7 @@ class TextsPreview(Record):
 
     def lines(self) -> list[str]:
         """The same for a terminal."""
-        rows = [("looked at", self.looked_at), ("texts", f"{self.texts:,}; {self.lengths.describe()}")]
-        return [f"{name:<16}{value}" for name, value in rows]
+        return text_pairs([("looked at", self.looked_at), ("texts", f"{self.texts:,}; {self.lengths.describe()}")])
 
 
 def look_at_texts(job: PredictJob, wanted: Wanted, progress: Progress) -> TextsPreview:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.common.formats import NOTHING, count, number, percent, plural, short
+from trainer.common.tables import Pairs, Table
 from trainer.config.training import masks_documents
 from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
@@ -26,7 +27,6 @@ from trainer.registry.summary import (
     size_tiles,
     speed_tiles,
 )
-from trainer.registry.tables import Pairs, Table
 from trainer.store.manifest import fingerprint
 from trainer.store.names import FINAL
 
