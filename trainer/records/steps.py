@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from trainer.common.errors import ArtifactError
 from trainer.records.holds import hold_reused
 from trainer.records.names import FOLDERS
+from trainer.store.details import require_details
 from trainer.store.manifest import (
     MANIFEST,
     ArtifactRef,
@@ -183,6 +184,7 @@ def describe(step: Step, files: Iterable[FileRecord], details: dict[str, Any], n
     """The manifest of a step's artifact; `notes` are files that tell how it was made, and are no part of its
     content.
     """
+    require_details(step.kind, details, step.recipe)
     manifest = make_manifest(step.kind, step.fingerprint, files, details)
     made_of = {"recipe": dict(step.recipe), "inputs": dict(step.inputs)}
     return manifest.model_copy(update={**made_of, "told": sorted(step.told), "notes": sorted(notes)})
