@@ -22,8 +22,7 @@ from trainer.common.stopping import check_stop
 from trainer.data.chat.encoded import ChatSplit
 from trainer.data.encoded import tokenizer_paths
 from trainer.models.causal import load_model, most_positions
-from trainer.models.loading import load_config, load_tokenizer
-from trainer.models.pretrained import Checkpoint, continues_text, find_model
+from trainer.models.pretrained import Checkpoint, continues_text, find_model, load_config, load_tokenizer
 from trainer.models.weights import check_weights
 from trainer.records.evaluations import Sample
 from trainer.store.names import CHAMPION

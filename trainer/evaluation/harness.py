@@ -23,8 +23,7 @@ from trainer.evaluation.harness_model import AskedModel
 from trainer.evaluation.harness_tasks import Loaded, hearing, load_tasks, set_seeds
 from trainer.evaluation.measurement import Measurement
 from trainer.models.causal import load_model, load_pretrained
-from trainer.models.loading import load_tokenizer
-from trainer.models.pretrained import continues_text, read_object
+from trainer.models.pretrained import continues_text, load_tokenizer, read_object
 from trainer.records.basis import HarnessBasis
 from trainer.records.evaluations import Asked, Result, Scores, Task
 from trainer.records.names import run_at

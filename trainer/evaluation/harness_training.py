@@ -106,7 +106,7 @@ class TasksInTraining:
     def _tokenizer(self, model: "PreTrainedModel") -> Any:
         """The tokenizer as `AutoTokenizer` loads it beside the model."""
         from trainer.data.chat.template import bound_template
-        from trainer.models.loading import load_tokenizer
+        from trainer.models.pretrained import load_tokenizer
 
         with TemporaryDirectory() as folder:
             for file in self._files:

@@ -18,10 +18,8 @@ from trainer.data.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
 from trainer.data.splits import find_splits
 from trainer.evaluation.harness_training import try_harness
 from trainer.kinds.kind import kind_of
-from trainer.models.answering import check_fits
-from trainer.models.causal import count_adapted, count_units
-from trainer.models.loading import load_config
-from trainer.models.pretrained import find_model
+from trainer.models.causal import check_fits, count_adapted, count_units
+from trainer.models.pretrained import find_model, load_config
 from trainer.models.quantized import check_installed
 from trainer.models.weights import check_weights
 from trainer.preflight.resources import (

@@ -20,8 +20,8 @@ from trainer.evaluation.harness_training import TasksInTraining, tasks_in_traini
 from trainer.evaluation.measurement import Measurement
 from trainer.evaluation.metrics import criterion_of
 from trainer.models.adapters import add_adapter, restore_adapter
-from trainer.models.answering import load_answering, outline_answering
-from trainer.models.outline import Outline, Rows
+from trainer.models.causal import load_answering
+from trainer.models.outline import Outline, Rows, outline_answering
 from trainer.models.pretrained import Checkpoint, find_model, identify_base
 from trainer.models.quantized import Form, quantize_base
 from trainer.models.tokenizer import TOKENIZER_FILE

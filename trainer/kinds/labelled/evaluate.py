@@ -39,8 +39,7 @@ from trainer.kinds.labelled.measure import (
 )
 from trainer.models.causal import check_positions
 from trainer.models.classifiers import load_classifier, outline_classifier, task_of
-from trainer.models.loading import load_config
-from trainer.models.pretrained import Checkpoint
+from trainer.models.pretrained import Checkpoint, load_config
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import ExamplesBasis, examples_basis
 from trainer.records.evaluations import Classification, ClassScore, CleanOf, Result, Scores
