@@ -95,7 +95,7 @@ def _foretell_predictions(job: PredictJob) -> Foretold:
 
 
 def _foretell_promotion(job: PromoteJob) -> Foretold:
-    from trainer.records.names import find_run_name
+    from trainer.records.run_names import find_run_name
     from trainer.registry.promotion import check_promotion
 
     store = Store(job.store)

@@ -53,7 +53,7 @@ def train(config: str | RunJob, *overrides: str) -> str:
 
 def _train(job: RunJob) -> str:
     with loading():
-        from trainer.training.consistency import require_consistent
+        from trainer.training.rank_agreement import require_consistent
         from trainer.training.runtime import leave_group, require_shared, start_runtime
 
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)

@@ -153,7 +153,7 @@ def curation(
     as_json: Json = False,
 ) -> None:
     """Which documents went, why, and what each was compared with."""
-    from trainer.curation.report import tell
+    from trainer.curation.tell_decisions import tell
 
     _look(store, lambda: tell(store, reason, document, corpus, decisions, examples, as_json))
 

@@ -26,7 +26,7 @@ from trainer.models.causal import load_model, load_pretrained
 from trainer.models.pretrained import continues_text, load_tokenizer, read_object
 from trainer.records.basis import HarnessBasis
 from trainer.records.evaluations import Asked, Result, Scores, Task
-from trainer.records.names import run_at
+from trainer.records.run_names import run_at
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime, count_gpus
 

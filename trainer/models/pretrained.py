@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError, brief, reason_of
 from trainer.models.tensor_files import of_optimizer
 from trainer.models.weights import CONVERT, Base, base_of, is_adapter, read_base, require_base
-from trainer.records.names import made_by, tell_runs_like
+from trainer.records.run_names import made_by, tell_runs_like
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.manifest import MANIFEST, digest_file, fetch_files, read_manifest, require_intact
 from trainer.store.names import CARD, CHAMPION, CHECKPOINT_KIND, FINAL, FINAL_KIND, is_plain_key

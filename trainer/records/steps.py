@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError
 from trainer.records.holds import hold_reused
-from trainer.records.names import FOLDERS
+from trainer.records.run_names import FOLDERS
 from trainer.store.details import require_details
 from trainer.store.manifest import (
     MANIFEST,

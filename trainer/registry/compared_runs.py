@@ -10,7 +10,7 @@ from typing import Any
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.kinds import JobKind, kind_of_run, load
 from trainer.data.decisions import decisions_behind
-from trainer.records.names import find_run_name, tell_runs_like
+from trainer.records.run_names import find_run_name, tell_runs_like
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.registry.content import Block
 from trainer.registry.facts import RecordedRun, count_parameters, read_recorded, require_job

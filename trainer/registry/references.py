@@ -17,7 +17,7 @@ from trainer.data.encoded import KIND as ENCODED
 from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.records.lease import is_held
-from trainer.records.names import RUN_PREFIX, run_at
+from trainer.records.run_names import RUN_PREFIX, run_at
 from trainer.records.sealed import read_sealed
 from trainer.records.shapes import remedy_of
 from trainer.store.manifest import MANIFEST, read_manifest

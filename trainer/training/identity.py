@@ -13,8 +13,8 @@ from trainer.config.training import MuonConfig
 from trainer.models.weights import SETTINGS
 from trainer.records.fields import tell_changes
 from trainer.records.holds import is_being_removed
-from trainer.records.names import made_at, tell_runs_like
 from trainer.records.plans import PreparedData
+from trainer.records.run_names import made_at, tell_runs_like
 from trainer.records.sealed import read_pointer, read_sealed, write_sealed
 from trainer.store.manifest import ArtifactRef, Input, Manifest, find_damage, fingerprint, read_manifest
 from trainer.store.names import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN

@@ -11,8 +11,15 @@ from trainer.records.plans import TuningPlan
 from trainer.registry.content import Block, Card, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
-from trainer.registry.language import index_scores, loss_tiles, sample_blocks, score_blocks, tell_loss, tell_scores
-from trainer.registry.sections import describe_harness
+from trainer.registry.sections import (
+    describe_harness,
+    index_scores,
+    loss_tiles,
+    sample_blocks,
+    score_blocks,
+    tell_loss,
+    tell_scores,
+)
 from trainer.registry.summary import (
     checkpoint_table,
     loaded_beside,

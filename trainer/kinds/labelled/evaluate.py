@@ -43,7 +43,7 @@ from trainer.models.pretrained import Checkpoint, load_config
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import ExamplesBasis, examples_basis
 from trainer.records.evaluations import Classification, ClassScore, CleanOf, Result, Scores
-from trainer.records.names import run_at
+from trainer.records.run_names import run_at
 from trainer.store.manifest import digest_file
 from trainer.store.storage import Store
 from trainer.training.parallelize import place_measured

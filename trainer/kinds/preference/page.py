@@ -11,7 +11,7 @@ from trainer.records.basis import facts_of
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import ReportContent, Section
 from trainer.registry.facts import RunFacts
-from trainer.registry.language import sample_blocks
+from trainer.registry.sections import sample_blocks
 
 UNIT = "a pair"
 

@@ -37,7 +37,7 @@ from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.records.steps import Step, find_artifact, publish
 from trainer.store.manifest import ArtifactRef, Manifest
 from trainer.store.storage import Store
-from trainer.training.consistency import require_same_model
+from trainer.training.rank_agreement import require_same_model
 from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.runtime import Runtime, require_shared, start_runtime
 

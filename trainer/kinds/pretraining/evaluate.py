@@ -27,7 +27,7 @@ from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, mask_tokens
 from trainer.models.trial import reading_apart
 from trainer.records.basis import text_basis
 from trainer.records.evaluations import Result, Sample
-from trainer.records.names import run_at
+from trainer.records.run_names import run_at
 from trainer.store.storage import Store
 from trainer.training.parallelize import place_measured
 from trainer.training.runtime import Runtime

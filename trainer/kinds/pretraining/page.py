@@ -17,8 +17,16 @@ from trainer.registry.compared_runs import ComparedKind, ComparedRun
 from trainer.registry.content import Block, Card, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
-from trainer.registry.language import index_scores, loss_tiles, sample_blocks, score_blocks, tell_loss, tell_scores
-from trainer.registry.sections import describe_curation, describe_harness
+from trainer.registry.sections import (
+    describe_curation,
+    describe_harness,
+    index_scores,
+    loss_tiles,
+    sample_blocks,
+    score_blocks,
+    tell_loss,
+    tell_scores,
+)
 from trainer.registry.summary import (
     checkpoint_table,
     loaded_beside,
