@@ -73,8 +73,7 @@ class TasksInTraining:
         """
         import torch
 
-        from trainer.evaluation.harness import ask, figures_of
-        from trainer.evaluation.harness_model import AskedModel
+        from trainer.evaluation.harness import AskedModel, ask, figures_of
         from trainer.evaluation.harness_tasks import hearing
         from trainer.models.losses import masks_made
 
