@@ -100,6 +100,10 @@ class Step:
     identity: str | None = None
     """The fingerprint in the names of runs that read this artifact, if it covers only part of it: of an encoded set,
     everything but its test split."""
+    place: str | None = None
+    """Its key, if that is not made of folder, name and fingerprint: a run may have a name that a person gave it."""
+    fits: Callable[[Manifest], bool] = lambda manifest: True
+    """Whether what is found there is what this step makes, which a `place` does not say."""
     accept: Callable[[Manifest], None] = nothing
     """Called with the manifest of what is found. Raises what keeps it from being used, like too many bad records."""
     reads_all: bool = True
@@ -125,7 +129,7 @@ class Step:
 
     @property
     def key(self) -> str:
-        return f"{self.folder}/{self.name}-{self.fingerprint}"
+        return self.place or f"{self.folder}/{self.name}-{self.fingerprint}"
 
     @cached_property
     def expected(self) -> "Expected | None":
@@ -150,7 +154,7 @@ def find_artifact(step: Step) -> ArtifactRef | None:
     A damaged artifact is logged as a warning and treated as missing. Raises what its `accept` raises.
     """
     manifest = recall_manifest(step.store, step.key, step.kind)
-    if manifest is None:
+    if manifest is None or not step.fits(manifest):
         return None
     damage = find_damage(step.store, step.key, manifest, content=step.reads_all)
     for file, problem in damage.items():
