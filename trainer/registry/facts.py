@@ -5,7 +5,6 @@ Nothing here needs the libraries that train, so that a report is made in about a
 
 import hashlib
 import json
-import logging
 import math
 import re
 from dataclasses import dataclass
@@ -41,8 +40,6 @@ from trainer.store.names import (
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
 from trainer.training.run_records import read_records
-
-log = logging.getLogger(__name__)
 
 
 class Source(NamedTuple):
