@@ -18,7 +18,8 @@ from trainer.records.named_steps import here
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.saver import Saver, take_snapshot
-from trainer.training.step import make_optimizer, make_schedule
+from trainer.training.schedules import make_schedule
+from trainer.training.step import make_optimizer
 
 MODEL = read_values("configs/quickstart.yaml", [])["model"]["config"]
 

@@ -39,7 +39,8 @@ from trainer.data.dataset import Batch
 from trainer.models.losses import CausalLMLoss, leave_out_masks, next_tokens
 from trainer.training.loop import flops_per_token, peak_flops
 from trainer.training.runtime import Runtime, seed_everything, start_runtime
-from trainer.training.step import make_optimizer, make_schedule, train_step
+from trainer.training.schedules import make_schedule
+from trainer.training.step import make_optimizer, train_step
 
 VOCABULARY = 50_304
 WARM_UP, STEPS = 6, 12

@@ -28,7 +28,7 @@ from trainer.kinds.pretraining.kind import prepare
 from trainer.records.named_steps import here
 from trainer.store.checked_files import write_sums
 from trainer.store.manifest import digest_file
-from trainer.store.remote import UPLOADS
+from trainer.store.remote import TRANSFERS
 from trainer.store.storage import Store
 
 FILES, FILE_BYTES, PAIRS = 8, 32 * 2**20, 6
@@ -98,7 +98,7 @@ def _rate(bench: PipelineJob, run: str) -> float:
 
 def _boto3_up(folder: Path) -> None:
     client = boto3.client("s3")
-    with ThreadPoolExecutor(UPLOADS) as pool:
+    with ThreadPoolExecutor(TRANSFERS) as pool:
         list(
             pool.map(lambda path: client.upload_file(str(path), BUCKET, f"plain/{path.name}"), sorted(folder.iterdir()))
         )
@@ -108,7 +108,7 @@ def _boto3_down(folder: Path) -> None:
     folder.mkdir()
     client = boto3.client("s3")
     names = [f"shard-{number:05d}.bin" for number in range(FILES)]
-    with ThreadPoolExecutor(UPLOADS) as pool:
+    with ThreadPoolExecutor(TRANSFERS) as pool:
         list(pool.map(lambda name: client.download_file(BUCKET, f"plain/{name}", str(folder / name)), names))
 
 

@@ -34,7 +34,8 @@ from trainer.training.checkpoint import TrainState
 from trainer.training.compiling import compile_objective
 from trainer.training.loop import Meter, Session, flops_per_token, measured_flops, run_loop
 from trainer.training.runtime import start_runtime
-from trainer.training.step import make_optimizer, make_schedule
+from trainer.training.schedules import make_schedule
+from trainer.training.step import make_optimizer
 
 STEPS = 10
 ROUNDS = 10

@@ -31,7 +31,8 @@ from trainer.training.checkpoint import TrainState
 from trainer.training.restoring import restore
 from trainer.training.runtime import Runtime
 from trainer.training.saver import Saver, take_snapshot
-from trainer.training.step import make_optimizer, make_schedule, train_step
+from trainer.training.schedules import make_schedule
+from trainer.training.step import make_optimizer, train_step
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
 CONTEXT, STEPS = 32, 3

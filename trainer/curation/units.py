@@ -81,9 +81,8 @@ def read_intact(store: Store, key: str) -> Arrays | None:
 
 
 def _intact(store: Store, key: str) -> bytes | None:
-    try:
-        raw = store.read_bytes(key)
-    except FileNotFoundError:
+    raw = store.find_bytes(key)
+    if raw is None:
         return None
     if raw[-CHECKSUM_BYTES:] == _checksum(key, memoryview(raw)[:-CHECKSUM_BYTES]):
         return raw

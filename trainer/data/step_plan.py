@@ -22,7 +22,13 @@ log = logging.getLogger(__name__)
 
 def plan_run(store: Store, data: PreparedData, training: TrainingConfig, ranks: int) -> StepPlan:
     """Plan a pretraining run on published shards. Raises as `shard_manifests` and `make_plan` do."""
-    manifests = shard_manifests(store, data)
+    return plan_shards(store, data, shard_manifests(store, data), training, ranks)
+
+
+def plan_shards(
+    store: Store, data: PreparedData, manifests: list[Manifest], training: TrainingConfig, ranks: int
+) -> StepPlan:
+    """The same, given the manifests of the shards."""
     if training.packing == "stream":
         return make_plan(training, manifests, ranks)
     sets = [open_shards(store, ref.key) for ref in data.shards]

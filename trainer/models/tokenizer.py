@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from trainer.common.errors import TokenizerError, WrongContent
-from trainer.store.manifest import Manifest, digest_file, read_manifest
+from trainer.store.manifest import Manifest, read_manifest
 from trainer.store.storage import Store
 
 KIND = "tokenizer"
@@ -56,14 +56,20 @@ def load_tokenizer(store: Store, key: str) -> TokenizerInfo:
         problem = error if isinstance(error, WrongContent) else f"{store.path(key)}/{TOKENIZER_FILE} is missing"
         raise TokenizerError(f"{problem}; prepare the data again, which repairs it or says what to do") from error
     try:
-        vocab = vocabulary(text)
-        eos_id = vocab[manifest.details["eos_token"]]
+        eos_id, max_id = _ids(text, manifest.details["eos_token"])
     except Exception as error:  # the library raises bare Exceptions
         raise TokenizerError(
             f"{store.path(key)} holds a {TOKENIZER_FILE} that cannot be used, or names another end token ({error!r}); "
             "delete the folder to have it made anew"
         ) from error
-    return TokenizerInfo(json=text, sha256=sha256, eos_id=eos_id, max_id=max(vocab.values()))
+    return TokenizerInfo(json=text, sha256=sha256, eos_id=eos_id, max_id=max_id)
+
+
+@lru_cache(maxsize=1)
+def _ids(tokenizer_json: str, eos_token: str) -> tuple[int, int]:
+    """The id of the token that ends a document, and the largest one."""
+    vocab = vocabulary(tokenizer_json)
+    return vocab[eos_token], max(vocab.values())
 
 
 def tokenizer_files(store: Store, key: str) -> list[Path]:
@@ -106,16 +112,11 @@ def vocabulary(tokenizer_json: str) -> dict[str, int]:
 
 
 def _fetch(store: Store, key: str, name: str, sha256: str) -> Path:
-    """A tokenizer's file, verified. Of a remote store it is this process's own: it takes no room that shards need.
+    """A tokenizer's file, verified; of a remote store one that takes no room that shards need.
 
     Raises `WrongContent` if it is another one.
     """
-    if store.local is not None:
-        return store.fetch(f"{key}/{name}", sha256)
-    path = store.fetch(f"{key}/{name}")
-    if (found := digest_file(path).sha256) != sha256:
-        raise WrongContent(f"{store.path(key)}/{name} does not match its checksum (sha256 {found[:12]}…)")
-    return path
+    return store.fetch(f"{key}/{name}", sha256, beyond=True)
 
 
 DIGEST_BYTES = 16

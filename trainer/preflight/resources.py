@@ -24,7 +24,7 @@ from trainer.store.checked_files import FOLDER, machine_cache
 from trainer.store.storage import Store
 from trainer.training.part_saver import FILE_BYTES
 from trainer.training.runtime import check_devices, count_gpus, planned_ranks
-from trainer.training.step import make_schedule
+from trainer.training.schedules import make_schedule
 from trainer.training.tracking import check_trackers
 
 log = logging.getLogger(__name__)

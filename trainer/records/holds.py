@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import NamedTuple
 
 from trainer.common.errors import ArtifactError, StorageError
@@ -71,7 +72,7 @@ def hold_reused(store: Store, key: str) -> bool:
     """
     least = datetime.now(UTC) + LONG - SPENT
     try:
-        if not any(hold.key == key and hold.until > least for hold in _all(store)):
+        if not any(hold.key == key and hold.until > least for hold in _of(store, key.partition("/")[0])):
             _hold(store, key, LONG)
     except StorageError as error:
         if error.transient:
@@ -101,7 +102,12 @@ def _hold(store: Store, key: str, lasting: timedelta) -> str:
 
 def _all(store: Store) -> Iterator[Hold]:
     """All holds; whether one is what was written under its name, who removes something looks at (registry/pins.py)."""
-    for file in (f"{HOLDS}/{kind}/{name}" for kind in store.names(HOLDS) for name in store.names(f"{HOLDS}/{kind}")):
+    return chain.from_iterable(_of(store, folder) for folder in store.names(HOLDS))
+
+
+def _of(store: Store, folder: str) -> Iterator[Hold]:
+    """The holds of what is in a folder of the store."""
+    for file in (f"{HOLDS}/{folder}/{name}" for name in store.names(f"{HOLDS}/{folder}")):
         key, _, until = file.removeprefix(f"{HOLDS}/").rpartition("@")
         with suppress(ValueError):  # its name is damaged
             yield Hold(file, key, datetime.strptime(until[:15], TIME).replace(tzinfo=UTC))

@@ -175,10 +175,7 @@ class Lease:
             self._shown = time.time()
 
     def _read(self) -> bytes | None:
-        try:
-            return self._store.read_bytes(self._key)
-        except FileNotFoundError:
-            return None
+        return self._store.find_bytes(self._key)
 
     def _encoded(self) -> bytes:
         return sealed_bytes(self._key, {**self._mine, "beat": _now()})

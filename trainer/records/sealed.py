@@ -30,11 +30,8 @@ def read_sealed(store: Store, key: str) -> dict[str, Any] | None:
     """What a sealed JSON file holds, without its checksum; None if there is no such file. Raises `ArtifactError` if
     damaged.
     """
-    try:
-        raw = store.read_bytes(key)
-    except FileNotFoundError:
-        return None
-    return open_sealed(store, key, raw)
+    raw = store.find_bytes(key)
+    return None if raw is None else open_sealed(store, key, raw)
 
 
 def recall_sealed(store: Store, key: str, instead: str) -> dict[str, Any] | None:
@@ -74,11 +71,8 @@ def read_listed(store: Store, key: str, sha256: str | None) -> Any:
 
     Raises `ArtifactError` if it is another one.
     """
-    if sha256 is None:
-        return None
-    try:
-        raw = store.read_bytes(key)
-    except FileNotFoundError:
+    raw = None if sha256 is None else store.find_bytes(key)
+    if raw is None:
         return None
     if hashlib.sha256(raw).hexdigest() != sha256:
         raise ArtifactError(

@@ -267,15 +267,9 @@ def dependents_of(store: Store, key: str) -> dict[str, str | None]:
     """
     records = {f"shards/{name}": MANIFEST for name in store.names("shards")}
     records |= {f"runs/{name}": CONFIG for name in store.names("runs")}
-
-    def look(folder: str) -> bytes:
-        try:
-            return store.read_bytes(f"{folder}/{records[folder]}")
-        except FileNotFoundError:
-            return b""
-
     with ThreadPoolExecutor() as pool:
-        said = dict(zip(records, pool.map(look, records), strict=True))
+        read = pool.map(lambda folder: store.find_bytes(f"{folder}/{records[folder]}") or b"", records)
+        said = dict(zip(records, read, strict=True))
     return {
         folder: _recorded(raw, f"{folder}/{records[folder]}", key)
         for folder, raw in said.items()

@@ -267,10 +267,7 @@ def _model_of(store: Store, run: str) -> str:
 
 
 def _read(store: Store, name: str) -> bytes | None:
-    try:
-        return store.read_bytes(key_of(name))
-    except FileNotFoundError:
-        return None
+    return store.find_bytes(key_of(name))
 
 
 def _meaning(store: Store, name: str, raw: bytes) -> list[Move]:

@@ -277,11 +277,8 @@ def _intact_report(store: Store, facts: RunFacts, name: str, places: dict[str, s
         return None
     records = [FileRecord(**record) for record in earlier["report"]["files"]]
     for record in records:
-        try:
-            data = store.read_bytes(places[record.name])
-        except FileNotFoundError:
-            return None
-        if _record(record.name, data) != record:
+        data = store.find_bytes(places[record.name])
+        if data is None or _record(record.name, data) != record:
             return None
     return records if facts.card in records else None
 

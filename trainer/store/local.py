@@ -67,6 +67,13 @@ class LocalFiles:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def sizes(self, key: str) -> dict[str, int]:
+        try:
+            with os.scandir(self.at(key)) as entries:
+                return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+
     def size(self, key: str) -> int:
         return self.at(key).stat().st_size
 
@@ -85,6 +92,11 @@ class LocalFiles:
         sync_file(path)
         os.replace(path, target)
         sync_folder(target.parent)
+
+    def begin(self, path: Path, key: str) -> Path:
+        """Move a file of the same file system to where it is to grow."""
+        self.put(path, key)
+        return self.at(key)
 
     def put_folder(self, folder: Path, key: str, last: str, same: bool = False) -> None:
         """Move a folder into the place of an older one, which loses its file named `last` first, whatever it is of."""

@@ -220,8 +220,9 @@ def put_published(store: Store, folder: Path, key: str, manifest: Manifest) -> N
 
 
 def _lists_the_same(store: Store, key: str, manifest: Manifest) -> bool:
-    with suppress(FileNotFoundError, ValueError, RecursionError):
-        return parse_manifest(store.read_bytes(f"{key}/{MANIFEST}")).files == manifest.files
+    with suppress(ValueError, RecursionError):
+        raw = store.find_bytes(f"{key}/{MANIFEST}")
+        return raw is not None and parse_manifest(raw).files == manifest.files
     return False
 
 
@@ -235,9 +236,8 @@ def read_manifest(store: Store, key: str, kind: str) -> Manifest | None:
 
     Raises `ArtifactError` if it is damaged, of another kind or format, or of another artifact.
     """
-    try:
-        raw = store.read_bytes(f"{key}/{MANIFEST}")
-    except FileNotFoundError:
+    raw = store.find_bytes(f"{key}/{MANIFEST}")
+    if raw is None:
         return None
     with _told(store, key):
         manifest = parse_manifest(raw)
@@ -319,6 +319,9 @@ def find_damage(
     """
     wanted = None if only is None else set(only)
     records = [record for record in manifest.files if wanted is None or record.name in wanted]
+    if not content:  # one listing tells the most of them; of the others, each is asked for
+        listed = store.sizes(key)
+        records = [record for record in records if listed.get(record.name) != record.size]
     beyond = manifest.kind in LOADED_WHOLE
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda record: _damage(store, f"{key}/{record.name}", record, content, anew, beyond), records)

@@ -24,6 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.common.errors import StorageError
 from trainer.store.blob_cache import BlobCache
+from trainer.store.checked_files import state_of
 from trainer.store.local import Stored
 from trainer.store.names import plain_key
 from trainer.store.private_folders import PrivateFolder
@@ -34,8 +35,8 @@ REFUSALS = (OSError, BotoCoreError, ClientError, aiohttp.ClientError)
 PUBLISHERS = 8
 """So many processes at most may publish the same folder at once."""
 
-UPLOADS = 8
-"""Files that are sent at the same time; s3fs sends the parts of a large one at the same time as well."""
+TRANSFERS = 8
+"""Files that are sent or fetched at the same time; s3fs sends the parts of a large one at the same time as well."""
 
 S3_OPTIONS = {
     "use_listings_cache": False,
@@ -83,6 +84,13 @@ class RemoteObjects:
         paths = [str(entry).rstrip("/") for entry in entries]
         return sorted(path.rsplit("/", 1)[-1] for path in paths if path != self._full(key))
 
+    def sizes(self, key: str) -> dict[str, int]:
+        try:
+            entries = self.fs.ls(self._full(key), detail=True, refresh=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        return {str(each["name"]).rpartition("/")[2]: int(each["size"] or 0) for each in entries}
+
     def size(self, key: str) -> int:
         return self._facts(key)[0]
 
@@ -95,6 +103,12 @@ class RemoteObjects:
         if self._s3 and (size := self._head(key)["ContentLength"]) != path.stat().st_size:
             raise OSError(errno.EREMOTEIO, f"{path.stat().st_size} bytes were sent, {size} have arrived")
 
+    def begin(self, path: Path, key: str) -> Path:
+        """Move a local file to where this process keeps its own of that key."""
+        own = self._own(key)
+        os.replace(path, own)
+        return own
+
     def put_folder(self, folder: Path, key: str, last: str, same: bool = False) -> None:
         """Send the files at the same time, and the one named `last` when the others have arrived.
 
@@ -105,7 +119,7 @@ class RemoteObjects:
         if not same:
             self._remove_object(f"{key}/{last}")
         paths = sorted(path for path in folder.iterdir() if path.name != last)
-        with ThreadPoolExecutor(UPLOADS) as pool:
+        with ThreadPoolExecutor(TRANSFERS) as pool:
             list(pool.map(lambda path: self.put(path, f"{key}/{path.name}"), paths))
         for name in set(self.names(key)) - {path.name for path in folder.iterdir()}:
             self.delete(f"{key}/{name}")
@@ -166,9 +180,12 @@ class RemoteObjects:
     def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path:
         """A local copy for this process: of one that all processes of this machine share, if the digest is known.
 
-        `check` looks at that one's content first; it may go `beyond` the cache's limit.
+        `check` looks at that one's content first; it may go `beyond` the cache's limit. What this process has already
+        is not asked for again.
         """
         path = self._own(key)
+        if sha256 is not None and not check and _holds(path, sha256):
+            return path
         fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
         if sha256 is None:
             self._download(key)(fresh)
@@ -177,6 +194,8 @@ class RemoteObjects:
             self.cache.give(fresh, sha256, version, size, self._download(key), check, beyond)
         os.replace(fresh, path)  # whoever has the older file open or mapped keeps it
         fresh.unlink(missing_ok=True)  # where both were names of one file already, it stays
+        if sha256 is not None:
+            _held[path] = sha256, state_of(path, linked=True)
         return path
 
     def locate(self, key: str, sha256: str) -> Path:
@@ -184,8 +203,8 @@ class RemoteObjects:
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
         """A local folder of this process with copies of these files, and of no others that were there before them."""
-        for name, sha256 in digests.items():
-            self.fetch(f"{key}/{name}", sha256, beyond=True)
+        with ThreadPoolExecutor(TRANSFERS) as pool:
+            list(pool.map(lambda name: self.fetch(f"{key}/{name}", digests[name], beyond=True), digests))
         folder = self._own(f"{key}/any").parent
         for path in folder.iterdir():
             if path.name not in digests:
@@ -199,6 +218,7 @@ class RemoteObjects:
             self.cache.trim()
         else:
             path.unlink(missing_ok=True)
+            _held.pop(path, None)
 
     def trim(self) -> None:
         self.cache.trim()
@@ -280,6 +300,8 @@ class RemoteObjects:
 
 _own_folders: dict[tuple[int, Path], tuple[PrivateFolder, BlobCache]] = {}
 _turn = Lock()
+_held: dict[Path, tuple[str, str | None]] = {}
+"""The digests with which this process's copies were compared, and what they were then."""
 
 
 def _own_folder(cache: BlobCache) -> Path:
@@ -300,6 +322,14 @@ def let_go_of_copies() -> None:
     for folder, cache in mine:
         folder.remove()
         cache.trim()
+
+
+def _holds(path: Path, sha256: str) -> bool:
+    """Whether this process has a copy that was compared with this digest, and has not changed since."""
+    try:
+        return _held.get(path) == (sha256, state_of(path, linked=True))
+    except FileNotFoundError:
+        return False
 
 
 def _modified(entry: Mapping[str, Any]) -> datetime:

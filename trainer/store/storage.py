@@ -82,6 +82,11 @@ class Store:
         with self._explained("list", key):
             return self.files.names(key)
 
+    def sizes(self, key: str) -> dict[str, int]:
+        """The bytes of the files in a folder, by name, as a listing tells them: one may be missing in it, or old."""
+        with self._explained("list", key):
+            return self.files.sizes(key)
+
     def size(self, key: str) -> int:
         """A file's bytes. Raises `FileNotFoundError`."""
         with self._explained("read", key):
@@ -92,12 +97,18 @@ class Store:
         with self._explained("read", key):
             return self.files.read(key, start, end)
 
-    def read_json(self, key: str) -> Any:
-        """A JSON file's value, or None if there is no such file."""
+    def find_bytes(self, key: str) -> bytes | None:
+        """A file's bytes, or None if there is no such file."""
         try:
-            return json.loads(self.read_bytes(key))
+            return self.read_bytes(key)
         except FileNotFoundError:
             return None
+
+    def read_json(self, key: str) -> Any:
+        """A JSON file's value, or None if there is no such file."""
+        raw = self.find_bytes(key)
+        try:
+            return None if raw is None else json.loads(raw)
         except ValueError as error:
             raise StorageError(
                 f"{self.path(key)} is not valid JSON ({error}): it was not written by headrace"
@@ -134,6 +145,13 @@ class Store:
         """
         with self._explained("write", key):
             self.files.put_folder(folder, key, last, same)
+
+    def begin(self, key: str, data: bytes) -> Path:
+        """A local file with these bytes that is to grow: of a local store the key's own, of a remote one this
+        process's, which `put` sends.
+        """
+        with self._staged(key, data) as path:
+            return self.files.begin(path, key)
 
     def copy(self, source: str, key: str) -> None:
         """Publish a second copy of a file."""

@@ -84,9 +84,7 @@ def kept_log(store: Store, run: str, rank: int) -> Iterator[None]:
     (run_log.py).
     """
     key = f"{run}/{LOGS}/rank-{rank}.log"
-    if store.local is None:
-        store.write_bytes(key, store.read_bytes(key) if store.exists(key) else b"")
-    path = store.fetch(key)
+    path = store.fetch(key) if store.local else store.begin(key, store.find_bytes(key) or b"")
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = _Kept(path)
     logging.root.addHandler(handler)

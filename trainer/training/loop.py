@@ -27,8 +27,9 @@ from trainer.training.run_log import RunLog
 from trainer.training.run_records import ASKED, ENDED, SCHEDULE
 from trainer.training.runtime import Runtime, describe_threads, seed_everything
 from trainer.training.saver import Commit, Saver, take_snapshot
+from trainer.training.schedules import planned_rates
 from trainer.training.sharding import is_sharded, local_part
-from trainer.training.step import Outcome, planned_rates, train_step
+from trainer.training.step import Outcome, train_step
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def peak_flops(device: torch.device, precision: str) -> float:
     return measured_flops(device, dtype)
 
 
-def measured_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.3) -> float:
+def measured_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.1) -> float:
     """The best rate of a square matrix product within some time."""
     size = MEASURED_SIZE if device.type == "cpu" else 8 * MEASURED_SIZE
     left, right = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))

@@ -57,8 +57,9 @@ from trainer.training.runtime import (
     start_runtime,
 )
 from trainer.training.saver import Saver
+from trainer.training.schedules import make_schedule, planned_rates
 from trainer.training.sharding import is_sharded, let_go, sharding_group
-from trainer.training.step import make_optimizer, make_schedule, planned_rates
+from trainer.training.step import make_optimizer
 from trainer.training.tracking import Trackers
 from trainer.training.workload import TrainingKind, Workload
 

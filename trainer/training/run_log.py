@@ -44,7 +44,7 @@ class RunLog:
         """
         self._trackers = trackers
         self._store, self._run, self._key, self._check = store, run, f"{run}/{METRICS_FILE}", check
-        self._keep(step, _read(store, self._key) if step else b"")
+        self._keep(step, (store.find_bytes(self._key) or b"") if step else b"")
         self._events = store.fetch(f"{run}/{TENSORBOARD}") if store.local else self._path.parent / TENSORBOARD
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
         if not self._written:
@@ -91,8 +91,7 @@ class RunLog:
         if step and not self._tells_save(lines, step):
             log.warning("%s ends before step %d was saved: records are missing", self._store.path(self._key), step)
             self._written += 1
-        self._store.write_bytes(self._key, b"".join(line + b"\n" for line in lines.values()))
-        self._path = self._store.fetch(self._key)
+        self._path = self._store.begin(self._key, b"".join(line + b"\n" for line in lines.values()))
 
     def _tells_save(self, lines: dict[int, bytes], step: int) -> bool:
         """Whether records end with the save of a step, which is told before it begins, and what else came of that
@@ -153,10 +152,3 @@ class RunLog:
 def _is_after(step: int, record: dict[str, Any]) -> bool:
     """Whether a record is of a later step, or of the training's end, which a run that goes on comes to again."""
     return bool(record["step"] > step or record["kind"] == ENDED)
-
-
-def _read(store: Store, key: str) -> bytes:
-    try:
-        return store.read_bytes(key)
-    except FileNotFoundError:
-        return b""

@@ -33,11 +33,7 @@ NAMED = 5
 
 def read_records(store: Store, run: str) -> list[dict[str, Any]]:
     """All intact records of a run, in order; damaged and missing ones are warned of."""
-    try:
-        content = store.read_bytes(f"{run}/{METRICS_FILE}")
-    except FileNotFoundError:
-        content = b""
-    lines = intact_lines(store, run, content)
+    lines = intact_lines(store, run, store.find_bytes(f"{run}/{METRICS_FILE}") or b"")
     records = [record for line in lines.values() if (record := open_line(store, run, line)) is not None]
     if not records or records[-1]["kind"] != ENDED:
         _tell_cut(store, run, max((record["step"] for record in records), default=0))

@@ -3,18 +3,15 @@
 And the optimizers that it takes: Muon (Jordan et al. 2024) for the matrices of a model's blocks beside torch's own.
 """
 
-import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import SchedulerType, get_scheduler
-from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 from transformers.pytorch_utils import Conv1D
 
-from trainer.common.errors import ConfigError, brief
+from trainer.common.errors import ConfigError
 from trainer.config.training import MuonConfig, OptimizationConfig
 from trainer.data.dataset import Batch
 from trainer.models.layers import find_blocks
@@ -131,12 +128,6 @@ OPTIMIZERS: dict[str, Callable[[Any, OptimizationConfig], torch.optim.Optimizer]
 }
 
 
-STEPS = ("optimizer", "num_warmup_steps", "num_training_steps", "last_epoch")
-"""What a schedule is given in any case."""
-
-PLANNED = 100
-"""Intervals of the warm-up, and as many of the rest, at whose ends the planned learning rate is noted."""
-
 STATE_SPACE = {"A_log", "D", "dt_bias"}
 """Names of what governs the recurrence of state-space models: A = -exp(A_log), the skip D, the bias of the step dt."""
 
@@ -174,57 +165,6 @@ def spared_from_decay(model: nn.Module) -> set[nn.Parameter]:
             if vector or named or is_norm:
                 spared.add(parameter)
     return spared
-
-
-def make_schedule(optimizer: torch.optim.Optimizer, training: OptimizationConfig, total_steps: int) -> Any:
-    """The learning-rate schedule by its `transformers` name; advanced once a successful optimizer step.
-
-    Raises `ConfigError` if the schedule does not take its `schedule_options`, or needs others.
-    """
-    given, (taken, needed) = training.schedule_options, _options_of(training.schedule)
-    where = f"training.schedule_options do not fit the schedule {training.schedule!r}"
-    if unknown := [name for name in given if name not in taken]:
-        raise ConfigError(f"{where}: it does not take {unknown[0]!r}; it takes {', '.join(taken) or 'none'}")
-    if missing := [name for name in needed if name not in given]:
-        raise ConfigError(f"{where}: it needs {missing[0]!r}")
-    try:
-        schedule = get_scheduler(
-            training.schedule,
-            optimizer,
-            num_warmup_steps=training.warmup_steps,
-            num_training_steps=total_steps,
-            scheduler_specific_kwargs=dict(given),
-        )
-    except ValueError as error:  # of those that go together
-        raise ConfigError(f"{where}: {brief(error).replace('`lr_scheduler_kwargs`', 'schedule_options')}") from error
-    try:
-        for rate in schedule.lr_lambdas:
-            rate(training.warmup_steps)  # where most options are first used
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: a value in {given} is of the wrong kind") from error
-    return schedule
-
-
-def planned_rates(schedule: Any, total_steps: int, warmup_steps: int) -> list[tuple[int, float]]:
-    """The learning rate after each of some steps, as the schedule plans it: dense in the warm-up, then evenly
-    spread.
-    """
-
-    def spread(first: int, last: int) -> set[int]:
-        number = min(PLANNED, last - first) or 1
-        return {first + (last - first) * place // number for place in range(number + 1)}
-
-    (peak, *_), (factor, *_) = schedule.base_lrs, schedule.lr_lambdas
-    steps = spread(0, min(warmup_steps, total_steps)) | spread(min(warmup_steps, total_steps), total_steps)
-    return [(step, peak * factor(step)) for step in sorted(steps)]
-
-
-def _options_of(schedule: str) -> tuple[list[str], list[str]]:
-    """The options that a schedule takes beside the numbers of steps, and those of them that it must have."""
-    function = cast(Callable[..., Any], TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(schedule)])
-    parameters = inspect.signature(function).parameters.values()
-    own = [each for each in parameters if each.name not in STEPS]
-    return [each.name for each in own], [each.name for each in own if each.default is inspect.Parameter.empty]
 
 
 def train_step(

@@ -369,8 +369,8 @@ TABLE = [
     Said(
         "an option that goes with others",
         ["training.schedule=cosine_with_min_lr"],
-        "ConfigError: training.schedule_options do not fit the schedule 'cosine_with_min_lr': One of min_lr or "
-        "min_lr_rate should be set through the schedule_options",
+        "ConfigError: training.schedule_options do not fit the schedule 'cosine_with_min_lr': it needs either "
+        "min_lr or min_lr_rate",
     ),
 ]
 

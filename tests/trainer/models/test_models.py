@@ -26,7 +26,8 @@ from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.models.trial import check_causal
 from trainer.training.runtime import Runtime
-from trainer.training.step import make_optimizer, make_schedule, train_step
+from trainer.training.schedules import make_schedule
+from trainer.training.step import make_optimizer, train_step
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
 WIDE: dict[str, Any] = {

@@ -162,6 +162,54 @@ def test_a_cached_copy_that_rots_without_a_trace_is_found_by_a_look_at_the_artif
     assert remote_store.fetch("a/x", manifest.digests()["x"]).read_bytes() == FILES["a.bin"]
 
 
+def test_what_a_process_has_fetched_is_not_asked_for_again_until_it_lets_go(
+    remote_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote_store.write_bytes("a/x", b"0123")
+    sha256 = digest_file(remote_store.fetch("a/x")).sha256
+    asked: list[str] = []
+    ask = RemoteObjects._facts
+
+    def facts(objects: RemoteObjects, key: str) -> tuple[int, str]:
+        asked.append(key)
+        return ask(objects, key)
+
+    monkeypatch.setattr(RemoteObjects, "_facts", facts)
+    for _ in range(3):
+        assert remote_store.fetch("a/x", sha256).read_bytes() == b"0123"
+    assert asked == ["a/x"]
+    remote_store.fetch("a/x", sha256, check=True)
+    remote_store.release("a/x")
+    remote_store.fetch("a/x", sha256)
+    assert asked == ["a/x"] * 3
+
+
+def test_sizes_are_read_off_one_listing_and_what_it_lacks_is_asked_for(
+    any_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = []
+    for name, data in {"x": b"0123", "y": b"4", "z": b""}.items():
+        any_store.write_bytes(f"a/{name}", data)
+        records.append(digest_file(any_store.fetch(f"a/{name}"), name))
+    manifest = make_manifest("thing", "name", records, {})
+    asked: list[str] = []
+    size = Store.size
+    monkeypatch.setattr(Store, "size", lambda store, key: asked.append(key) or size(store, key))
+    assert find_damage(any_store, "a", manifest, content=False) == {}
+    assert asked == []
+    sizes = Store.sizes
+    old = {"x": 4, "y": 3}  # an old listing: it lacks a file, and has another size of one
+    monkeypatch.setattr(Store, "sizes", lambda store, key: old)
+    assert find_damage(any_store, "a", manifest, content=False) == {}
+    assert sorted(asked) == ["a/y", "a/z"]
+    monkeypatch.setattr(Store, "sizes", sizes)
+    any_store.write_bytes("a/x", b"01")
+    any_store.delete("a/y")
+    assert find_damage(any_store, "a", manifest, content=False) == {
+        "x": "has 2 bytes, its manifest says 4", "y": "is missing",
+    }  # fmt: skip
+
+
 def test_a_file_that_is_damaged_in_the_store_and_in_the_cache_is_found(remote_store: Store) -> None:
     remote_store.write_bytes("a/x", b"0123")
     manifest = make_manifest("thing", "name", [digest_file(remote_store.fetch("a/x"), "x")], {})

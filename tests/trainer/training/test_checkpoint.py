@@ -27,7 +27,8 @@ from trainer.training.checkpoint import TrainState, find_checkpoint
 from trainer.training.restoring import restore
 from trainer.training.runtime import Runtime
 from trainer.training.saver import HostCopies, Saver, Snapshot, take_snapshot
-from trainer.training.step import make_optimizer, make_schedule, train_step
+from trainer.training.schedules import make_schedule
+from trainer.training.step import make_optimizer, train_step
 
 RUN = "runs/tiny"
 FILES = [

@@ -14,7 +14,8 @@ from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.training.checkpoint import TrainState
 from trainer.training.saver import HostCopies, Snapshot, take_snapshot
-from trainer.training.step import make_optimizer, make_schedule
+from trainer.training.schedules import make_schedule
+from trainer.training.step import make_optimizer
 
 
 class Learner:

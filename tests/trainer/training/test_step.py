@@ -16,7 +16,8 @@ from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.training.runtime import Runtime
-from trainer.training.step import Outcome, make_optimizer, make_schedule, planned_rates, train_step
+from trainer.training.schedules import make_schedule, planned_rates
+from trainer.training.step import Outcome, make_optimizer, train_step
 
 STEPS = 12
 

@@ -15,7 +15,7 @@ from trainer.config.training import TrainingConfig
 from trainer.data.raw_files import SourceFile, unpacked_bytes
 from trainer.data.shards import BYTES_PER_TOKEN
 from trainer.data.sources import find_sources, look_at_text
-from trainer.data.step_plan import plan_run
+from trainer.data.step_plan import plan_shards
 from trainer.data.tokenization import STARTED, shard_manifests
 from trainer.data.tokenizer_training import preview_tokenizer
 from trainer.evaluation.harness_training import try_harness
@@ -102,7 +102,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     require_memory(job, trained, parameters, ranks, memory)
     check_stop()
     manifests = shard_manifests(store, data) if data else []
-    plan = plan_run(store, data, training, ranks) if data else None
+    plan = plan_shards(store, data, manifests, training, ranks) if data else None
     previews = [_preview(corpus, sources[corpus.name], manifests) for corpus in job.data.corpora]
     windows = plan.windows if plan else _guess_windows(previews, training)
     steps = (
