@@ -110,6 +110,8 @@ class Step:
     """If true, looking for the artifact reads every file and verifies its content. If false, it compares sizes only,
     because each reader verifies the file that it opens.
     """
+    anew: bool = True
+    """If false, a file that this machine has compared, and that has not changed since, is not read again."""
     settles: bool = True
     """Whether the name determines the content. A tokenizer's does not: it stays the same while its training text grows.
     """
@@ -156,7 +158,7 @@ def find_artifact(step: Step) -> ArtifactRef | None:
     manifest = recall_manifest(step.store, step.key, step.kind)
     if manifest is None or not step.fits(manifest):
         return None
-    damage = find_damage(step.store, step.key, manifest, content=step.reads_all)
+    damage = find_damage(step.store, step.key, manifest, content=step.reads_all, anew=step.anew)
     for file, problem in damage.items():
         log.warning("%s/%s %s: it is to be made anew", step.store.path(step.key), file, problem)
     if damage and step.in_place:

@@ -243,14 +243,18 @@ def check_begun(store: Store, run: Run) -> None:
             )
 
 
-def finished_run(store: Store, run: Run) -> ArtifactRef | None:
-    """The run's final model, if it is published in the form that is asked for, and intact."""
+def finished_run(store: Store, run: Run, anew: bool = True) -> ArtifactRef | None:
+    """The run's final model, if it is published in the form that is asked for, and intact.
+
+    What was read before on this machine is read again, unless it is not to be looked at `anew`.
+    """
 
     def fits(manifest: Manifest) -> bool:
         return manifest.details["run"] == run.fingerprint and final_form(manifest) == run.form
 
     place = f"{run.key}/{FINAL}"
-    found = find_artifact(Step(store, FINAL_KIND, run.key, FINAL, run.identity, place=place, fits=fits))
+    step = Step(store, FINAL_KIND, run.key, FINAL, run.identity, place=place, fits=fits, anew=anew)
+    found = find_artifact(step)
     return found and ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=found.size, reused=True)
 
 
