@@ -145,7 +145,6 @@ def conclude(
 def look_at_conversations(
     job: ConversationsJob,
     progress: Progress,
-    figures: list[str],
     form: Form = CONVERSATION,
     rows: int = 1,
 ) -> TuningPreflight:
@@ -165,7 +164,7 @@ def look_at_conversations(
         known = Known(split_sizes(details), f"encoded already: {encoded.key}", plan, lengths)
         run = kind.identify(job, encoded).key
     check_stop()
-    return conclude(job, start, measure_size(job, start, config, rows * encoder.context), known, figures, run)
+    return conclude(job, start, measure_size(job, start, config, rows * encoder.context), known, list(job.figures), run)
 
 
 def _look(store: Store, data: ConversationsConfig, encoder: ChatEncoder, form: Form, progress: Progress) -> Known:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trainer.config.chat import CHAT_FIGURES, ChatJob
+from trainer.config.chat import ChatJob
 from trainer.data.packing import FORMAT as PACKING
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds import tuning
@@ -43,7 +43,7 @@ def identify_own(
 
 
 KIND = Kind(
-    preflight=Later("trainer.kinds.tuning_preflight.look_at_conversations", figures=list(CHAT_FIGURES)),
+    preflight=Later("trainer.kinds.tuning_preflight.look_at_conversations"),
     encode=Later("trainer.data.chat.encoded.encode_conversations"),
     identify=identify,
     open=Later("trainer.kinds.chat.workload.Chat"),

@@ -11,7 +11,7 @@ from trainer.data.chat.reference import KIND as REFERENCE
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds import tuning
 from trainer.kinds.kind import Kind, Later, Planned
-from trainer.kinds.preference.job import PREFERENCE_FIGURES, PreferenceJob
+from trainer.kinds.preference.job import PreferenceJob
 from trainer.kinds.preference.pairs import PAIR
 from trainer.models.pretrained import find_model
 from trainer.records.basis import ExamplesBasis, encoded_basis
@@ -111,7 +111,6 @@ def _quantized(job: PreferenceJob) -> dict[str, Any]:
 KIND = Kind(
     preflight=Later(
         "trainer.kinds.tuning_preflight.look_at_conversations",
-        figures=list(PREFERENCE_FIGURES),
         form=PAIR,
         rows=2,
     ),
