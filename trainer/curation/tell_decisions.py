@@ -136,7 +136,8 @@ def _table(decided: StoredDecisions, alike: Mapping[str, Any]) -> Iterator[str]:
         for row in decision_rows(decided.manifest.details)
         if row["corpus"] in alike
     ]
-    yield text_table(Table(["corpus", "reason", "documents", "share", "size"], rows, words=2)).rstrip()
+    table = Table(["corpus", "reason", "documents", "share", "size"], rows, words=2)
+    yield textwrap.indent(text_table(table), "  ").rstrip()
     for corpus, found in alike.items():
         bins = [each for each in found["similarities"] if each["documents"]]
         if bins:
