@@ -14,17 +14,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.data.pieces import Piece, open_piece, text_cuts
 from trainer.data.raw_files import BOM, MAX_RECORD, compression_of, delimiter_hint, open_as, reading
-from trainer.data.records import (
-    FORMATS,
-    PART_BYTES,
-    Reading,
-    Span,
-    Table,
-    line_names,
-    lines_in,
-    not_utf8,
-    watched,
-)
+from trainer.data.records import FORMATS, PART_BYTES, Reading, Span, Table, line_names, lines_in, not_utf8, watched
 
 NAMED_BY = "; text_field says which one holds the text"
 

@@ -10,15 +10,7 @@ from trainer.config.evaluation import PREFIX
 from trainer.evaluation.metrics import greater_is_better
 from trainer.records.evaluations import Criterion, best_by
 from trainer.registry.compared_runs import ComparedRun
-from trainer.registry.curves import (
-    SERIES,
-    Curve,
-    Line,
-    draw_curves,
-    standard_curves,
-    task_curves,
-    with_planned_rates,
-)
+from trainer.registry.curves import SERIES, Curve, Line, draw_curves, standard_curves, task_curves, with_planned_rates
 from trainer.registry.summary import measure_speed
 from trainer.training.run_records import ASKED
 

@@ -25,18 +25,7 @@ from trainer.records.sealed import read_listed, read_pointer, read_sealed
 from trainer.records.shapes import remedy_of
 from trainer.registry.references import artifact_kind, artifacts_of
 from trainer.store.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
-from trainer.store.names import (
-    BEST,
-    CARD,
-    CHECKPOINT_KIND,
-    CHECKPOINTS,
-    CONFIG,
-    ENVIRONMENT,
-    EPOCHS,
-    FINAL,
-    LAST,
-    PLAN,
-)
+from trainer.store.names import BEST, CARD, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, ENVIRONMENT, EPOCHS, FINAL, LAST, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
 from trainer.training.run_records import read_records

@@ -21,13 +21,7 @@ from trainer.records.run_names import RUN_PREFIX, run_at
 from trainer.records.sealed import read_sealed
 from trainer.records.shapes import remedy_of
 from trainer.store.manifest import MANIFEST, read_manifest
-from trainer.store.names import (
-    CONFIG,
-    EVALUATION,
-    FINAL,
-    LAST,
-    PLAN,
-)
+from trainer.store.names import CONFIG, EVALUATION, FINAL, LAST, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import SHARDS_OF, TRAINED_ON
 

@@ -13,16 +13,7 @@ from tokenizers import Tokenizer
 
 from tests.depth import once
 from tests.support import ROOT
-from tests.trainer.preparing import (
-    SHARDS,
-    content,
-    job_of,
-    run,
-    set_folder,
-    shard_bytes,
-    stamps,
-    write_old,
-)
+from tests.trainer.preparing import SHARDS, content, job_of, run, set_folder, shard_bytes, stamps, write_old
 from tests.trainer.raw_files import pieces_of, refuse, sources
 from tests.trainer.shard_files import read_side, whole
 from trainer.common.errors import ArtifactError, TokenizerError

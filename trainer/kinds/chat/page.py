@@ -20,14 +20,7 @@ from trainer.registry.sections import (
     tell_loss,
     tell_scores,
 )
-from trainer.registry.summary import (
-    checkpoint_table,
-    loaded_beside,
-    model_pairs,
-    plan_pairs,
-    size_tiles,
-    speed_tiles,
-)
+from trainer.registry.summary import checkpoint_table, loaded_beside, model_pairs, plan_pairs, size_tiles, speed_tiles
 from trainer.store.names import FINAL
 
 UNIT = "nats a token of an answer"

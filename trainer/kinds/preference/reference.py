@@ -17,14 +17,7 @@ from transformers import PreTrainedModel
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import Progress
 from trainer.data.chat.encoded import ChatSet, ChatSplit, open_chat, read_windows
-from trainer.data.chat.reference import (
-    PartOf,
-    Reference,
-    parts_of,
-    read_reference,
-    tell_reference,
-    write_reference,
-)
+from trainer.data.chat.reference import PartOf, Reference, parts_of, read_reference, tell_reference, write_reference
 from trainer.data.encoded import encoded_manifest
 from trainer.engines.executors import Advance
 from trainer.evaluation.scoring import nothing, score_each

@@ -27,14 +27,7 @@ from trainer.registry.sections import (
     tell_loss,
     tell_scores,
 )
-from trainer.registry.summary import (
-    checkpoint_table,
-    loaded_beside,
-    model_pairs,
-    plan_pairs,
-    size_tiles,
-    speed_tiles,
-)
+from trainer.registry.summary import checkpoint_table, loaded_beside, model_pairs, plan_pairs, size_tiles, speed_tiles
 from trainer.store.manifest import fingerprint
 from trainer.store.names import FINAL
 
