@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.common.progress import Progress, silent
-from trainer.data.chat.reference import FOLDER, tell_reference
-from trainer.data.chat.reference import KIND as REFERENCE
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds import tuning
 from trainer.kinds.kind import Kind, Later, Planned
@@ -17,7 +15,8 @@ from trainer.models.pretrained import find_model
 from trainer.records.basis import ExamplesBasis, encoded_basis
 from trainer.records.named_steps import Do
 from trainer.records.steps import CONTENTS, Explains, Step
-from trainer.store.manifest import ArtifactRef, recall_manifest
+from trainer.store.manifest import ArtifactRef, Manifest, recall_manifest
+from trainer.store.names import REFERENCE_KIND
 from trainer.store.storage import Store
 from trainer.training.identity import Run, inputs_at
 
@@ -50,10 +49,17 @@ def reference_step(store: Store, job: PreferenceJob, progress: Progress, data: A
     }
     model = inputs_at(store, {"model": found.key})
     return Step(
-        store, REFERENCE, FOLDER, job.data.name, recipe, inputs={"encoded set": data.as_input(), **model},
+        store, REFERENCE_KIND, "references", job.data.name, recipe, inputs={"encoded set": data.as_input(), **model},
         told=frozenset(model),
         explains=Explains(remarks=lambda manifest: [tell_reference(manifest)]),
     )  # fmt: skip
+
+
+def tell_reference(manifest: Manifest) -> str:
+    """How often the reference prefers the chosen answer."""
+    splits = manifest.details["splits"].items()
+    told = ", ".join(f"{each['accuracy']:.1%} of {each['pairs']:,} pairs of {split}" for split, each in splits)
+    return f"the reference prefers the chosen answer, by its mean log-probability a token, in {told}"
 
 
 def find_reference(store: Store, job: PreferenceJob, data: ArtifactRef) -> ArtifactRef | None:
@@ -61,7 +67,7 @@ def find_reference(store: Store, job: PreferenceJob, data: ArtifactRef) -> Artif
     if not job.training.needs_reference:
         return None
     step = reference_step(store, job, silent(), data)
-    return step.refer(recall_manifest(store, step.key, REFERENCE))
+    return step.refer(recall_manifest(store, step.key, REFERENCE_KIND))
 
 
 def identify(job: PreferenceJob, data: ArtifactRef) -> Run:

@@ -18,7 +18,6 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import Progress
 from trainer.data.chat.encoded import ChatSet, open_chat
 from trainer.data.chat.messages import MESSAGES
-from trainer.data.chat.reference import PartOf, Reference
 from trainer.data.dataset import Batch
 from trainer.data.encoded import split_sizes
 from trainer.data.splits import TRAIN, VALIDATION
@@ -31,6 +30,8 @@ from trainer.evaluation.scoring import nothing
 from trainer.kinds.preference.job import PreferenceJob, PreferenceTrainingConfig
 from trainer.kinds.preference.kind import describe_rewards, pairs_basis
 from trainer.kinds.preference.reference import (
+    PartOf,
+    Reference,
     answer_lengths,
     answer_sums,
     open_reference,
