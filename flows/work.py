@@ -26,6 +26,7 @@ from trainer.config.files import Job, read_values, validate_job
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
 from trainer.config.kinds import KINDS, marked
 from trainer.config.predicting import PredictJob
+from trainer.config.runs import RunJob
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -62,6 +63,8 @@ def carry_out(
         if first := NEEDED_FIRST.get(type(job)) or _looks_by(job):
             load_early(first)
         server = start_loading()
+        if isinstance(job, RunJob) and _is_finished(job):
+            load_early()  # nothing that computes
         with loading():
             flow, show = find()
             from flows.running import run
@@ -79,6 +82,15 @@ def carry_out(
             show(job, made)
 
     return leave(status_of(work))
+
+
+def _is_finished(job: RunJob) -> bool:
+    """Whether all is there already, as far as that can be told before Prefect's credentials are known."""
+    with loading():
+        from trainer.pipelines.finished import find_finished
+        from trainer.store.storage import Store
+
+    return Store(job.store).local is not None and find_finished(job) is not None
 
 
 def _looks_by(job: BaseModel) -> str | None:

@@ -13,7 +13,7 @@ from trainer.evaluation.measurement import harness_job
 from trainer.records import named_steps
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
-from trainer.records.results import AnyPreflight, Verdict
+from trainer.records.results import AnyPreflight, Finished, Verdict
 from trainer.registry.gate import gates_on_harness
 from trainer.registry.report import Report
 from trainer.store.manifest import ArtifactRef
@@ -46,12 +46,12 @@ class AsTasks:
         ref: ArtifactRef = STEPS[name](job, **made, **ranks, return_state=True).result()
         return self._keep(ref)
 
-    def preflight(self, job: Any) -> AnyPreflight:
+    def preflight(self, job: Any) -> AnyPreflight | Finished:
         checked = self._keep(preflight(job))
         self._ranks = checked.ranks
         return checked
 
-    def plan(self, job: Any, data: Any, checked: AnyPreflight) -> RunPlan:
+    def plan(self, job: Any, data: Any, checked: AnyPreflight | Finished) -> RunPlan:
         return self._keep(plan_steps(job, data, checked.ranks))
 
     def train(self, job: Any, data: TrainingData, plan: RunPlan) -> ArtifactRef:

@@ -9,17 +9,20 @@ from tasks.stage import run_stage
 from trainer.common.transient import AT_THE_START
 from trainer.config.runs import RunJob
 from trainer.kinds.kind import kind_of
+from trainer.pipelines.finished import find_finished
 from trainer.records.plans import RunPlan
-from trainer.records.results import AnyPreflight
+from trainer.records.results import AnyPreflight, Finished
 from trainer.training.identity import TrainingData
 
 
 @patient_task("preflight", retries=0, most=AT_THE_START)
-def preflight(job: RunJob) -> AnyPreflight:
-    """Check inputs, store, devices and model before any long work."""
-    with showing() as show:
-        made = run_stage("preflight", {"job": job.model_dump(mode="json")}, show, TaskLogger())
-    found: AnyPreflight = TypeAdapter(AnyPreflight).validate_python(made)
+def preflight(job: RunJob) -> AnyPreflight | Finished:
+    """Check inputs, store, devices and model before any long work; nothing, if all is there already."""
+    found: AnyPreflight | Finished | None = find_finished(job)
+    if found is None:
+        with showing() as show:
+            made = run_stage("preflight", {"job": job.model_dump(mode="json")}, show, TaskLogger())
+        found = TypeAdapter(AnyPreflight).validate_python(made)
     TaskLogger().info("preflight: %s", found.describe())
     for name, told in found.data_rows():
         TaskLogger().info("%s: %s", name, told)

@@ -161,9 +161,11 @@ def _in_fork() -> None:
 os.register_at_fork(after_in_child=_in_fork)
 
 
-def load_early(module: str) -> None:
-    """Begin to load a module of the first stage and its libraries, while this process loads its own."""
-    _keep(Worker(module))
+def load_early(*module: str) -> None:
+    """Begin to load a module of the first stage, if one is named, and its libraries, while this process loads its own;
+    in place of what was begun before.
+    """
+    _keep(Worker(*module))
 
 
 @contextmanager

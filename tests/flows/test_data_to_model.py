@@ -60,7 +60,7 @@ def test_progress_plan_scores_and_report_are_shown_on_the_server(done: Done) -> 
 
 @pytest.mark.deep
 def test_a_second_run_finds_everything_done_touches_nothing_and_prints_it(
-    done: Done, command: Callable[..., Ended], tmp_path: Path
+    done: Done, command: Callable[..., Ended], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     outcome = done.state.result()
     watched = [done.store / "tokenizers", done.store / "shards", done.store / outcome.run]
@@ -68,6 +68,7 @@ def test_a_second_run_finds_everything_done_touches_nothing_and_prints_it(
     config = write_config(tmp_path / "job.yaml", done.job.model_dump(mode="json"))
     ended = command("flows.data_to_model", config)
     assert ended.status == 0, ended.stderr
+    assert f"preflight: {outcome.run} is finished and measured: there is nothing to compute" in caplog.messages
     assert [stamps(folder) for folder in watched] == before
     again = latest_run("data-to-model")
     assert again != done.flow_run

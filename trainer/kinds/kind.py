@@ -81,6 +81,8 @@ class Kind:
     encode: Callable[[Store, Any, Progress, str | Path | None], Step] = encode_nothing
     """The step that tokenizes the job's splits. The tokenizer is that of the model in the given folder, or else of the
     model that the job names."""
+    is_light: bool = False
+    """Whether its data and runs are named without the libraries that compute."""
     checkpoint: Callable[[Store, EvaluateJob], Measurement | None] = lambda store, job: None
     """How a checkpoint is measured when no training job is given; None if it is not of this kind."""
 

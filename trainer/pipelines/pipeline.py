@@ -9,7 +9,7 @@ from trainer.kinds.kind import kind_of
 from trainer.records.evaluations import Result
 from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
-from trainer.records.results import AnyPreflight, Outcome, Verdict
+from trainer.records.results import AnyPreflight, Finished, Outcome, Verdict
 from trainer.store.manifest import ArtifactRef
 from trainer.training.identity import TrainingData
 
@@ -24,10 +24,10 @@ class Stages(Protocol):
     def make(self) -> Do:
         """Makes the artifact of a step."""
 
-    def preflight(self, job: Any) -> AnyPreflight:
+    def preflight(self, job: Any) -> AnyPreflight | Finished:
         """Look at everything before long work starts."""
 
-    def plan(self, job: Any, data: TrainingData, checked: AnyPreflight) -> RunPlan:
+    def plan(self, job: Any, data: TrainingData, checked: AnyPreflight | Finished) -> RunPlan:
         """Compute the steps from what there is of the data."""
 
     def train(self, job: Any, data: TrainingData, plan: RunPlan) -> ArtifactRef:

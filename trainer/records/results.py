@@ -230,6 +230,21 @@ class TuningPreflight(Record):
         return [*rows, *([("classes", describe_balance(self.balance))] if self.balance else [])]
 
 
+class Finished(Record):
+    """The run of a job of which all is there, and the ranks that it was planned for: nothing is looked at before."""
+
+    run: str
+    ranks: int
+
+    def describe(self) -> str:
+        """In one line."""
+        return f"{self.run} is finished and measured: there is nothing to compute"
+
+    def data_rows(self) -> list[tuple[str, str]]:
+        """The data was looked at when it was prepared."""
+        return []
+
+
 AnyPreflight = Preflight | TuningPreflight
 """What a job of any kind will do."""
 

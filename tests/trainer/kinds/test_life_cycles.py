@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.compare import compare
 from trainer.pipelines.explain import explain_job
+from trainer.pipelines.finished import find_finished
 from trainer.pipelines.reporting import make_report
 from trainer.records.evaluations import Result
 from trainer.records.named_steps import here
@@ -34,7 +37,7 @@ from trainer.registry.listing import find_runs
 from trainer.registry.pins import pin
 from trainer.registry.promotion import find_champion, find_measured, promote, roll_back
 from trainer.store.manifest import MANIFEST, ArtifactRef
-from trainer.store.names import CARD, CONFIG, ENVIRONMENT, EVALUATION, FINAL, METRICS_FILE, REPORT
+from trainer.store.names import CARD, CONFIG, ENVIRONMENT, EVALUATION, FINAL, METRICS_FILE, PLAN, REPORT
 from trainer.store.storage import Store
 from trainer.training.identity import TrainingData, data_keys, recorded
 
@@ -94,6 +97,33 @@ def test_a_second_start_reuses_every_stage_and_changes_nothing(life: Finished) -
     with cores(1):
         assert jobs.train(job) == life.run
     assert lasting_digests(life.store) == before
+
+
+def test_that_all_is_there_is_seen_without_the_libraries_that_compute_and_not_where_anything_is_not(
+    life: Finished, tmp_path: Path
+) -> None:
+    job = life.job()
+    config = write_config(tmp_path / "job.yaml", job.model_dump(mode="json"))
+    look = (
+        "import sys; from trainer.kinds.kind import load_training_job; "
+        "from trainer.pipelines.finished import find_finished; "
+        "print(find_finished(load_training_job(sys.argv[1], ())), {'torch', 'transformers'} & sys.modules.keys())"
+    )
+    said = subprocess.run([sys.executable, "-c", look, str(config)], capture_output=True, text=True, check=True).stdout
+    if not kind_of(job).is_light:
+        assert said == "None set()\n"
+        return
+    assert said == f"run='{life.run}' ranks=1 set()\n"
+    assert find_finished(life.job(run="another")) is None
+    shards = data_of(job).shards[0]
+    run = [life.folder / name for name in (EVALUATION, PLAN, f"{FINAL}/{WEIGHTS}")]
+    for path in [*run, life.store / shards.key / MANIFEST]:
+        before = path.read_bytes()
+        for damage in (flip_bit, Path.unlink):
+            damage(path)
+            assert find_finished(job) is None, path
+        path.write_bytes(before)
+    assert find_finished(job) is not None
 
 
 def test_its_final_model_is_measured_again_to_the_same_bytes(life: Finished) -> None:

@@ -230,4 +230,5 @@ KIND = Kind(
     checkpoint=identify_text,
     report_content=Later("trainer.kinds.pretraining.page.describe_pretraining"),
     compared="trainer.kinds.pretraining.page.COMPARED",
+    is_light=True,
 )
