@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from trainer.common.errors import RecordError
+from trainer.common.errors import CorpusError, RecordError
 from trainer.common.formats import plural
 
 SHOWN = 3
@@ -51,10 +51,10 @@ def describe_bad(count: int, first: Sequence[str]) -> str:
 
 
 def check_budget(what: str, allowed: int, found: Mapping[str, Any]) -> None:
-    """Raise `RecordError` if more records were bad, as a manifest tells of some data, than may be skipped."""
+    """Raise `CorpusError` if more records were bad, as a manifest tells of some data, than may be skipped."""
     bad = found.get("totals", found)["bad_records"]  # of shards they are counted with all else
     if bad > allowed:
-        raise RecordError(
+        raise CorpusError(
             f"{what}: at most {allowed} bad records may be skipped, but {describe_bad(bad, found.get('skipped', []))}; "
             "mend the files or raise max_bad_records"
         )
