@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from trainer.common.errors import CorpusError, RecordError
+from trainer.common.errors import RecordError
 from trainer.common.formats import plural
 
 SHOWN = 3
@@ -48,16 +48,6 @@ def describe_bad(count: int, first: Sequence[str]) -> str:
     """How many records are bad, and the first of them, in one line."""
     more = [f"and {count - len(first):,} more"] if count > len(first) else []
     return plural(count, "bad record") + (f" ({'; '.join([*first, *more])})" if first else "")
-
-
-def check_budget(what: str, allowed: int, found: Mapping[str, Any]) -> None:
-    """Raise `CorpusError` if more records were bad, as a manifest tells of some data, than may be skipped."""
-    bad = found.get("totals", found)["bad_records"]  # of shards they are counted with all else
-    if bad > allowed:
-        raise CorpusError(
-            f"{what}: at most {allowed} bad records may be skipped, but {describe_bad(bad, found.get('skipped', []))}; "
-            "mend the files or raise max_bad_records"
-        )
 
 
 def skipped_rows(details: Mapping[str, Any]) -> list[dict[str, object]]:
