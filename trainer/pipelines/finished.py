@@ -14,8 +14,8 @@ from trainer.records.named_steps import look_for
 from trainer.records.plans import read_plan
 from trainer.records.results import Finished
 from trainer.records.sealed import require_sealed
-from trainer.store.manifest import ArtifactRef
-from trainer.store.names import PLAN
+from trainer.store.manifest import MANIFEST, ArtifactRef
+from trainer.store.names import FINAL, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import data_keys, finished_run, is_whole
 
@@ -35,7 +35,10 @@ def find_finished(job: RunJob) -> Finished | None:
 
 
 def _find(kind: Kind, job: RunJob) -> Finished:
-    store = Store(job.store)
+    store, name = Store(job.store), job.run or job.name
+    named = [f"runs/{run}" for run in store.names("runs") if run.startswith(name)]
+    if not any(store.exists(f"{run}/{FINAL}/{MANIFEST}") for run in named):  # spares a run that goes on the rest
+        raise _NotThere
     data = kind.prepare(job, _look)
     run = kind.identify(job, data)
     if finished_run(store, run, anew=False) is None or not is_whole(store, run, job, data):

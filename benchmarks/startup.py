@@ -1,0 +1,135 @@
+"""Where the seconds go until a command has an answer: `python -m benchmarks.startup [ROUNDS]`.
+
+On the quickstart: `headrace explain`, a dry run, `headrace run` to its first optimizer step with the data prepared, and
+`headrace run` of what is finished. Of each the seconds on the clock, and those that its processes computed: the command
+itself, Prefect's temporary server, and the process of the stages. Then the libraries, each loaded by a process of its
+own. Medians.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from benchmarks.jobs import job, raw_corpora
+from benchmarks.measure import run_timed
+from tests.processes import kill_all
+from trainer.common.progress import silent
+from trainer.config.jobs import PipelineJob
+from trainer.kinds.pretraining.prepare import prepare
+from trainer.records.named_steps import here
+
+ROUNDS = 5
+LOOK_SECONDS = 0.01
+ROLES = {"flows.temporary_server": "server", "trainer.pipelines.worker": "stages"}
+"""What each process is, by the module that it runs; the others are part of the command."""
+
+LIBRARIES = {
+    "Python": "sys", "a command's own modules": "flows.commands", "Prefect": "prefect", "Prefect's server":
+    "prefect.server.api.server", "PyTorch": "torch", "transformers, with that": "transformers.modeling_utils",
+    "all that trains": "trainer.training.run", "all that tokenizes": "trainer.data.tokenization",
+}  # fmt: skip
+
+
+class Spent(NamedTuple):
+    """Seconds on the clock, and those that each kind of process computed."""
+
+    wall: float
+    command: float
+    server: float
+    stages: float
+
+
+def follow(arguments: Sequence[str], until: Callable[[], bool] = lambda: False) -> Spent:
+    """Run `headrace` with arguments, to its end or until something is so; then it is killed."""
+    started, seen = time.monotonic(), dict[int, tuple[str, float]]()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.command", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    root = psutil.Process(process.pid)
+    try:
+        while process.poll() is None and not until():
+            with suppress(psutil.NoSuchProcess):
+                for each in (root, *root.children(recursive=True)):
+                    seen[each.pid] = _look(each, seen.get(each.pid))
+            time.sleep(LOOK_SECONDS)
+        wall = time.monotonic() - started
+    finally:
+        kill_all(process.pid)
+        process.wait()
+    parts = {role: sum(spent for name, spent in seen.values() if name == role) for role in Spent._fields[1:]}
+    return Spent(wall, **parts)
+
+
+def _look(process: psutil.Process, before: tuple[str, float] | None) -> tuple[str, float]:
+    """What a process is, and the seconds that it has computed; as before if it has just ended."""
+    with suppress(psutil.Error):
+        role = next((role for module, role in ROLES.items() if module in process.cmdline()), "command")
+        times = process.cpu_times()
+        return role, times.user + times.system
+    return before or ("command", 0.0)
+
+
+def has_stepped(run: Path) -> Callable[[], bool]:
+    """Whether a run has told of a step."""
+    path = run / "metrics.jsonl"
+    return lambda: path.exists() and b'"kind": "train"' in path.read_bytes()
+
+
+def median(found: Sequence[Spent]) -> Spent:
+    return Spent(*map(statistics.median, zip(*found, strict=True)))
+
+
+def main(rounds: int) -> None:
+    """Measure all in turn, and print the tables."""
+    print(f"{'start-up, seconds':44}{'clock':>8}{'command':>9}{'server':>8}{'stages':>8}", flush=True)
+    os.environ.pop("PREFECT_API_URL", None)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        folder = Path(name)
+        os.environ["PREFECT_HOME"] = str(folder / "prefect")
+        raw_corpora(folder / "raw")
+        bench = job(folder, max_steps=20, log_every=1)
+        prepare(bench.preparation(), here(silent()))
+        path = folder / "job.json"
+        path.write_text(bench.model_copy(update={"run": "done"}).model_dump_json())
+        follow(["run", str(path)])
+        found: dict[str, list[Spent]] = {}
+        for number in range(rounds):
+            fresh = folder / f"fresh-{number}.json"
+            fresh.write_text(_longer(bench, f"fresh-{number}"))
+            stepped = has_stepped(Path(bench.store, "runs", f"fresh-{number}"))
+            for what, spent in {
+                "headrace explain, all is there": follow(["explain", str(path)]),
+                "headrace run --dry-run": follow(["run", "--dry-run", str(path)]),
+                "headrace run, all is there": follow(["run", str(path)]),
+                "headrace run, to the first step": follow(["run", str(fresh)], stepped),
+            }.items():
+                found.setdefault(what, []).append(spent)
+    for what, each in found.items():
+        print(
+            f"{what:44}"
+            + "".join(f"{part:>{width}.2f}" for part, width in zip(median(each), (8, 9, 8, 8), strict=True))
+        )
+    print(f"{'loaded by a process of its own, seconds':44}{'clock':>8}")
+    for what, module in LIBRARIES.items():
+        seconds = [run_timed(["-c", f"import {module}"]) for _ in range(rounds)]
+        print(f"{what:44}{statistics.median(seconds):8.2f}", flush=True)
+
+
+def _longer(bench: PipelineJob, run: str) -> str:
+    values = json.loads(bench.model_copy(update={"run": run}).model_dump_json())
+    values["training"]["max_steps"] = 1000
+    return json.dumps(values)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if sys.argv[1:] else ROUNDS)
