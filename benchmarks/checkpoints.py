@@ -12,7 +12,7 @@ from benchmarks.jobs import job, raw_corpora, run_job
 from benchmarks.measure import say, spread
 from trainer.common.progress import silent
 from trainer.config.files import read_values
-from trainer.kinds.pretraining.prepare import prepare
+from trainer.kinds.pretraining.kind import prepare
 from trainer.kinds.pretraining.workload import Pretraining
 from trainer.records.named_steps import here
 from trainer.store.storage import Store

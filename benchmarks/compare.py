@@ -13,7 +13,7 @@ from tests.support import seal_copy, sealed_lines, small_job, write_corpora
 from tests.trainer.labelled_pairs import finetune_job, write_pairs
 from trainer.config.jobs import PipelineJob
 from trainer.config.labelled import FinetuneJob
-from trainer.kinds.lookup import identify_run
+from trainer.kinds.kind import identify_run
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import require_sealed
 from trainer.store.manifest import ArtifactRef

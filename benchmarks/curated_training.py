@@ -22,7 +22,7 @@ from trainer.common.progress import silent
 from trainer.config.files import load_job, override
 from trainer.config.jobs import PipelineJob
 from trainer.data.shards import is_held_out
-from trainer.kinds.pretraining.prepare import prepare
+from trainer.kinds.pretraining.kind import prepare
 from trainer.records.named_steps import here
 from trainer.records.sealed import require_sealed
 from trainer.store.storage import Store

@@ -48,7 +48,7 @@ from trainer.config.jobs import PipelineJob
 from trainer.data.dataset import open_dataset
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import shard_manifests
-from trainer.kinds.pretraining.prepare import prepare
+from trainer.kinds.pretraining.kind import prepare
 from trainer.records.named_steps import here
 from trainer.store.storage import Store
 

@@ -16,7 +16,7 @@ from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.kinds.pretraining.prepare import prepare
+from trainer.kinds.pretraining.kind import prepare
 from trainer.records.named_steps import here
 
 SHAPES = {"5M": (4, 256), "91M": (12, 768), "120M": (16, 768)}
@@ -25,7 +25,7 @@ SHAPES = {"5M": (4, 256), "91M": (12, 768), "120M": (16, 768)}
 STEPS, SAVED = 6, 3
 FIGURE = """
 import sys
-from trainer.kinds.lookup import load_training_job
+from trainer.kinds.kind import load_training_job
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.common.progress import silent
 print(preflight(load_training_job(sys.argv[1]), silent()).about_memory_bytes)

@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.jobs import job, raw_corpora, run_job
 from benchmarks.measure import say, spread
 from trainer.common.progress import silent
-from trainer.kinds.pretraining.prepare import prepare
+from trainer.kinds.pretraining.kind import prepare
 from trainer.records.named_steps import here
 
 PAIRS = 3

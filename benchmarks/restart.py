@@ -13,7 +13,7 @@ from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.kinds.pretraining.prepare import prepare
+from trainer.kinds.pretraining.kind import prepare
 from trainer.records.named_steps import here
 
 ROUNDS = 3

@@ -25,7 +25,7 @@ from benchmarks.measure import run_timed
 from tests.processes import kill_all
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.kinds.pretraining.prepare import prepare
+from trainer.kinds.pretraining.kind import prepare
 from trainer.records.named_steps import here
 
 ROUNDS = 5

@@ -11,7 +11,7 @@ from pathlib import Path
 from trainer.common.progress import silent
 from trainer.config.files import load_job
 from trainer.config.jobs import PrepareJob
-from trainer.kinds.pretraining.prepare import prepare
+from trainer.kinds.pretraining.kind import prepare
 from trainer.records.named_steps import here
 
 PAIRS = 3

@@ -22,7 +22,7 @@ from trainer.config.jobs import PipelineJob
 from trainer.data.dataset import Dataset, batches_from, open_dataset, read_batch
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import shard_manifests
-from trainer.kinds.pretraining.prepare import prepare
+from trainer.kinds.pretraining.kind import prepare
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import load_tokenizer

@@ -12,7 +12,7 @@ from trainer.common.progress import for_people
 from trainer.config.jobs import EvaluateJob, GarbageJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.kinds import KINDS
 from trainer.config.predicting import PredictJob
-from trainer.kinds.lookup import kind_of
+from trainer.kinds.kind import kind_of
 from trainer.store.storage import Store
 
 
@@ -57,7 +57,7 @@ def _foretell_preparation(job: PrepareJob) -> Foretold:
 
 def _foretell_evaluation(job: EvaluateJob) -> Foretold:
     """What would be measured: a checkpoint that is looked at, on new labelled files that are read, if it names any."""
-    from trainer.kinds.labelled.measurement import NewFiles, identify_checkpoint
+    from trainer.kinds.labelled.kind import NewFiles, identify_checkpoint
 
     store = Store(job.store)
     store.require_there()
@@ -88,14 +88,14 @@ def _foretell_predictions(job: PredictJob) -> Foretold:
     if made is not None:
         return Foretold([describe(store, made)], record)
     with loading():
-        from trainer.kinds.labelled.predict_preflight import look_at_texts
+        from trainer.kinds.labelled.predict import look_at_texts
     found = look_at_texts(job, wanted, for_people())
     told = f"would predict {plural(files, 'file')} with {job.model}, as {store.path(step.key)}"
     return Foretold([*found.lines(), told], {**record, "found": found})
 
 
 def _foretell_promotion(job: PromoteJob) -> Foretold:
-    from trainer.records.names import find_run_name
+    from trainer.records.run_names import find_run_name
     from trainer.registry.promotion import check_promotion
 
     store = Store(job.store)

@@ -12,7 +12,7 @@ from tasks.opening import open_flow
 from tasks.pipeline import AsTasks
 from trainer.config.files import Overrides
 from trainer.config.labelled import FinetuneJob
-from trainer.kinds.lookup import TunedJob
+from trainer.kinds.kind import TunedJob
 from trainer.pipelines.pipeline import run_pipeline
 from trainer.records.results import Outcome
 

@@ -10,7 +10,7 @@ from tasks.opening import open_flow
 from tasks.pipeline import AsTasks
 from trainer.config.files import Overrides
 from trainer.config.jobs import PrepareJob
-from trainer.kinds.pretraining.prepare import prepare
+from trainer.kinds.pretraining.kind import prepare
 from trainer.records.plans import PreparedData
 
 

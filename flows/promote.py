@@ -9,7 +9,7 @@ from flows.forms import FIRST, SettingsOf
 from tasks.opening import open_flow
 from trainer.config.files import Overrides
 from trainer.config.jobs import PromoteJob
-from trainer.records.names import find_run_name
+from trainer.records.run_names import find_run_name
 from trainer.records.shapes import Move
 from trainer.registry.promotion import find_measured, promote
 from trainer.store.storage import Store

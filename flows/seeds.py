@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import ConfigError
 from trainer.common.formats import score
+from trainer.common.tables import Table, text_table
 from trainer.config.files import Job, override
 from trainer.records.evaluations import Result
 from trainer.records.results import Outcome
-from trainer.registry.tables import Table, text_table
 
 if TYPE_CHECKING:
     from trainer.registry.compare_runs import Spread

@@ -14,7 +14,7 @@ from trainer.common.errors import ArtifactError
 from trainer.config.files import Overrides
 from trainer.config.jobs import PipelineJob
 from trainer.data.tokenization import shard_manifests
-from trainer.kinds.pretraining.prepare import find_prepared
+from trainer.kinds.pretraining.kind import find_prepared
 from trainer.records.plans import PreparedData
 from trainer.store.manifest import REPAIR, ArtifactRef, require_intact
 from trainer.store.storage import Store

@@ -24,7 +24,7 @@ from trainer.common.errors import RunError
 from trainer.common.transient import AT_THE_START
 from trainer.config.files import override
 from trainer.config.jobs import PipelineJob, PrepareJob
-from trainer.kinds.lookup import TunedJob
+from trainer.kinds.kind import TunedJob
 from trainer.training.standing import Standing, find_standing, is_alive
 
 DEATHS, SHARD_FILES, STEP, START = "headrace.deaths", "headrace.shard-files", "headrace.step", "headrace.start"

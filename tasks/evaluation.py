@@ -12,8 +12,8 @@ from trainer.config.predicting import PredictJob
 from trainer.config.runs import RunJob
 from trainer.evaluation.harness_identity import identify_harness
 from trainer.evaluation.measurement import check_asked, find_result
+from trainer.kinds.kind import identify_checkpoint, kind_of
 from trainer.kinds.labelled.predictions import describe, find_predictions, identify_predictions, predictions_step
-from trainer.kinds.lookup import identify_checkpoint, kind_of
 from trainer.records.evaluations import Result
 from trainer.records.results import PredictedTexts
 from trainer.store.storage import Store

@@ -8,7 +8,7 @@ from tasks.showing import TaskLogger, showing
 from tasks.stage import run_stage
 from trainer.common.transient import AT_THE_START
 from trainer.config.runs import RunJob
-from trainer.kinds.lookup import kind_of
+from trainer.kinds.kind import kind_of
 from trainer.pipelines.finished import find_finished
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight, Finished

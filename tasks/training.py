@@ -10,7 +10,7 @@ from tasks.turns import DEVICES, turn
 from trainer.common.errors import Preempted
 from trainer.common.stopping import stop_requested
 from trainer.config.runs import RunJob
-from trainer.kinds.lookup import identify_run
+from trainer.kinds.kind import identify_run
 from trainer.records.plans import Plan
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store

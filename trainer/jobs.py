@@ -18,7 +18,7 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig, RunJob
 from trainer.evaluation.measurement import harness_job
-from trainer.kinds.lookup import kind_of, load_training_job
+from trainer.kinds.kind import kind_of, load_training_job
 from trainer.pipelines.pipeline import run_pipeline
 from trainer.records.evaluations import Result
 from trainer.records.named_steps import in_ranks
@@ -53,7 +53,7 @@ def train(config: str | RunJob, *overrides: str) -> str:
 
 def _train(job: RunJob) -> str:
     with loading():
-        from trainer.training.consistency import require_consistent
+        from trainer.training.rank_agreement import require_consistent
         from trainer.training.runtime import leave_group, require_shared, start_runtime
 
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)

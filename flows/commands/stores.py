@@ -33,7 +33,7 @@ def explain(config: Config, words: Words = None, as_json: Json = False) -> None:
     """What a job would reuse, continue or do again, and why."""
     from flows.credentials import take_credentials
     from flows.work import status_of
-    from trainer.kinds.lookup import load_training_job
+    from trainer.kinds.kind import load_training_job
     from trainer.pipelines.explain import tell
 
     def work() -> None:
@@ -80,9 +80,9 @@ def lineage(
     as_json: Json = False,
 ) -> None:
     """Everything behind a model, from raw files to its promotion."""
-    from trainer.registry.tell_lineage import tell
+    from trainer.registry.tell_store import tell_lineage
 
-    _look(store, lambda: tell(store, model, every_file=files, checked=check, as_json=as_json))
+    _look(store, lambda: tell_lineage(store, model, every_file=files, checked=check, as_json=as_json))
 
 
 @commands.command()
@@ -153,7 +153,7 @@ def curation(
     as_json: Json = False,
 ) -> None:
     """Which documents went, why, and what each was compared with."""
-    from trainer.curation.report import tell
+    from trainer.curation.tell_decisions import tell
 
     _look(store, lambda: tell(store, reason, document, corpus, decisions, examples, as_json))
 

@@ -12,7 +12,7 @@ from tests.docs.fields import fields_of
 from tests.docs.pages import DOCS
 from trainer.common import errors
 from trainer.common.errors import PipelineError
-from trainer.evaluation.metrics.measures import METRICS
+from trainer.evaluation.metrics import METRICS
 
 
 def kinds(kind: type[PipelineError] = PipelineError) -> Iterator[type[PipelineError]]:

@@ -22,7 +22,7 @@ from tests.support import curve, digests, final_bytes, steps_recorded
 from trainer.common.errors import ArtifactError, CorpusError, PipelineError, RecordError
 from trainer.config.files import override
 from trainer.config.jobs import EvaluateJob
-from trainer.kinds.pretraining.measurement import evaluation_of
+from trainer.kinds.pretraining.kind import evaluation_of
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from flows.evaluate_model import evaluate_model
 from tasks.turns import DEVICES, TOKENIZATION, limit_of, turn
 from tests.flows.conftest import Done
 from tests.processes import free_port
-from trainer.kinds.pretraining.measurement import evaluation_of
+from trainer.kinds.pretraining.kind import evaluation_of
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from tests.support import cpu_runtime, small_job
 from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.kinds.pretraining.measurement import evaluation_of
+from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, train
 from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store

@@ -6,7 +6,7 @@ from trainer.common.progress import Progress
 from trainer.config.chat import ChatJob
 from trainer.config.jobs import PrepareJob
 from trainer.config.labelled import FinetuneJob
-from trainer.kinds.pretraining.prepare import prepare as prepare_data
+from trainer.kinds.pretraining.kind import prepare as prepare_data
 from trainer.records.named_steps import here, look_for
 from trainer.records.plans import PreparedData
 from trainer.store.manifest import ArtifactRef

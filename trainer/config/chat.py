@@ -1,6 +1,6 @@
 """The schema of instruction tuning: conversations, and a causal language model that learns to answer."""
 
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -8,11 +8,6 @@ from trainer.config.evaluation import TrainedHarnessSetting, check_metric
 from trainer.config.labelled import BatchConfig, FinetuneTrainingConfig, SplitsConfig, TuningJob
 from trainer.config.models import Quantize, TunedModelConfig, check_quantize
 from trainer.config.schema import JobName, Name
-
-CHAT_FIGURES = ("loss", "perplexity", "bits_per_byte")
-"""What a model that answers is measured by: the mean loss in nats a token of the answers, its exponential, and bits a
-byte.
-"""
 
 
 class ConversationsConfig(SplitsConfig):
@@ -116,6 +111,17 @@ class ConversationsJob(TuningJob):
     data: ConversationsConfig = Field(description="the conversations")
     model: ChatModelConfig = Field(description="the model to tune")
     evaluation: CausalEvaluationConfig = Field(default=CausalEvaluationConfig(), description="measurement")
+    figures: ClassVar[tuple[str, ...]] = ("loss", "perplexity", "bits_per_byte")
+    """What its models are measured by: of those that answer, the mean loss in nats a token of the answers, its
+    exponential, and bits a byte.
+    """
+
+    @model_validator(mode="after")
+    def _figures_are_measured(self) -> Self:
+        if self.promotion is not None:
+            check_metric("promotion.metric", self.promotion.metric, self.figures, self.evaluation.harness)
+        check_metric("evaluation.best_by", self.evaluation.best_by, self.figures, self.evaluation.harness)
+        return self
 
 
 class ChatJob(ConversationsJob):
@@ -126,10 +132,3 @@ class ChatJob(ConversationsJob):
     model: ChatModelConfig = Field(description="the model to tune")
     training: ChatTrainingConfig = Field(description="optimisation")
     evaluation: AnswersConfig = Field(default=AnswersConfig(), description="measurement")
-
-    @model_validator(mode="after")
-    def _figures_are_measured(self) -> Self:
-        if self.promotion is not None:
-            check_metric("promotion.metric", self.promotion.metric, CHAT_FIGURES, self.evaluation.harness)
-        check_metric("evaluation.best_by", self.evaluation.best_by, CHAT_FIGURES, self.evaluation.harness)
-        return self

@@ -5,13 +5,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from trainer.config.curation import CurationConfig
-from trainer.config.schema import Name, Schema, TableFormat
+from trainer.config.schema import Delimiter, Name, Quoting, Schema, TableFormat
 
 MIB = 2**20
-
-QUOTING = (
-    "csv: whether quote characters quote; false takes them as text; default: not where tabs divide columns, else yes"
-)
 
 
 class CorpusConfig(Schema):
@@ -28,10 +24,8 @@ class CorpusConfig(Schema):
     separator: str | None = Field(
         default=None, min_length=1, description="text: the line that stands between documents"
     )
-    delimiter: str | None = Field(
-        default=None, min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"
-    )
-    quoting: bool | None = Field(default=None, description=QUOTING)
+    delimiter: Delimiter = None
+    quoting: Quoting = None
     max_bad_records: int = Field(
         default=0, ge=0, description="records that may be skipped, counted, before it is an error"
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from trainer.config.schema import Name, Schema, TableFormat
+from trainer.config.schema import Delimiter, Name, Quoting, Schema, TableFormat
 
 LANGUAGE = r"^[a-z]{2,3}$"
 FUNCTION = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
@@ -231,8 +231,8 @@ class EvaluationText(Schema):
     paths: list[str] = Field(min_length=1, description="files or globs, local or any fsspec URL")
     format: Literal["text", "lines", TableFormat] = Field(default="lines", description="as of a corpus")
     fields: list[str] = Field(default=["text"], min_length=1, description="jsonl, csv, parquet: those that hold text")
-    delimiter: str | None = Field(default=None, min_length=1, max_length=1, description="csv: as of a corpus")
-    quoting: bool | None = Field(default=None, description="csv: as of a corpus")
+    delimiter: Delimiter = None
+    quoting: Quoting = None
 
 
 class DecontaminateConfig(Schema):

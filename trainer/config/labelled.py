@@ -4,11 +4,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from trainer.config.corpora import QUOTING
 from trainer.config.evaluation import SelectionConfig
 from trainer.config.models import TunedModelConfig
 from trainer.config.runs import RunJob
-from trainer.config.schema import JobName, Name, Schema, TableFormat
+from trainer.config.schema import Delimiter, JobName, Name, Quoting, Schema, TableFormat
 from trainer.config.training import OptimizationConfig, Schedule
 
 
@@ -101,10 +100,8 @@ LABEL = "label"
 class LabelledDataConfig(SplitsConfig):
     """A labelled data set: where it is, and which of its columns are text, label and id."""
 
-    delimiter: str | None = Field(
-        default=None, min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"
-    )
-    quoting: bool | None = Field(default=None, description=QUOTING)
+    delimiter: Delimiter = None
+    quoting: Quoting = None
     columns: list[str] | None = Field(
         default=None, min_length=1, description="csv: names of the columns, for files without a header; a file whose "
         "first line names the text columns has one, and one without the columns of labels is without labels"

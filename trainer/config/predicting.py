@@ -4,10 +4,9 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from trainer.config.corpora import QUOTING
 from trainer.config.files import validate_job
 from trainer.config.labelled import LabelledDataConfig
-from trainer.config.schema import Device, Name, Place, Precision, Schema, TableFormat
+from trainer.config.schema import Delimiter, Device, Name, Place, Precision, Quoting, Schema, TableFormat
 
 NO_COLUMN = "\0"
 """Stands for the label column where there is none: no file has a column of this name."""
@@ -18,10 +17,8 @@ class NewTextsConfig(Schema):
 
     source: TableFormat = Field(description="what kind of files: csv (also TSV), jsonl or parquet")
     paths: list[str] = Field(min_length=1, description="files or globs (** goes into folders), local or any fsspec URL")
-    delimiter: str | None = Field(
-        default=None, min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"
-    )
-    quoting: bool | None = Field(default=None, description=QUOTING)
+    delimiter: Delimiter = None
+    quoting: Quoting = None
     columns: list[str] | None = Field(
         default=None, min_length=1, description="csv: names of the columns, for files without a header; a file whose "
         "first line names the text columns has one"

@@ -28,6 +28,17 @@ Precision = Annotated[Literal["fp32", "bf16", "fp16"], Field(description="arithm
 TableFormat = Literal["csv", "jsonl", "parquet"]
 """Formats of trainer/data/records.py whose records have columns: any data but conversations may take them."""
 Device = Annotated[Literal["auto", "cpu", "gpu"], Field(description="auto: the GPUs if there are any")]
+Delimiter = Annotated[
+    str | None,
+    Field(min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"),
+]
+Quoting = Annotated[
+    bool | None,
+    Field(
+        description="csv: whether quote characters quote; false takes them as text; default: not where tabs divide "
+        "columns, else yes"
+    ),
+]
 
 
 TEXTS = {

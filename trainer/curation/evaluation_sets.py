@@ -203,14 +203,7 @@ def _data_of(path: str) -> tuple[SplitsConfig, SplitTexts]:
 
 
 def _corpus(name: str, text: EvaluationText, field: str) -> CorpusConfig:
-    return CorpusConfig(
-        name=name,
-        paths=text.paths,
-        format=text.format,
-        text_field=field,
-        delimiter=text.delimiter,
-        quoting=text.quoting,
-    )
+    return CorpusConfig(name=name, text_field=field, **text.model_dump(exclude={"fields"}))
 
 
 def _read_files(found: EvaluationSet) -> Iterator[tuple[int, int, Document]]:

@@ -2,7 +2,7 @@
 
     measures/pairs/NAME/looked-at.npz                     what the pass looks through; NAME tells all that it depends on
     measures/pairs/NAME/keys/FIRST-END.rows               of some units, rows of a key and its document, by slices
-    measures/pairs/NAME/keys/FIRST-END.npz                where the rows of each slice begin, and their digests
+    measures/pairs/NAME/keys/FIRST-END.npz                where the rows of each slice begin, and their checksums
 
 Each unit's file is read once, however many slices there are, and of the rows each slice reads its own stretch.
 
@@ -27,6 +27,7 @@ from trainer.curation.measures import Batch, Measure, Rows
 from trainer.curation.texts import Texts, shingles, starts_of
 from trainer.curation.units import Numbered, is_intact, numbers_of, read_arrays, write_arrays
 from trainer.engines.executors import Advance
+from trainer.store.checked_files import SUM_BYTES, sum_of
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
@@ -148,14 +149,12 @@ def _mixed(rows: NDArray[np.uint64], band: int) -> NDArray[np.uint64]:
     return np.maximum(mixed, np.uint64(1))
 
 
-FORMAT = 2
+FORMAT = 3
 LOOKED_AT = "looked-at.npz"
 ALIVE, FILES, PIECES, FIRSTS, COUNTS = "alive", "files", "pieces", "firsts", "counts"
-ENDS, WIDTH, DIGESTS = "ends", "width", "digests"
+ENDS, WIDTH, SUMS = "ends", "width", "sums"
 SLICE_KEYS = 2**22
 """With its document's number a key takes 16 to 24 bytes, and sorting takes some more copies of them."""
-
-DIGEST_BYTES = 16
 
 
 class Slice(NamedTuple):
@@ -214,9 +213,9 @@ def put_in_order(url: str, folder: str, group: Group, count: int, advance: Advan
         order = np.argsort(stretches, kind="stable")
         rows, ends = rows[order], np.searchsorted(stretches[order], np.arange(count), side="right")
         parts = np.split(rows, ends[:-1])
-        digests = np.array([_digest(part.tobytes()) for part in parts], f"V{DIGEST_BYTES}")
+        sums = np.array([sum_of(part.tobytes()) for part in parts], f"V{SUM_BYTES}")
         store.write_bytes(f"{name}.rows", rows.tobytes())
-        write_arrays(store, f"{name}.npz", {ENDS: ends, WIDTH: np.array(rows.shape[1]), DIGESTS: digests})
+        write_arrays(store, f"{name}.npz", {ENDS: ends, WIDTH: np.array(rows.shape[1]), SUMS: sums})
     advance(1)
 
 
@@ -268,20 +267,16 @@ def _is_whole(store: Store, name: str, count: int) -> bool:
 
 
 def _read_part(store: Store, name: str, number: int) -> NDArray[np.uint64]:
-    ends, width, digests = read_arrays(store, f"{name}.npz", ENDS, WIDTH, DIGESTS)
+    ends, width, sums = read_arrays(store, f"{name}.npz", ENDS, WIDTH, SUMS)
     row = 8 * int(width)
     start, end = (row * int(ends[at]) if at >= 0 else 0 for at in (number - 1, number))
     try:
         raw = store.read_bytes(f"{name}.rows", start, end) if start < end else b""
     except FileNotFoundError as error:
         raise StorageError(f"{store.path(name)}.rows is gone; start the command again, which makes it anew") from error
-    if _digest(raw) != digests[number].tobytes():
+    if sum_of(raw) != sums[number].tobytes():
         raise StorageError(f"{store.path(name)}.rows is damaged; start the command again, which makes it anew")
     return np.frombuffer(raw, np.uint64).reshape(-1, int(width))
-
-
-def _digest(raw: bytes) -> bytes:
-    return hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest()
 
 
 DOCUMENTS, SIZES = "documents", "sizes"

@@ -42,6 +42,7 @@ from trainer.data.readers import Document, ignore, read_documents
 from trainer.data.shards import batches, text_bytes
 from trainer.data.sources import named_reading, reading_options
 from trainer.engines.executors import Advance
+from trainer.records.sealed import sum_at
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 Arrays = dict[str, NDArray[Any]]
 
 CHECKSUM_BYTES = 16
+"""As many as `sum_at` gives."""
 
 DAMAGED = (ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile)
 """What NumPy and zipfile raise of a file that is not as it was written."""
@@ -63,7 +65,7 @@ def write_arrays(store: Store, key: str, arrays: Arrays) -> None:
     with zipfile.ZipFile(packed, "a") as archive:
         archive.comment = bytes(CHECKSUM_BYTES)
     raw = packed.getbuffer()  # of which no copy is made: a unit's arrays may be as large as its text
-    raw[-CHECKSUM_BYTES:] = _checksum(key, raw[:-CHECKSUM_BYTES])
+    raw[-CHECKSUM_BYTES:] = sum_at(key, raw[:-CHECKSUM_BYTES])
     store.write_bytes(key, raw)
 
 
@@ -84,16 +86,11 @@ def _intact(store: Store, key: str) -> bytes | None:
     raw = store.find_bytes(key)
     if raw is None:
         return None
-    if raw[-CHECKSUM_BYTES:] == _checksum(key, memoryview(raw)[:-CHECKSUM_BYTES]):
+    if raw[-CHECKSUM_BYTES:] == sum_at(key, memoryview(raw)[:-CHECKSUM_BYTES]):
         return raw
     log.warning("%s does not match its checksum: it is made anew", store.path(key))
     store.delete(key)  # a copy that was fetched of it counts no more either
     return None
-
-
-def _checksum(key: str, raw: memoryview) -> bytes:
-    place = hashlib.sha256(key.encode()).digest()
-    return hashlib.blake2b(raw, digest_size=CHECKSUM_BYTES, key=place).digest()
 
 
 def read_arrays(store: Store, key: str, *names: str) -> list[NDArray[Any]]:
@@ -136,7 +133,7 @@ def with_address(error: PlaceError, corpora: Iterable[tuple[CorpusConfig, Sequen
     return CorpusError(f"corpus {corpus.name!r}: {error.piece.path}#{number}: {error}")
 
 
-FORMAT = 1
+FORMAT = 2
 UNIT_BYTES = 16 * 2**20
 """As much raw text as a worker can hold the measures of, however large the corpus is."""
 

@@ -22,14 +22,15 @@ from typing import IO, Any, NamedTuple, cast
 from trainer.common.errors import ChangedFile, CorpusError, WrongContent
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
-from trainer.data.csv_files import csv_dialect, is_quoted
 from trainer.data.raw_files import (
     MAX_RECORD,
     READ_HERE_AND_THERE,
     SourceFile,
     compression_of,
+    csv_dialect,
     csv_header,
     digest_stretch,
+    is_quoted,
     open_bytes,
     open_raw,
     parquet_groups,

@@ -12,20 +12,9 @@ from typing import IO, Any, NamedTuple
 from trainer.common.errors import RecordError
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
-from trainer.data.csv_files import delimiter_hint
 from trainer.data.pieces import Piece, open_piece, text_cuts
-from trainer.data.raw_files import BOM, MAX_RECORD, compression_of, open_as, reading
-from trainer.data.records import (
-    FORMATS,
-    PART_BYTES,
-    Reading,
-    Span,
-    Table,
-    line_names,
-    lines_in,
-    not_utf8,
-    watched,
-)
+from trainer.data.raw_files import BOM, MAX_RECORD, compression_of, delimiter_hint, open_as, reading
+from trainer.data.records import FORMATS, PART_BYTES, Reading, Span, Table, line_names, lines_in, not_utf8, watched
 
 NAMED_BY = "; text_field says which one holds the text"
 
@@ -88,7 +77,7 @@ def read_head(path: str, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Docume
 
 def open_corpus(file: IO[bytes], span: Span, corpus: CorpusConfig) -> Table:
     """An open file of a corpus as records, of a format that has any."""
-    return FORMATS[corpus.format](file, span, Reading(corpus.format, corpus.delimiter, corpus.quoting, all_text=True))
+    return FORMATS[corpus.format](file, span, Reading(corpus.format, corpus, all_text=True))
 
 
 def _documents(

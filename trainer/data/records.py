@@ -17,8 +17,20 @@ from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from trainer.common.errors import RecordError
-from trainer.data.csv_files import UNQUOTE, CsvSettings, csv_dialect, csv_hint, is_quoted, quoting_hint
-from trainer.data.raw_files import BOM, MAX_RECORD, csv_header, not_text, open_raw, unreadable
+from trainer.data.raw_files import (
+    BOM,
+    MAX_RECORD,
+    UNQUOTE,
+    CsvSettings,
+    csv_dialect,
+    csv_header,
+    csv_hint,
+    is_quoted,
+    not_text,
+    open_raw,
+    quoting_hint,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -58,14 +70,14 @@ class Span(NamedTuple):
 class Reading(NamedTuple):
     """How the records of a file are found, whatever they mean.
 
-    `all_text`: of csv, a record is bad if any of its bytes is no UTF-8; else its values hold these as surrogates.
+    `csv` says how csv files are read. `all_text`: of them, a record is bad if any of its bytes is no UTF-8; else its
+    values hold these as surrogates.
     `name_columns` tells the names of a csv file's columns, and what names them, by the file's name and its first row:
     where that is not `FIRST_LINE`, the row is a record.
     """
 
     format: str
-    delimiter: str | None = None
-    quoting: bool | None = None
+    csv: CsvSettings | None = None
     all_text: bool = False
     name_columns: Callable[[str, list[str]], tuple[list[str], str]] = lambda name, row: (row, FIRST_LINE)
 
@@ -118,11 +130,13 @@ def open_jsonl(file: IO[bytes], span: Span, reading: Reading) -> Table:
 
 def open_csv(file: IO[bytes], span: Span, reading: Reading) -> Table:
     """One record a row; columns are named by the file's first row, or as the reading says."""
-    hint = quoting_hint(reading, span.name)
-    rows = _rows(file, span, csv_dialect(reading, span.name), hint)
+    settings = reading.csv
+    assert settings is not None  # conversations alone have none, which are never read as csv
+    hint = quoting_hint(settings, span.name)
+    rows = _rows(file, span, csv_dialect(settings, span.name), hint)
     header, named_by = list[str](), FIRST_LINE
     if span.start > 0:
-        header, _ = csv_header(span.path, reading)
+        header, _ = csv_header(span.path, settings)
     else:
         first = next(rows, None)
         if first is None:

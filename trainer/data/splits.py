@@ -14,9 +14,8 @@ from trainer.common.errors import CorpusError, RecordError, brief
 from trainer.config.chat import ConversationsConfig
 from trainer.config.corpora import CorpusConfig
 from trainer.config.labelled import LabelledDataConfig, SplitsConfig
-from trainer.data.csv_files import csv_dialect, is_quoted
 from trainer.data.pieces import Piece, RawFile, require_file
-from trainer.data.raw_files import compression_of, open_as, reading
+from trainer.data.raw_files import compression_of, csv_dialect, is_quoted, open_as, reading
 from trainer.data.records import FORMATS, Reading, Record, Span, Table, open_loaded
 from trainer.data.sources import find_pieces, find_sources
 from trainer.models.pretrained import hub_reason

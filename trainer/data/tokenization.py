@@ -48,15 +48,7 @@ from trainer.records.sealed import read_listed
 from trainer.records.steps import CONTENTS, Explains, Parts, Sources, Step, describe, nothing
 from trainer.store.checked_files import BLOCK_BYTES
 from trainer.store.details import Totals
-from trainer.store.manifest import (
-    ArtifactRef,
-    Manifest,
-    digest_file,
-    find_damage,
-    fingerprint,
-    name_of,
-    write_manifest,
-)
+from trainer.store.manifest import ArtifactRef, Manifest, digest_file, find_damage, fingerprint, name_of, write_manifest
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

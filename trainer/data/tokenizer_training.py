@@ -27,7 +27,7 @@ from trainer.data.pieces import Piece, blocks_of, require_same
 from trainer.data.sources import files_of, find_pieces, forgetting_changed, look_at_text, reading_options
 from trainer.models.taken_tokenizer import END_OF_TEXT, PLAIN_CLASS, TOKENIZER_CONFIG, find_files, take_tokenizer
 from trainer.models.tokenizer import KIND, TOKENIZER_FILE, TokenizerInfo, vocabulary
-from trainer.records.names import made_at
+from trainer.records.run_names import made_at
 from trainer.records.steps import Explains, Step, publish
 from trainer.store.manifest import (
     ArtifactRef,

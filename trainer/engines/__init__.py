@@ -5,7 +5,6 @@
     consistency.py      whether its nodes run the same programs, and see the same store
     ray_tasks.py        units as Ray's tasks
     ray_ranks.py        ranks as workers of Ray Train
-    progress_actor.py   where tasks and workers say how far they are, and ask whether to stop
 
 Processes of this machine are started where they are needed: those that tokenize by `trainer.data.shard_building`, ranks
 by torchrun, which `trainer.pipelines.worker` calls. What is computed is the same, to the last byte: an engine only says

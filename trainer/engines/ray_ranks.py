@@ -18,10 +18,10 @@ from trainer.common.errors import EXIT_CRASHED, DeviceError, brief
 from trainer.common.stopping import StopRequested, on_stop, stop_requested, stopping_when
 from trainer.config.engines import RayEngine
 from trainer.engines.executors import enter_group
-from trainer.engines.progress_actor import Saying
 from trainer.engines.ray_cluster import (
     WAITING_SECONDS,
     Cluster,
+    Saying,
     Surroundings,
     has_gpus,
     in_thread,

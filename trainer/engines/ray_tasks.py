@@ -16,8 +16,15 @@ from trainer.common.stopping import check_stop
 from trainer.config.engines import RayEngine
 from trainer.engines.consistency import Likeness, consistent_nodes, require_consistent
 from trainer.engines.executors import Advance
-from trainer.engines.progress_actor import Count
-from trainer.engines.ray_cluster import WAITING_SECONDS, Cluster, Surroundings, joined, require_cores, waiting_for_room
+from trainer.engines.ray_cluster import (
+    WAITING_SECONDS,
+    Cluster,
+    Count,
+    Surroundings,
+    joined,
+    require_cores,
+    waiting_for_room,
+)
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

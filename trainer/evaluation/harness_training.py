@@ -1,5 +1,5 @@
-"""lm-eval's tasks during training: the model in memory is measured on them every so many steps. Free of heavy imports
-until then.
+"""lm-eval's tasks beside training: tried before it, and during it the model in memory is measured on them every so many
+steps. Free of heavy imports until then.
 """
 
 import logging
@@ -9,8 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from transformers import PretrainedConfig
+
 from trainer.common.errors import ConfigError
-from trainer.config.evaluation import PREFIX, TrainedHarnessConfig
+from trainer.common.stopping import check_stop
+from trainer.config.evaluation import PREFIX, HarnessConfig, SelectionConfig, TrainedHarnessConfig
+from trainer.config.runs import RunJob
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -18,8 +22,27 @@ if TYPE_CHECKING:
     from trainer.evaluation.harness_tasks import Loaded
     from trainer.training.runtime import Runtime
 
-
 log = logging.getLogger(__name__)
+
+
+def try_harness(job: RunJob, options: HarnessConfig | None, config: PretrainedConfig, tokenizer: Any = None) -> None:
+    """Try the tasks of lm-eval, if some are named; what they read of the hub is then here. Raises as `try_tasks`
+    does.
+    """
+    if options is None:
+        return
+    from trainer.evaluation.harness_identity import installed_version
+
+    installed_version()  # else that is told
+    from trainer.evaluation.harness_trial import Decides, try_tasks
+
+    decide = {}
+    if isinstance(asked := job.evaluation, SelectionConfig):
+        decide["evaluation.best_by"] = Decides(asked.best_by, asked.greater_is_better)
+    if (gate := job.promotion) is not None:
+        decide["promotion.metric"] = Decides(gate.metric, gate.greater_is_better)
+    try_tasks(options, config, decide, tokenizer)
+    check_stop()
 
 
 def tasks_in_training(
@@ -50,8 +73,7 @@ class TasksInTraining:
         """
         import torch
 
-        from trainer.evaluation.harness import ask, figures_of
-        from trainer.evaluation.harness_model import AskedModel
+        from trainer.evaluation.harness import AskedModel, ask, figures_of
         from trainer.evaluation.harness_tasks import hearing
         from trainer.models.losses import masks_made
 
@@ -83,7 +105,7 @@ class TasksInTraining:
     def _tokenizer(self, model: "PreTrainedModel") -> Any:
         """The tokenizer as `AutoTokenizer` loads it beside the model."""
         from trainer.data.chat.template import bound_template
-        from trainer.models.loading import load_tokenizer
+        from trainer.models.pretrained import load_tokenizer
 
         with TemporaryDirectory() as folder:
             for file in self._files:

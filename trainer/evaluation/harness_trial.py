@@ -19,7 +19,7 @@ from trainer.config.evaluation import PREFIX, HarnessConfig
 from trainer.data.chat.template import bound_template
 from trainer.evaluation.harness import figures_of
 from trainer.evaluation.harness_tasks import NAMED, hearing, load_tasks
-from trainer.evaluation.metrics.measures import greater_is_better
+from trainer.evaluation.metrics import greater_is_better
 
 log = logging.getLogger(__name__)
 

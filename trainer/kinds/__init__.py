@@ -1,7 +1,7 @@
-"""The kinds of job, each whole in a folder. Their table is `KINDS` in config/kinds.py; `lookup.py` looks jobs up in it.
+"""The kinds of job, each whole in a folder. Their table is `KINDS` in config/kinds.py; `kind.py` looks jobs up in it.
 
-A folder says how a kind's jobs are looked at (`preflight.py`), what decides a run's outcome (`identity.py`, of
-pretraining `prepare.py`), what it brings to the training loop (`workload.py`), how its model is measured
-(`measurement.py`, `evaluate.py`), and what pages tell of its runs (`page.py`); `kind.py` names all of it, as
-`kinds/kind.py` describes. `tuning*.py` are what the kinds share that begin with a pretrained model.
+In a folder, `kind.py` says what decides a run's outcome and how its model is measured, and names the rest, as
+`kinds/kind.py` describes: how jobs are looked at (`preflight.py`), what the kind brings to the training loop
+(`workload.py`), how a model is measured (there, or in `evaluate.py`), and what pages tell of its runs (`page.py`).
+`tuning*.py` are what the kinds share that begin with a pretrained model.
 """

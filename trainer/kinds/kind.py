@@ -1,15 +1,18 @@
-"""What a kind of job says of itself."""
+"""What a kind of job says of itself, and which kind a job, a file or a run is of, by the table in config/kinds.py."""
 
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from trainer.common.process import loading
 from trainer.common.progress import Progress
+from trainer.config.files import read_values, validate_job
 from trainer.config.jobs import EvaluateJob
-from trainer.config.kinds import load
+from trainer.config.kinds import KINDS, JobKind, kinds_read_by, load, marked
+from trainer.config.labelled import TuningJob
+from trainer.config.runs import RunJob
 from trainer.evaluation.measurement import Measure, Measurement
 from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
@@ -17,7 +20,7 @@ from trainer.records.steps import Step
 from trainer.store.storage import Store
 from trainer.training.identity import Run, TrainingData
 
-if TYPE_CHECKING:  # what draws pictures is loaded where a report or a comparison is made
+if TYPE_CHECKING:
     from trainer.registry.content import ReportContent
     from trainer.registry.facts import RunFacts
 
@@ -32,17 +35,17 @@ class Planned(NamedTuple):
 
 
 class Later:
-    """A function, by its module and name: loaded when it is first called."""
+    """A function, by its module and name: loaded when it is first called. It is called with these options."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, **options: Any) -> None:
+        self.path, self.options = path, options
         self.module = path.rpartition(".")[0]
 
     def __call__(self, *arguments: Any) -> Any:
         if self.module not in sys.modules:
             with loading():
                 load(self.path)
-        return load(self.path)(*arguments)
+        return load(self.path)(*arguments, **self.options)
 
 
 def encode_nothing(store: Store, job: Any, progress: Progress, model_folder: str | Path | None) -> Step:
@@ -82,3 +85,53 @@ class Kind:
     """Whether its data and runs are named without the libraries that compute."""
     checkpoint: Callable[[Store, EvaluateJob], Measurement | None] = lambda store, job: None
     """How a checkpoint is measured when no training job is given; None if it is not of this kind."""
+
+
+if TYPE_CHECKING:
+    AnyJob = RunJob
+    TunedJob = TuningJob
+else:
+    AnyJob = Union[tuple(kind.schema for kind in KINDS)]  # noqa: UP007 - of as many as there are
+    TunedJob = Union[tuple(kind.schema for kind in kinds_read_by("finetune"))]  # noqa: UP007
+
+
+def entry_of(job: RunJob) -> JobKind:
+    """The line of the table that a job is of. Raises `TypeError` for what is no job that trains."""
+    for kind in KINDS:
+        if isinstance(job, kind.schema):
+            return kind
+    raise TypeError(f"{type(job).__name__} is of none of the kinds {', '.join(kind.name for kind in KINDS)}")
+
+
+def kind_of(job: RunJob) -> Kind:
+    """The kind that a job is of. Raises `TypeError` for what is no job that trains."""
+    kind: Kind = entry_of(job).kind
+    return kind
+
+
+def load_training_job(path: str, overrides: tuple[str, ...] | list[str] = ()) -> RunJob:
+    """The job of a YAML file, to which `key=value` words are added. Raises `ConfigError`."""
+    values = read_values(path, overrides, [kind.schema for kind in KINDS])
+    kind = next(iter(marked(values)), KINDS[0])
+    job: RunJob = validate_job(kind.schema, values, path)
+    return job
+
+
+def encode(store: Store, job: AnyJob, progress: Progress, model_folder: str | Path | None = None) -> Step:
+    """The step that encodes the data of a job, as its kind does."""
+    return kind_of(job).encode(store, job, progress, model_folder)
+
+
+def identify_checkpoint(store: Store, job: EvaluateJob) -> tuple[Kind, Measurement]:
+    """How any checkpoint is measured, and by which kind. Raises `ConfigError` if it is not known on what, and
+    `ArtifactError` if it is missing or damaged.
+
+    The first of the table is asked last: it measures whatever it is given, or says why not.
+    """
+    kinds: list[Kind] = [kind.kind for kind in reversed(KINDS)]
+    return next((kind, wanted) for kind in kinds if (wanted := kind.checkpoint(store, job)) is not None)
+
+
+def identify_run(job: RunJob, data: TrainingData) -> Run:
+    """The run that a job and its data make."""
+    return kind_of(job).identify(job, data)

@@ -15,7 +15,7 @@ from trainer.config.labelled import TuningJob
 from trainer.config.runs import CardConfig
 from trainer.data.order import FORMAT as EPOCH_ORDER
 from trainer.evaluation.measurement import Measurement, encoded_of
-from trainer.evaluation.selection import describe_selection
+from trainer.evaluation.metrics import describe_selection
 from trainer.kinds.kind import Planned
 from trainer.models.pretrained import Checkpoint, find_model
 from trainer.store.manifest import ArtifactRef

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainer.common.formats import count, plural, score, short
+from trainer.common.tables import Pairs, Table
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.splits import TEST, TRAIN
-from trainer.evaluation.metrics.measures import OF_ONE_CLASS, positive_class
+from trainer.evaluation.metrics import OF_ONE_CLASS, positive_class
 from trainer.kinds.tuning import split_rows
 from trainer.records.basis import encoded_basis, facts_of
 from trainer.records.evaluations import Result, best_by, label_figure
@@ -31,7 +32,6 @@ from trainer.registry.summary import (
     tell_steps,
     verdict_unmeasured,
 )
-from trainer.registry.tables import Pairs, Table
 from trainer.store.manifest import fingerprint
 from trainer.store.names import FINAL
 

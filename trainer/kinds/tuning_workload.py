@@ -18,10 +18,10 @@ from trainer.data.order import EpochOrder
 from trainer.data.step_plan import make_tuning_plan
 from trainer.evaluation.harness_training import TasksInTraining, tasks_in_training
 from trainer.evaluation.measurement import Measurement
-from trainer.evaluation.selection import criterion_of
+from trainer.evaluation.metrics import criterion_of
 from trainer.models.adapters import add_adapter, restore_adapter
-from trainer.models.answering import load_answering, outline_answering
-from trainer.models.outline import Outline, Rows
+from trainer.models.causal import load_answering
+from trainer.models.outline import Outline, Rows, outline_answering
 from trainer.models.pretrained import Checkpoint, find_model, identify_base
 from trainer.models.quantized import Form, quantize_base
 from trainer.models.tokenizer import TOKENIZER_FILE

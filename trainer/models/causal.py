@@ -1,4 +1,4 @@
-"""Causal and masked language models: any that `transformers` knows, new or pretrained."""
+"""Causal and masked language models: any that `transformers` knows, new or pretrained; and those that answer."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,10 +22,9 @@ from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.models import LoraConfig, ModelConfig
 from trainer.models.adapters import Trained, add_adapter, count_trained, find_heads, merge, restore_adapter
 from trainer.models.layers import require_blocks
-from trainer.models.loading import load_config
 from trainer.models.losses import IGNORED, cross_entropies
 from trainer.models.new_config import new_config, padding_hint
-from trainer.models.pretrained import NO_NAME, check_settings, is_hub_name
+from trainer.models.pretrained import NO_NAME, check_settings, is_hub_name, load_config
 from trainer.models.quantized import quantize_base
 from trainer.models.taken_tokenizer import read_vocabulary
 from trainer.models.tensor_files import MODEL, find_parts
@@ -342,3 +341,36 @@ def tried_masked(model: PreTrainedModel, context: int, mask_id: int) -> MaskedLM
             "is_decoder to false in its configuration, or take a model that reads in both directions"
         )
     return MaskedLMLoss(model)
+
+
+def load_answering(
+    folder: str, attention: str | None, details: dict[str, Any], beside: str | None = None
+) -> PreTrainedModel:
+    """A float32 causal model that generates up to the end of a turn; `details` are those of the encoded conversations.
+
+    An adapter is merged into the model that it was trained `beside`. Raises `ConfigError` if it cannot be loaded or has
+    fewer positions than a window, `TokenizerError` if ids of the data are beyond its embeddings.
+    """
+    return stops_at_turns(load_model(folder, attention, beside), folder, details)
+
+
+def stops_at_turns(model: PreTrainedModel, folder: str | Path, details: dict[str, Any]) -> PreTrainedModel:
+    """Have a model stop at the token that ends a turn as well as at those that it stopped at before."""
+    check_fits(model.config, str(folder), details["context"], details["vocab_size"])
+    settings: Any = model.generation_config
+    before = settings.eos_token_id
+    known = [] if before is None else before if isinstance(before, list) else [before]
+    ends = list(dict.fromkeys([details["end_id"], *known]))
+    settings.eos_token_id = ends[0] if len(ends) == 1 else ends
+    settings.pad_token_id = details["pad_id"]
+    return model
+
+
+def check_fits(config: PretrainedConfig, name: str, context: int, vocab_size: int) -> None:
+    """Raise `ConfigError` for fewer positions than a window has, `TokenizerError` for ids beyond the embeddings."""
+    check_positions(config, context, "data.context")
+    embeddings = config.get_text_config().vocab_size
+    if vocab_size > embeddings:
+        raise TokenizerError(
+            f"the tokenizer of {name!r} gives ids up to {vocab_size - 1}, but the model has {embeddings} embeddings"
+        )

@@ -21,9 +21,8 @@ from trainer.common.errors import ConfigError, TokenizerError
 from trainer.config.labelled import FinetuneJob
 from trainer.models.adapters import add_adapter, find_heads, merge, restore_adapter, saved_heads
 from trainer.models.causal import fuse_activations, keep_fixed, load_pretrained, model_from
-from trainer.models.loading import load_config
 from trainer.models.outline import Outline, Rows, outline_folder
-from trainer.models.pretrained import classifies_words, find_model
+from trainer.models.pretrained import classifies_words, find_model, load_config
 from trainer.models.weights import is_adapter
 from trainer.store.storage import Store
 

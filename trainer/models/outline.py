@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from trainer.common.errors import brief
-from trainer.models.causal import made_ready, model_from, take_generation_config
+from trainer.models.causal import made_ready, model_from, stops_at_turns, take_generation_config
 from trainer.models.layers import find_blocks
-from trainer.models.loading import load_config
+from trainer.models.pretrained import load_config
 from trainer.models.tensor_rows import Converted, Tensors, own_tensors
 from trainer.models.weights import check_weights, is_adapter, weight_files
 
@@ -199,3 +199,11 @@ def _outside(module: nn.Module, blocks: set[nn.Module]) -> Iterator[nn.Module]:
         yield module
         for child in module.children():
             yield from _outside(child, blocks)
+
+
+def outline_answering(folder: str, attention: str | None, details: dict[str, Any], rows: Rows) -> Outline | None:
+    """The same for ranks that hold some rows of each weight; None as `outline_files` says."""
+    outline = outline_files(folder, attention, rows)
+    if outline is not None:
+        stops_at_turns(outline.model, folder, details)
+    return outline

@@ -1,4 +1,6 @@
-"""Models to start from or to measure, by name: a run of the store, a folder in it, any folder, or the hub's."""
+"""Models to start from or to measure, by name: a run of the store, a folder in it, any folder, or the hub's; their
+configurations and tokenizers, loaded without running anything that they bring.
+"""
 
 import json
 import posixpath
@@ -6,16 +8,19 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from trainer.common.errors import ArtifactError, ConfigError, brief, reason_of
+from trainer.common.errors import ArtifactError, ConfigError, TokenizerError, brief, reason_of
 from trainer.models.tensor_files import of_optimizer
 from trainer.models.weights import CONVERT, Base, base_of, is_adapter, read_base, require_base
-from trainer.records.names import made_by, tell_runs_like
+from trainer.records.run_names import made_by, tell_runs_like
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.manifest import MANIFEST, digest_file, fetch_files, read_manifest, require_intact
 from trainer.store.names import CARD, CHAMPION, CHECKPOINT_KIND, FINAL, FINAL_KIND, is_plain_key
 from trainer.store.storage import Store
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 NO_NAME = "it is no file or folder here, and no name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path"
 """What to say of a path that leads nowhere; relative ones begin at the folder that one is in."""
@@ -264,3 +269,40 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{path} is damaged: expected a JSON object, found {type(value).__name__}")
     return value
+
+
+def load_config(name: str) -> "PretrainedConfig":
+    """The configuration of a model folder or a pretrained name. Raises `ConfigError` if it needs code of its own, or is
+    bad.
+    """
+    from transformers import AutoConfig
+
+    check_settings(name)
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # hub, file system and format errors alike
+        raise ConfigError(f"model {name!r} cannot be loaded: {brief(error)}") from error
+    return config
+
+
+def load_tokenizer(name: str, plain: bool = False) -> Any:
+    """The tokenizer of a model folder or a pretrained name, of the `plain` class if so.
+
+    Raises `ConfigError` if it needs code of its own, `TokenizerError` if there is none, or it cannot be loaded.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    check_settings(name)
+    try:
+        tokenizer = (PreTrainedTokenizerFast if plain else AutoTokenizer).from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # the libraries raise bare Exceptions for every kind of bad file
+        raise TokenizerError(f"the tokenizer of {name!r} cannot be loaded: {brief(error)}") from error
+    if not tokenizer.is_fast:
+        raise TokenizerError(
+            f"the tokenizer of {name!r} is none of the `tokenizers` library; convert it to a tokenizer.json"
+        )
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # what transformers makes where there is none
+        raise TokenizerError(
+            f"model {name!r} has no tokenizer, or an empty one; put the files of its tokenizer beside it"
+        )
+    return tokenizer

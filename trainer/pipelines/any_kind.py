@@ -7,7 +7,7 @@ from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.harness_identity import identify_harness
 from trainer.evaluation.measurement import Measurement, evaluate
-from trainer.kinds.lookup import AnyJob, identify_checkpoint, kind_of
+from trainer.kinds.kind import AnyJob, identify_checkpoint, kind_of
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight

@@ -65,7 +65,7 @@ def _compared(store: Store, names: list[str], page: Path | None) -> "Comparison"
 
 
 def _write(page: Path, comparison: "Comparison") -> None:
-    from trainer.registry.compare_page import render
+    from trainer.registry.compare_runs import render
 
     try:
         page.write_bytes(render(comparison).encode(errors="replace"))

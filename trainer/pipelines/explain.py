@@ -12,10 +12,17 @@ from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import RunJob
 from trainer.evaluation.harness_identity import identify_harness
 from trainer.evaluation.measurement import intact_result
-from trainer.kinds.lookup import kind_of
+from trainer.kinds.kind import kind_of
 from trainer.pipelines.pipeline import walk
-from trainer.preflight.run_status import explain_evaluation, explain_report, explain_run, holds_out, own_result
-from trainer.preflight.step_status import StepStatus, status
+from trainer.preflight.step_status import (
+    StepStatus,
+    explain_evaluation,
+    explain_report,
+    explain_run,
+    holds_out,
+    own_result,
+    status,
+)
 from trainer.records.named_steps import STEPS, open_step, title_of
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store

@@ -9,8 +9,7 @@ from trainer.common.errors import PipelineError
 from trainer.config.runs import RunJob
 from trainer.evaluation.harness_identity import identify_harness
 from trainer.evaluation.measurement import find_result, harness_job
-from trainer.kinds.kind import Kind
-from trainer.kinds.lookup import kind_of
+from trainer.kinds.kind import Kind, kind_of
 from trainer.records.named_steps import look_for
 from trainer.records.plans import read_plan
 from trainer.records.results import Finished

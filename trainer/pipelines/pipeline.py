@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import RunJob
 from trainer.evaluation.measurement import harness_job
-from trainer.kinds.lookup import kind_of
+from trainer.kinds.kind import kind_of
 from trainer.records.evaluations import Result
 from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan

@@ -1,7 +1,10 @@
-"""What a training job takes: devices, batches and a schedule that fit, memory, and room on disks."""
+"""What a training job takes: devices, batches and a schedule that fit, memory, and room on disks; and what is unusual
+in its settings, though it may be meant, which is said before work starts.
+"""
 
+import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import psutil
@@ -12,17 +15,20 @@ from transformers import PretrainedConfig
 from trainer.common.errors import DeviceError, StorageError
 from trainer.common.formats import plural, size
 from trainer.config.engines import RayEngine
+from trainer.config.labelled import FinetuneTrainingConfig
 from trainer.config.runs import RunJob
 from trainer.config.training import OptimizationConfig, TrainingConfig
 from trainer.data.step_plan import check_patience, divide_batch
 from trainer.models.causal import Units
-from trainer.preflight.cautions import tell_cautions
 from trainer.store.checked_files import FOLDER, machine_cache
 from trainer.store.storage import Store
 from trainer.training.part_saver import FILE_BYTES
 from trainer.training.runtime import check_devices, count_gpus, planned_ranks
 from trainer.training.schedules import make_schedule
 from trainer.training.tracking import check_trackers
+
+log = logging.getLogger(__name__)
+
 
 ADAM_BYTES = 16
 """A parameter's float32 weight, gradient, and AdamW's two means. Without accumulation, gradients of several
@@ -323,3 +329,47 @@ def run_bytes(training: OptimizationConfig, trained: int, epochs: int, final: in
     """
     of_epochs = epochs if training.keep_epochs is None else min(epochs, training.keep_epochs)
     return (training.keep_last + 2 + of_epochs) * checkpoint_bytes(trained) + 4 * final
+
+
+USUAL_RATES = {"adamw": (1e-5, 1e-2), "adafactor": (1e-5, 2e-2), "sgd": (1e-3, 1.0), "muon": (1e-5, 5e-2)}
+"""Peak learning rates that models are trained with, by optimizer."""
+
+USUAL_TUNING = (1e-6, 5e-3)
+"""The same of what tunes a pretrained model; an adapter takes the higher ones. Of sgd it is that of training."""
+
+
+def tell_cautions(job: RunJob, ranks: int) -> None:
+    """Warn of each unusual setting."""
+    for each in cautions(job.training, ranks):
+        log.warning("%s", each)
+
+
+def cautions(training: OptimizationConfig, ranks: int) -> Iterator[str]:
+    """What is unusual, each with what is usual."""
+    tuning = isinstance(training, FinetuneTrainingConfig) and training.optimizer != "sgd"
+    usual = USUAL_TUNING if tuning else USUAL_RATES[training.optimizer]
+    yield from _rate("training.learning_rate", training.learning_rate, training.optimizer, usual)
+    if training.muon is not None and training.muon.learning_rate is not None:
+        yield from _rate("training.muon.learning_rate", training.muon.learning_rate, "muon", USUAL_RATES["muon"])
+    if training.sharding == "fsdp" and ranks == 1:
+        yield (
+            "training.sharding is fsdp with one process: nothing is divided, and steps take longer than with sharding: "
+            "none; set training.processes to the number of GPUs, or training.sharding to none"
+        )
+    if training.precision == "bf16" and not count_gpus(training.device) and not _computes_bf16():
+        yield (
+            "training.precision is bf16, which this processor does not compute in: it is emulated, and slower than "
+            "fp32; set training.precision to fp32 here"
+        )
+
+
+def _rate(name: str, rate: float, optimizer: str, usual: tuple[float, float]) -> Iterator[str]:
+    least, most = usual
+    if not least / 10 <= rate <= most * 10:
+        what = "high: the loss will probably diverge" if rate > most else "low: little will be learnt"
+        yield f"{name} is {rate:g}, which is {what}; with {optimizer}, {least:g} to {most:g} is usual"
+
+
+def _computes_bf16() -> bool:
+    """Whether this processor has instructions for products of bf16."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

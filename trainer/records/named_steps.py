@@ -40,9 +40,9 @@ STEPS = {
     "tokenize": Named(
         "trainer.data.tokenization", "tokenize", "shards of {corpus}", ("decisions", "tokenizer"), early=True
     ),
-    "encode": Named("trainer.kinds.lookup", "encode", "encoded set {job.data.name}"),
+    "encode": Named("trainer.kinds.kind", "encode", "encoded set {job.data.name}"),
     "reference": Named(
-        "trainer.kinds.preference.prepare", "reference_step", "reference of {job.data.name}", ("data",),
+        "trainer.kinds.preference.kind", "reference_step", "reference of {job.data.name}", ("data",),
         made_by="trainer.kinds.preference.reference.make_reference",
     ),
 }  # fmt: skip

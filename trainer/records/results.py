@@ -5,6 +5,7 @@ pipeline can read it.
 from pydantic import Field
 
 from trainer.common.formats import plural, size
+from trainer.common.tables import Table, text_pairs, text_table
 from trainer.records.basis import AnyBasis, Record
 from trainer.records.evaluations import Result
 from trainer.records.plans import StepPlan, TuningPlan
@@ -76,10 +77,10 @@ class Preflight(Record):
 
     def lines(self) -> list[str]:
         """The plan of a job that is not started, for a terminal."""
-        lines = [f"{'corpus':<16}{'files':>9}{'raw':>12}{'documents':>12}{'tokens':>14}"]
+        counted = []
         for corpus in self.corpora:
             documents, tokens = (("?" if n is None else f"{n:,}") for n in (corpus.documents, corpus.tokens))
-            lines.append(f"{corpus.name:<16}{corpus.files:>9,}{size(corpus.raw_bytes):>12}{documents:>12}{tokens:>14}")
+            counted.append([corpus.name, f"{corpus.files:,}", size(corpus.raw_bytes), documents, tokens])
         about = "" if self.plan else "about "
         rows = [
             ("vocabulary", f"{self.vocab_size:,} tokens"),
@@ -91,18 +92,19 @@ class Preflight(Record):
         ]
         if self.free_disk_bytes is not None:
             rows.append(("free disk", size(self.free_disk_bytes)))
-        lines += [f"{name:<16}{value}" for name, value in rows]
         for share in self.curation:
             if share.dropped:
                 documents = f"{share.dropped:,} of {share.of:,} sampled documents"
                 told = f"{documents} ({size(share.dropped_bytes)} of {size(share.of_bytes)}) go: {share.reason}"
-                lines.append(f"{'curation':<16}{share.corpus}: {told}")
-        lines += [f"{'warning':<16}{told}" for told in self.warnings]
+                rows.append(("curation", f"{share.corpus}: {told}"))
+        rows += [("warning", told) for told in self.warnings]
         if self.unestimated:
             told = (
                 f"how many documents go as {' or '.join(self.unestimated)} is not estimated: a sample does not show it"
             )
-            lines.append(f"{'curation':<16}{told}")
+            rows.append(("curation", told))
+        table = text_table(Table(["corpus", "files", "raw", "documents", "tokens"], counted))
+        lines = [*table.splitlines(), *text_pairs(rows)]
         if not self.plan:
             lines.append(
                 "Token counts are known once the text is tokenized; until then windows and steps are estimates."
@@ -211,7 +213,7 @@ class TuningPreflight(Record):
             batch = plural(self.plan.global_batch, self.plan.sample)
             rows.append(("steps", f"{self.plan.total_steps:,}, of {batch} on {plural(self.ranks, 'rank')}"))
         rows += memory_rows(self.about_memory_bytes, self.about_host_bytes)
-        lines = [f"{name:<16}{value}" for name, value in rows]
+        lines = text_pairs(rows)
         if self.plan is None:
             lines.append("Examples are counted, and steps planned, once the data is encoded.")
         return lines

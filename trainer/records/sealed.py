@@ -2,6 +2,7 @@
 
     a JSON object       has it under the key `checksum`
     metrics.jsonl       has one at the end of each line, after the line's number, so that lost lines can be told
+    .npz of curation    have it as their zip file's comment (curation/units.py)
 
 What is summed is the content and the place, that is the key in the store: what was copied there from another run is
 told from the run's own. A file without a checksum counts as damaged, else nobody would notice that the checksum is what
@@ -100,7 +101,7 @@ def sealed_bytes(key: str, values: dict[str, Any], indent: int | None = 2) -> by
 def seal_line(key: str, number: int, values: dict[str, Any]) -> bytes:
     """A line of a file of records, with its number (counted from 1), its checksum and its end."""
     text = b"%s%s%d" % (json.dumps(values).encode()[:-1], NUMBER, number)
-    return b'%s, "checksum": "%s"}\n' % (text, _line_sum(key, text))
+    return b'%s, "checksum": "%s"}\n' % (text, sum_at(key, text))
 
 
 def sealed_number(key: str, line: bytes) -> int | None:
@@ -109,7 +110,7 @@ def sealed_number(key: str, line: bytes) -> int | None:
     The line's values are not looked at, which is fast.
     """
     end = LINE_END.fullmatch(line, max(0, line.rfind(NUMBER)))
-    return int(end[1]) if end is not None and end[2] == _line_sum(key, line[: end.end(1)]) else None
+    return int(end[1]) if end is not None and end[2] == sum_at(key, line[: end.end(1)]) else None
 
 
 def unseal_line(line: bytes) -> dict[str, Any]:
@@ -128,8 +129,11 @@ def _parse(raw: bytes) -> dict[str, Any]:
     return found
 
 
-def _line_sum(key: str, text: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + b"\n" + text).hexdigest()[:16].encode()
+def sum_at(key: str, content: bytes | memoryview) -> bytes:
+    """The checksum, 16 hexadecimal digits, of what stands under a key."""
+    digest = hashlib.sha256(key.encode() + b"\n")
+    digest.update(content)
+    return digest.hexdigest()[:16].encode()
 
 
 def read_pointer(store: Store, key: str) -> Pointer | None:

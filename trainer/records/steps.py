@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError
 from trainer.records.holds import hold_reused
-from trainer.records.names import FOLDERS
+from trainer.records.run_names import FOLDERS
+from trainer.store.details import require_details
 from trainer.store.manifest import (
     MANIFEST,
     ArtifactRef,
@@ -99,12 +100,18 @@ class Step:
     identity: str | None = None
     """The fingerprint in the names of runs that read this artifact, if it covers only part of it: of an encoded set,
     everything but its test split."""
+    place: str | None = None
+    """Its key, if that is not made of folder, name and fingerprint: a run may have a name that a person gave it."""
+    fits: Callable[[Manifest], bool] = lambda manifest: True
+    """Whether what is found there is what this step makes, which a `place` does not say."""
     accept: Callable[[Manifest], None] = nothing
     """Called with the manifest of what is found. Raises what keeps it from being used, like too many bad records."""
     reads_all: bool = True
     """If true, looking for the artifact reads every file and verifies its content. If false, it compares sizes only,
     because each reader verifies the file that it opens.
     """
+    anew: bool = True
+    """If false, a file that this machine has compared, and that has not changed since, is not read again."""
     settles: bool = True
     """Whether the name determines the content. A tokenizer's does not: it stays the same while its training text grows.
     """
@@ -124,7 +131,7 @@ class Step:
 
     @property
     def key(self) -> str:
-        return f"{self.folder}/{self.name}-{self.fingerprint}"
+        return self.place or f"{self.folder}/{self.name}-{self.fingerprint}"
 
     @cached_property
     def expected(self) -> "Expected | None":
@@ -149,9 +156,9 @@ def find_artifact(step: Step) -> ArtifactRef | None:
     A damaged artifact is logged as a warning and treated as missing. Raises what its `accept` raises.
     """
     manifest = recall_manifest(step.store, step.key, step.kind)
-    if manifest is None:
+    if manifest is None or not step.fits(manifest):
         return None
-    damage = find_damage(step.store, step.key, manifest, content=step.reads_all)
+    damage = find_damage(step.store, step.key, manifest, content=step.reads_all, anew=step.anew)
     for file, problem in damage.items():
         log.warning("%s/%s %s: it is to be made anew", step.store.path(step.key), file, problem)
     if damage and step.in_place:
@@ -183,6 +190,7 @@ def describe(step: Step, files: Iterable[FileRecord], details: dict[str, Any], n
     """The manifest of a step's artifact; `notes` are files that tell how it was made, and are no part of its
     content.
     """
+    require_details(step.kind, details, step.recipe)
     manifest = make_manifest(step.kind, step.fingerprint, files, details)
     made_of = {"recipe": dict(step.recipe), "inputs": dict(step.inputs)}
     return manifest.model_copy(update={**made_of, "told": sorted(step.told), "notes": sorted(notes)})

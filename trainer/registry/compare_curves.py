@@ -5,21 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.common.formats import count, duration, score
+from trainer.common.tables import Table
 from trainer.config.evaluation import PREFIX
-from trainer.evaluation.metrics.measures import greater_is_better
+from trainer.evaluation.metrics import greater_is_better
 from trainer.records.evaluations import Criterion, best_by
 from trainer.registry.compared_runs import ComparedRun
-from trainer.registry.curves import (
-    SERIES,
-    Curve,
-    Line,
-    draw_curves,
-    standard_curves,
-    task_curves,
-    with_planned_rates,
-)
+from trainer.registry.curves import SERIES, Curve, Line, draw_curves, standard_curves, task_curves, with_planned_rates
 from trainer.registry.summary import measure_speed
-from trainer.registry.tables import Table
 from trainer.training.run_records import ASKED
 
 COMMON_STEPS = 5

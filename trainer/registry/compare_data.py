@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from trainer.common.formats import NOTHING, count, plural, size
+from trainer.common.tables import Pairs, Table
 from trainer.data.decisions import decisions_behind
 from trainer.data.encoded import ENDING
 from trainer.data.splits import TEST
@@ -15,7 +16,6 @@ from trainer.records.sealed import read_listed
 from trainer.registry.compared_runs import ComparedRun
 from trainer.registry.content import Block
 from trainer.registry.sections import in_order
-from trainer.registry.tables import Pairs, Table
 from trainer.store.manifest import Manifest, fingerprint
 from trainer.store.storage import Store
 

@@ -4,18 +4,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
+
+from trainer import __version__
 from trainer.common.formats import NOTHING, count, plural, score
+from trainer.common.tables import Table, text_table
 from trainer.config.kinds import KINDS
-from trainer.evaluation.metrics.measures import greater_is_better
+from trainer.evaluation.metrics import greater_is_better
 from trainer.records.basis import task_of
 from trainer.records.evaluations import ALL, Scores
 from trainer.records.fields import all_same, find_differences, flatten, show
-from trainer.registry.compare_curves import best_of, criterion_of, curve_table, spark_table
+from trainer.registry.compare_curves import best_of, criterion_of, curve_table, draw_overlays, spark_table
 from trainer.registry.compare_data import gone
 from trainer.registry.compared_runs import ComparedRun, Measured
 from trainer.registry.content import Block, Section
+from trainer.registry.report import open_template
 from trainer.registry.sections import in_order
-from trainer.registry.tables import Table, text_table
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
@@ -316,3 +320,22 @@ def _parts(block: Block) -> Iterator[str]:
         yield text_table(block.table)
     if block.pairs:
         yield "".join(f"{term}: {text}\n" for term, text in block.pairs)
+
+
+PAGE = "compare.html.j2"
+
+
+def render(comparison: Comparison) -> str:
+    """The page, what came of the runs first; the same text for the same runs."""
+    curves = {
+        title if len(comparison.groups) == 1 else f"{title} ({group[0].entry.name})": Markup(svg)
+        for group in comparison.groups
+        for title, svg in draw_overlays(group).items()
+    }
+    return open_template(PAGE).render(
+        names=[run.name for run in comparison.runs],
+        verdict=comparison.verdict,
+        sections=[comparison.named, comparison.results, comparison.curves, *comparison.differing],
+        drawn={comparison.curves.title: curves},
+        version=__version__,
+    )

@@ -10,26 +10,23 @@ from typing import Any
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.kinds import JobKind, kind_of_run, load
 from trainer.data.decisions import decisions_behind
-from trainer.evaluation.measurement import read_result
-from trainer.records.evaluations import Result
-from trainer.records.names import find_run_name, tell_runs_like
-from trainer.records.sealed import read_listed, read_pointer, read_sealed
+from trainer.records.run_names import find_run_name, tell_runs_like
+from trainer.records.sealed import read_pointer, read_sealed
 from trainer.registry.content import Block
-from trainer.registry.facts import count_parameters, require_job
+from trainer.registry.facts import RecordedRun, count_parameters, read_recorded, require_job
 from trainer.registry.listing import state_of
 from trainer.registry.references import artifact_kind, artifacts_of
 from trainer.store.manifest import Manifest, read_manifest
-from trainer.store.names import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, LAST, PLAN
+from trainer.store.names import CHECKPOINT_KIND, CONFIG, FINAL, LAST, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
-from trainer.training.run_records import read_records
 
 Measured = dict[str, tuple[float, Any]]
 """Figures by name, each with what it was measured on: figures are compared if that is equal."""
 
 
 @dataclass(frozen=True)
-class ComparedRun:
+class ComparedRun(RecordedRun):
     """A run, under the letter that stands for it. What it has not made yet is empty or None.
 
     `sources` are the manifests of what it was made from, and of the decisions about its text, by key; of what is gone
@@ -37,27 +34,11 @@ class ComparedRun:
     """
 
     letter: str
-    key: str
     entry: JobKind
     state: str
-    config: dict[str, Any]
     plan: dict[str, Any]
-    environment: dict[str, Any]
-    records: list[dict[str, Any]]
-    evaluation: Result | None
-    model_config: dict[str, Any]
     parameters: int | None
     sources: dict[str, Manifest | None]
-
-    @property
-    def name(self) -> str:
-        return self.key.removeprefix("runs/")
-
-    @property
-    def job(self) -> dict[str, Any]:
-        """The job as it was run, every default filled in."""
-        job: dict[str, Any] = self.config["job"]
-        return job
 
     @property
     def kind(self) -> "ComparedKind":
@@ -79,10 +60,6 @@ class ComparedRun:
     def encoded(self) -> Manifest | None:
         """The labelled set that it is fine-tuned on."""
         return self.sources[self.config["data"]["key"]]
-
-    def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        """The records of one kind, in order of their steps."""
-        return [record for record in self.records if record["kind"] == kind]
 
 
 @dataclass(frozen=True)
@@ -132,18 +109,12 @@ def _read(store: Store, letter: str, key: str, config: dict[str, Any]) -> Compar
     weights = manifest and manifest.model_copy(
         update={"files": [f for f in manifest.files if f.name.startswith("model")]}
     )
-    listed = manifest.digests() if manifest else {}
     return ComparedRun(
+        **read_recorded(store, key, config, model, manifest),
         letter=letter,
-        key=key,
         entry=kind_of_run(config),
         state=state_of(store, key, final is not None),
-        config=config,
         plan=read_sealed(store, f"{key}/{PLAN}") or {},
-        environment=read_sealed(store, f"{key}/{ENVIRONMENT}") or {},
-        records=read_records(store, key),
-        evaluation=read_result(store, key, config),
-        model_config=read_listed(store, f"{model}/config.json", listed.get("config.json")) or {},
         parameters=sum(count_parameters(store, model, weights).values()) if weights else None,
         sources=_read_sources(store, artifacts_of(config)),
     )

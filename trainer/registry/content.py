@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from trainer.common.tables import Pairs, Table
 from trainer.registry.curves import Curve
-from trainer.registry.tables import Pairs, Table
 
 
 class Tile(NamedTuple):

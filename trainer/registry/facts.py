@@ -5,7 +5,6 @@ Nothing here needs the libraries that train, so that a report is made in about a
 
 import hashlib
 import json
-import logging
 import math
 import re
 from dataclasses import dataclass
@@ -26,23 +25,10 @@ from trainer.records.sealed import read_listed, read_pointer, read_sealed
 from trainer.records.shapes import remedy_of
 from trainer.registry.references import artifact_kind, artifacts_of
 from trainer.store.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
-from trainer.store.names import (
-    BEST,
-    CARD,
-    CHECKPOINT_KIND,
-    CHECKPOINTS,
-    CONFIG,
-    ENVIRONMENT,
-    EPOCHS,
-    FINAL,
-    LAST,
-    PLAN,
-)
+from trainer.store.names import BEST, CARD, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, ENVIRONMENT, EPOCHS, FINAL, LAST, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
 from trainer.training.run_records import read_records
-
-log = logging.getLogger(__name__)
 
 
 class Source(NamedTuple):
@@ -64,28 +50,15 @@ class KeptCheckpoint(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RunFacts:
-    """A finished run. `final` leaves the model card out, which is made from the rest; `card` is its record, if there is
-    one.
-
-    `sources` are what its kind trains on: a tokenizer and shards, with the decisions about their text, or one encoded
-    labelled set.
-    """
+class RecordedRun:
+    """What a run has recorded, finished or not; `model_config` is that of its model."""
 
     key: str
     config: dict[str, Any]
-    config_sha256: str
-    plan: RunPlan
     environment: dict[str, Any]
     records: list[dict[str, Any]]
     evaluation: Result | None
-    final: Manifest
-    card: FileRecord | None
     model_config: dict[str, Any]
-    parameters: dict[str, int]
-    sources: list[Source]
-    clean_of: CleanOf | None
-    checkpoints: list[KeptCheckpoint]
 
     @property
     def name(self) -> str:
@@ -96,6 +69,29 @@ class RunFacts:
         """The job as it was run, every default filled in."""
         job: dict[str, Any] = self.config["job"]
         return job
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """The records of one kind, in order of their steps."""
+        return [record for record in self.records if record["kind"] == kind]
+
+
+@dataclass(frozen=True)
+class RunFacts(RecordedRun):
+    """A finished run. `final` leaves the model card out, which is made from the rest; `card` is its record, if there is
+    one.
+
+    `sources` are what its kind trains on: a tokenizer and shards, with the decisions about their text, or one encoded
+    labelled set.
+    """
+
+    config_sha256: str
+    plan: RunPlan
+    final: Manifest
+    card: FileRecord | None
+    parameters: dict[str, int]
+    sources: list[Source]
+    clean_of: CleanOf | None
+    checkpoints: list[KeptCheckpoint]
 
     @property
     def steps(self) -> int:
@@ -128,10 +124,6 @@ class RunFacts:
         """The artifacts of one kind that the run was made from."""
         return [source for source in self.sources if source.manifest.kind == kind]
 
-    def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        """The records of one kind, in order of their steps."""
-        return [record for record in self.records if record["kind"] == kind]
-
     def fingerprint(self, recipe: Any) -> str:
         """A name of everything above and of the `recipe` that turns it into a report."""
         return fingerprint(
@@ -159,21 +151,31 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
         missing = FINAL if final is None else PLAN
         raise RunError(f"{store.path(run_key)} has no {missing} yet: run the training to its end, then make the report")
     return RunFacts(
-        key=run_key,
-        config=config,
+        **read_recorded(store, run_key, config, f"{run_key}/{FINAL}", final),
         config_sha256=hashlib.sha256(store.read_bytes(f"{run_key}/{CONFIG}")).hexdigest(),
         plan=read_plan(plan),
-        environment=read_sealed(store, f"{run_key}/{ENVIRONMENT}") or {},
-        records=read_records(store, run_key),
-        evaluation=read_result(store, run_key, config),
         final=final.model_copy(update={"files": [record for record in final.files if record.name != CARD]}),
         card=next((record for record in final.files if record.name == CARD), None),
-        model_config=read_listed(store, f"{run_key}/{FINAL}/config.json", final.digests().get("config.json")) or {},
         parameters=count_parameters(store, f"{run_key}/{FINAL}", final),
         sources=_read_sources(store, artifacts_of(config)),
         clean_of=clean_of(store, run_key),
         checkpoints=_find_checkpoints(store, run_key),
     )
+
+
+def read_recorded(
+    store: Store, run_key: str, config: dict[str, Any], model: str, manifest: Manifest | None
+) -> dict[str, Any]:
+    """The fields of a `RecordedRun`, of which `model` is the key of the newest model there is, with its manifest."""
+    listed = manifest.digests() if manifest else {}
+    return {
+        "key": run_key,
+        "config": config,
+        "environment": read_sealed(store, f"{run_key}/{ENVIRONMENT}") or {},
+        "records": read_records(store, run_key),
+        "evaluation": read_result(store, run_key, config),
+        "model_config": read_listed(store, f"{model}/config.json", listed.get("config.json")) or {},
+    }
 
 
 def require_job(store: Store, run_key: str, config: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ from trainer.data.decisions import KIND
 from trainer.data.tokenization import STARTED
 from trainer.records.holds import forget_ended, held
 from trainer.records.lease import LEASE, Lease, is_held
-from trainer.records.names import FOLDERS, RUN_PREFIX
+from trainer.records.run_names import FOLDERS, RUN_PREFIX
 from trainer.registry.leftovers import describe, sum_up
 from trainer.registry.pins import pinned, require_intact_pins
 from trainer.registry.promotion import moves

@@ -7,15 +7,8 @@ from collections.abc import Callable
 
 from trainer.common.errors import ArtifactError, ConfigError, RunError, TokenizerError
 from trainer.config.runs import PromotionConfig
-from trainer.evaluation.metrics.measures import greater_is_better
-from trainer.records.basis import (
-    BITS_PER_BYTE,
-    AnyBasis,
-    ExamplesBasis,
-    TextBasis,
-    task_of,
-    why_incomparable,
-)
+from trainer.evaluation.metrics import greater_is_better
+from trainer.records.basis import BITS_PER_BYTE, AnyBasis, ExamplesBasis, TextBasis, task_of, why_incomparable
 from trainer.records.evaluations import Result
 from trainer.records.results import Remeasured, Verdict
 from trainer.records.shapes import Move

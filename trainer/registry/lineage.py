@@ -17,7 +17,7 @@ from trainer.common.formats import tell_nearest
 from trainer.data.raw_files import digest_stretch, unreadable
 from trainer.models.pretrained import digest_files
 from trainer.records.basis import by_file, describe_file, labelled_digests
-from trainer.records.names import find_run_name, run_at
+from trainer.records.run_names import find_run_name, run_at
 from trainer.records.sealed import read_listed, read_sealed
 from trainer.records.shapes import Move
 from trainer.registry.facts import read_facts, require_job

@@ -1,11 +1,10 @@
 """Where a model comes from, as one record: every artifact behind it by its key, fingerprint and digest.
 
-`headrace lineage STORE MODEL` shows it, with all that is behind it: see trainer/registry/tell_lineage.py.
+`headrace lineage STORE MODEL` shows it, with all that is behind it: see trainer/registry/tell_store.py.
 """
 
 from typing import Any
 
-from trainer.data.chat.reference import KIND as REFERENCE
 from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.decisions import decisions_behind
 from trainer.data.encoded import KIND as ENCODED
@@ -15,7 +14,7 @@ from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.records.sealed import read_listed
 from trainer.registry.facts import RunFacts, Source
 from trainer.store.manifest import FileRecord
-from trainer.store.names import CONFIG, EVALUATION, FINAL, HARNESS
+from trainer.store.names import CONFIG, EVALUATION, FINAL, HARNESS, REFERENCE_KIND
 from trainer.store.storage import Store
 
 FORMAT = 2
@@ -67,7 +66,7 @@ def _describe_origins(store: Store, facts: RunFacts) -> dict[str, Any]:
         told["tokenizer"] = _describe_tokenizer(tokenizer)
     for encoded in facts.made_from(ENCODED):
         told["encoded"] = _describe_encoded(encoded)
-    for reference in facts.made_from(REFERENCE):
+    for reference in facts.made_from(REFERENCE_KIND):
         told["reference"] = _describe_encoded(reference)
     if facts.config.get("start"):
         told["pretrained"] = _describe_pretrained(facts)

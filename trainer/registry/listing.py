@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.formats import count, plural, score
+from trainer.common.tables import Table, text_table
 from trainer.config.kinds import kind_of_run
 from trainer.evaluation.measurement import read_result
 from trainer.records.evaluations import best_by
@@ -20,7 +21,6 @@ from trainer.records.lease import LEASE, is_held
 from trainer.records.plans import read_plan
 from trainer.records.sealed import read_sealed, sealed_number, unseal_line
 from trainer.records.shapes import remedy_of
-from trainer.registry.tables import Table, text_table
 from trainer.store.manifest import read_manifest
 from trainer.store.names import BEST, CHAMPION, CHECKPOINTS, CONFIG, FINAL, FINAL_KIND, LAST, METRICS_FILE, PLAN
 from trainer.store.storage import Store

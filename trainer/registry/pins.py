@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.common.formats import tell_nearest
 from trainer.records.holds import HOLDS, LONGEST, is_being_removed
-from trainer.records.names import FOLDERS, RUN_PREFIX, find_run_name
+from trainer.records.run_names import FOLDERS, RUN_PREFIX, find_run_name
 from trainer.records.sealed import read_sealed, sealed_bytes
 from trainer.store.manifest import MANIFEST
 from trainer.store.names import CONFIG, is_plain_key

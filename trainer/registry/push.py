@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError, StorageError, brief
 from trainer.common.formats import plural, show, show_json, size
+from trainer.common.tables import text_pairs
 from trainer.common.transient import looking
 from trainer.models.weights import BASE, Base
 from trainer.registry.lineage import find_run
@@ -47,8 +48,8 @@ def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: b
     if as_json:
         show_json(found._asdict())
         return
-    lines = [f"{size(count):>10}  {name}" for name, count in found.files.items()]
-    lines += [f"{'removed':>10}  {name}" for name in found.removed]
+    lines = text_pairs((size(count), name) for name, count in found.files.items())
+    lines += text_pairs(("removed", name) for name in found.removed)
     total = f"{plural(len(found.files), 'file')}, {size(sum(found.files.values()))}"
     said = f"would be sent to {repo}" if found.commit is None else f"sent: {found.commit}"
     show("\n".join([*lines, f"{found.run}/{FINAL}: {total}, {said}\n"]))

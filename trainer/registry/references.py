@@ -11,28 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
-from trainer.data.chat.reference import KIND as REFERENCE
 from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.records.lease import is_held
-from trainer.records.names import RUN_PREFIX, run_at
+from trainer.records.run_names import RUN_PREFIX, run_at
 from trainer.records.sealed import read_sealed
 from trainer.records.shapes import remedy_of
 from trainer.store.manifest import MANIFEST, read_manifest
-from trainer.store.names import (
-    CONFIG,
-    EVALUATION,
-    FINAL,
-    LAST,
-    PLAN,
-)
+from trainer.store.names import CONFIG, EVALUATION, FINAL, LAST, PLAN, REFERENCE_KIND
 from trainer.store.storage import Store
 from trainer.training.identity import SHARDS_OF, TRAINED_ON
 
 ARTIFACTS = {
-    "encoded": ENCODED, "references": REFERENCE, "shards": SHARDS, "tokenizers": TOKENIZER, "decisions": DECISIONS,
+    "encoded": ENCODED, "references": REFERENCE_KIND, "shards": SHARDS, "tokenizers": TOKENIZER, "decisions": DECISIONS,
 }  # fmt: skip
 """Folders of artifacts that runs are made from, with the kind of those."""
 

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainer import __version__
 from trainer.common.errors import ArtifactError
+from trainer.common.tables import Pairs, Table, markdown_pairs, markdown_table, markdown_text
 from trainer.records.evaluations import Result, best_by
 from trainer.records.fields import tell_changes
 from trainer.records.sealed import read_sealed, write_sealed
@@ -31,7 +32,6 @@ from trainer.registry.facts import RunFacts, read_facts
 from trainer.registry.lineage_record import describe_files, make_lineage
 from trainer.registry.sections import describe_metadata
 from trainer.registry.summary import environment_pairs, speed_pairs
-from trainer.registry.tables import Pairs, Table, markdown_pairs, markdown_table, markdown_text
 from trainer.store.manifest import FileRecord, write_manifest
 from trainer.store.names import CARD, FINAL, LINEAGE, REPORT, TENSORBOARD
 from trainer.store.storage import Store

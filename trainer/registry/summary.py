@@ -4,13 +4,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from statistics import median
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from trainer.common.formats import count, duration, number, percent, plural, short, significant, size
+from trainer.common.tables import Pairs, Table
 from trainer.records.evaluations import best_by
 from trainer.registry.content import Tile
-from trainer.registry.facts import RunFacts
-from trainer.registry.tables import Pairs, Table
+from trainer.registry.facts import RecordedRun, RunFacts
 
 
 def adapter_pairs(facts: RunFacts) -> Pairs:
@@ -54,12 +54,6 @@ def _share(trained: dict[str, int]) -> str:
 DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
-class Recorded(Protocol):
-    """Whatever has the records of a run."""
-
-    def of_kind(self, kind: str) -> list[dict[str, Any]]: ...
-
-
 class Speed(NamedTuple):
     """Medians over the metric records, and sums over the run. MFU is the share of the machine's peak arithmetic."""
 
@@ -79,7 +73,7 @@ class Comparison(NamedTuple):
     after: dict[str, Any]
 
 
-def measure_speed(facts: Recorded) -> Speed:
+def measure_speed(facts: RecordedRun) -> Speed:
     """Speed figures from the metric records. Time spent evaluating is not recorded, so it is not in the sum."""
     records = facts.of_kind("train")
 

@@ -1,15 +1,19 @@
-"""What `headrace gc`, `headrace pin` and `headrace leftovers` print."""
+"""What `headrace gc`, `headrace pin`, `headrace leftovers` and `headrace lineage` print."""
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from typing import Any
 
 from trainer.common.errors import ConfigError
-from trainer.common.formats import show_json
+from trainer.common.formats import count, plural, score, show, show_json, size
 from trainer.common.transient import looking
 from trainer.config.files import validate_job
 from trainer.config.jobs import GarbageJob
+from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.registry.garbage import Garbage, collect, tell
 from trainer.registry.leftovers import OLD, Leftover, describe, find_leftovers, remove_leftover, sum_up
+from trainer.registry.lineage import Finding, check, find_run, trace
+from trainer.registry.lineage_record import SINGLE
 from trainer.registry.pins import pin, pinned, unpin
 from trainer.store.storage import Store
 
@@ -99,3 +103,142 @@ def _show(settled: Iterator[Leftover], removed: bool, as_json: bool) -> None:
             show_json({"removed": removed, "found": listed})
         else:
             print(sum_up([left.size for left in listed], removed, "leftover"))
+
+
+EXIT_CHANGED = 1
+NAMED = 3
+"""Raw files of a corpus that are named unless all are asked for."""
+
+
+def describe_lineage(traced: dict[str, Any], every_file: bool) -> Iterator[str]:
+    """A traced model in lines, what it was made from first."""
+    for ancestor in traced.get("ancestors", []):
+        yield from describe_lineage(ancestor, every_file)
+        yield ""
+    yield traced["run"]
+    if "untold" in traced:
+        yield _line("", f"cannot be told: {traced['untold']}")
+        return
+    record = traced["lineage"]
+    for corpus, files in traced["raw_files"].items():
+        yield from _describe_files(corpus, files, every_file)
+    yield from (_artifact(title, record[name]) for name, title in SINGLE.items() if name in record)
+    for shards in record.get("shards", []):
+        yield _artifact(f"shards of {shards['corpus']}", shards)
+    for decisions in record.get("decisions", []):
+        yield from _describe_decided(decisions, every_file)
+    if base := traced["base"]:
+        yield _line(
+            "base model", f"{base['key'] or base['name']} ({base['origin']}), {plural(len(base['files']), 'file')}"
+        )
+        yield from (_line("", f"sha256 {sha256}  {name}") for name, sha256 in base["files"].items())
+    if fork := traced["fork"]:
+        yield _line("fork of", f"{fork['run']}/{fork['checkpoint']}")
+    yield _line("training", _tell_training(traced["training"]))
+    yield _line("", f"config.json sha256 {record['run']['config_sha256']}, fingerprint {record['run']['fingerprint']}")
+    yield from _describe_versions(record["environment"])
+    model = record["model"]
+    yield _line("final model", f"{model['key']}, fingerprint {model['fingerprint']}, made {model['created']}")
+    yield from (_line("", f"sha256 {file['sha256']}  {file['name']}") for file in model["files"])
+    yield from _describe_outcome(traced)
+
+
+@looking
+def tell_lineage(url: str, model: str, *, every_file: bool, checked: bool, as_json: bool) -> int:
+    """Print a model's lineage, `checked` against what is there now; returns whether something has changed."""
+    store = Store(url)
+    traced = trace(store, find_run(store, model))
+    findings = check(store, traced) if checked else []
+    if as_json:
+        show_json({**traced, **({"check": findings} if checked else {})})
+    else:
+        show(
+            "\n".join([*describe_lineage(traced, every_file), *(["", *tell_findings(findings)] if checked else []), ""])
+        )
+    return EXIT_CHANGED if any(_is_wrong(finding) for finding in findings) else 0
+
+
+def tell_findings(findings: list[Finding]) -> Iterator[str]:
+    """How many are as they were, and each that is not."""
+    for kind in ("artifact", "raw file"):
+        states = [finding.state for finding in findings if finding.kind == kind]
+        counts = ", ".join(f"{count(states.count(state))} {state}" for state in ("same", "changed", "gone", "not here"))
+        yield _line(f"{kind}s", counts)
+    for finding in findings:
+        if finding.state in ("changed", "gone"):
+            yield _line(finding.state, f"{finding.name}{': ' if finding.note else ''}{finding.note}")
+
+
+def _is_wrong(finding: Finding) -> bool:
+    """Raw files may be gone; what is published may not."""
+    return finding.state == "changed" or (finding.kind, finding.state) == ("artifact", "gone")
+
+
+def _describe_files(corpus: str, files: list[dict[str, Any]] | None, every_file: bool) -> Iterator[str]:
+    if files is None:
+        yield _line(f"raw {corpus}", "the list of its files is gone")
+        return
+    known = [file["bytes"] for file in files if "bytes" in file]
+    amount = f", {size(sum(known))}" if known and len(known) == len(files) else ""
+    shown = files if every_file else files[:NAMED]
+    yield _line(f"raw {corpus}", f"{plural(len(files), 'file')}{amount}")
+    for file in shown:
+        name, pieces = file.get("path") or file["name"], file.get("pieces", [])
+        if pieces:
+            yield _line("", f"{name}, digested in {plural(len(pieces), 'piece')}")
+        else:
+            yield _line("", f"sha256 {file['sha256']}  {name}")
+        for piece in pieces if every_file else []:
+            yield _line("", f"  sha256 {piece['sha256']}  bytes {piece['start']} to {piece['end']}")
+    if len(files) > len(shown):
+        yield _line("", f"and {count(len(files) - len(shown))} more")
+
+
+def _describe_decided(decisions: dict[str, Any], every_file: bool) -> Iterator[str]:
+    """What was decided about raw text, by corpus and reason, and the evaluation sets that were kept out."""
+    yield _artifact("decisions", decisions)
+    yield _line("", describe_decisions(decisions))
+    for row in decision_rows(decisions):
+        amount = f"{plural(row['documents'], 'document')} ({row['share']}), {size(row['bytes'])}"
+        yield _line("", f"{row['corpus']}: {row['reason']}: {amount}")
+    if kept_out := decisions["kept_out"]:
+        files = kept_out["files"]
+        yield _line("", f"no {kept_out['ngram']}-gram of words of {plural(len(files), 'evaluation file')}:")
+        shown = files if every_file else files[:NAMED]
+        yield from (_line("", f"sha256 {file['sha256']}  {file['path']} ({file['field']})") for file in shown)
+        if len(files) > len(shown):
+            yield _line("", f"and {count(len(files) - len(shown))} more")
+
+
+def _artifact(title: str, artifact: dict[str, Any]) -> str:
+    made = f"made {artifact['created']} by headrace {artifact['headrace']}"
+    return _line(title, f"{artifact['key']}, {made}, manifest sha256 {artifact['manifest_sha256']}")
+
+
+def _tell_training(training: dict[str, Any]) -> str:
+    parts = [f"{count(training['steps'])} of {plural(training['planned_steps'] or 0, 'step')}"]
+    if training["attempts"] is not None:
+        parts.append(f"{plural(training['attempts'], 'batch', 'batches')} taken")
+    parts.append(f"continued {plural(training['continuations'], 'time')}")
+    parts.append(f"went back {plural(training['rollbacks'], 'time')}")
+    return ", ".join([*parts, plural(training["checkpoints"], "checkpoint")])
+
+
+def _describe_versions(environment: dict[str, Any]) -> Iterator[str]:
+    packages = ", ".join(f"{name} {version}" for name, version in environment.get("packages", {}).items())
+    rest = ", ".join(f"{name} {value}" for name, value in environment.items() if name != "packages")
+    yield _line("versions", packages)
+    yield _line("machine", rest)
+
+
+def _describe_outcome(traced: dict[str, Any]) -> Iterator[str]:
+    evaluation = traced["lineage"]["evaluation"]
+    scores = ", ".join(f"{name} {score(value)}" for name, value in (traced["scores"] or {}).items())
+    told = f"{evaluation['key']}, fingerprint {evaluation['fingerprint']}: {scores}" if evaluation else "none"
+    yield _line("evaluation", told)
+    for name, moves in traced["promotions"].items():
+        yield from (_line(f"models/{name}", f"{move['action']} at {move['time']}: {move['reason']}") for move in moves)
+
+
+def _line(title: str, text: str) -> str:
+    return f"  {title:<15} {text}"

@@ -1,4 +1,5 @@
-"""What the manifests of each kind of artifact say of it, as far as later work reads it.
+"""What the manifests of each kind of artifact say of it, as far as later work reads it: they are checked by these types
+when they are written, and when they are read.
 
 A checksum says that a manifest is the one that was written there, not that whoever wrote it did so rightly.
 """

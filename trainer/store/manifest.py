@@ -198,6 +198,7 @@ def make_manifest(kind: str, name: str, files: Iterable[FileRecord], details: di
 
 def publish_folder(store: Store, folder: Path, key: str, kind: str, name: str, details: dict[str, Any]) -> Manifest:
     """Publish a staged folder of finished files as an artifact; its manifest appears last."""
+    require_details(kind, details, {})
     manifest = make_manifest(kind, name, digest_folder(folder), details)
     put_published(store, folder, key, manifest)
     return manifest

@@ -1,6 +1,5 @@
 """A run's folder: its name, what it depends on, and the refusal to continue it with something else."""
 
-import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,15 +12,13 @@ from trainer.config.training import MuonConfig
 from trainer.models.weights import SETTINGS
 from trainer.records.fields import tell_changes
 from trainer.records.holds import is_being_removed
-from trainer.records.names import made_at, tell_runs_like
 from trainer.records.plans import PreparedData
+from trainer.records.run_names import made_at, tell_runs_like
 from trainer.records.sealed import read_pointer, read_sealed, write_sealed
-from trainer.store.manifest import ArtifactRef, Input, Manifest, find_damage, fingerprint, read_manifest
+from trainer.records.steps import Step, find_artifact
+from trainer.store.manifest import ArtifactRef, Input, Manifest, fingerprint, read_manifest
 from trainer.store.names import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.store.storage import Store
-
-log = logging.getLogger(__name__)
-
 
 TRAINED_ON, SHARDS_OF = ("tokenizer", "encoded set", "reference"), "shards of "
 """Roles of the artifacts that a run is trained on."""
@@ -251,16 +248,14 @@ def finished_run(store: Store, run: Run, anew: bool = True) -> ArtifactRef | Non
 
     What was read before on this machine is read again, unless it is not to be looked at `anew`.
     """
-    try:
-        manifest = final_manifest(store, run.key)
-    except ArtifactError as error:
-        log.warning("%s: the final model is to be published anew", error)
-        return None
-    if manifest is None or manifest.details["run"] != run.fingerprint or final_form(manifest) != run.form:
-        return None
-    if find_damage(store, f"{run.key}/{FINAL}", manifest, anew=anew):
-        return None
-    return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size(), reused=True)
+
+    def fits(manifest: Manifest) -> bool:
+        return manifest.details["run"] == run.fingerprint and final_form(manifest) == run.form
+
+    place = f"{run.key}/{FINAL}"
+    step = Step(store, FINAL_KIND, run.key, FINAL, run.identity, place=place, fits=fits, anew=anew)
+    found = find_artifact(step)
+    return found and ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=found.size, reused=True)
 
 
 def is_whole(store: Store, run: Run, job: RunJob, data: TrainingData) -> bool:

@@ -29,7 +29,6 @@ from trainer.store.names import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, FIN
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState, find_checkpoint, look_for_checkpoint, read_computed
 from trainer.training.compiling import compile_objective
-from trainer.training.consistency import require_same_model
 from trainer.training.identity import (
     Run,
     TrainingData,
@@ -45,6 +44,7 @@ from trainer.training.loop import Meter, Session, ended_epoch, finish_saving, pe
 from trainer.training.parallelize import place_model, reload_rows
 from trainer.training.part_saver import PartSaver, publish_parts
 from trainer.training.pointer_repair import find_best, mend_config, mend_finished, mend_plan
+from trainer.training.rank_agreement import require_same_model
 from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.restoring import restore
 from trainer.training.run_log import RunLog

@@ -30,7 +30,7 @@ from trainer.data.pieces import Piece
 from trainer.data.readers import read_documents
 from trainer.data.shards import KIND, open_shards
 from trainer.data.sources import find_pieces
-from trainer.kinds.pretraining.prepare import find_prepared
+from trainer.kinds.pretraining.kind import find_prepared
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
 

@@ -28,7 +28,7 @@ from trainer.curation.showing import StoredDecisions
 from trainer.curation.texts import Texts, shingles
 from trainer.data.decisions import open_decisions, read_decisions
 from trainer.data.readers import Document
-from trainer.kinds.pretraining.prepare import find_prepared
+from trainer.kinds.pretraining.kind import find_prepared
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
 

@@ -9,7 +9,7 @@ from tests.support import small_job, write_config
 from tests.trainer.chats import chat_values
 from tests.trainer.curating import curated_job, decide, prose, write_documents
 from trainer.common.progress import silent
-from trainer.curation.report import tell
+from trainer.curation.tell_decisions import tell
 from trainer.data.decisions import read_decisions
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.preflight import curation

@@ -14,7 +14,7 @@ from trainer.common.errors import EXIT_BAD_INPUT, ArtifactError
 from trainer.curation import functions, showing
 from trainer.curation.contamination import Overlap
 from trainer.curation.measures import Size
-from trainer.curation.report import side_by_side, tell
+from trainer.curation.tell_decisions import side_by_side, tell
 from trainer.data.decisions import read_decisions
 from trainer.store.storage import Store
 

@@ -13,16 +13,7 @@ from tokenizers import Tokenizer
 
 from tests.depth import once
 from tests.support import ROOT
-from tests.trainer.preparing import (
-    SHARDS,
-    content,
-    job_of,
-    run,
-    set_folder,
-    shard_bytes,
-    stamps,
-    write_old,
-)
+from tests.trainer.preparing import SHARDS, content, job_of, run, set_folder, shard_bytes, stamps, write_old
 from tests.trainer.raw_files import pieces_of, refuse, sources
 from tests.trainer.shard_files import read_side, whole
 from trainer.common.errors import ArtifactError, TokenizerError
@@ -30,7 +21,7 @@ from trainer.data.decisions import Reader
 from trainer.data.readers import read_documents
 from trainer.data.shards import ENDINGS, KIND, is_held_out, open_shards
 from trainer.data.tokenization import deal, shard_manifests
-from trainer.kinds.pretraining.prepare import find_prepared
+from trainer.kinds.pretraining.kind import find_prepared
 from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.store.manifest import read_manifest, write_manifest
 from trainer.store.storage import Store

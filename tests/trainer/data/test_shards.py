@@ -9,13 +9,7 @@ from tokenizers import Tokenizer
 
 from tests.trainer.raw_files import docstrings, sources
 from tests.trainer.shard_files import Side, build, read_side, write_lines
-from tests.trainer.small_tokenizers import (
-    bpe_that_ends_texts_itself,
-    byte_level_bpe,
-    info_of,
-    random_texts,
-    words,
-)
+from tests.trainer.small_tokenizers import bpe_that_ends_texts_itself, byte_level_bpe, info_of, random_texts, words
 from trainer.common.errors import ArtifactError, RecordError
 from trainer.data import shards
 from trainer.data.encoders import ENGINES

@@ -19,7 +19,7 @@ from trainer.common.progress import silent
 from trainer.config.corpora import TokenizerConfig
 from trainer.config.jobs import PrepareJob
 from trainer.data import tokenizer_training
-from trainer.kinds.pretraining.prepare import find_prepared
+from trainer.kinds.pretraining.kind import find_prepared
 from trainer.models.tokenizer import load_tokenizer
 from trainer.records.plans import PreparedData
 from trainer.store.manifest import ArtifactRef

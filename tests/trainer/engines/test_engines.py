@@ -19,7 +19,7 @@ from trainer.config.jobs import PipelineJob
 from trainer.engines import executors
 from trainer.engines.ray_cluster import joined
 from trainer.jobs import train
-from trainer.kinds.lookup import identify_run
+from trainer.kinds.kind import identify_run
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.records.lease import STALE_SECONDS, Lease
 from trainer.records.plans import PreparedData

@@ -17,7 +17,7 @@ from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.kinds.labelled.measurement import identify_checkpoint
+from trainer.kinds.labelled.kind import identify_checkpoint
 from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.records.evaluations import Result
 from trainer.records.sealed import read_sealed, write_sealed

@@ -23,7 +23,7 @@ from trainer.common.progress import silent
 from trainer.config.chat import ChatJob
 from trainer.config.evaluation import HarnessConfig
 from trainer.evaluation.measurement import harness_job
-from trainer.kinds.chat.preflight import chat_preflight
+from trainer.kinds.chat.kind import KIND
 from trainer.pipelines.any_kind import ask_harness
 from trainer.pipelines.explain import explain_job
 from trainer.pipelines.reporting import make_report
@@ -101,8 +101,8 @@ def test_it_is_tried_before_training(tuned: Finished, chats: Path, llama: Path, 
     gate = {"name": "answers", "metric": "harness/tiny/accuracy", "threshold": 0.5}
     wrong = ChatJob.model_validate({**job.model_dump(), "promotion": gate})
     with pytest.raises(ConfigError, match=r"which no task has that is asked; there is harness/tiny/acc"):
-        chat_preflight(wrong, silent())
-    assert chat_preflight(job, silent()).plan is not None
+        KIND.preflight(wrong, silent())
+    assert KIND.preflight(job, silent()).plan is not None
 
 
 def test_a_template_that_takes_no_system_messages_is_asked_without_the_tasks_description(
@@ -112,7 +112,7 @@ def test_a_template_that_takes_no_system_messages_is_asked_without_the_tasks_des
     strict = chat_model(tmp_path / "strict", template=LLAMA2)
     options = write_task(tmp_path / "tasks", description="Answer by code.\n").model_copy(update={"chat_template": True})
     job = chat_job(chats, tmp_path / "store", strict, **asking(options))
-    assert chat_preflight(job, silent()).splits is not None
+    assert KIND.preflight(job, silent()).splits is not None
     measuring = harness_job(job, "runs/any").model_copy(update={"checkpoint": str(strict)})
     result = ask_harness(measuring, False, silent())
     assert result.figures().keys() == {FIGURE} and result.asked is not None

@@ -160,7 +160,7 @@ def test_it_stops_where_it_is_asked_to(run: Finished, tmp_path: Path, monkeypatc
     def stop() -> None:
         raise stopping.StopRequested
 
-    monkeypatch.setattr("trainer.evaluation.harness_model.check_stop", stop)
+    monkeypatch.setattr("trainer.evaluation.harness.check_stop", stop)
     with pytest.raises(stopping.StopRequested):
         measure(run, write_task(tmp_path / "tasks"))
     assert not (run.store / run.run / "harness.json").exists()

@@ -18,10 +18,9 @@ from tests.trainer.preferences import preference_job
 from trainer.common.errors import ConfigError, Preempted
 from trainer.common.progress import silent
 from trainer.config.runs import RunJob
-from trainer.evaluation.harness import figures_of
-from trainer.evaluation.harness_model import AskedModel
+from trainer.evaluation.harness import AskedModel, figures_of
 from trainer.jobs import train
-from trainer.kinds.lookup import identify_run
+from trainer.kinds.kind import identify_run
 from trainer.records.plans import PreparedData
 from trainer.registry.compare_curves import curve_table, draw_overlays
 from trainer.registry.compared_runs import read_runs

@@ -1,6 +1,4 @@
-"""Metrics: the figures of scikit-learn and scipy, from modules that `evaluate` loads, and errors that say what does not
-fit.
-"""
+"""Metrics: the figures of scikit-learn and scipy, modules that `evaluate` loads, and errors that say what is wrong."""
 
 import math
 import os
@@ -24,22 +22,18 @@ from sklearn import metrics as sk
 from tests.processes import wait_until
 from tests.support import ROOT
 from trainer.common.errors import ConfigError
-from trainer.evaluation.metrics.measures import (
+from trainer.evaluation.metrics import (
     AVERAGED,
-    FOLDER,
     METRICS,
-    SEVERAL,
-    TAGS,
     Metrics,
     Task,
     default_metrics,
     greater_is_better,
     load_metrics,
-    marks_entities,
     of_one_class,
     positive_class,
-    score_entities,
 )
+from trainer.evaluation.own_metrics import SEVERAL, TAGS, marks_entities, score_entities
 
 CLASSIFICATION: dict[str, Callable[..., float]] = {
     "accuracy": sk.accuracy_score, "f1": sk.f1_score, "precision": sk.precision_score, "recall": sk.recall_score,
@@ -284,28 +278,6 @@ def test_all_our_metrics_are_tried_here() -> None:
     assert set(METRICS) == {*CLASSIFICATION, *REGRESSION, *SEVERAL, *TAGS, *(f"glue/{task}" for task in GLUE)}
 
 
-def test_our_modules_are_called_as_those_of_the_hub_are() -> None:
-    predictions, references = labels(3)
-    both = {"predictions": predictions, "references": references}
-    load = partial(evaluate.load, keep_in_memory=True)
-    by_class = load(str(FOLDER / "f1")).compute(**both, average=None)["f1"]
-    assert by_class == pytest.approx(sk.f1_score(references, predictions, average=None))
-    assert load(str(FOLDER / "recall")).compute(**both, average="micro", labels=[0, 2])["recall"] == pytest.approx(
-        sk.recall_score(references, predictions, average="micro", labels=[0, 2])
-    )
-    assert load(str(FOLDER / "accuracy")).compute(**both, normalize=False) == {
-        "accuracy": (predictions == references).sum()
-    }
-    p_value = load(str(FOLDER / "pearsonr")).compute(**both, return_pvalue=True)["p-value"]
-    assert p_value == pytest.approx(stats.pearsonr(predictions, references).pvalue)
-    p_value = load(str(FOLDER / "spearmanr")).compute(**both, return_pvalue=True)["spearmanr_pvalue"]
-    assert p_value == pytest.approx(stats.spearmanr(predictions, references).pvalue)
-    root = load(str(FOLDER / "mse")).compute(**both, squared=False)["mse"]
-    assert root == pytest.approx(sk.root_mean_squared_error(references, predictions))
-    with pytest.raises(ValueError, match="glue has no task 'default'"):
-        load(str(FOLDER / "glue"))
-
-
 def test_metrics_can_be_used_for_one_split_after_another() -> None:
     metrics = load_metrics(["glue/mrpc"], "classification", 2)
     first, second = labels(2, seed=1), labels(2, seed=2)
@@ -345,8 +317,10 @@ def test_nearly_constant_predictions_have_a_correlation_and_nobody_is_warned() -
 def test_a_model_that_diverged_has_undefined_figures(bad: float) -> None:
     predictions, references = values()
     predictions[3] = bad
-    found = measure(load_metrics(["pearsonr", "mse", "glue/stsb"], "regression", 0), predictions, references)
-    assert len(found) == 4 and all(math.isnan(figure) for figure in found.values())
+    found = measure(
+        load_metrics(["pearsonr", "spearmanr", "mse", "glue/stsb"], "regression", 0), predictions, references
+    )
+    assert len(found) == 5 and all(math.isnan(figure) for figure in found.values())
 
 
 @pytest.mark.parametrize(("only", "right"), [(0, 0.0), (1, 1.0)])
@@ -477,21 +451,27 @@ def test_a_file_that_is_no_module_is_named_with_what_is_wrong(tmp_path: Path) ->
     assert "neither a .py file" in error_of(str(tmp_path / "notes.txt"))
 
 
-def test_a_copy_that_a_kill_cut_short_is_made_anew(caches: Path) -> None:
-    load_metrics(["accuracy"], "classification", 2)
-    (copy,) = caches.glob("HF_MODULES_CACHE/evaluate_modules/metrics/accuracy/*/accuracy.py")
-    for cut in ("", "class Accuracy(evaluate.Met"):
+def test_a_copy_that_a_kill_cut_short_is_made_anew(caches: Path, tmp_path: Path) -> None:
+    own = str(write_module(tmp_path / "own.py", '{"figure": 1.0}'))
+    load_metrics([own], "classification", 2)
+    (copy,) = caches.glob("HF_MODULES_CACHE/evaluate_modules/metrics/own/*/own.py")
+    for cut in ("", "class Foreign(evaluate.Met"):
         copy.write_text(cut)
         forget_copies()
-        assert measure(load_metrics(["accuracy"], "classification", 2), np.ones(2), np.ones(2)) == {"accuracy": 1}
+        assert measure(load_metrics([own], "classification", 2), np.ones(2), np.ones(2)) == {"figure": 1}
 
 
-def test_nothing_is_left_behind_and_no_network_is_asked(caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_behind_and_no_network_is_asked(
+    caches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[object] = []
     monkeypatch.setattr("socket.socket.connect", lambda self, address: asked.append(address))
     monkeypatch.setattr("socket.getaddrinfo", lambda *address, **options: asked.append(address))
     measure(load_metrics([*CLASSIFICATION, "glue/mrpc"], "classification", 2), *labels(2))
-    unfinished = load_metrics(["pearsonr"], "regression", 0)
+    assert not caches.exists()
+    own = str(write_module(tmp_path / "own.py", '{"figure": 1.0}'))
+    measure(load_metrics([own], "classification", 2), *labels(2))
+    unfinished = load_metrics([own], "regression", 0)
     unfinished.add_batch(*values())
     assert not asked
     assert [path.name for path in caches.iterdir()] == ["HF_MODULES_CACHE"]
@@ -504,21 +484,22 @@ def test_processes_that_load_at_once_do_not_disturb_each_other(tmp_path: Path) -
 import sys, time
 from pathlib import Path
 import evaluate, numpy as np
-from trainer.evaluation.metrics.measures import load_metrics
+from trainer.evaluation.metrics import load_metrics
 Path(sys.argv[1]).touch()
 while not Path(sys.argv[2]).exists():
     time.sleep(0.0005)
 for _ in range(3):
-    names = ["accuracy", "f1", "precision", "recall", "matthews_correlation", "glue/qnli"]
-    metrics = load_metrics(names, "classification", 2)
+    metrics = load_metrics([f"{sys.argv[3]}/{number}.py" for number in range(6)], "classification", 2)
     metrics.add_batch(np.array([0, 1, 1]), np.array([0, 1, 0]))
-    print(metrics.compute()["f1"])
+    print(metrics.compute()["f5"])
 """
+    for number in range(6):
+        write_module(tmp_path / f"{number}.py", f'{{"f{number}": sum(predictions) / len(predictions)}}')
     environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "error", "-c", program]
     running = [
         subprocess.Popen(
-            [*command, str(tmp_path / f"ready-{number}"), str(tmp_path / "go")],
+            [*command, str(tmp_path / f"ready-{number}"), str(tmp_path / "go"), str(tmp_path)],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for number in range(3)
@@ -545,7 +526,8 @@ def test_a_module_of_the_hub_is_fetched_from_there(tmp_path: Path, monkeypatch: 
         here = f"http://127.0.0.1:{server.server_port}/spaces/{{path}}/{{name}}"
         monkeypatch.setattr(evaluate.config, "HUB_EVALUATE_URL", here)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.chdir(FOLDER)  # where names such as accuracy are folders too
+        write_module(tmp_path / "accuracy" / "accuracy.py", "{}")
+        monkeypatch.chdir(tmp_path)  # where the name of one is a folder too
         expected = {
             "hub:accuracy": (15, 0), "hub:glue/mrpc": (15, 1), "hub:someone/own": (7, 0),
             "hub:someone/own/mrpc": (7, 1),
@@ -565,10 +547,7 @@ def test_a_hub_that_cannot_be_reached_is_said_to_be_so(name: str, monkeypatch: p
 
 
 def test_evaluate_is_not_imported_before_a_metric_is_loaded() -> None:
-    program = (
-        "import sys, trainer.evaluation.metrics.measures; sys.exit('evaluate' in sys.modules or 'sklearn' in "
-        "sys.modules)"
-    )
+    program = "import sys, trainer.evaluation.metrics; sys.exit('evaluate' in sys.modules or 'sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 

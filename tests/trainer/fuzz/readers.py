@@ -12,7 +12,7 @@ from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, GarbageJob
 from trainer.curation.showing import StoredDecisions
 from trainer.data.tokenization import STARTED
-from trainer.kinds.pretraining.measurement import evaluation_of
+from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.compare import compare

@@ -24,7 +24,7 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data import shard_building
-from trainer.kinds.pretraining.measurement import evaluation_of
+from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.records.holds import SHORT, _hold

@@ -26,9 +26,9 @@ from trainer.common.errors import ConfigError, CorpusError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.data.chat.encoded import open_chat
-from trainer.kinds.chat.preflight import chat_preflight
+from trainer.kinds.chat.kind import KIND
 from trainer.kinds.chat.workload import Chat
-from trainer.kinds.lookup import entry_of, load_training_job
+from trainer.kinds.kind import entry_of, load_training_job
 from trainer.models.documents import APART
 from trainer.models.losses import WITHOUT_MASKS
 from trainer.models.trial import tried_loss
@@ -103,11 +103,11 @@ def test_text_is_what_else_it_can_be_measured_on(answering: Finished) -> None:
 
 
 def test_the_dry_run_tells_conversations_and_windows(answering: Finished, chats: Path, tmp_path: Path) -> None:
-    before = chat_preflight(answering.job(store=str(tmp_path / "store")), silent())
+    before = KIND.preflight(answering.job(store=str(tmp_path / "store")), silent())
     assert before.plan is None and before.splits == {
         split: len(read_rows(chats / f"{split}.jsonl")) for split in before.splits
     }
-    after = chat_preflight(answering.job(), silent())
+    after = KIND.preflight(answering.job(), silent())
     assert after.splits == before.splits and after.plan is not None
     assert after.lengths == before.lengths and after.lengths["train"].longest <= 256 == after.lengths["train"].most
     assert any(line.startswith("steps") and "windows on 1 rank" in line for line in after.lines())
@@ -206,7 +206,7 @@ def test_an_empty_split_and_a_model_with_too_few_embeddings_are_refused(
         encode_conversations(job, silent())
     small = chat_model(tmp_path / "small", vocab_size=500)
     with pytest.raises(TokenizerError, match="gives ids up to 501, but the model has 500 embeddings"):
-        chat_preflight(chat_job(chats, tmp_path / "store", small), silent())
+        KIND.preflight(chat_job(chats, tmp_path / "store", small), silent())
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own compiler

@@ -14,7 +14,7 @@ from tests.trainer.made import encode
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.data.labelled.encoded import find_class_weights
-from trainer.kinds.labelled.identity import identify
+from trainer.kinds.labelled.kind import identify
 from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.labelled.workload import Finetuning, read_inputs
 from trainer.store.manifest import ArtifactRef

@@ -22,7 +22,7 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.config.kinds import KINDS
 from trainer.config.runs import RunJob
-from trainer.kinds.lookup import entry_of, kind_of
+from trainer.kinds.kind import entry_of, kind_of
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.compare import compare
@@ -105,7 +105,7 @@ def test_that_all_is_there_is_seen_without_the_libraries_that_compute_and_not_wh
     job = life.job()
     config = write_config(tmp_path / "job.yaml", job.model_dump(mode="json"))
     look = (
-        "import sys; from trainer.kinds.lookup import load_training_job; "
+        "import sys; from trainer.kinds.kind import load_training_job; "
         "from trainer.pipelines.finished import find_finished; "
         "print(find_finished(load_training_job(sys.argv[1], ())), {'torch', 'transformers'} & sys.modules.keys())"
     )

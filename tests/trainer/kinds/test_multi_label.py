@@ -21,7 +21,7 @@ from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.config.predicting import PredictJob
-from trainer.evaluation.metrics.measures import SEVERAL
+from trainer.evaluation.own_metrics import SEVERAL
 from trainer.kinds.labelled.measure import prediction_lines
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.labelled.preflight import labelled_preflight

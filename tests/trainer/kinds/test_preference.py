@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import trainer.data.chat.reference as reference_files
+import trainer.kinds.preference.reference as reference_files
 import trainer.kinds.preference.reference as reference_step
 from tests.depth import once
 from tests.processes import finish, start_trainers
@@ -24,13 +24,14 @@ from trainer.common.errors import ArtifactError, ConfigError, CorpusError, Pipel
 from trainer.common.progress import silent
 from trainer.data.chat.encoded import open_chat
 from trainer.data.chat.messages import ASSISTANT, SYSTEM, USER
-from trainer.data.chat.reference import read_reference
 from trainer.kinds.preference.job import PreferenceJob
 from trainer.kinds.preference.pairs import read_pair
+from trainer.kinds.preference.reference import read_reference
 from trainer.kinds.preference.workload import Preference
 from trainer.pipelines.any_kind import train
 from trainer.records.named_steps import here
 from trainer.store.manifest import ArtifactRef, read_manifest
+from trainer.store.names import REFERENCE_KIND
 from trainer.store.storage import Store
 
 ASKED, SHORT, LONG = "What is 2 and 3?", "5.", "That is 5, as far as I know."
@@ -258,7 +259,7 @@ def test_swapped_columns_are_told_by_the_reference(
         job = preference_job(pairs, tmp_path / "store", llama)
         caplog.clear()
         made = here(silent())("reference", job, data=here(silent())("encode", job))
-        manifest = read_manifest(Store(job.store), made.key, reference_files.KIND)
+        manifest = read_manifest(Store(job.store), made.key, REFERENCE_KIND)
         assert manifest is not None
         accuracies.append(manifest.details["splits"]["train"]["accuracy"])
         warned = [each.message for each in caplog.records if "are swapped" in each.message]

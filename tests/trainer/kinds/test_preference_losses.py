@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainer.kinds.preference.job import PreferenceTrainingConfig
-from trainer.kinds.preference.losses import LOSSES, rewards
+from trainer.kinds.preference.workload import LOSSES, rewards
 
 Of = tuple[float, float]
 """Of the chosen and the rejected answer."""

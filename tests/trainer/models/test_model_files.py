@@ -180,7 +180,7 @@ def test_a_model_of_the_store_is_looked_at_too(empty_store: Store, model: Path) 
         find_model(empty_store, "runs/b/final")
 
 
-LOADERS = {"trainer/models/loading.py", "trainer/models/causal.py", "trainer/models/taken_tokenizer.py"}
+LOADERS = {"trainer/models/pretrained.py", "trainer/models/causal.py", "trainer/models/taken_tokenizer.py"}
 """They look at what is loaded first."""
 
 
@@ -191,7 +191,7 @@ def test_nothing_is_loaded_but_by_the_loaders_that_look_first() -> None:
         found
         - {
             "trainer/kinds/pretraining/page.py",
-            "trainer/kinds/labelled/card.py",
+            "trainer/kinds/labelled/page.py",
             "trainer/kinds/tuning_page.py",
         }
         == LOADERS

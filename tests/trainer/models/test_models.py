@@ -14,13 +14,7 @@ from tests.tiny_models import tiny_config
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.data.dataset import Batch
-from trainer.models.causal import (
-    build_model,
-    checkpoint_activations,
-    count_parameters,
-    load_model,
-    resolve_config,
-)
+from trainer.models.causal import build_model, checkpoint_activations, count_parameters, load_model, resolve_config
 from trainer.models.classifiers import load_finished
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import TokenizerInfo

@@ -15,7 +15,7 @@ from trainer.config.labelled import FinetuneTrainingConfig
 from trainer.config.training import TrainingConfig
 from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.pretraining.preflight import preflight
-from trainer.preflight.cautions import cautions
+from trainer.preflight.resources import cautions
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.config.labelled import FinetuneJob
-from trainer.kinds.pretraining.measurement import evaluation_of
+from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, train
 from trainer.pipelines.explain import Looking, ReadOnlyStore, explain_job
 from trainer.pipelines.reporting import make_report

@@ -6,7 +6,7 @@ import pytest
 
 from trainer.common.errors import ConfigError, PipelineError, RunError
 from trainer.common.formats import tell_nearest
-from trainer.records.names import find_run_name
+from trainer.records.run_names import find_run_name
 from trainer.store.storage import Store
 
 RUNS = ("books-1a2b3c4d", "books-large", "code-11111111", "code-22222222", "chat")

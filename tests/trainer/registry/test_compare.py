@@ -18,8 +18,8 @@ from tests.trainer.made import encode, prepare
 from tests.trainer.report_runs import HOSTILE, Page
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.kinds.lookup import identify_run
-from trainer.kinds.pretraining.measurement import evaluation_of
+from trainer.kinds.kind import identify_run
+from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.compare import compare
 from trainer.records.evaluations import Result

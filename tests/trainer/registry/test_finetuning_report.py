@@ -27,9 +27,9 @@ from tests.trainer.results import a_result
 from trainer.common.errors import ArtifactError
 from trainer.config.labelled import FinetuneJob
 from trainer.data.step_plan import make_tuning_plan
+from trainer.kinds.kind import identify_run
 from trainer.kinds.labelled.evaluate import classify
 from trainer.kinds.labelled.page import confusion_table
-from trainer.kinds.lookup import identify_run
 from trainer.pipelines.reporting import make_report
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.manifest import digest_file, find_damage

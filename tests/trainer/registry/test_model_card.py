@@ -18,13 +18,13 @@ from tests.trainer.report_runs import RUN
 from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
+from trainer.common.tables import markdown_text
 from trainer.config.runs import CardConfig
 from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.tuning import describe_base, read_card
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.records.sealed import read_sealed, write_sealed
-from trainer.registry.tables import markdown_text
 from trainer.store.names import CARD
 from trainer.store.storage import Store
 

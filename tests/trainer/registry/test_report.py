@@ -26,7 +26,7 @@ from tests.trainer.results import a_result
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.jobs import PipelineJob
 from trainer.data.step_plan import make_plan
-from trainer.kinds.lookup import identify_run
+from trainer.kinds.kind import identify_run
 from trainer.pipelines.reporting import make_report
 from trainer.records.basis import TextBasis
 from trainer.records.evaluations import Sample, Scores

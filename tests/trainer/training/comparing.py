@@ -3,7 +3,7 @@
 import sys
 
 from trainer.common.errors import EXIT_BAD_INPUT, PipelineError
-from trainer.training.consistency import require_same_model
+from trainer.training.rank_agreement import require_same_model
 from trainer.training.runtime import leave_group, start_runtime
 
 

@@ -20,7 +20,7 @@ from tests.trainer.short_texts import open_work, read_documents, rows_of, short_
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.common.progress import silent
 from trainer.data.dataset import open_dataset
-from trainer.kinds.lookup import kind_of
+from trainer.kinds.kind import kind_of
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.records.plans import PreparedData

@@ -15,7 +15,7 @@ from tests.support import cpu_runtime, records, small_job
 from tests.trainer.small_jobs import LONG, Finished
 from trainer.common.errors import ArtifactError, PipelineError, RunError
 from trainer.common.progress import silent
-from trainer.kinds.pretraining.measurement import evaluation_of
+from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, train
 from trainer.pipelines.reporting import make_report
 from trainer.records.plans import PreparedData

@@ -19,7 +19,7 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.dataset import document_positions
 from trainer.data.shards import open_shards
-from trainer.kinds.lookup import kind_of
+from trainer.kinds.kind import kind_of
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.records.basis import why_incomparable
 from trainer.records.plans import PreparedData

@@ -7,7 +7,7 @@ import pytest
 from tests.support import only_run, small_job
 from tests.trainer.training.test_retention import RUN, Keeper, kept
 from trainer.common.progress import silent
-from trainer.kinds.lookup import identify_run
+from trainer.kinds.kind import identify_run
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.pipelines.any_kind import train
 from trainer.records.plans import Plan, PreparedData

@@ -15,12 +15,11 @@ from tests.trainer.adapted_runs import LORA, adapt, lora_job, train_plainly, wri
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.kinds.lookup import identify_run, kind_of
+from trainer.kinds.kind import identify_run, kind_of
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.pipelines.reporting import make_report
-from trainer.preflight.run_status import explain_run
-from trainer.preflight.step_status import StepStatus
+from trainer.preflight.step_status import StepStatus, explain_run
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest

@@ -24,8 +24,8 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.config.predicting import PredictJob
+from trainer.kinds.kind import kind_of
 from trainer.kinds.labelled.predict import predict_texts
-from trainer.kinds.lookup import kind_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.reporting import make_report
 from trainer.records.named_steps import here

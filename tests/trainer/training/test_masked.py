@@ -16,7 +16,7 @@ from tests.trainer.made import prepare
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.kinds.lookup import kind_of
+from trainer.kinds.kind import kind_of
 from trainer.kinds.pretraining.workload import MaskedPretraining
 from trainer.models.causal import build_masked, resolve_config
 from trainer.models.tokenizer import load_tokenizer

@@ -21,7 +21,7 @@ from trainer.config.training import TrainingConfig
 from trainer.data.dataset import open_dataset, read_batch
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import shard_manifests
-from trainer.kinds.pretraining.prepare import identify
+from trainer.kinds.pretraining.kind import identify
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.pipelines.any_kind import train

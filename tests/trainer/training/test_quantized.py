@@ -21,7 +21,7 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.runs import RunJob
 from trainer.jobs import train
-from trainer.kinds.lookup import identify_run
+from trainer.kinds.kind import identify_run
 from trainer.models import quantized
 from trainer.pipelines.any_kind import train as train_on
 from trainer.preflight.resources import estimate_memory

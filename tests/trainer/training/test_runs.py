@@ -11,8 +11,8 @@ from tests.trainer.small_jobs import LONG, Finished
 from trainer.common.errors import RunError
 from trainer.config.jobs import PipelineJob
 from trainer.data.shard_building import Workers
-from trainer.kinds.lookup import identify_run
-from trainer.kinds.pretraining.prepare import find_prepared
+from trainer.kinds.kind import identify_run
+from trainer.kinds.pretraining.kind import find_prepared
 from trainer.records.fields import tell_changes
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed

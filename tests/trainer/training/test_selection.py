@@ -13,7 +13,7 @@ from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode, encode_conversations
 from trainer.common.progress import silent
 from trainer.config.evaluation import HarnessConfig
-from trainer.kinds.lookup import identify_run
+from trainer.kinds.kind import identify_run
 from trainer.records.plans import PreparedData
 from trainer.store.manifest import ArtifactRef
 

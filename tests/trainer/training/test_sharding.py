@@ -16,16 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.depth import once
 from tests.s3 import S3Server
-from tests.support import (
-    NO_DROPOUT,
-    SMALL_MODEL,
-    curve,
-    digests,
-    held_out_losses,
-    only_run,
-    small_values,
-    write_config,
-)
+from tests.support import NO_DROPOUT, SMALL_MODEL, curve, digests, held_out_losses, only_run, small_values, write_config
 from tests.trainer.training.sharded_runs import (
     FSDP,
     LAST_STEP,

@@ -17,8 +17,8 @@ from tests.support import cpu_runtime, records, small_job
 from trainer.common.errors import ConfigError
 from trainer.common.progress import emit, silent
 from trainer.config.training import Tracker
+from trainer.kinds.pretraining.kind import identify
 from trainer.kinds.pretraining.preflight import preflight
-from trainer.kinds.pretraining.prepare import identify
 from trainer.pipelines.any_kind import train
 from trainer.records.plans import PreparedData
 from trainer.training import tracking

@@ -21,7 +21,7 @@ from trainer.config.chat import ConversationsConfig
 from trainer.data.chat.messages import ASSISTANT, Message
 from trainer.data.chat.template import Renderer, load_template
 from trainer.data.labelled.text_encoder import choose_padding, digest_saved, keep_settings
-from trainer.models.loading import load_config, load_tokenizer
+from trainer.models.pretrained import load_config, load_tokenizer
 from trainer.models.taken_tokenizer import save_flat
 from trainer.models.tokenizer import byte_lengths
 

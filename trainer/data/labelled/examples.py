@@ -19,9 +19,9 @@ from trainer.common.bad_records import BadRecords
 from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.csv_files import delimiter_hint
 from trainer.data.labelled.labels import REGRESSION, TASKS, UNLABELLED, Labels, all_words
 from trainer.data.labelled.rows import BAD, Example, Scan, columns_of, read_rows, reading_of, scan_rows
+from trainer.data.raw_files import delimiter_hint
 from trainer.data.splits import (
     TEST,
     TRAIN,

@@ -67,7 +67,7 @@ def columns_of(data: LabelledDataConfig) -> list[str]:
 
 def reading_of(data: LabelledDataConfig) -> Reading:
     """How the files of the data are read."""
-    return Reading(data.source, data.delimiter, data.quoting, name_columns=partial(_name_columns, data))
+    return Reading(data.source, data, name_columns=partial(_name_columns, data))
 
 
 def _name_columns(data: LabelledDataConfig, file: str, first: list[str]) -> tuple[list[str], str]:

@@ -23,8 +23,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.labelled.encoded import UNSEEN
-from trainer.models.loading import load_config, load_tokenizer
-from trainer.models.pretrained import read_object
+from trainer.models.pretrained import load_config, load_tokenizer, read_object
 from trainer.models.taken_tokenizer import PLAIN_CLASS, TOKENIZER_CONFIG, find_other_class, save_flat
 from trainer.store.manifest import digest_file, fingerprint
 

@@ -1,17 +1,55 @@
 """Instruction tuning: conversations and a pretrained causal model to one that answers."""
 
-from trainer.kinds.chat.identity import identify, plan
-from trainer.kinds.chat.measurement import identify_own
-from trainer.kinds.kind import Kind, Later
+from collections.abc import Sequence
+
+from trainer.config.chat import ChatJob
+from trainer.data.packing import FORMAT as PACKING
+from trainer.evaluation.measurement import Measurement
+from trainer.kinds import tuning
+from trainer.kinds.kind import Kind, Later, Planned
+from trainer.kinds.tuning import SPLITS, identify_tuning, split_rows
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
+from trainer.training.identity import Run
+
+
+def identify(job: ChatJob, data: ArtifactRef) -> Run:
+    """The run that a job and its encoded conversations make."""
+    return identify_tuning(job, data, {"packing": PACKING if job.data.packing else None}, {})
+
+
+def plan(job: ChatJob, data: ArtifactRef, ranks: int) -> Planned:
+    """The plan of a run on packed windows."""
+    from trainer.data.chat.encoded import plan_chat
+
+    planned, found = plan_chat(job, data.key, ranks)
+    told = f"windows of {found.details['context']} tokens, {planned.fill or 0:.1%} full"
+    return Planned(planned, told, SPLITS, split_rows(found.details))
+
+
+def identify_own(
+    store: Store, job: ChatJob, run: str, data: Sequence[str] | None, other: str | None = None
+) -> Measurement:
+    """The measurement of the final model of a job's run, or of an `other` run on this one's data.
+
+    One of an `other` run, whose model this job did not try, has each conversation in a window of its own: families that
+    carry a state on, or know no positions, would read those that share a window otherwise. `data` names the set that
+    the job prepared, by default that which the run was last asked for with. Raises `ArtifactError` if the model is
+    missing or damaged.
+    """
+    if other is not None:
+        job = job.model_copy(update={"data": job.data.model_copy(update={"packing": False})})
+    return tuning.identify_own(store, job, run, data, other, packing=job.data.packing)
+
 
 KIND = Kind(
-    preflight=Later("trainer.kinds.chat.preflight.chat_preflight"),
+    preflight=Later("trainer.kinds.tuning_preflight.look_at_conversations"),
     encode=Later("trainer.data.chat.encoded.encode_conversations"),
     identify=identify,
     open=Later("trainer.kinds.chat.workload.Chat"),
     plan=plan,
     measurement=identify_own,
-    measure=Later("trainer.kinds.chat.evaluate.measure_answers"),
+    measure=Later("trainer.kinds.chat.workload.measure_answers"),
     report_content=Later("trainer.kinds.chat.page.describe_chat"),
     compared="trainer.kinds.chat.page.COMPARED",
 )

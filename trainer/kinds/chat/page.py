@@ -3,6 +3,7 @@
 from typing import Any
 
 from trainer.common.formats import count, number, percent, plural, short
+from trainer.common.tables import Pairs
 from trainer.data.splits import TRAIN
 from trainer.kinds.tuning_page import ASK, USE, compare_tuning, data_table, encoded_of
 from trainer.records.basis import answers_basis, facts_of
@@ -10,17 +11,16 @@ from trainer.records.plans import TuningPlan
 from trainer.registry.content import Block, Card, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
-from trainer.registry.language import index_scores, loss_tiles, sample_blocks, score_blocks, tell_loss, tell_scores
-from trainer.registry.sections import describe_harness
-from trainer.registry.summary import (
-    checkpoint_table,
-    loaded_beside,
-    model_pairs,
-    plan_pairs,
-    size_tiles,
-    speed_tiles,
+from trainer.registry.sections import (
+    describe_harness,
+    index_scores,
+    loss_tiles,
+    sample_blocks,
+    score_blocks,
+    tell_loss,
+    tell_scores,
 )
-from trainer.registry.tables import Pairs
+from trainer.registry.summary import checkpoint_table, loaded_beside, model_pairs, plan_pairs, size_tiles, speed_tiles
 from trainer.store.names import FINAL
 
 UNIT = "nats a token of an answer"

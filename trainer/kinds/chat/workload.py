@@ -1,7 +1,8 @@
-"""Instruction tuning as the training loop sees it: windows of conversations in their order, and the loss of the
-answers.
-"""
+"""The workload of instruction tuning, and how a model that answers is measured."""
 
+import math
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import numpy as np
@@ -9,17 +10,89 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from trainer.common.formats import perplexity_of
+from trainer.common.progress import Progress
 from trainer.config.chat import ChatJob
-from trainer.data.chat.encoded import open_chat, pack_split, plan_windows, read_windows
+from trainer.data.chat.encoded import ChatSet, ChatSplit, open_chat, pack_split, plan_windows, read_windows
+from trainer.data.chat.messages import MESSAGES
 from trainer.data.dataset import Batch
 from trainer.data.splits import TRAIN, VALIDATION
-from trainer.kinds.chat.evaluate import answer_losses
-from trainer.kinds.tuning_workload import CausalTuning
-from trainer.models.trial import check_packed, read_apart, tried_loss
+from trainer.evaluation.decontamination import clean_of_splits
+from trainer.evaluation.dialogue import answer, spread_evenly
+from trainer.evaluation.measurement import PREDICTED, Measurement
+from trainer.evaluation.scoring import nothing, score_each
+from trainer.kinds.tuning_workload import CausalTuning, measured_causal
+from trainer.models.losses import next_tokens, token_losses_in_pieces
+from trainer.models.trial import check_packed, read_apart, reading_apart, tried_loss
+from trainer.records.basis import answers_basis
+from trainer.records.evaluations import Result, Scores
 from trainer.store.manifest import ArtifactRef
+from trainer.store.names import FINAL
 from trainer.store.storage import Store
 from trainer.training.loop import Measured
 from trainer.training.runtime import Runtime
+
+
+def answer_losses(
+    model: PreTrainedModel,
+    split: ChatSplit,
+    job: ChatJob,
+    data: ChatSet,
+    runtime: Runtime,
+    advance: Callable[[int], None] = nothing,
+) -> Scores:
+    """Measure a model on a split, shared among the ranks.
+
+    Sums are in float64 and taken in a fixed order, so the number of ranks changes nothing.
+    """
+    windows = pack_split(job.data, split, data.details["context"])
+
+    def score(chosen: range) -> torch.Tensor:
+        read = {
+            name: torch.from_numpy(part).to(runtime.device)
+            for name, part in read_windows(split, windows, chosen, data.pad_id).items()
+        }
+        positions = read["position_ids"] if job.data.packing else None
+        each = token_losses_in_pieces(model, read["input_ids"], next_tokens(read["labels"]), positions)
+        return each.view(read["input_ids"].shape).double().sum(dim=1, keepdim=True)
+
+    sums = score_each(model, len(windows), 1, job.evaluation.batch, runtime, score, advance)
+    tokens, text_bytes = int(split.answer_tokens.sum()), split.answer_bytes
+    total = math.fsum(sums[:, 0].tolist())
+    bits = {"bits_per_byte": total / math.log(2) / text_bytes} if text_bytes else {}
+    return Scores(
+        figures={"loss": total / tokens, "perplexity": perplexity_of(total / tokens), **bits},
+        counts={"answer_tokens": tokens, "answer_bytes": text_bytes},
+    )
+
+
+def measure_answers(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
+    """Measure a run's final model, or another model with the same tokenizer, and have it answer. Called by every rank.
+
+    Raises `TokenizerError` if the model does not read this data.
+    """
+    job: ChatJob = wanted.settings
+    store, (encoded,) = Store(job.store), wanted.data
+    data, run = open_chat(store, encoded), wanted.checkpoint.removesuffix(f"/{FINAL}")
+    splits = [split for split in PREDICTED if split in data.splits]
+    measured: dict[str, Scores] = {}
+    with ExitStack() as stack:
+        model = stack.enter_context(measured_causal(wanted, data.details, runtime))
+        total = sum(len(pack_split(job.data, data.splits[split], data.details["context"])) for split in splits)
+        bar = stack.enter_context(progress.bar("evaluate", total, "window"))
+        with reading_apart(model, data.details["context"]) if job.data.packing else nullcontext():
+            for split in splits:
+                measured[split] = answer_losses(model, data.splits[split], job, data, runtime, bar.advance)
+        held_out, asked = data.splits[VALIDATION], job.evaluation
+        chosen = spread_evenly(len(held_out), asked.samples)
+        samples = answer(model, store, encoded, held_out, chosen, asked.new_tokens, runtime)
+    return wanted.result(
+        by="split",
+        groups=measured,
+        samples=samples,
+        measured_on=answers_basis(data.details, job.data.model_dump(), VALIDATION, job.training.precision),
+        clean_of=runtime.on_first(lambda: clean_of_splits(store, run, data.details, [MESSAGES])),
+    )
 
 
 class Chat(CausalTuning):

@@ -24,7 +24,9 @@ from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.data.splits import TEST, TRAIN, VALIDATION
 from trainer.evaluation.decontamination import clean_of_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement, check_asked, predictions_key
-from trainer.evaluation.metrics.measures import marks_entities, metric_identity, score_entities
+from trainer.evaluation.metrics import metric_identity
+from trainer.evaluation.own_metrics import marks_entities, score_entities
+from trainer.kinds.labelled.kind import NewFiles
 from trainer.kinds.labelled.measure import (
     Predictions,
     decide,
@@ -35,15 +37,13 @@ from trainer.kinds.labelled.measure import (
     predict,
     split_lines,
 )
-from trainer.kinds.labelled.measurement import NewFiles
 from trainer.models.causal import check_positions
 from trainer.models.classifiers import load_classifier, outline_classifier, task_of
-from trainer.models.loading import load_config
-from trainer.models.pretrained import Checkpoint
+from trainer.models.pretrained import Checkpoint, load_config
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import ExamplesBasis, examples_basis
 from trainer.records.evaluations import Classification, ClassScore, CleanOf, Result, Scores
-from trainer.records.names import run_at
+from trainer.records.run_names import run_at
 from trainer.store.manifest import digest_file
 from trainer.store.storage import Store
 from trainer.training.parallelize import place_measured

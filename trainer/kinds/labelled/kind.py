@@ -1,8 +1,195 @@
-"""Fine-tuning: labelled data and a pretrained model to one that classifies, or predicts a number."""
+"""Fine-tuning: labelled data and a pretrained model to one that classifies, or predicts a number; free of heavy
+imports.
+"""
 
-from trainer.kinds.kind import Kind, Later
-from trainer.kinds.labelled.identity import identify, plan
-from trainer.kinds.labelled.measurement import identify_checkpoint, identify_own
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.common.errors import ConfigError
+from trainer.config.evaluation import EvaluationConfig
+from trainer.config.files import validate_job
+from trainer.config.jobs import EvaluateJob
+from trainer.config.kinds import kind_of_run
+from trainer.config.labelled import FinetuneJob, LabelledDataConfig
+from trainer.data.encoded import KIND as ENCODED
+from trainer.data.raw_files import FORMAT_OF_ENDING, format_by_name
+from trainer.data.splits import TRAIN, SplitSource, find_splits
+from trainer.evaluation.measurement import PREDICTED, Measurement, encoded_of, predictions_key
+from trainer.evaluation.metrics import OF_ONE_CLASS, greater_is_better, metric_identity, of_one_class
+from trainer.kinds import tuning
+from trainer.kinds.kind import Kind, Later, Planned
+from trainer.kinds.tuning import identify_tuning, plan_splits
+from trainer.models.pretrained import Checkpoint, classifies, find_model, read_object
+from trainer.records.sealed import read_sealed
+from trainer.registry.facts import require_job
+from trainer.store.manifest import ArtifactRef, read_manifest
+from trainer.store.names import CONFIG, EVALUATION, FINAL
+from trainer.store.storage import Store
+from trainer.training.identity import Run
+
+log = logging.getLogger(__name__)
+
+
+def identify(job: FinetuneJob, data: ArtifactRef) -> Run:
+    """The run that a job and its encoded set make."""
+    return identify_tuning(job, data, {}, _selection(job))
+
+
+def plan(job: FinetuneJob, data: ArtifactRef, ranks: int) -> Planned:
+    """The plan of a run on labelled examples."""
+    from trainer.data.labelled.encoding import describe_columns
+
+    return plan_splits(job, data, ranks, describe_columns)
+
+
+def _selection(job: FinetuneJob) -> dict[str, Any]:
+    """What decides which checkpoint is best: the figure, and the metrics that may give it; a file of one by its
+    content.
+    """
+    settings = job.evaluation
+    figure = settings.best_by
+    selection: dict[str, Any] = {
+        "best_by": figure,
+        "greater_is_better": greater_is_better(figure, settings.greater_is_better),
+    }
+    if figure == "loss":
+        return selection
+    metrics = settings.metrics
+    if metrics is not None:  # a figure that is named like one of them is that one's, whatever the others give
+        selection["metrics"] = [metric_identity(name) for name in ([figure] if figure in metrics else metrics)]
+    if figure in of_one_class(list(OF_ONE_CLASS) if metrics is None else metrics):
+        selection["positive_class"] = settings.positive_class
+    return selection
+
+
+def identify_own(
+    store: Store, job: FinetuneJob, run: str, data: Sequence[str] | None, other: str | None = None
+) -> Measurement:
+    """The measurement of the final model of a job's run, or of an `other` run on this one's data.
+
+    `data` names the set that the job prepared, by default that which the run was last asked for with. Raises
+    `ArtifactError` if the model is missing or damaged, or it is not known what the run's data is.
+    """
+    (encoded,) = data or [encoded_of(store, run)]
+    if other is not None:
+        return _on_splits(job, run, find_model(store, f"{other}/{FINAL}"), f"{other}/{FINAL}", encoded)
+    return _own(store, job, run, find_model(store, f"{run}/{FINAL}"), encoded)
+
+
+def _own(store: Store, job: FinetuneJob, run: str, found: Checkpoint, encoded: str) -> Measurement:
+    """Of a run's final model as its job says, with predictions of all that it was not trained on."""
+    manifest = read_manifest(store, encoded, ENCODED)
+    splits = manifest.details["splits"] if manifest else ()
+    predictions = tuple(predictions_key(run, split) for split in PREDICTED if split in splits) if manifest else None
+    own = _on_splits(job, run, found, f"{run}/{FINAL}", encoded)
+    return replace(own, place=f"{run}/{EVALUATION}", predictions=predictions)
+
+
+def _on_splits(job: FinetuneJob, run: str, found: Checkpoint, checkpoint: str, encoded: str) -> Measurement:
+    """Of a checkpoint on a run's own splits."""
+    metrics = job.evaluation.metrics and [metric_identity(name) for name in job.evaluation.metrics]
+    evaluation = {"metrics": metrics, "positive_class": job.evaluation.positive_class}
+    return tuning.on_splits(job, run, found, checkpoint, encoded, evaluation=evaluation)
+
+
+class NewFiles(NamedTuple):
+    """New labelled files to measure a run's checkpoint on: its job, whose data they are, and its model's folder."""
+
+    job: FinetuneJob
+    files: SplitSource
+    folder: str
+
+
+def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
+    """The measurement of a fine-tuned run's checkpoint, on that run's own data or on new files; None for what is no
+    classifier.
+
+    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` for a classifier of no run in this
+    store, and for settings that only a language model has.
+    """
+    found = find_model(store, job.checkpoint)
+    run = "/".join(found.key.split("/")[:2]) if found.key is not None and found.key.startswith("runs/") else None
+    config: Any = read_sealed(store, f"{run}/{CONFIG}") if run else None
+    if run is not None and config is not None:
+        require_job(store, run, config)
+    if (run is None or config is None) and _classifies(found):
+        raise ConfigError(
+            f"{job.checkpoint} is a classifier of no run in this store, so that it is not known on which labelled data "
+            "to measure it; name a fine-tuned run's checkpoint, or let it predict new texts with `predict`"
+        )
+    if run is None or config is None or kind_of_run(config).folder != __package__:
+        if job.labelled is not None:
+            raise ConfigError(f"labelled goes with classifiers, but {job.checkpoint} is none; leave labelled out")
+        return None
+    for setting in ("shards", "context"):
+        if getattr(job, setting) is not None:
+            raise ConfigError(
+                f"{setting} goes with language models, but {job.checkpoint} is a classifier, which is measured on the "
+                f"labelled splits of its own run; leave {setting} out"
+            )
+    tell_unused(job)
+    values = {**config["job"], "store": job.store}
+    divided = {"sharding": job.sharding, "cpu_offload": job.cpu_offload, "sum_each_micro_batch": False}
+    values["training"] = {**values["training"], "precision": job.precision, "device": job.device, **divided}
+    values["evaluation"] = {**values["evaluation"], "batch": job.evaluation.batch}
+    own = validate_job(FinetuneJob, values, store.path(f"{run}/{CONFIG}"))
+    encoded: str = config["data"]["key"]
+    as_trained = config["job"]["training"]["precision"] == job.precision
+    if job.labelled is None and found.key == f"{run}/{FINAL}" and as_trained:
+        return _own(store, own, run, found, encoded)
+    measured = _on_splits(own, run, found, job.checkpoint, encoded)
+    return measured if job.labelled is None else _on_files(store, job.labelled, own, measured)
+
+
+def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Measurement) -> Measurement:
+    """The measurement on new files, which are read as those of its run; of another format by their names."""
+    folder = measured.model.folder
+    classes = own.data.label_columns or classes_in(read_object(Path(folder, "config.json")), own.data.task)
+    values = own.data.model_dump(
+        exclude={"train", "validation", "test", "path", "subset", "classes"}, exclude_unset=True
+    )
+    source = format_by_name(labelled[0]) or own.data.source
+    if source != own.data.source:
+        values = {name: value for name, value in values.items() if name not in ("delimiter", "quoting", "columns")}
+    if source in ("hub", "disk"):
+        raise ConfigError(
+            f"labelled: the format of {labelled[0]!r} is not known; give files whose names end in "
+            f".{', .'.join(FORMAT_OF_ENDING)}"
+        )
+    named = {} if own.data.label_columns else {"classes": classes}
+    data = validate_job(LabelledDataConfig, {**values, "source": source, "train": labelled, **named}, "labelled")
+    files = find_splits(store, data)
+    read = data.model_dump(include={"source", "quoting", "columns", "text_columns", "label_column", "label_columns"})
+    new = NewFiles(own.model_copy(update={"data": data}), files, folder)
+    recipe = {**measured.recipe, "files": files.identity[TRAIN], "read": read}
+    return replace(measured, recipe=recipe, settings=new, data=(), run=None)
+
+
+def classes_in(config: Mapping[str, Any], task: str) -> list[str] | None:
+    """The names of a finished model's classes, by its configuration; None if it predicts a number."""
+    if task == "regression":
+        return None
+    names: dict[str, str] = config.get("id2label") or {}
+    return [names[number] for number in sorted(names, key=int)]
+
+
+def tell_unused(job: EvaluateJob) -> None:
+    """Say which settings of an evaluation a classifier has no use for."""
+    given = job.evaluation.model_dump()
+    usual = EvaluationConfig().model_dump()
+    if unused := [name for name, value in given.items() if name != "batch" and value != usual.get(name)]:
+        log.info(
+            "%s is a classifier: evaluation.%s has no meaning for it", job.checkpoint, ", evaluation.".join(unused)
+        )
+
+
+def _classifies(found: Checkpoint) -> bool:
+    """Whether a folder's configuration names an architecture that classifies."""
+    return classifies(read_object(Path(found.folder, "config.json")).get("architectures"))
+
 
 KIND = Kind(
     preflight=Later("trainer.kinds.labelled.preflight.labelled_preflight"),

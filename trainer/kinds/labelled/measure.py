@@ -12,18 +12,16 @@ from transformers import PreTrainedModel
 from trainer.common.errors import ConfigError
 from trainer.config.labelled import FinetuneJob
 from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, EncodedWords
-from trainer.evaluation.metrics.measures import (
+from trainer.evaluation.metrics import (
     METRICS,
-    SEQEVAL,
-    WORD_ACCURACY,
     Metrics,
     default_metrics,
     default_of_words,
     load_metrics,
-    marks_entities,
     of_one_class,
     positive_class,
 )
+from trainer.evaluation.own_metrics import SEQEVAL, WORD_ACCURACY, marks_entities
 from trainer.evaluation.scoring import nothing, rounds
 from trainer.training.runtime import Runtime
 

@@ -1,14 +1,13 @@
-"""What a report and a comparison say of fine-tuning: labelled examples by split, and the metrics of the job."""
+"""A fine-tuned model's part of its run's page and its card: what it is, its data, its scores."""
 
 from dataclasses import replace
 from typing import Any
 
-from trainer.common.formats import count, number, percent
+from trainer.common.formats import count, number, percent, plural, significant
+from trainer.common.tables import Pairs, Table
 from trainer.config.labelled import BALANCED
 from trainer.data.labelled.encoded import find_class_weights
-from trainer.evaluation.metrics.measures import marks_entities
-from trainer.kinds.labelled.card import hub_task, tell_model, use_of
-from trainer.kinds.labelled.data_section import describe_data
+from trainer.evaluation.own_metrics import marks_entities
 from trainer.kinds.tuning_page import compare_tuning, describe_tuning, encoded_of
 from trainer.records.basis import split_content
 from trainer.records.evaluations import Classification, Result
@@ -16,7 +15,173 @@ from trainer.records.plans import TuningPlan
 from trainer.registry.content import Block, ReportContent, Section
 from trainer.registry.facts import RunFacts
 from trainer.registry.sections import in_order
-from trainer.registry.tables import Pairs, Table
+
+USE = """\
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+folder = "{folder}"  # the folder that holds this card
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForSequenceClassification.from_pretrained(folder)
+
+inputs = tokenizer({texts}, truncation=True, max_length={length}, return_tensors="pt")
+with torch.no_grad():
+    logits = model(**inputs).logits[0]
+print({answer})"""
+
+
+USE_OF_WORDS = """\
+import torch
+from transformers import AutoModelForTokenClassification, {tokenizer}
+
+folder = "{folder}"  # the folder that holds this card
+tokenizer = {tokenizer}.from_pretrained(folder)
+model = AutoModelForTokenClassification.from_pretrained(folder)
+
+words = ["The", "words", "of", "the", "text", "."]
+inputs = tokenizer(words, is_split_into_words=True, truncation=True, max_length={length}, return_tensors="pt")
+with torch.no_grad():
+    logits = model(**inputs).logits[0]
+labels = {{}}
+for place, word in enumerate(inputs.word_ids()):
+    if word is not None:  # a word's label is that of its first token
+        labels.setdefault(word, model.config.id2label[logits[place].argmax().item()])
+print([(words[word], label) for word, label in labels.items()])"""
+
+
+def tell_model(details: dict[str, Any]) -> str:
+    """What kind of model it is."""
+    if details["task"] == "tokens":
+        return "token classification"
+    several = "multi-label " if details["task"] == "multi-label" else ""
+    return several + ("text classification" if details["classes"] else "text regression")
+
+
+def use_of(details: dict[str, Any]) -> str:
+    """A program that loads the model from `{folder}`."""
+    chances = "sigmoid()" if details["task"] == "multi-label" else "softmax(-1)"
+    return (USE_OF_WORDS if details["task"] == "tokens" else USE).format(
+        tokenizer=details.get("tokenizer_class", "AutoTokenizer"),
+        folder="{folder}",
+        texts='"The text."' if len(details["text_columns"]) == 1 else '"The first text.", "The second."',
+        length=details["max_length"],
+        answer=(
+            f"{{model.config.id2label[i]: p for i, p in enumerate(logits.{chances}.tolist())}}"
+            if details["classes"]
+            else "logits.item()"
+        ),
+    )  # fmt: skip
+
+
+def hub_task(details: dict[str, Any]) -> str:
+    """The hub's name of what the model does."""
+    return "token-classification" if details["task"] == "tokens" else "text-classification"
+
+
+LABELS = {
+    "classification": "ids of classes", "multi-label": "which classes apply", "regression": "numbers",
+    "tokens": "the id of each word's class",
+}  # fmt: skip
+"""What labels become, by task."""
+
+
+def describe_data(facts: RunFacts, details: dict[str, Any]) -> Section:
+    """The section on an encoded set, whose manifest has these details."""
+    blocks = [Block(_note(facts, details), _split_table(details))]
+    if details["classes"]:
+        things, seen = ("Words", " and seen") if details["task"] == "tokens" else ("Examples", "")
+        blocks.append(
+            Block(f"{things} of each class, and their share of those that are labelled{seen}.", _balance_table(details))
+        )
+    return Section("Data", [*blocks, Block("What became of the columns.", pairs=_columns(facts, details))])
+
+
+def _note(facts: RunFacts, details: dict[str, Any]) -> str:
+    """Where the data comes from, how it was split and cut, and what casts doubt on its validation."""
+    data, across = facts.job["data"], details["duplicates_across"]
+    if data["source"] == "hub":
+        origin = (
+            f"data set {data['path']}{' (' + data['subset'] + ')' if data['subset'] else ''} of the Hugging Face hub"
+        )
+    else:
+        origin = f"data set {details['name']}, {'from ' + data['path'] if data['path'] else data['source'] + ' files'}"
+    notes = [f"{'A label for each word' if details['task'] == 'tokens' else details['task'].capitalize()}: {origin}."]
+    if details["source"]["validation_cut"]:
+        fraction = f"{data['validation_fraction']:g}"
+        notes.append(f"A share of {fraction} of the examples is held out for validation, by a hash of their text.")
+    if across:
+        held_out = plural(details["splits"]["validation"]["examples"], "validation example")
+        notes.append(f"{count(across)} of {held_out} are in train as well, so the validation figures flatter.")
+    return " ".join(notes)
+
+
+def _columns(facts: RunFacts, details: dict[str, Any]) -> Pairs:
+    length = f", at most {count(details['max_length'])} tokens" if details["max_length"] else ""
+    pair = "a pair" if len(details["text_columns"]) > 1 else "words" if details["task"] == "tokens" else "a text"
+    name, kind = facts.job["data"]["id_column"], LABELS[details["task"]]
+    divider = f"; {details['divider']!r} between its texts" if details["divider"] else ""
+    return [
+        ("Text", f"{', '.join(details['text_columns'])} → input_ids: {pair}{length}{divider}"),
+        ("Padding", f"{details['pad_token']!r}{', its end token: it has no other' if details['pad_is_end'] else ''}"),
+        ("Label", f"{details['label_column']} → labels: {kind}"),
+        ("Id", f"{name} → id" if name else "the number of the row → id"),
+        ("Dropped", ", ".join(details["dropped_columns"]) or "none"),
+    ]
+
+
+def _split_table(details: dict[str, Any]) -> Table:
+    """What each split of an encoded set holds."""
+    columns = [
+        "Split",
+        "Examples",
+        "Labelled",
+        "Tokens",
+        "Mean",
+        "Longest",
+        "Truncated",
+        "Share truncated",
+        "Bad records",
+    ]
+    numbers = ("mean", "min", "max") if details["task"] == "regression" else ()
+    words = ("words", "unseen_words") if details["task"] == "tokens" else ()
+    rows = []
+    for name, split in details["splits"].items():
+        examples, tokens = split["examples"], split["tokens"]
+        target = split.get("target") or {}
+        rows.append(
+            [
+                name, count(examples), count(split["labelled"]), count(tokens), number(tokens / examples, 1),
+                count(split["longest"]), count(split["truncated"]), percent(split["truncated"] / examples),
+                count(split["bad_records"]), *(significant(target.get(each), 4) for each in numbers),
+                *(count(split[each]) for each in words),
+            ]
+        )  # fmt: skip
+    told = [*(f"Target's {each}" for each in numbers), *(["Words", "Words not seen"] if words else [])]
+    return Table([*columns, *told], rows)
+
+
+def _balance_table(details: dict[str, Any]) -> Table:
+    """How many examples, or words, of each class a split has, and their share of its labelled ones."""
+    splits = {name: split for name, split in details["splits"].items() if split["labelled"]}
+    by_words = details["task"] == "tokens"
+    wholes = [sum(split["class_counts"].values()) if by_words else split["labelled"] for split in splits.values()]
+    rows = [
+        [
+            name,
+            *(
+                cell
+                for split, whole in zip(splits.values(), wholes, strict=True)
+                for cell in _with_share(split["class_counts"][name], whole)
+            ),
+        ]
+        for name in details["classes"]
+    ]
+    return Table(["Class", *(column for name in splits for column in (name, "Share"))], rows)
+
+
+def _with_share(part: int, whole: int) -> list[str]:
+    return [count(part), percent(part / whole)]
+
 
 MOST_CLASSES = 24
 """A confusion matrix of more classes is not read; what is shown instead are the most frequent mistakes."""

@@ -7,6 +7,7 @@ beside the model.
 
 from collections import Counter
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -17,10 +18,13 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError
+from trainer.common.formats import count, plural
 from trainer.common.progress import Bar, Progress
+from trainer.common.tables import text_pairs
 from trainer.config.predicting import PredictJob
 from trainer.data.labelled.encoded import EncodedSplit, open_split
 from trainer.data.labelled.encoding import TAGS, encode_block
+from trainer.data.labelled.look import HEAD_ROWS, WHOLE_BYTES, measure_lengths, stored_bytes
 from trainer.data.labelled.rows import characters_of
 from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.data.shards import batches
@@ -37,8 +41,10 @@ from trainer.kinds.labelled.predictions import (
     summarise,
 )
 from trainer.models.classifiers import MULTI_LABEL, classes_of, load_finished
+from trainer.models.pretrained import classifies, read_object
 from trainer.models.weights import check_weights
-from trainer.records.results import PredictedTexts
+from trainer.records.basis import Record
+from trainer.records.results import Lengths, PredictedTexts
 from trainer.records.steps import publish
 from trainer.store.storage import Store
 from trainer.training.rank_watchdog import explaining_lost_ranks
@@ -174,3 +180,36 @@ def _publish(
     }  # fmt: skip
     step = predictions_step(store, job, wanted)
     return summarise(step.key, publish(step, folder, details))
+
+
+class TextsPreview(Record):
+    """What was looked at of new texts, and what was found."""
+
+    looked_at: str
+    texts: int
+    bad: dict[str, Any]
+    lengths: Lengths
+
+    def lines(self) -> list[str]:
+        """The same for a terminal."""
+        return text_pairs([("looked at", self.looked_at), ("texts", f"{self.texts:,}; {self.lengths.describe()}")])
+
+
+def look_at_texts(job: PredictJob, wanted: Wanted, progress: Progress) -> TextsPreview:
+    """Check the model and the texts: all of them where that takes seconds, else the first of each file.
+
+    Raises the `PipelineError` that predicting them would.
+    """
+    check_devices(job.precision, job.processes, job.device, where="")
+    check_weights(wanted.model.beside or wanted.model.folder)
+    if not classifies(read_object(Path(wanted.model.folder, "config.json")).get("architectures")):
+        raise ConfigError(f"{job.model} is no finished classifier; fine-tune it on labelled data first")
+    encoder, parts = load_text_encoder(wanted.model.folder, wanted.data, finished=True), wanted.source.parts[TRAIN]
+    whole = sum(map(stored_bytes, parts)) <= WHOLE_BYTES
+    with open_texts(wanted.data, parts, progress, None if whole else HEAD_ROWS) as texts:
+        found = sum(texts.counts)
+        lengths = measure_lengths(islice(texts.examples(), found), found, encoder)
+        told = f"all of {plural(len(parts), 'file')}"
+        if not whole:
+            told = f"the first {count(HEAD_ROWS)} rows of each of {plural(len(parts), 'file')}"
+        return TextsPreview(looked_at=told, texts=found, bad=texts.bad.told(), lengths=lengths)

@@ -22,8 +22,8 @@ from trainer.data.labelled.examples import lacks_column
 from trainer.data.labelled.rows import Example, columns_of, read_rows, reading_of
 from trainer.data.splits import TRAIN, Part, SplitSource, bad_records, fetch_part, find_splits, look_at_columns
 from trainer.models.pretrained import Checkpoint, classifies_words, find_model, read_object
-from trainer.records.names import run_at
 from trainer.records.results import PredictedTexts
+from trainer.records.run_names import run_at
 from trainer.records.sealed import read_sealed
 from trainer.records.steps import CONTENTS, Step, find_artifact
 from trainer.store.manifest import Input, Manifest, fingerprint, read_manifest

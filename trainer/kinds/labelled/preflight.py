@@ -13,7 +13,7 @@ from trainer.data.labelled.look import look_at_labelled
 from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.data.splits import TRAIN
 from trainer.data.step_plan import make_tuning_plan
-from trainer.kinds.labelled.identity import identify
+from trainer.kinds.labelled.kind import identify
 from trainer.kinds.labelled.measure import check_best_by, metric_names
 from trainer.kinds.tuning_preflight import Known, Size, Start, conclude, look_at_start, measure_size, recorded_lengths
 from trainer.models.classifiers import classifier_config, kind_of

@@ -1,18 +1,12 @@
 """The schema of preference tuning: pairs of answers to a prompt, and a model that learns to give the chosen ones."""
 
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from trainer.config.chat import AnswersConfig, ChatModelConfig, ConversationsConfig, ConversationsJob
-from trainer.config.evaluation import check_metric
 from trainer.config.labelled import FinetuneTrainingConfig
 from trainer.config.schema import JobName, Name
-
-PREFERENCE_FIGURES = ("loss", "accuracy", "margin", "reward_chosen", "reward_rejected")
-"""What is measured of held-out pairs: the mean loss; the share of pairs whose chosen answer has the greater reward; the
-mean difference of the two rewards, and their means.
-"""
 
 WITH_REFERENCE = ("dpo", "ipo")
 """Losses that compare a model with the one that it was."""
@@ -106,10 +100,7 @@ class PreferenceJob(ConversationsJob):
     model: ChatModelConfig = Field(description="the model to tune")
     training: PreferenceTrainingConfig = Field(description="optimisation")
     evaluation: PreferenceEvaluationConfig = Field(default=PreferenceEvaluationConfig(), description="measurement")
-
-    @model_validator(mode="after")
-    def _figures_are_measured(self) -> Self:
-        if self.promotion is not None:
-            check_metric("promotion.metric", self.promotion.metric, PREFERENCE_FIGURES, self.evaluation.harness)
-        check_metric("evaluation.best_by", self.evaluation.best_by, PREFERENCE_FIGURES, self.evaluation.harness)
-        return self
+    figures: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "margin", "reward_chosen", "reward_rejected")
+    """Of held-out pairs: the mean loss; the share of pairs whose chosen answer has the greater reward; the mean
+    difference of the two rewards, and their means.
+    """

@@ -1,17 +1,132 @@
-"""Preference tuning: pairs of answers and a causal language model to one that gives the better ones."""
+"""Preference tuning: pairs of answers and a causal language model to one that gives the better ones; free of heavy
+imports.
+"""
 
-from trainer.kinds.kind import Kind, Later
-from trainer.kinds.preference.prepare import identify, identify_own, plan, prepare
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainer.common.progress import Progress, silent
+from trainer.evaluation.measurement import Measurement
+from trainer.kinds import tuning
+from trainer.kinds.kind import Kind, Later, Planned
+from trainer.kinds.preference.job import PreferenceJob
+from trainer.kinds.preference.pairs import PAIR
+from trainer.models.pretrained import find_model
+from trainer.records.basis import ExamplesBasis, encoded_basis
+from trainer.records.named_steps import Do
+from trainer.records.steps import CONTENTS, Explains, Step
+from trainer.store.manifest import ArtifactRef, Manifest, recall_manifest
+from trainer.store.names import REFERENCE_KIND
+from trainer.store.storage import Store
+from trainer.training.identity import Run, inputs_at
+
+FORMAT = 1
+
+BATCH = 4
+"""Pairs a forward pass of the reference: the last bits depend on how far rows are padded."""
+
+
+def prepare(job: PreferenceJob, do: Do) -> ArtifactRef:
+    """The encoded pairs, and beside them what the reference model makes of them, if the loss asks for one."""
+    data = do("encode", job)
+    if job.training.needs_reference:
+        do("reference", job, data=data)
+    return data
+
+
+def reference_step(store: Store, job: PreferenceJob, progress: Progress, data: ArtifactRef) -> Step:
+    """The step that has the model, as the job starts it, tell the log-probabilities of the answers of an encoded set.
+
+    All ranks make it together: `trainer.kinds.preference.reference.make_reference`.
+    """
+    found = find_model(store, job.model.pretrained, hub=True)
+    recipe = {
+        "format": FORMAT,
+        "training.precision": job.training.precision,
+        "batch": BATCH,
+        CONTENTS: {"model": found.files},
+        **_quantized(job),
+    }
+    model = inputs_at(store, {"model": found.key})
+    return Step(
+        store, REFERENCE_KIND, "references", job.data.name, recipe, inputs={"encoded set": data.as_input(), **model},
+        told=frozenset(model),
+        explains=Explains(remarks=lambda manifest: [tell_reference(manifest)]),
+    )  # fmt: skip
+
+
+def tell_reference(manifest: Manifest) -> str:
+    """How often the reference prefers the chosen answer."""
+    splits = manifest.details["splits"].items()
+    told = ", ".join(f"{each['accuracy']:.1%} of {each['pairs']:,} pairs of {split}" for split, each in splits)
+    return f"the reference prefers the chosen answer, by its mean log-probability a token, in {told}"
+
+
+def find_reference(store: Store, job: PreferenceJob, data: ArtifactRef) -> ArtifactRef | None:
+    """What a job reads of a reference model, though it may not be there yet; None of a loss that asks for none."""
+    if not job.training.needs_reference:
+        return None
+    step = reference_step(store, job, silent(), data)
+    return step.refer(recall_manifest(store, step.key, REFERENCE_KIND))
+
+
+def identify(job: PreferenceJob, data: ArtifactRef) -> Run:
+    """The run that a job and its encoded pairs make. What the reference model makes of these follows from both."""
+    found = find_reference(Store(job.store), job, data)
+    return tuning.identify_tuning(job, data, {}, {}, {"reference": found} if found else {})
+
+
+def plan(job: PreferenceJob, data: ArtifactRef, ranks: int) -> Planned:
+    """The plan of a run on pairs."""
+    return tuning.plan_splits(job, data, ranks, unit="pair")
+
+
+def identify_own(
+    store: Store, job: PreferenceJob, run: str, data: Sequence[str] | None, other: str | None = None
+) -> Measurement:
+    """The measurement of the final model of a job's run, or of an `other` run on this one's pairs, by this one's
+    rewards. Raises as `trainer.kinds.tuning.identify_own` does.
+    """
+    return tuning.identify_own(store, job, run, data, other, rewards=describe_rewards(job))
+
+
+def pairs_basis(
+    details: Mapping[str, Any], data: Mapping[str, Any], split: str, precision: str, rewards: dict[str, Any]
+) -> ExamplesBasis:
+    """What is measured on the pairs of a split: their answers as tokens, by these rewards."""
+    found = details["splits"][split]
+    told = (details["context"], found["examples"], found["answer_tokens"])
+    return encoded_basis(details, data, split, precision, *told, rewards)
+
+
+def describe_rewards(job: PreferenceJob) -> dict[str, Any]:
+    """What decides the rewards of answers, beside the model and the pairs."""
+    training = job.training
+    told: dict[str, Any] = training.model_dump(include={"loss", "beta", "gamma", "label_smoothing"})
+    if training.needs_reference:
+        told["reference"] = find_model(Store(job.store), job.model.pretrained, hub=True).files
+        told |= _quantized(job)
+    return told
+
+
+def _quantized(job: PreferenceJob) -> dict[str, Any]:
+    """In which form the reference is held, if it is quantised: it is the model as training begins with it."""
+    return {"model.quantize": job.model.quantize} if job.model.quantize else {}
+
 
 KIND = Kind(
-    preflight=Later("trainer.kinds.preference.preflight.preference_preflight"),
+    preflight=Later(
+        "trainer.kinds.tuning_preflight.look_at_conversations",
+        form=PAIR,
+        rows=2,
+    ),
     prepare=prepare,
-    encode=Later("trainer.kinds.preference.encoding.encode"),
+    encode=Later("trainer.data.chat.encoded.encode_conversations", form=PAIR),
     identify=identify,
     open=Later("trainer.kinds.preference.workload.Preference"),
     plan=plan,
     measurement=identify_own,
-    measure=Later("trainer.kinds.preference.evaluate.measure_preferences"),
+    measure=Later("trainer.kinds.preference.workload.measure_preferences"),
     report_content=Later("trainer.kinds.preference.page.describe_preferences"),
     compared="trainer.kinds.preference.page.COMPARED",
 )

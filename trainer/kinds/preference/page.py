@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trainer.kinds.preference.job import PREFERENCE_FIGURES, WITH_REFERENCE
-from trainer.kinds.preference.prepare import pairs_basis
+from trainer.kinds.preference.job import WITH_REFERENCE, PreferenceJob
+from trainer.kinds.preference.kind import pairs_basis
 from trainer.kinds.tuning_page import ASK, USE, compare_tuning, describe_tuning
 from trainer.records.basis import facts_of
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import ReportContent, Section
 from trainer.registry.facts import RunFacts
-from trainer.registry.language import sample_blocks
+from trainer.registry.sections import sample_blocks
 
 UNIT = "a pair"
 
@@ -52,5 +52,5 @@ COMPARED = compare_tuning(
     "pairs",
     unit=lambda run: UNIT,
     measured_on=_measured_on,
-    metrics=lambda runs: [figure for figure in PREFERENCE_FIGURES if figure != "loss"],
+    metrics=lambda runs: [figure for figure in PreferenceJob.figures if figure != "loss"],
 )

@@ -1,11 +1,20 @@
-"""A reference model's log-probabilities of answers, computed once for all runs of the same pairs, model and precision,
-which then hold one model in memory.
+"""A reference model's log-probabilities of pairs of answers, which preference tuning compares a model's with; and
+encoded pairs as rows of a batch.
 
-All ranks compute them together; what was computed before the work was broken off is kept.
+references/NAME-FP/
+    train.npy …       float64 [pairs, 2]: log p(answer | prompt) in nats, of the chosen and of the rejected answer
+cache/reference-FP/
+    train-00000.json  sealed: `sums`, some of them, while they are computed
+
+The chosen and the rejected answer of pair i are conversations 2i and 2i + 1 of a split. All ranks compute the
+log-probabilities together, once for all runs of the same pairs, model and precision, which then hold one model in
+memory; what was computed before the work was broken off is kept.
 """
 
 import logging
-from typing import Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,33 +23,91 @@ from transformers import PreTrainedModel
 
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import Progress
-from trainer.data.chat.encoded import ChatSet, open_chat
-from trainer.data.chat.reference import (
-    PartOf,
-    Reference,
-    parts_of,
-    read_reference,
-    tell_reference,
-    write_reference,
-)
+from trainer.data.chat.encoded import ChatSet, ChatSplit, open_chat, read_windows
 from trainer.data.encoded import encoded_manifest
 from trainer.engines.executors import Advance
 from trainer.evaluation.scoring import nothing, score_each
-from trainer.kinds.preference.encoding import answer_lengths, read_pairs
 from trainer.kinds.preference.job import PreferenceJob
-from trainer.kinds.preference.prepare import BATCH, find_reference, reference_step
+from trainer.kinds.preference.kind import BATCH, find_reference, reference_step, tell_reference
 from trainer.kinds.tuning_workload import placed_causal
 from trainer.models.losses import next_tokens, token_losses_in_pieces
 from trainer.models.pretrained import find_model
 from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.records.steps import Step, find_artifact, publish
-from trainer.store.manifest import ArtifactRef, Manifest
+from trainer.store.manifest import ArtifactRef, Manifest, fetch_made, read_manifest
+from trainer.store.names import REFERENCE_KIND
 from trainer.store.storage import Store
-from trainer.training.consistency import require_same_model
+from trainer.training.rank_agreement import require_same_model
 from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.runtime import Runtime, require_shared, start_runtime
 
 log = logging.getLogger(__name__)
+
+PART = 2048
+"""Pairs that are kept together: what is computed again where the work was broken off."""
+
+Reference = Mapping[str, NDArray[np.float64]]
+"""By split, of shape [pairs, 2]."""
+
+
+class PartOf(NamedTuple):
+    """Some pairs of a split."""
+
+    split: str
+    pairs: range
+
+    @property
+    def name(self) -> str:
+        """The file that they are kept in."""
+        return f"{self.split}-{self.pairs.start // PART:05d}.json"
+
+
+def parts_of(pairs: Mapping[str, int]) -> list[PartOf]:
+    """The parts of splits of so many pairs."""
+    return [
+        PartOf(split, range(first, min(first + PART, size)))
+        for split, size in pairs.items()
+        for first in range(0, size, PART)
+    ]
+
+
+def write_reference(folder: Path, reference: Reference) -> None:
+    """Write the files of an artifact into a folder."""
+    for split, sums in reference.items():
+        np.save(folder / f"{split}.npy", sums)
+
+
+def read_reference(store: Store, key: str) -> Reference:
+    """What a published reference holds. Raises `ArtifactError` if there is none, or it is damaged."""
+    manifest = read_manifest(store, key, REFERENCE_KIND)
+    if manifest is None:
+        raise ArtifactError(
+            f"{store.path(key)} holds no log-probabilities of a reference model; run the job's command again, which "
+            "makes them"
+        )
+    digests = manifest.digests()
+    return {
+        split: np.load(fetch_made(store, key, f"{split}.npy", digests[f"{split}.npy"]))
+        for split in manifest.details["splits"]
+    }
+
+
+def pair_lengths(split: ChatSplit) -> NDArray[np.int64]:
+    """The tokens of both conversations of each pair, of shape [N]."""
+    lengths: NDArray[np.int64] = split.lengths.reshape(-1, 2).sum(axis=1)
+    return lengths
+
+
+def answer_lengths(split: ChatSplit) -> NDArray[np.int64]:
+    """The tokens of the chosen and the rejected answer of each pair, of shape [N, 2]."""
+    return split.answer_tokens.reshape(-1, 2)
+
+
+def read_pairs(split: ChatSplit, pairs: Iterable[int], pad_id: int) -> dict[str, torch.Tensor]:
+    """Some pairs as rows of a batch, filled up to the longest: input_ids and labels, of shape [2B, T]."""
+    rows = [row for pair in pairs for row in (2 * pair, 2 * pair + 1)]
+    read = read_windows(split, split.alone, rows, pad_id)
+    return {name: torch.from_numpy(read[name]) for name in ("input_ids", "labels")}
 
 
 @explaining_lost_ranks()

@@ -1,34 +1,116 @@
-"""Preference tuning as the training loop sees it: pairs in their order, and what a loss makes of their answers."""
+"""The workload of preference tuning: its losses, what training reads, and how a model is measured by pairs of answers.
 
+Losses make of the log-probabilities of a pair's two answers what is minimised. `sums` are log p(answer | prompt) in
+nats of the chosen and the rejected answer of each pair, summed over the answer's tokens, of shape [B, 2]; `reference`
+are those of the model as it was, `tokens` the lengths of the answers.
+"""
+
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import logsigmoid
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
+from trainer.common.progress import Progress
 from trainer.data.chat.encoded import ChatSet, open_chat
-from trainer.data.chat.reference import PartOf, Reference
+from trainer.data.chat.messages import MESSAGES
 from trainer.data.dataset import Batch
 from trainer.data.encoded import split_sizes
 from trainer.data.splits import TRAIN, VALIDATION
 from trainer.data.step_plan import make_tuning_plan
 from trainer.engines.executors import Advance
+from trainer.evaluation.decontamination import clean_of_splits
+from trainer.evaluation.dialogue import answer, spread_evenly
+from trainer.evaluation.measurement import PREDICTED, Measurement
 from trainer.evaluation.scoring import nothing
-from trainer.kinds.preference.encoding import answer_lengths, pair_lengths, read_pairs
 from trainer.kinds.preference.job import PreferenceJob, PreferenceTrainingConfig
-from trainer.kinds.preference.losses import LOSSES, rewards
-from trainer.kinds.preference.reference import answer_sums, open_reference, reference_of, sum_answers
-from trainer.kinds.tuning_workload import CausalTuning
+from trainer.kinds.preference.kind import describe_rewards, pairs_basis
+from trainer.kinds.preference.reference import (
+    PartOf,
+    Reference,
+    answer_lengths,
+    answer_sums,
+    open_reference,
+    pair_lengths,
+    read_pairs,
+    reference_of,
+    sum_answers,
+)
+from trainer.kinds.tuning_workload import CausalTuning, measured_causal, placed_causal
 from trainer.models.losses import adds_to_loss, has_plain_head
 from trainer.models.outline import Outline, Rows
+from trainer.models.pretrained import find_model
 from trainer.models.trial import check_causal
-from trainer.records.evaluations import Scores
+from trainer.records.evaluations import Result, Scores
 from trainer.store.manifest import ArtifactRef
+from trainer.store.names import FINAL
 from trainer.store.storage import Store
 from trainer.training.loop import Measured, flops_per_token
 from trainer.training.runtime import Runtime
+
+Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PreferenceTrainingConfig], torch.Tensor]
+
+
+def dpo(
+    sums: torch.Tensor, reference: torch.Tensor, tokens: torch.Tensor, how: PreferenceTrainingConfig
+) -> torch.Tensor:
+    """Rafailov et al. 2023 (arXiv:2305.18290), equation 7: -log sigmoid(reward of chosen - reward of rejected).
+
+    With label smoothing e, (1 - e) of that and e of the same with the answers exchanged: Mitchell 2023, "A note on DPO
+    with noisy preferences", equation 3.
+    """
+    margin = how.beta * _difference(sums - reference)
+    smoothed = how.label_smoothing
+    return -logsigmoid(margin) * (1 - smoothed) - logsigmoid(-margin) * smoothed
+
+
+def ipo(
+    sums: torch.Tensor, reference: torch.Tensor, tokens: torch.Tensor, how: PreferenceTrainingConfig
+) -> torch.Tensor:
+    """Azar et al. 2023 (arXiv:2310.12036), equation 17, with means over an answer's tokens in place of sums, as its
+    authors have recommended since: (difference - 1 / (2 beta)) ** 2.
+    """
+    return (_difference((sums - reference) / tokens) - 1 / (2 * how.beta)) ** 2
+
+
+def simpo(
+    sums: torch.Tensor, reference: torch.Tensor, tokens: torch.Tensor, how: PreferenceTrainingConfig
+) -> torch.Tensor:
+    """Meng et al. 2024 (arXiv:2405.14734), equation 6: -log sigmoid(beta * difference of means - gamma)."""
+    return -logsigmoid(how.beta * _difference(sums / tokens) - (how.gamma or 0.0))
+
+
+def orpo(
+    sums: torch.Tensor, reference: torch.Tensor, tokens: torch.Tensor, how: PreferenceTrainingConfig
+) -> torch.Tensor:
+    """Hong et al. 2024 (arXiv:2403.07691), equations 6 and 7: the mean loss of the chosen answer's tokens, and beta
+    times -log sigmoid(log(odds of chosen / odds of rejected)), with odds p / (1 - p) of p = exp(mean of an answer).
+    """
+    means = sums / tokens
+    log_odds = means - torch.log(-torch.expm1(means.clamp(max=-1e-7)))  # 1 - exp(mean) would lose digits near 1
+    return -means[:, 0] - how.beta * logsigmoid(_difference(log_odds))
+
+
+LOSSES: dict[str, Loss] = {"dpo": dpo, "ipo": ipo, "simpo": simpo, "orpo": orpo}
+
+
+def rewards(
+    sums: torch.Tensor, reference: torch.Tensor, tokens: torch.Tensor, how: PreferenceTrainingConfig
+) -> torch.Tensor:
+    """What the loss takes for the rewards of the two answers, of shape [B, 2]: beta times the log-probability, less the
+    reference's if there is one; a mean over the answer's tokens but with dpo.
+    """
+    over = sums - reference if how.needs_reference else sums
+    return how.beta * (over if how.loss == "dpo" else over / tokens)
+
+
+def _difference(values: torch.Tensor) -> torch.Tensor:
+    """Of the chosen and the rejected answer: [B, 2] -> [B]."""
+    return values[:, 0] - values[:, 1]
 
 
 class PreferenceLoss(nn.Module):
@@ -143,4 +225,43 @@ def score_pairs(
     return Scores(
         figures={name: float(value) for name, value in figures.items()},
         counts={"pairs": len(tokens), "chosen_tokens": chosen, "rejected_tokens": rejected},
+    )
+
+
+def measure_preferences(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
+    """Measure a run's final model, or another model with the same tokenizer, and have it answer, and the model that it
+    was before. Called by every rank.
+
+    Raises `TokenizerError` if the model does not read this data, `ArtifactError` if what the reference model made of it
+    is missing or damaged.
+    """
+    job: PreferenceJob = wanted.settings
+    store, (encoded,) = Store(job.store), wanted.data
+    data, run = open_chat(store, encoded), wanted.checkpoint.removesuffix(f"/{FINAL}")
+    reference = runtime.on_first(lambda: open_reference(store, job, encoded))
+    splits = {split: len(data.splits[split]) // 2 for split in PREDICTED if split in data.splits}
+    held_out, asked = data.splits[VALIDATION], job.evaluation
+    chosen = [2 * pair for pair in spread_evenly(splits[VALIDATION], asked.samples)]
+    with (
+        measured_causal(wanted, data.details, runtime) as model,
+        progress.bar("evaluate", sum(splits.values()), "pair") as bar,
+    ):
+        groups = {split: score_pairs(model, data, split, job, reference, runtime, bar.advance) for split in splits}
+        samples = answer(model, store, encoded, held_out, chosen, asked.new_tokens, runtime)
+    del model  # before there is another one
+    if wanted.is_own and chosen:
+        base = find_model(store, job.model.pretrained, hub=True)
+        with placed_causal(job, base, data.details, runtime) as model:
+            before = answer(model, store, encoded, held_out, chosen, asked.new_tokens, runtime)
+        samples = [
+            each.model_copy(update={"before": earlier.continuation})
+            for each, earlier in zip(samples, before, strict=True)
+        ]
+    rewards = describe_rewards(job)
+    return wanted.result(
+        by="split",
+        groups=groups,
+        samples=samples,
+        measured_on=pairs_basis(data.details, job.data.model_dump(), VALIDATION, job.training.precision, rewards),
+        clean_of=runtime.on_first(lambda: clean_of_splits(store, run, data.details, [MESSAGES])),
     )

@@ -18,8 +18,8 @@ from trainer.data.dataset import open_held_out
 from trainer.data.shards import ShardSet, open_shards
 from trainer.evaluation.decontamination import clean_of
 from trainer.evaluation.measurement import Measurement
+from trainer.kinds.pretraining.kind import Reading
 from trainer.kinds.pretraining.measure import evaluate, evaluate_masked
-from trainer.kinds.pretraining.measurement import Reading
 from trainer.models.causal import check_positions, load_masked, load_model, most_positions
 from trainer.models.outline import outline_files
 from trainer.models.pretrained import Checkpoint
@@ -27,7 +27,7 @@ from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, mask_tokens
 from trainer.models.trial import reading_apart
 from trainer.records.basis import text_basis
 from trainer.records.evaluations import Result, Sample
-from trainer.records.names import run_at
+from trainer.records.run_names import run_at
 from trainer.store.storage import Store
 from trainer.training.parallelize import place_measured
 from trainer.training.runtime import Runtime

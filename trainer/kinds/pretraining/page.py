@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.common.formats import NOTHING, count, number, percent, plural, short
+from trainer.common.tables import Pairs, Table
 from trainer.config.training import masks_documents
 from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
@@ -16,17 +17,17 @@ from trainer.registry.compared_runs import ComparedKind, ComparedRun
 from trainer.registry.content import Block, Card, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
-from trainer.registry.language import index_scores, loss_tiles, sample_blocks, score_blocks, tell_loss, tell_scores
-from trainer.registry.sections import describe_curation, describe_harness
-from trainer.registry.summary import (
-    checkpoint_table,
-    loaded_beside,
-    model_pairs,
-    plan_pairs,
-    size_tiles,
-    speed_tiles,
+from trainer.registry.sections import (
+    describe_curation,
+    describe_harness,
+    index_scores,
+    loss_tiles,
+    sample_blocks,
+    score_blocks,
+    tell_loss,
+    tell_scores,
 )
-from trainer.registry.tables import Pairs, Table
+from trainer.registry.summary import checkpoint_table, loaded_beside, model_pairs, plan_pairs, size_tiles, speed_tiles
 from trainer.store.manifest import fingerprint
 from trainer.store.names import FINAL
 

@@ -18,7 +18,8 @@ from trainer.data.sources import find_sources, look_at_text
 from trainer.data.step_plan import plan_shards
 from trainer.data.tokenization import STARTED, shard_manifests
 from trainer.data.tokenizer_training import preview_tokenizer
-from trainer.kinds.pretraining.prepare import find_prepared, identify
+from trainer.evaluation.harness_training import try_harness
+from trainer.kinds.pretraining.kind import find_prepared, identify
 from trainer.models.causal import (
     build_masked,
     build_model,
@@ -31,7 +32,6 @@ from trainer.models.causal import (
 from trainer.models.quantized import check_installed
 from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens
 from trainer.models.trial import tried_objective
-from trainer.preflight.harness import try_harness
 from trainer.preflight.resources import (
     check_optimization,
     checkpoint_bytes,

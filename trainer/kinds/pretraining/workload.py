@@ -17,7 +17,7 @@ from trainer.data.dataset import Batch, Dataset, mask_window, open_dataset, pred
 from trainer.data.order import stable_key
 from trainer.data.step_plan import plan_run
 from trainer.evaluation.harness_training import TasksInTraining, tasks_in_training
-from trainer.evaluation.selection import criterion_of
+from trainer.evaluation.metrics import criterion_of
 from trainer.kinds.pretraining.measure import TextScores, evaluate, evaluate_masked
 from trainer.models.adapters import restore_adapter
 from trainer.models.causal import (

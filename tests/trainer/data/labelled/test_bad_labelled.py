@@ -5,15 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.labelled_data import (
-    as_csv,
-    as_jsonl,
-    as_parquet,
-    read,
-    records,
-    saved_set,
-    written,
-)
+from tests.trainer.labelled_data import as_csv, as_jsonl, as_parquet, read, records, saved_set, written
 from trainer.common.errors import CorpusError, RecordError
 
 BAD_RECORDS: dict[str, tuple[str, str, dict[str, Any]]] = {

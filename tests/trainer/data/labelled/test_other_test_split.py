@@ -27,7 +27,7 @@ from trainer.common.errors import ArtifactError, Preempted, RunError
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob
 from trainer.data.encoded import encoded_details
-from trainer.kinds.lookup import identify_run
+from trainer.kinds.kind import identify_run
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.pipelines.compare import compare
 from trainer.pipelines.explain import explain_job

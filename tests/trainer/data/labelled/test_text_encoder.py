@@ -13,16 +13,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, RobertaConfig, T5Config
 
-from tests.trainer.labelled_data import (
-    END,
-    bert_folder,
-    encoded_rows,
-    gpt2_folder,
-    job_of,
-    load,
-    pair_rows,
-    written,
-)
+from tests.trainer.labelled_data import END, bert_folder, encoded_rows, gpt2_folder, job_of, load, pair_rows, written
 from tests.trainer.raw_files import docstrings
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.common.errors import ConfigError, RecordError, TokenizerError

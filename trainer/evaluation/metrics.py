@@ -1,4 +1,6 @@
-"""Metrics of labelled data: modules of Hugging Face's `evaluate`, ours, a file's, or the hub's."""
+"""Metrics of labelled data: our own, and modules of Hugging Face's `evaluate`, of a file or the hub; and what says
+which checkpoint of a run is best.
+"""
 
 import difflib
 import numbers
@@ -14,124 +16,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import ConfigError
-from trainer.config.evaluation import PREFIX
+from trainer.config.evaluation import PREFIX, SelectionConfig, TrainedHarnessConfig
+from trainer.evaluation.own_metrics import (
+    FIGURES,
+    OF_NUMBERS,
+    SEQEVAL,
+    SEVERAL,
+    TAGS,
+    WORD_ACCURACY,
+    OneLabel,
+    Sentences,
+    SeveralLabels,
+    Tags,
+    marks_entities,
+)
+from trainer.records.evaluations import Criterion
 from trainer.store.manifest import digest_file
 
-SEVERAL = ("subset_accuracy", "f1_micro", "f1_macro")
-"""The share of examples all of whose labels are told, and F1 over all labels, or its mean over the classes."""
-
-
-class SeveralLabels:
-    """One of these figures, with what `Metrics` calls of a module of `evaluate`. It counts; no example is kept."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._clear()
-
-    def _clear(self) -> None:
-        self._examples, self._exact = 0, 0
-        self._hits: NDArray[np.int64] | int = 0
-        self._either: NDArray[np.int64] | int = 0
-
-    def add_batch(self, predictions: NDArray[Any], references: NDArray[Any]) -> None:
-        """Take in which classes are predicted and which apply, 0 or 1, of shape [B, C]."""
-        told, true = np.asarray(predictions, dtype=np.int64), np.asarray(references, dtype=np.int64)
-        self._examples += len(true)
-        self._exact += int((told == true).all(axis=1).sum())
-        self._hits = self._hits + (told * true).sum(axis=0)
-        self._either = self._either + (told + true).sum(axis=0)
-
-    def compute(self) -> dict[str, float]:
-        """The figure of all that was taken in since the last call: F1 = 2 hits / (predicted + true), 0 where both are
-        none.
-        """
-        hits, either = np.atleast_1d(self._hits), np.atleast_1d(self._either)
-        figures = {
-            "subset_accuracy": self._exact / self._examples,
-            "f1_micro": 2 * int(hits.sum()) / max(int(either.sum()), 1),
-            "f1_macro": float(np.mean(2 * hits / np.maximum(either, 1))),
-        }
-        self._clear()
-        return {self._name: figures[self._name]}
-
-
-SEQEVAL, WORD_ACCURACY = "seqeval", "word_accuracy"
-TAGS = (SEQEVAL, WORD_ACCURACY)
-"""Precision, recall and F1 of whole entities with the accuracy of words; and that accuracy alone."""
-
-TAG = re.compile(r"[BIES]-.+|[BIESO]")
-
-Sentences = list[list[str]]
-"""The labels of the words of each example."""
-
-
-def marks_entities(classes: Sequence[str]) -> bool:
-    """Whether labels say of words where entities begin and go on: B-X, I-X, O, also E-X and S-X, as `seqeval` reads
-    them.
-    """
-    return all(TAG.fullmatch(name) for name in classes) and any(name.startswith(("B", "I")) for name in classes)
-
-
-class Tags:
-    """One of these metrics, with what `Metrics` calls of a module of `evaluate`."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._told: Sentences = []
-        self._true: Sentences = []
-
-    def add_batch(self, predictions: Sentences, references: Sentences) -> None:
-        """Take in the labels that are told and those that are true."""
-        self._told += predictions
-        self._true += references
-
-    def compute(self) -> dict[str, float]:
-        """The figures of all that was taken in since the last call."""
-        from seqeval.metrics import accuracy_score
-        from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
-
-        told, true, self._told, self._true = self._told, self._true, [], []
-        accuracy = float(accuracy_score(true, told))
-        if self._name == WORD_ACCURACY:
-            return {"accuracy": accuracy}
-        precision, recall, f1, _ = precision_recall_fscore_support(true, told, average="micro", zero_division=0)
-        return {"precision": float(precision), "recall": float(recall), "f1": float(f1), "accuracy": accuracy}
-
-
-def score_entities(told: Sentences, true: Sentences, classes: Sequence[str]) -> list[tuple[str, Any, Any, Any, Any]]:
-    """Precision, recall, F1 and number of the true entities of each type that the classes name; 0 where there are
-    none.
-    """
-    from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
-
-    met = sorted({kind for kind, *_ in [*get_entities(true), *get_entities(told)]})
-    figures = precision_recall_fscore_support(true, told, average=None, zero_division=0) if met else ()
-    found = {kind: (kind, *rest) for kind, *rest in zip(met, *figures, strict=True)}
-    named = dict.fromkeys(name.partition("-")[2] or "_" for name in classes if name != "O")
-    return [found.get(kind, (kind, 0.0, 0.0, 0.0, 0)) for kind in named]
-
-
-FOLDER = Path(__file__).parent
 HUB = "hub:"
 
 Task = Literal["classification", "multi-label", "regression", "tokens"]
 
-GLUE_CLASSIFICATION = (
-    "cola", "sst2", "mrpc", "qqp", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli", "hans",
-)  # fmt: skip
-
 METRICS: dict[str, Task] = {
-    **dict.fromkeys(("accuracy", "f1", "precision", "recall", "matthews_correlation"), "classification"),
-    **dict.fromkeys(("pearsonr", "spearmanr", "mse"), "regression"),
-    **{f"glue/{name}": "classification" for name in GLUE_CLASSIFICATION},
-    "glue/stsb": "regression",
+    **dict.fromkeys(FIGURES, "classification"),
+    **dict.fromkeys(OF_NUMBERS, "regression"),
     **dict.fromkeys(SEVERAL, "multi-label"),
     **dict.fromkeys(TAGS, "tokens"),
 }
-"""The modules beside this one, which need no hub, and what they are for; `glue/TASK` is one with a configuration.
-
-A new one is NAME/NAME.py beside this file, and its name here.
-"""
+"""Our own, and what they are for."""
 
 USUAL: dict[Task, Sequence[str]] = {
     "classification": ("accuracy", "f1"), "multi-label": SEVERAL, "regression": ("pearsonr", "spearmanr"),
@@ -298,11 +210,10 @@ def _load(name: str, task: Task, classes: int) -> Measure:
     options = {"average": "macro"} if plain in AVERAGED and classes > 2 else {}
     if name.startswith(HUB):
         return Measure(name, _load_from_hub(plain), options)
-    if name in METRICS:
-        folder, _, configuration = name.partition("/")
-        return Measure(name, _load_file(FOLDER / folder / f"{folder}.py", configuration or None), options)
+    if name in FIGURES:
+        return Measure(name, OneLabel(FIGURES[name], np.float64 if name in OF_NUMBERS else np.int64), options)
     path = _find_file(name)
-    return Measure(path.stem, _load_file(path, None), options)
+    return Measure(path.stem, _load_file(path), options)
 
 
 def _misfit(name: str, task: Task, classes: int) -> str | None:
@@ -335,17 +246,17 @@ def _find_file(name: str) -> Path:
     )
 
 
-def _load_file(path: Path, configuration: str | None) -> Any:
+def _load_file(path: Path) -> Any:
     """The module of a file. Raises `ConfigError` if it cannot be loaded."""
     try:
-        return _open(str(path), configuration)
+        return _open(str(path))
     except (
         Exception
     ):  # the file's own fault, or that of evaluate's copy of it, cut short by a kill and then kept for ever
         for module in [module for module in sys.modules if module.startswith(f"evaluate_modules.metrics.{path.stem}.")]:
             del sys.modules[module]
     try:
-        return _open(str(path), configuration, download_mode="force_redownload")
+        return _open(str(path), download_mode="force_redownload")
     except Exception as error:
         raise ConfigError(f"metric {path} cannot be loaded: {type(error).__name__}: {error}") from error
 
@@ -365,7 +276,7 @@ def _load_from_hub(name: str) -> Any:
         ) from error
 
 
-def _open(path: str, configuration: str | None, **options: Any) -> Any:
+def _open(path: str, configuration: str | None = None, **options: Any) -> Any:
     import evaluate  # takes seconds, and only who measures needs it
 
     # What is measured stays in memory; `evaluate` makes a folder for it all the same, which others would share.
@@ -387,3 +298,30 @@ def _compute(measure: Measure) -> dict[str, float]:
 
 def _failed(name: str, error: Exception) -> ConfigError:
     return ConfigError(f"metric {name!r} does not take these predictions and labels: {type(error).__name__}: {error}")
+
+
+BY_LOSS = Criterion("loss", greater_is_better=False)
+
+
+def criterion_of(options: SelectionConfig) -> Criterion:
+    """What says which checkpoint is best."""
+    return Criterion(options.best_by, greater_is_better(options.best_by, options.greater_is_better))
+
+
+def describe_selection(options: SelectionConfig, harness: TrainedHarnessConfig | None) -> dict[str, Any]:
+    """What decides which checkpoint of a language model is best, where that is not the loss: the figure, and the task
+    that has it.
+
+    Raises `ConfigError` if lm-eval is to measure it and is not installed, or files of the task are not there.
+    """
+    criterion = criterion_of(options)
+    if criterion == BY_LOSS:
+        return {}
+    told: dict[str, Any] = {"best_by": criterion.figure, "greater_is_better": criterion.greater_is_better}
+    if harness is not None and criterion.figure.startswith(PREFIX):
+        from trainer.evaluation.harness_identity import describe_task, identify, installed_version
+
+        task = criterion.figure.split("/")[1]
+        identity = identify(harness.model_copy(update={"tasks": [task]}), installed_version())[task]
+        told["task"] = {"every": harness.every, **describe_task(identity)}
+    return told

@@ -9,6 +9,7 @@ from typing import Any
 
 from trainer.common.errors import ConfigError
 from trainer.common.formats import count, plural, show, show_json, size
+from trainer.common.tables import Table, text_table
 from trainer.common.transient import looking
 from trainer.config.corpora import CorpusConfig
 from trainer.curation.showing import BINS, Shown, StoredDecisions
@@ -130,12 +131,13 @@ def _alike(decided: StoredDecisions, corpus: CorpusConfig) -> dict[str, Any]:
 def _table(decided: StoredDecisions, alike: Mapping[str, Any]) -> Iterator[str]:
     yield decided.key
     yield describe_decisions(decided.manifest.details)
-    for row in decision_rows(decided.manifest.details):
-        if row["corpus"] in alike:
-            yield (
-                f"  {row['corpus']:<16} {row['reason']:<48} {count(row['documents']):>12} {row['share']:>8} "
-                f"{size(row['bytes']):>10}"
-            )
+    rows = [
+        [row["corpus"], row["reason"], count(row["documents"]), row["share"], size(row["bytes"])]
+        for row in decision_rows(decided.manifest.details)
+        if row["corpus"] in alike
+    ]
+    table = Table(["corpus", "reason", "documents", "share", "size"], rows, words=2)
+    yield textwrap.indent(text_table(table), "  ").rstrip()
     for corpus, found in alike.items():
         bins = [each for each in found["similarities"] if each["documents"]]
         if bins:

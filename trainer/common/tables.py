@@ -1,6 +1,7 @@
-"""Tables and pairs as rows of text, and how markdown writes them."""
+"""Tables and pairs as rows of text, as the terminal and as markdown show them."""
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 Pairs = list[tuple[str, str]]
@@ -38,6 +39,11 @@ def text_table(table: Table) -> str:
         "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)) for row in rows
     ]
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def text_pairs(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """A line for each pair, the texts in a column of their own."""
+    return [f"{name:<15} {text}" for name, text in pairs]
 
 
 def markdown_pairs(title: str, pairs: Pairs) -> str:
