@@ -181,7 +181,7 @@ class Lease:
             return None
 
     def _encoded(self) -> bytes:
-        return sealed_bytes(self._key, {**self._mine, "beat": _now()})
+        return sealed_bytes(self._key, {**self._mine, "beat": _now()}, indent=None)
 
     def _meaning(self, raw: bytes) -> dict[str, Any] | None:
         """What a lease says; None if it is damaged."""
