@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.simulation.world import REQUEST_SECONDS, Process, World
+from trainer.store import remote
 from trainer.store.private_folders import PrivateFolder
 
 OTHERS_FIRST = 0.03
@@ -58,6 +59,11 @@ class Folders:
         if self._world.running:
             self._makers[made.path] = self._world.process
         return made
+
+    def let_go(self, process: Process) -> None:
+        """What a kernel does when a process was killed: the locks of what it had fetched are nobody's."""
+        for each in [each for each in remote._own_folders if each[0] == process.pid]:
+            remote._own_folders.pop(each)[0].remove()
 
     def rmtree(self, path: Path, ignore_errors: bool = False) -> None:
         """What of the module `shutil` removes private folders."""

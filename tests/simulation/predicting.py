@@ -11,6 +11,7 @@ from tests.simulation.world import World, pause
 from trainer.config.predicting import PredictJob
 from trainer.kinds.labelled.predictions import (
     FILE,
+    KIND,
     find_predictions,
     identify_predictions,
     predictions_step,
@@ -19,7 +20,7 @@ from trainer.kinds.labelled.predictions import (
 from trainer.records.results import PredictedTexts
 from trainer.records.steps import publish
 from trainer.registry.promotion import key_of
-from trainer.store.manifest import MANIFEST
+from trainer.store.manifest import MANIFEST, fetch_artifact
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
 
@@ -57,5 +58,5 @@ def predict(store: Store, model: str, raw: Path) -> PredictedTexts:
 
 def require_predicted(store: Store, key: str, total: str) -> None:
     """Raise `WrongRead` if what was predicted is not what the model says."""
-    if (found := store.fetch(f"{key}/{FILE}").read_text()) != total:
+    if (found := Path(fetch_artifact(store, key, KIND), FILE).read_text()) != total:
         raise WrongRead(f"{key} holds {found!r}")

@@ -129,7 +129,10 @@ class Trial:
                     self._watch.look_at_ended(mine)
                 if times > 1 and (failed or not mine.alive or draw.random() < AGAIN):
                     self._start(name, work, times - 1)
-                remote.let_go_of_copies()
+                try:
+                    remote.let_go_of_copies()
+                finally:
+                    self.folders.let_go(mine)
 
         self.world.start(name, machine or draw.choice(self._machines), run)
 

@@ -57,8 +57,8 @@ class Watch:
 
     def _look_at_written(self, key: str) -> None:
         run = OF_A_RUN.fullmatch(key)
+        late = key in self._gone and self._world.running is not None and self._world.running.sent
         if run and run[2].endswith((MANIFEST, LAST)):
-            late = key in self._gone and self._world.running is not None and self._world.running.sent
             (self._revived.add if late else self._revived.discard)(run[1])
         self._gone.discard(key)
         if key == f"{ROOT}/{key_of(MODEL)}":
@@ -67,6 +67,7 @@ class Watch:
             self._look_at_lease(key)
         elif _is_of_artifact(key):
             self._look_at_manifest(key)
+            self._late.update([key] * late)  # its files may be just being removed
 
     def _look_at_champions(self, key: str) -> None:
         history = [move["run"] for move in self._object(key)["moves"]]
@@ -230,13 +231,14 @@ class Watch:
     def _inputs(self, key: str) -> list[str]:
         """What a run's record says that it is made from; nothing of other files."""
         run = OF_A_RUN.fullmatch(key)
-        return self._made_from(key) if run and run[2] == CONFIG else []
+        if not run or run[2] != CONFIG:
+            return []
+        return [f"{ROOT}/{made_from['key']}" for made_from in self._object(key)["inputs"].values()]
 
     def _made_from(self, key: str) -> list[str]:
         """The same of data too."""
-        if not (key.endswith(f"/{CONFIG}") or OF_DATA.fullmatch(key)):
-            return []
-        return [f"{ROOT}/{made_from['key']}" for made_from in self._object(key).get("inputs", {}).values()]
+        manifest = self._manifest(key) if OF_DATA.fullmatch(key) else None
+        return [f"{ROOT}/{each.key}" for each in manifest.inputs.values()] if manifest else self._inputs(key)
 
     def look_at_ended(self, process: Process) -> None:
         """What a collection took from runs, and did not put back before it ended well."""
