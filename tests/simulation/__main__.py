@@ -4,6 +4,7 @@ Prints each seed with what was violated, at the end what happened in all; ends w
 BUG of `planted`, it ends at the first seed that finds it.
 """
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -23,6 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     first = int(arguments[1]) if len(arguments) > 1 else 0
     bug = arguments[2] if len(arguments) > 2 else ""
     began, seen, violated, steps = time.monotonic(), Counter[str](), 0, 0
+    gc.freeze()  # what was loaded stays: to look through it again and again takes time in every process
     with multiprocessing.Pool(len(os.sched_getaffinity(0))) as pool:
         outcomes: Iterable[Outcome] = pool.imap_unordered(partial(simulate, bug=bug), range(first, first + seeds), 8)
         for number, outcome in enumerate(outcomes, start=1):

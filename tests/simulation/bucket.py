@@ -7,17 +7,18 @@ in pages, between which others go on. A bit of what is stored may flip.
 
 import errno
 import hashlib
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 from botocore.exceptions import ClientError
 
 from tests.simulation.world import Awaited, Thread, World
 
+URL = "s3://bucket/store"
 T = TypeVar("T")
 PAGE = 5
 """Names in a page of a listing, and keys that are deleted at once: few, so that others go on between them."""
@@ -37,7 +38,14 @@ class Object(NamedTuple):
 
     @property
     def etag(self) -> str:
-        return hashlib.md5(self.written).hexdigest()
+        return _tag(self.written)
+
+
+class Listed(NamedTuple):
+    """A key in a listing, and what is there, or, of a folder, in it first."""
+
+    key: str
+    object: Object
 
 
 @dataclass
@@ -54,11 +62,14 @@ class Faults:
 
 @dataclass
 class Bucket:
-    """What is stored, of what a bit has flipped at some time, and what is called after each write, with the key."""
+    """What is stored, its keys in their order, of what a bit has flipped at some time, and what is called after each
+    write and removal, with the key.
+    """
 
     world: World
     faults: Faults
     objects: dict[str, Object] = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)
     flipped: set[str] = field(default_factory=set)
     written: Callable[[str], None] = lambda key: None
     removed: Callable[[str], None] = lambda key: None
@@ -109,16 +120,19 @@ class Bucket:
         self.flipped.add(key)
 
     def _require_room(self) -> None:
-        """A disk of the machine that writes, which holds what is sent and fetched, may be full."""
+        """A disk of the machine that writes, which holds files that are sent and fetched, may be full."""
         if self.world.running and self.world.now < self.world.process.machine.full_until:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     def _put(self, key: str, data: bytes, written: bytes | None = None) -> None:
+        if key not in self.objects:
+            insort(self.keys, key)
         self.objects[key] = Object(data, self.world.now, data if written is None else written)
         self.written(key)
 
     def _delete(self, key: str) -> None:
         if self.objects.pop(key, None) is not None:
+            del self.keys[bisect_left(self.keys, key)]
             self.removed(key)
 
     def _delete_all(self, keys: Iterable[str]) -> None:
@@ -131,20 +145,26 @@ class Bucket:
         except KeyError:
             raise FileNotFoundError(key) from None
 
-    def _list(self, prefix: str) -> list[tuple[str, Object]]:
-        """In pages: what is written or removed meanwhile may be in them or not."""
-        found: list[tuple[str, Object]] = []
-
-        def page() -> list[tuple[str, Object]]:
-            after = found[-1][0] if found else ""
-            keys = [key for key in sorted(self.objects) if key.startswith(prefix) and key > after]
-            return [(key, self.objects[key]) for key in keys[:PAGE]]
-
-        while added := self._ask(page):
+    def _list(self, prefix: str, folded: bool = False) -> list[Listed]:
+        """What begins so, or, `folded`, that up to the next slash. In pages: what is written or removed meanwhile may
+        be in them or not.
+        """
+        found: list[Listed] = []
+        while added := self._ask(partial(self._page, prefix, found[-1].key if found else "", folded)):
             found += added
             if len(added) < PAGE:
                 break
         return found
+
+    def _page(self, prefix: str, after: str, folded: bool) -> list[Listed]:
+        """What follows upon a key; of what is folded upon all keys that begin with it."""
+        page: list[Listed] = []
+        at = bisect_left(self.keys, _behind(after) if after else prefix)
+        while at < len(self.keys) and len(page) < PAGE and (key := self.keys[at]).startswith(prefix):
+            slash = key.find("/", len(prefix)) if folded else -1
+            page.append(Listed(key if slash < 0 else key[: slash + 1], self.objects[key]))
+            at = bisect_left(self.keys, _behind(page[-1].key), at)
+        return page
 
     # What s3fs has.
 
@@ -164,36 +184,37 @@ class Bucket:
             modified = datetime.fromtimestamp(found.modified, UTC)
             return {"ContentLength": len(found.data), "ETag": found.etag, "LastModified": modified}
         assert method == "put_object"
-        self._require_room()
 
         def swap() -> None:
             if self._get(key).etag != given["IfMatch"]:
                 raise OSError("At least one of the pre-conditions you specified did not hold")
             self._put(key, given["Body"])
 
-        return self._ask(swap)
+        self._ask(swap)
+        return {"ETag": _tag(given["Body"])}
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         return self._ask(lambda: self._get(path)).data[start:end]
 
     def get_file(self, path: str, local: str) -> None:
         self._require_room()
-        Path(local).write_bytes(self.cat_file(path))
+        data = self.cat_file(path)
+        with open(local, "wb") as file:
+            file.write(data)
 
     def put_file(self, local: str, path: str) -> None:
         self._require_room()
-        data = Path(local).read_bytes()
+        with open(local, "rb") as file:
+            data = file.read()
         self._ask(lambda: self._put(path, data))
 
-    def pipe_file(self, path: str, data: bytes, mode: str) -> None:
-        self._require_room()
-
-        def create() -> None:
-            if path in self.objects:
+    def pipe_file(self, path: str, data: bytes, mode: str = "overwrite", **_: Any) -> None:
+        def write() -> None:
+            if mode == "create" and path in self.objects:
                 raise FileExistsError(path)
             self._put(path, data)
 
-        self._ask(create)
+        self._ask(write)
 
     def cp_file(self, source: str, path: str) -> None:
         def copy() -> None:
@@ -213,9 +234,7 @@ class Bucket:
             self._ask(partial(self._delete_all, keys[first : first + PAGE]))
 
     def ls(self, path: str, **_: Any) -> list[str]:
-        path = path.rstrip("/")
-        inside = [key.removeprefix(f"{path}/") for key, _ in self._list(f"{path}/")]
-        return sorted({f"{path}/{name.split('/', 1)[0]}" for name in inside})
+        return [each.key for each in self._list(f"{path.rstrip('/')}/", folded=True)]
 
     def find(self, path: str, **_: Any) -> dict[str, dict[str, Any]]:
         return {
@@ -223,6 +242,16 @@ class Bucket:
             for key, each in self._list(path)
             if key == path or key.startswith(f"{path}/")
         }
+
+
+@lru_cache(maxsize=1024)
+def _tag(data: bytes) -> str:
+    return hashlib.md5(data).hexdigest()
+
+
+def _behind(key: str) -> str:
+    """The least of the keys that come after one, and, if it ends with a slash, after all that begin with it."""
+    return f"{key[:-1]}{chr(ord('/') + 1)}" if key.endswith("/") else f"{key}\0"
 
 
 def _busy() -> ClientError:

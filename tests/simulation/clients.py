@@ -4,21 +4,21 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-from tests.simulation.world import World
-from tests.trainer.report_runs import DETAILS
+from tests.simulation.bucket import URL
+from tests.simulation.preparing import CURATED, WrongRead, encode, relying
+from tests.simulation.world import MEETING, World, pause
 from trainer.common.errors import ArtifactError
 from trainer.common.stopping import defer_stop
 from trainer.common.transient import retry_transient
 from trainer.config.jobs import GarbageJob
 from trainer.records.lease import Lease
 from trainer.records.sealed import read_sealed, write_sealed
-from trainer.records.steps import Step, make, publish
 from trainer.registry.garbage import collect
 from trainer.registry.leftovers import find_leftovers, remove_leftover
 from trainer.registry.promotion import find_champion, promote
@@ -31,29 +31,24 @@ from trainer.training.saver import Saver
 
 log = logging.getLogger(__name__)
 
-RUNS = {"one": "text", "two": "text", "three": "other", "four": "late", "tuned": "text"}
+RUNS = {"one": "text", "two": "text", "three": CURATED, "four": "late", "tuned": "text"}
 """Runs, with their data. What is `late` is prepared long before it is read."""
 BASES = {"tuned": "one"}
 """Runs that begin with the final model of another."""
 
-URL = "s3://bucket/store"
 STEPS, SAVE_EVERY = 6, 2
 STEP_SECONDS = 1.0, 40.0
 MODEL = "model"
-PROMOTIONS, COLLECTIONS = 2, 4
-"""How often each run is promoted, if it is finished then, and how often garbage is collected."""
+JOB = {"data": {"text_columns": ["text"]}}
+"""What is recorded of a run's settings."""
+PROMOTIONS, COLLECTIONS, SWEEPS = 2, 4, 4
+"""How often each run is promoted, if it is finished then, garbage is collected, and a machine is swept."""
 YOUNG = timedelta(minutes=5)
 """What was written since then no removal takes."""
 
 
-MEETING = 60.0
-"""Clients that wait for each other go on when so many seconds are full."""
 LOOKS = 20
 """How often a run looks for the model that it begins with."""
-
-
-class WrongRead(AssertionError):
-    """Something was read that nobody wrote there, and nothing said so."""
 
 
 @dataclass
@@ -94,35 +89,7 @@ def whole_fold(name: str) -> str:
     return total
 
 
-def pause(world: World, most: float) -> None:
-    """Wait for a while, which is often none, or as long as others do: clients are to meet."""
-    kind = world.draw.randrange(4)
-    if kind == 1:
-        world.sleep(world.draw.uniform(0.0, 3.0))
-    elif kind == 2:
-        world.sleep(MEETING - world.now % MEETING)
-    elif kind == 3:
-        world.sleep(world.draw.uniform(0.0, most))
-
-
-def encode(store: Store, name: str) -> ArtifactRef:
-    """Find or make the data of a run."""
-
-    def build(step: Step) -> Manifest:
-        with store.staging(key=step.key) as folder:
-            for number in range(2):
-                (folder / f"part-{number}").write_text(f"{name} {number}")
-            return publish(step, folder, DETAILS["encoded"])
-
-    return make(Step(store, "encoded", "encoded", name, {"name": name}, build))
-
-
-def prepare(world: World, name: str) -> None:
-    pause(world, 600.0)
-    encode(Store(URL), name)
-
-
-def train(world: World, name: str, data: str, relied: Counter[str]) -> None:
+def train(world: World, name: str, data: str, raw: Path, relied: Counter[str]) -> None:
     """Prepare, claim the run, train from its newest checkpoint, publish the final model.
 
     `relied` counts the runs that have been given an artifact to use again, and have not said yet that they read it.
@@ -132,7 +99,7 @@ def train(world: World, name: str, data: str, relied: Counter[str]) -> None:
         world.sleep(world.draw.choice([150.0, 300.0, 600.0]))
     pause(world, 900.0)
     begun = read_base(world, store, name)
-    found = encode(store, data)
+    found = encode(store, data, raw, relied)
     key = f"runs/{name}"
     identity = {"name": name, "base": begun}
     inputs = {"encoded set": Input(key=found.key, content=found.content)}
@@ -149,11 +116,12 @@ def train(world: World, name: str, data: str, relied: Counter[str]) -> None:
             return
         state, total = resume(store, run) or (TrainState(), begun)
         with FoldSaver(store, key, None, (), run.fingerprint, keep_last=1, check=lease.check) as saver:
+            manifest = require_data(store, found.key)
             if state.step:
                 saver.complete(state)
             while state.step < STEPS:
                 world.sleep(world.draw.uniform(*STEP_SECONDS))
-                read_data(store, found.key, data)
+                read_data(store, found.key, data, manifest)
                 state.step += 1
                 state.attempts += 1
                 total = fold(total, state.step)
@@ -177,21 +145,11 @@ def read_base(world: World, store: Store, name: str) -> str:
     raise ArtifactError(f"{key}, which {name} begins with, is not there")
 
 
-@contextmanager
-def relying(relied: Counter[str], found: ArtifactRef) -> Iterator[None]:
-    """Rely on an artifact for the length of a block, if it is used again: what is new is safe while it is young."""
-    relied[found.key] += found.reused
-    try:
-        yield
-    finally:
-        relied[found.key] -= found.reused
-
-
 def claim(store: Store, run: Run, data: ArtifactRef) -> None:
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")
     if earlier is not None and earlier["fingerprint"] != run.fingerprint:
         raise WrongRead(f"{run.key} is that of another run")
-    values = {"fingerprint": run.fingerprint, "identity": run.identity, "job": {}, "data": data.model_dump()}
+    values = {"fingerprint": run.fingerprint, "identity": run.identity, "job": JOB, "data": data.model_dump()}
     inputs = {role: each.model_dump() for role, each in run.inputs.items()}
     write_sealed(store, f"{run.key}/{CONFIG}", {**values, "inputs": inputs, "fork": None, "start": None})
 
@@ -216,11 +174,16 @@ def resume(store: Store, run: Run) -> tuple[TrainState, str] | None:
     return TrainState(**saved["state"]), saved["total"]
 
 
-def read_data(store: Store, key: str, name: str) -> None:
-    """A rank reads a file of its data, which it compares."""
+def require_data(store: Store, key: str) -> Manifest:
+    """What a rank knows of its data before it reads it."""
     manifest = read_manifest(store, key, "encoded")
     if manifest is None:
         raise ArtifactError(f"{key}, which a run reads, is gone")
+    return manifest
+
+
+def read_data(store: Store, key: str, name: str, manifest: Manifest) -> None:
+    """A rank reads a file of its data, which it compares."""
     text = read_fetched(store, key, "part-1", manifest)
     if text != f"{name} 1":
         raise WrongRead(f"{key}/part-1 holds {text!r}")
@@ -253,6 +216,13 @@ def remove_leftovers(world: World) -> None:
     store = Store(URL)
     for left in find_leftovers(store, YOUNG):
         remove_leftover(store, left)
+
+
+def sweep(world: World) -> None:
+    """Remove again and again what killed processes left on this machine."""
+    for _ in range(SWEEPS):
+        pause(world, 900.0)
+        Store(URL).sweep()
 
 
 def promote_runs(world: World, names: list[str], told: list[str]) -> None:

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from tests.simulation import clients
+from tests.simulation import clients, predicting
+from trainer.config.predicting import PredictJob
+from trainer.kinds.labelled import predictions
 from trainer.records import lease, steps
 from trainer.records.lease import LEASE
+from trainer.records.steps import CONTENTS
 from trainer.registry import garbage
 from trainer.registry.references import References
+from trainer.store import private_folders
 from trainer.store.manifest import MANIFEST
 from trainer.store.remote import RemoteObjects
 from trainer.store.storage import Store
@@ -40,12 +44,12 @@ def unconditional_lease() -> Any:
 def _swapped_without_proof(chosen: Callable[[str], bool]) -> Any:
     sound = RemoteObjects.swap
 
-    def swap(self: RemoteObjects, path: Path, key: str, expected: bytes) -> bool:
+    def swap(self: RemoteObjects, data: bytes, key: str, expected: bytes) -> bool:
         if not chosen(key):
-            return sound(self, path, key, expected)
+            return sound(self, data, key, expected)
         if not self.exists(key) or self.read(key) != expected:
             return False
-        self.put(path, key)
+        self.write(data, key)
         return True
 
     return patch.object(RemoteObjects, "swap", swap)
@@ -134,13 +138,38 @@ def damage_not_looked_for() -> Any:
 
 def bases_not_reached() -> Any:
     """Runs that others begin with are removed as any others."""
-    sound = References._of_run
+    return _reached_without(lambda key: key.startswith("runs/"))
 
-    def of_run(self: References, run: str) -> set[str] | None:
-        found = sound(self, run)
-        return found and {key for key in found if not key.startswith("runs/")}
 
-    return patch.object(References, "_of_run", of_run)
+def decisions_not_reached() -> Any:
+    """Decisions that data was made by are removed as if nobody needed them."""
+    return _reached_without(lambda key: key.startswith("decisions/"))
+
+
+def _reached_without(left_out: Callable[[str], bool]) -> Any:
+    sound = References.of
+
+    def of(self: References, key: str) -> set[str] | None:
+        found = sound(self, key)
+        return found and {each for each in found if not left_out(each)}
+
+    return patch.object(References, "of", of)
+
+
+def folders_of_the_living_swept() -> Any:
+    """Whatever lies in private folders is removed."""
+    return patch.object(private_folders, "_remove_if_abandoned", lambda folder: private_folders.shutil.rmtree(folder))
+
+
+def predictions_of_any_model() -> Any:
+    """Predictions are named by their texts alone."""
+    sound = predictions.identify_predictions
+
+    def identify(store: Store, job: PredictJob) -> predictions.Wanted:
+        wanted = sound(store, job)
+        return wanted._replace(recipe={**wanted.recipe, CONTENTS: None})
+
+    return patch.object(predicting, "identify_predictions", identify)
 
 
 BUGS: Mapping[str, Callable[[], Any]] = {
@@ -149,7 +178,8 @@ BUGS: Mapping[str, Callable[[], Any]] = {
         manifest_sent_first, unconditional_pointer, no_lease, lease_of_another_given_back, lease_of_the_living_taken,
         lease_never_looked_at_again, lease_by_the_local_clock, unconditional_lease, run_removed_without_second_look,
         reused_without_hold, removal_without_second_look, runs_removed_without_lease, newest_checkpoint_retired,
-        damage_not_looked_for, bases_not_reached,
+        damage_not_looked_for, bases_not_reached, decisions_not_reached, folders_of_the_living_swept,
+        predictions_of_any_model,
     )
 }  # fmt: skip
 

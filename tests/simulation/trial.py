@@ -2,34 +2,24 @@
 
 import logging
 import os
-import random
-import sys
-import tempfile
-import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-from unittest.mock import patch
 
-from tests.simulation import clients
-from tests.simulation.bucket import Bucket, Faults
+from tests.simulation import clients, preparing
+from tests.simulation.bucket import URL, Bucket, Faults
 from tests.simulation.clients import RUNS
+from tests.simulation.machines import Folders
 from tests.simulation.planted import planted
+from tests.simulation.predicting import predict_all
+from tests.simulation.replaced import TRACE, in_memory, logged_nowhere, replaced
 from tests.simulation.watching import Watch
-from tests.simulation.world import Machine, Pool, Threading, World, wrong_clock
-from trainer.common import stopping
+from tests.simulation.world import Machine, World
 from trainer.common.errors import PipelineError
-from trainer.records import lease
 from trainer.store import checked_files, remote
-from trainer.training import checkpoint
+from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +30,15 @@ CALM, ROTTEN, DISTURBED, AGAIN = 0.3, 0.1, 0.01, 0.2
 """The share of seeds in which nothing is disturbed, in which bits flip too, of requests after which something is
 disturbed, and of clients that have ended well and are started again."""
 
+PREDICTED = 2
+"""With so many runs predictions are made, and with the champion."""
+
+RAW = Path("/proc/self/cwd/raw")
+"""Where raw text is, by a path that is the same each time: it is written into the store."""
+
 FAULTS = ["kill", "freeze", "clock", "outage", "full disk"]
 """What happens to a process, its machine or the store."""
 FLIP = "flipped bit"
-
-TRACE = "SIMULATION_TRACE"
 
 
 @dataclass
@@ -72,35 +66,48 @@ class Trial:
         self._relied = Counter[str]()
         self._watch = Watch(self.world, self.bucket, self._calm, self._relied)
         self._promoted: list[str] = []
+        self._predicted: list[str] = []
         self._machines = [Machine("one"), Machine("two")]
+        self._raw = preparing.write_raw(RAW)
+        self.folders = Folders(self.world, checked_files.machine_cache())
 
     def run(self) -> Outcome:
+        self._start_all()
         world = self.world
-        for name, data in RUNS.items():
-            self._start(f"train {name}", partial(clients.train, world, name, data, self._relied), times=6)
-        self._start("train one again", partial(clients.train, world, "one", RUNS["one"], self._relied), times=2)
-        for data in dict.fromkeys(RUNS.values()):
-            self._start(f"prepare {data}", partial(clients.prepare, world, data), times=1)
-        for number in range(2):
-            self._start(f"collect {number}", partial(clients.collect_garbage, world), times=2)
-            names = world.draw.sample([*RUNS], len(RUNS))
-            self._start(f"promote {number}", partial(clients.promote_runs, world, names, self._promoted), times=2)
-        self._start("leftovers", partial(clients.remove_leftovers, world), times=2)
-        while world.steps < MOST_STEPS and world.step():
-            if world.steps < STEPS_OF_FAULTS and not self._calm:
-                self._disturb()
-            elif world.steps == STEPS_OF_FAULTS:
-                self._end_faults()
-        if world.processes:
+        world.stepped = self._stepped
+        if not world.run(MOST_STEPS):
             left = ", ".join(each.name for each in world.processes)
             self._watch.violations.append(f"not done after {world.steps} steps: {left}")
         self._watch.look_at_rest()
         self._finish()
         self._watch.look_at_end()
-        self._watch.look_at_told(self._promoted)
+        self._watch.look_at_told(self._promoted, self._predicted)
+        self.folders.look_at_swept()
+        self._watch.violations += self.folders.violations
         return Outcome(self.seed, self._watch.violations, world.steps, self._watch.seen)
 
-    def _start(self, name: str, work: Callable[[], object], times: int) -> None:
+    def _start_all(self) -> None:
+        world, raw, relied = self.world, self._raw, self._relied
+        for name, data in RUNS.items():
+            self._start(f"train {name}", partial(clients.train, world, name, data, raw, relied), times=6)
+        self._start("train one again", partial(clients.train, world, "one", RUNS["one"], raw, relied), times=2)
+        for data in dict.fromkeys(RUNS.values()):
+            self._start(f"prepare {data}", partial(preparing.prepare, world, data, raw, relied), times=1)
+        self._start("predict", partial(predict_all, world, self._mixed()[:PREDICTED], raw, self._predicted), times=2)
+        for number in range(2):
+            self._start(f"curate {number}", partial(preparing.curate_text, world, raw, relied), times=2)
+            self._start(f"collect {number}", partial(clients.collect_garbage, world), times=2)
+            self._start(
+                f"promote {number}", partial(clients.promote_runs, world, self._mixed(), self._promoted), times=2
+            )
+            self._start(f"sweep {number}", partial(clients.sweep, world), times=2)
+        self._start("leftovers", partial(clients.remove_leftovers, world), times=2)
+
+    def _mixed(self) -> list[str]:
+        """All runs, in some order."""
+        return self.world.draw.sample([*RUNS], len(RUNS))
+
+    def _start(self, name: str, work: Callable[[], object], times: int, machine: Machine | None = None) -> None:
         """Start a client on some machine, and again, as another process, when it was killed or has failed."""
         draw = self.world.draw
 
@@ -122,13 +129,24 @@ class Trial:
                     self._watch.look_at_ended(mine)
                 if times > 1 and (failed or not mine.alive or draw.random() < AGAIN):
                     self._start(name, work, times - 1)
+                try:
+                    remote.let_go_of_copies()
+                finally:
+                    self.folders.let_go(mine)
 
-        self.world.start(name, draw.choice(self._machines), run)
+        self.world.start(name, machine or draw.choice(self._machines), run)
+
+    def _stepped(self) -> None:
+        if self.world.steps < STEPS_OF_FAULTS:
+            if not self._calm and self.world.draw.random() < DISTURBED:
+                self._disturb()
+        elif self.world.steps == STEPS_OF_FAULTS:
+            self._end_faults()
 
     def _disturb(self) -> None:
         draw, world = self.world.draw, self.world
         living = [process for process in world.processes if process.alive]
-        if not living or draw.random() > DISTURBED:
+        if not living:
             return
         rotten = self._rotten and bool(self.bucket.objects)
         process, kind = draw.choice(living), draw.choice(["kill", *FAULTS, *[FLIP] * rotten])
@@ -136,7 +154,7 @@ class Trial:
         if kind == "kill":
             world.kill(process)
         elif kind == "freeze":
-            process.frozen_until = world.now + draw.choice([5.0, 60.0, 200.0, 2000.0])
+            process.freeze(world.now + draw.choice([5.0, 60.0, 200.0, 2000.0]))
         elif kind == "outage":
             self._faults.away_until = world.now + draw.choice([2.0, 20.0, 100.0])
         elif kind == "full disk":
@@ -152,110 +170,35 @@ class Trial:
         for machine in self._machines:
             machine.full_until = 0.0
         for process in self.world.processes:
-            process.frozen_until = min(process.frozen_until, self.world.now)
+            process.freeze(min(process.frozen_until, self.world.now))
 
     def _finish(self) -> None:
-        """Each run is started once more, alone: now it must come to its end."""
+        """Each run is started once more, alone, on a new machine, which has no copies of what bits have flipped in: now
+        it must come to its end. So must predictions, and then machines are swept.
+        """
         self._end_faults()
+        self.world.stepped = lambda: None
         for name, data in RUNS.items():
-            self.world.processes.clear()
-            self._start(f"last {name}", partial(clients.train, self.world, name, data, self._relied), times=1)
-            end = self.world.steps + LAST_STEPS
-            while self.world.step():
-                if self.world.steps > end:
-                    self._watch.violations.append(f"{name} does not come to its end")
-                    return
+            self._do_last(name, partial(clients.train, self.world, name, data, self._raw, self._relied))
+        names = self._mixed()[:PREDICTED]
+        self._do_last("predict", partial(predict_all, self.world, names, self._raw, self._predicted))
+        for machine in self._machines:
+            self._do_last(f"sweep {machine.name}", lambda: Store(URL).sweep(), machine)
 
-
-@contextmanager
-def installed(trial: Trial) -> Iterator[None]:
-    """Have the project's code use this world's time, threads and bucket, for the length of a block."""
-    world = trial.world
-    wrong, real_wait = wrong_clock(world), stopping.wait
-    fake = SimpleNamespace(url_to_fs=lambda url, **_: (trial.bucket, url.removeprefix("s3://")))
-    names, cache, folder = random.Random(trial.seed), checked_files.machine_cache, checked_files.machine_cache()
-
-    def own_cache() -> Path:
-        """Of each process its own, as if there were one on each machine: what has it locked is not to be waited for."""
-        return folder / str(world.process.pid if world.running else 0)
-
-    with (
-        patch.multiple(time, time=world.clock, monotonic=world.monotonic, sleep=world.sleep),
-        patch.object(uuid, "uuid4", lambda: uuid.UUID(int=names.getrandbits(128))),
-    ):
-        changed: list[tuple[Any, str, Any]] = []
-
-        def change(module: Any, name: str, value: Any) -> None:
-            changed.append((module, name, getattr(module, name)))
-            setattr(module, name, value)
-
-        for name, module in list(sys.modules.items()):
-            if not name.startswith("trainer."):
-                continue
-            for attribute, value in list(vars(module).items()):
-                if value is datetime:
-                    change(module, attribute, wrong)
-                elif value is real_wait:
-                    change(module, attribute, world.sleep)
-                elif value is cache:
-                    change(module, attribute, own_cache)
-                elif value is ThreadPoolExecutor:
-                    change(module, attribute, partial(Pool, world))
-        change(remote, "fsspec", fake)
-        change(lease, "threading", Threading(world))
-        change(lease, "_identity", lambda: _identity(world))
-        change(lease, "_started", lambda pid: _started(world, pid))
-        change(checkpoint, "_find_impossible", lambda *_: None)  # of tensors, which there are not
-        try:
-            yield
-        finally:
-            for module, attribute, value in reversed(changed):
-                setattr(module, attribute, value)
-
-
-def _identity(world: World) -> dict[str, Any]:
-    if world.running is None:
-        return {"host": "outside", "pid": 1, "machine": "outside", "started": "0"}
-    process = world.process
-    return {
-        "host": process.machine.name, "pid": process.pid, "machine": process.machine.name,
-        "started": str(process.started),
-    }  # fmt: skip
-
-
-def _started(world: World, pid: int) -> str:
-    return next((str(each.started) for each in world.processes if each.pid == pid and each.alive), "")
+    def _do_last(self, name: str, work: Callable[[], object], machine: Machine | None = None) -> None:
+        if machine is None:
+            self._machines.append(machine := Machine(f"new for {name}"))
+        self.world.forget_all()
+        self._start(f"last {name}", work, times=1, machine=machine)
+        if not self.world.run(self.world.steps + LAST_STEPS):
+            self._watch.violations.append(f"last {name} does not come to its end")
 
 
 def simulate(seed: int, bug: str = "") -> Outcome:
     """Try one seed, with a bug of `planted` if one is named. The same seed does the same, whatever was tried before."""
     with logged_nowhere(), in_memory():
         trial = Trial(seed)
-        with planted(bug), installed(trial):
+        with planted(bug), replaced(seed, trial.world, trial.bucket, trial.folders):
             outcome = trial.run()
         remote.let_go_of_copies()
         return outcome
-
-
-@contextmanager
-def logged_nowhere() -> Iterator[None]:
-    """What is said is told where `SIMULATION_TRACE` is set, and else not."""
-    before = logging.root.manager.disable
-    if not os.environ.get(TRACE):
-        logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
-@contextmanager
-def in_memory() -> Iterator[None]:
-    """Where files of this machine are written that stores stage and fetch: in memory, where that is a folder."""
-    shared = Path("/dev/shm")
-    with (
-        tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder,
-        patch.dict(os.environ, {"HEADRACE_CACHE": f"{folder}/cache"}),
-        patch.object(tempfile, "tempdir", folder),
-    ):
-        yield

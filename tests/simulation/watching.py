@@ -4,10 +4,11 @@ import hashlib
 import json
 import re
 from collections import Counter
+from functools import lru_cache
 from typing import Any
 
-from tests.simulation.bucket import Bucket
-from tests.simulation.clients import BASES, MODEL, RUNS, URL, whole_fold
+from tests.simulation.bucket import URL, Bucket
+from tests.simulation.clients import BASES, MODEL, RUNS, whole_fold
 from tests.simulation.world import Process, World
 from trainer.records.lease import LEASE, STALE_SECONDS
 from trainer.registry.promotion import key_of
@@ -16,6 +17,7 @@ from trainer.store.names import CONFIG, FINAL, LAST
 
 ROOT = URL.removeprefix("s3://")
 OF_A_RUN = re.compile(rf"{ROOT}/(runs/[^/]+)/(.+)")
+OF_DATA = re.compile(rf"{ROOT}/encoded/[^/]+/{re.escape(MANIFEST)}")
 FOLDER_PARTS = len(f"{ROOT}/encoded/name".split("/"))
 
 AFTER_ALL = 120.0
@@ -55,8 +57,8 @@ class Watch:
 
     def _look_at_written(self, key: str) -> None:
         run = OF_A_RUN.fullmatch(key)
+        late = key in self._gone and self._world.running is not None and self._world.running.sent
         if run and run[2].endswith((MANIFEST, LAST)):
-            late = key in self._gone and self._world.running is not None and self._world.running.sent
             (self._revived.add if late else self._revived.discard)(run[1])
         self._gone.discard(key)
         if key == f"{ROOT}/{key_of(MODEL)}":
@@ -65,6 +67,7 @@ class Watch:
             self._look_at_lease(key)
         elif _is_of_artifact(key):
             self._look_at_manifest(key)
+            self._late.update([key] * late)  # its files may be just being removed
 
     def _look_at_champions(self, key: str) -> None:
         history = [move["run"] for move in self._object(key)["moves"]]
@@ -168,7 +171,7 @@ class Watch:
     def _manifest(self, key: str) -> Manifest | None:
         """A manifest as it was written; None if a process has written one in which a bit had flipped."""
         try:
-            return parse_manifest(self._bucket.objects[key].written)
+            return _parsed(self._bucket.objects[key].written)
         except ValueError:
             if key not in self._bucket.flipped:
                 raise
@@ -182,6 +185,8 @@ class Watch:
         self._removals["/".join([*key.split("/")[:FOLDER_PARTS], MANIFEST])] = self._world.now, process
         who = process.name.split()[0]
         run = OF_A_RUN.fullmatch(key)
+        if key.startswith(f"{ROOT}/measures/"):
+            self.seen[f"{who} removed of measures"] += 1
         if key.endswith(f"/{MANIFEST}"):
             self.seen[f"{who} removed of {key.removeprefix(ROOT).split('/')[1]}"] += 1
             if self._world.running.sent:
@@ -218,9 +223,9 @@ class Watch:
         ]
 
     def _readers(self, key: str) -> list[str]:
-        """The runs that say that they read an artifact, or rely on it, by the key of its manifest."""
+        """The runs and data that say that they are made from an artifact, or rely on it, by the key of its manifest."""
         artifact = key.removesuffix(f"/{MANIFEST}")
-        told = [each for each in self._bucket.objects if artifact in self._inputs(each)]
+        told = [each for each in self._bucket.objects if artifact in self._made_from(each)]
         return told + ["one that has not said so yet"] * self._relied[artifact.removeprefix(f"{ROOT}/")]
 
     def _inputs(self, key: str) -> list[str]:
@@ -229,6 +234,11 @@ class Watch:
         if not run or run[2] != CONFIG:
             return []
         return [f"{ROOT}/{made_from['key']}" for made_from in self._object(key)["inputs"].values()]
+
+    def _made_from(self, key: str) -> list[str]:
+        """The same of data too."""
+        manifest = self._manifest(key) if OF_DATA.fullmatch(key) else None
+        return [f"{ROOT}/{each.key}" for each in manifest.inputs.values()] if manifest else self._inputs(key)
 
     def look_at_ended(self, process: Process) -> None:
         """What a collection took from runs, and did not put back before it ended well."""
@@ -264,18 +274,27 @@ class Watch:
             else:
                 self.violations.append(f"{name} ended with {'a damaged' if final else 'no'} sum")
             left.add(name)
+        if (error := self.ended_with.get("last predict")) and not (left or self._bucket.flipped):
+            self.violations.append(f"predictions ended with {error}")
         for key in objects:
             for made_from in self._inputs(key):
                 if f"{made_from}/{MANIFEST}" not in objects and f"{made_from}/{CONFIG}" not in objects:
                     self.violations.append(f"{key} names {made_from}, which is gone")
 
-    def look_at_told(self, promoted: list[str]) -> None:
-        """A promotion that was told to be done is among the moves."""
+    def look_at_told(self, promoted: list[str], predicted: list[str]) -> None:
+        """A promotion that was told to be done is among the moves, and predictions are there."""
         if lost := {*promoted} - {*self._champions}:
             self.violations.append(f"{lost} were told to be promoted; there are {self._champions}")
+        for key in dict.fromkeys(f"{ROOT}/{each}/{MANIFEST}" for each in predicted):
+            if key not in self._bucket.objects and not self._was_removed(key):
+                self.violations.append(f"{key} was told to be there, and is not")
 
     def _object(self, key: str) -> Any:
         return json.loads(self._bucket.objects[key].written)
+
+
+_parsed = lru_cache(maxsize=1024)(parse_manifest)
+"""A manifest is looked at more than once: when it appears, and at the end."""
 
 
 def _is_of_artifact(key: str) -> bool:

@@ -7,10 +7,11 @@ machine's clock may jump.
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
+from functools import partial
+from heapq import heappop, heappush
 from typing import Any, Self
 
 from greenlet import getcurrent, greenlet
@@ -18,6 +19,10 @@ from greenlet import getcurrent, greenlet
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 REQUEST_SECONDS = 0.001, 0.2
 """How long a request takes."""
+
+
+MEETING = 60.0
+"""Clients that wait for each other go on when so many seconds are full."""
 
 
 class Killed(BaseException):
@@ -33,7 +38,7 @@ class Machine:
     full_until: float = 0.0
 
 
-@dataclass
+@dataclass(eq=False)
 class Process:
     """What runs on a machine, in one or more threads."""
 
@@ -45,73 +50,114 @@ class Process:
     frozen_until: float = 0.0
     threads: list["Thread"] = field(default_factory=list)
 
+    def freeze(self, until: float) -> None:
+        """Stand still until then."""
+        self.frozen_until = until
+        for thread in self.threads:
+            thread.wake_at(thread.wakes)
+
 
 class Thread:
-    """A thread of a process: when it goes on, and whether it has ended. One that is `sent` is out of its process's
-    hands, as a request on its way: it goes on without it.
+    """A thread of a process: `wakes` is what it waits for, and `when` it can go on. One that is `sent` is out of its
+    process's hands, as a request on its way: it goes on without it.
     """
 
     def __init__(self, process: Process, work: Callable[[], object], world: "World", sent: bool = False) -> None:
-        self.process, self.wakes, self.sent = process, world.now, sent
-        self._greenlet = greenlet(self._run, world.hub)
+        self.process, self.sent, self._world, self.turn = process, sent, world, 0
+        self.greenlet = greenlet(self._run, world.hub)
         self._work = work
         process.threads.append(self)
+        world.threads.append(self)
+        self.wake_at(world.now)
+
+    def wake_at(self, wakes: float) -> None:
+        thaws = self.process.frozen_until
+        self.wakes, self.when = wakes, thaws if thaws > wakes and not self.sent else wakes
+        self._world.queue(self)
 
     def _run(self) -> None:
         with suppress(Killed):
             self._work()
 
-    def go_on(self) -> None:
-        self._greenlet.switch()
-
-    @property
-    def ended(self) -> bool:
-        return self._greenlet.dead
-
 
 class World:
-    """All processes, and the clock by which they wait."""
+    """All processes, and the clock by which they wait. `stepped` is called after each step of one of them."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
-        self.now, self.steps, self._pids = BEGIN, 0, 100
+        self.now, self.steps, self._most, self._pids = BEGIN, 0, 0, 100
+        self.stepped: Callable[[], None] = lambda: None
         self.hub = getcurrent()
         self.running: Thread | None = None
-        self.processes: list[Process] = []
+        self.threads: list[Thread] = []
+        self._turns = 0
+        self._queue: list[tuple[float, int, Thread]] = []
+
+    @property
+    def processes(self) -> list[Process]:
+        """Those that have not ended."""
+        return list(dict.fromkeys(thread.process for thread in self.threads))
 
     def start(self, name: str, machine: Machine, work: Callable[[], object]) -> Process:
         self._pids += 1
         process = Process(self._pids, name, machine, self.now)
-        self.processes.append(process)
         Thread(process, work, self)
         return process
 
-    def step(self) -> bool:
-        """Let one thread go on to its next request; returns whether there was any."""
-        due = [(self._when(thread), thread) for each in self.processes for thread in each.threads]
-        if not due:
-            return False
-        self.now = max(self.now, min(when for when, _ in due))
-        self.running = chosen = self.draw.choice([thread for when, thread in due if when <= self.now])
-        chosen.go_on()
+    def run(self, most: int) -> bool:
+        """Let threads go on, each to its next request, until all have ended, or for so many steps since the beginning;
+        returns whether all have ended.
+        """
+        self._most = most
+        while self.threads and self.steps < most:
+            self.running = self._next()
+            self.running.greenlet.switch()
+            self._remove_ended()
+        return not self.threads
+
+    def _remove_ended(self) -> None:
+        if (ended := self.running) is not None:  # else there were enough steps
+            self.threads.remove(ended)
+            ended.process.threads.remove(ended)
+            self._step()
+
+    def _step(self) -> None:
         self.running = None
         self.steps += 1
-        if chosen.ended:
-            chosen.process.threads.remove(chosen)
-            self.processes = [process for process in self.processes if process.threads]
-        return True
+        self.stepped()
+
+    def _next(self) -> Thread:
+        """Who goes on: one of those that can first."""
+        due = list[Thread]()
+        while self._queue and (not due or self._queue[0][0] <= self.now):
+            _, turn, thread = heappop(self._queue)
+            if turn == thread.turn:  # else it has another turn by now
+                due.append(thread)
+                self.now = max(self.now, thread.when)
+        if len(due) == 1:
+            return due[0]
+        chosen = self.draw.choice(due)
+        for thread in due:
+            if thread is not chosen:
+                self.queue(thread)
+        return chosen
+
+    def queue(self, thread: Thread) -> None:
+        """Have a thread wait for its turn, and for no other that it had."""
+        self._turns += 1
+        thread.turn = self._turns
+        heappush(self._queue, (thread.when, thread.turn, thread))
+
+    def forget_all(self) -> None:
+        """Have nothing go on any more."""
+        self.threads.clear()
+        self._queue.clear()
 
     def kill(self, process: Process) -> None:
         """End a process where it stands."""
-        process.alive = False
+        process.alive, process.frozen_until = False, self.now
         for thread in process.threads:
-            thread.wakes = thread.wakes if thread.sent else self.now
-        process.frozen_until = self.now
-
-    @staticmethod
-    def _when(thread: Thread) -> float:
-        wakes, thaws = thread.wakes, thread.process.frozen_until
-        return thaws if thaws > wakes and not thread.sent else wakes
+            thread.wake_at(thread.wakes if thread.sent else self.now)
 
     @property
     def process(self) -> Process:
@@ -120,22 +166,36 @@ class World:
 
     def sleep(self, seconds: float) -> None:
         """Let others go on for so long. Raises `Killed` in a process that was killed meanwhile."""
-        if self.running is None:  # of whoever looks at the store from outside
-            return
         running = self.running
-        self._require_alive(running)
-        running.wakes = self.now + max(0.0, seconds)
-        self.hub.switch()
-        self._require_alive(running)
-
-    @staticmethod
-    def _require_alive(thread: Thread) -> None:
-        if not (thread.process.alive or thread.sent):
+        if running is None:  # of whoever looks at the store from outside
+            return
+        process = running.process
+        if not (process.alive or running.sent):
             raise Killed
+        running.wake_at(self.now + max(0.0, seconds))
+        self._step()
+        if self.steps >= self._most:
+            self.hub.switch()
+        else:
+            self.running = chosen = self._next()
+            if chosen is not running:
+                chosen.greenlet.switch()
+        if not (process.alive or running.sent):
+            raise Killed
+
+    def require_alive(self) -> None:
+        """Raise `Killed` in a process that was killed."""
+        if self.runs_killed():
+            raise Killed
+
+    def runs_killed(self) -> bool:
+        """Whether what runs is only left over of a process that was killed."""
+        return self.running is not None and not (self.running.process.alive or self.running.sent)
 
     def request(self) -> None:
         """What passes before a request has an effect, and before its answer comes."""
-        self.sleep(self.draw.uniform(*REQUEST_SECONDS))
+        least, most = REQUEST_SECONDS
+        self.sleep(least + (most - least) * self.draw.random())
 
     def clock(self) -> float:
         """The time of the machine that asks."""
@@ -143,6 +203,17 @@ class World:
 
     def monotonic(self) -> float:
         return self.now
+
+
+def pause(world: World, most: float) -> None:
+    """Wait for a while, which is often none, or as long as others do: clients are to meet."""
+    kind = world.draw.randrange(4)
+    if kind == 1:
+        world.sleep(world.draw.uniform(0.0, 3.0))
+    elif kind == 2:
+        world.sleep(MEETING - world.now % MEETING)
+    elif kind == 3:
+        world.sleep(world.draw.uniform(0.0, most))
 
 
 def wrong_clock(world: World) -> type[datetime]:
@@ -174,28 +245,32 @@ class Bell:
 
     def ring(self, *_: object) -> None:
         for thread in self._waiting:
-            thread.wakes = min(thread.wakes, self._world.now)
+            thread.wake_at(min(thread.wakes, self._world.now))
 
 
-class Awaited(Future[Any]):
+class Awaited:
     """A future for which a thread waits in this world's time."""
 
     def __init__(self, world: World) -> None:
-        super().__init__()
-        self._bell = Bell(world)
-        self.add_done_callback(self._bell.ring)
+        self._bell, self._done = Bell(world), False
+        self._result: Any = None
+        self._error: Exception | None = None
 
     def do(self, work: Callable[..., Any], *arguments: Any) -> None:
         """Do the work, and have its result or its error."""
         try:
-            self.set_result(work(*arguments))
+            self._result = work(*arguments)
         except Exception as error:
-            self.set_exception(error)
+            self._error = error
+        self._done = True
+        self._bell.ring()
 
-    def result(self, timeout: float | None = None) -> Any:
-        while not self.done():
+    def result(self) -> Any:
+        while not self._done:
             self._bell.wait()
-        return super().result(0)
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class Pool:
@@ -298,13 +373,7 @@ class Started:
         self._world, self._target, self._ended = world, target, Awaited(world)
 
     def start(self) -> None:
-        Thread(self._world.process, self._work, self._world)
-
-    def _work(self) -> None:
-        try:
-            self._target()
-        finally:
-            self._ended.set_result(None)
+        Thread(self._world.process, partial(self._ended.do, self._target), self._world)
 
     def join(self) -> None:
         self._ended.result()

@@ -178,7 +178,7 @@ class Lease:
         return self._store.find_bytes(self._key)
 
     def _encoded(self) -> bytes:
-        return sealed_bytes(self._key, {**self._mine, "beat": _now()})
+        return sealed_bytes(self._key, {**self._mine, "beat": _now()}, indent=None)
 
     def _meaning(self, raw: bytes) -> dict[str, Any] | None:
         """What a lease says; None if it is damaged."""

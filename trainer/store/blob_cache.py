@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.common.errors import ConfigError, StorageError, WrongContent
-from trainer.store.checked_files import FOLDER, RACY_SECONDS, machine_cache, require_content
+from trainer.store.checked_files import FOLDER, RACY_SECONDS, machine_cache, opened_lock, require_content
 from trainer.store.local import sync_file, sync_folder
+from trainer.store.private_folders import make_folders
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class BlobCache:
         what arrives has another digest, `StorageError` if what is in use leaves no room.
         """
         name = f"{sha256}-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self._folder)
         with self._alone(name):
             if any(self._has(self._folder / f"{name}{end}", target, sha256, size, check) for end in ("", BEYOND)):
                 return
@@ -133,6 +134,7 @@ class BlobCache:
     def _has(self, path: Path, target: Path, sha256: str, size: int, check: bool) -> bool:
         """Give a copy that is there its second name; returns whether it is there and whole."""
         with suppress(FileNotFoundError):
+            path.stat()  # else there is nothing to keep others out for
             with self._alone("room"):
                 _link(path, target)
             if path.stat().st_size == size and not _is_discarded(path, sha256, check):
@@ -195,10 +197,11 @@ class BlobCache:
         )
 
     def _copies(self) -> Iterator[Copy]:
-        for path in self._folder.iterdir():
-            name = NAME.fullmatch(path.name)
+        for file in os.listdir(self._folder):
+            name = NAME.fullmatch(file)
             if name is None:
                 continue
+            path = self._folder / file
             with suppress(FileNotFoundError):
                 state = path.stat()
                 size, arrives = int(name["size"] or state.st_size), name["size"] is not None
@@ -210,9 +213,9 @@ class BlobCache:
         """
         if mine is not None and self._lock(name) == self._lock(mine):
             return False
-        with open(self._lock(name), "a") as file:
+        with opened_lock(self._lock(name)) as lock:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
         return False
@@ -220,12 +223,12 @@ class BlobCache:
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
         """Keep other processes and threads out of the same block; one that dies lets go."""
-        with open(self._lock(name), "a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with opened_lock(self._lock(name)) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _lock(self, name: str) -> Path:
-        return self._folder / f"{name if name == 'room' else name[:2]}.lock"
+    def _lock(self, name: str) -> str:
+        return f"{self._folder}/{name if name == 'room' else name[:2]}.lock"
 
 
 def _is_discarded(path: Path, sha256: str, anew: bool) -> bool:

@@ -26,7 +26,7 @@ import fsspec
 
 from trainer.common.errors import WrongContent
 from trainer.common.stopping import check_stop
-from trainer.store.private_folders import OpenFile, open_files
+from trainer.store.private_folders import OpenFile, make_folders, open_files
 
 BLOCK_BYTES = 32 * 2**10
 SUM_BYTES = 8
@@ -250,11 +250,21 @@ def _digest(text: str) -> str:
 
 
 @contextmanager
+def opened_lock(path: str | Path) -> Iterator[int]:
+    """The descriptor of a file that is there to be locked, made if need be."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def _alone(record: Path) -> Iterator[None]:
     """Keep other processes and threads out of the same block, where that can be; one that dies lets go."""
     with ExitStack() as held:
         with suppress(OSError):
-            record.parent.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context(open(record.with_name(f"{record.name[:2]}.lock"), "a"))
+            make_folders(record.parent)
+            lock = held.enter_context(opened_lock(record.with_name(f"{record.name[:2]}.lock")))
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

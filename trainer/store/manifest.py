@@ -53,6 +53,8 @@ def _time(text: str) -> str:
     return text
 
 
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+
 Time = Annotated[str, AfterValidator(_time)]
 """When something was, in ISO 8601, with its zone."""
 
@@ -148,8 +150,7 @@ def name_of(recipe: Mapping[str, Any], inputs: Mapping[str, Input], told: Iterab
 
 def fingerprint(value: Any) -> str:
     """A 16-digit name of a JSON-like value: equal values, and only they, have equal names."""
-    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return hashlib.sha256(_canonical(value).encode()).hexdigest()[:16]
 
 
 def seal(values: dict[str, Any], place: str | None = None) -> dict[str, Any]:

@@ -66,6 +66,12 @@ class PrivateFolder:
         os.close(self._descriptor)
 
 
+def make_folders(folder: Path) -> None:
+    """Make a folder and those above it, as far as they are not there: mostly all are, and to look takes less time."""
+    if not os.path.isdir(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 @contextmanager
 def followed(folder: Path) -> Iterator[Path]:
     """A path that leads to a folder wherever it is moved, for libraries that make the folder which they are to write
@@ -126,7 +132,7 @@ def _held(lock: Path) -> int:
 
 
 def _lock_of(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}{LOCK}")
+    return Path(f"{folder}{LOCK}")
 
 
 def _is_of_this_machine(name: str) -> bool:

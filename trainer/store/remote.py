@@ -6,6 +6,7 @@ the bytes are checked on their way there (botocore sends checksums), and `create
 
 import atexit
 import errno
+import mimetypes
 import os
 import shutil
 import uuid
@@ -13,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -27,7 +27,7 @@ from trainer.store.blob_cache import BlobCache
 from trainer.store.checked_files import state_of
 from trainer.store.local import Stored
 from trainer.store.names import plain_key
-from trainer.store.private_folders import PrivateFolder
+from trainer.store.private_folders import PrivateFolder, make_folders
 
 REFUSALS = (OSError, BotoCoreError, ClientError, aiohttp.ClientError)
 """How a file system says no."""
@@ -60,10 +60,12 @@ class RemoteObjects:
         if self._s3:
             self.fs.retries = ROUNDS
         self.cache = BlobCache.of_this_machine()
+        self._swapped: dict[str, tuple[bytes, str]] = {}
+        """What this process has replaced last, and the tag of that: a lease, again and again."""
 
     def make_folder(self, folder: Path) -> None:
         """One of this machine, for private folders."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
 
     def exists(self, key: str) -> bool:
         """Whether there is an object of this name. On S3 one request, and no listing."""
@@ -100,8 +102,16 @@ class RemoteObjects:
 
     def put(self, path: Path, key: str) -> None:
         self.fs.put_file(str(path), self._full(key))
-        if self._s3 and (size := self._head(key)["ContentLength"]) != path.stat().st_size:
-            raise OSError(errno.EREMOTEIO, f"{path.stat().st_size} bytes were sent, {size} have arrived")
+        self._require_arrived(key, path.stat().st_size)
+
+    def write(self, data: bytes, key: str) -> None:
+        kind = mimetypes.guess_type(key)[0] if self._s3 else None  # which `put_file` tells by itself
+        self.fs.pipe_file(self._full(key), data, **({"ContentType": kind} if kind else {}))
+        self._require_arrived(key, len(data))
+
+    def _require_arrived(self, key: str, sent: int) -> None:
+        if self._s3 and (size := self._head(key)["ContentLength"]) != sent:
+            raise OSError(errno.EREMOTEIO, f"{sent} bytes were sent, {size} have arrived")
 
     def begin(self, path: Path, key: str) -> Path:
         """Move a local file to where this process keeps its own of that key."""
@@ -133,26 +143,35 @@ class RemoteObjects:
     def copy(self, source: str, key: str) -> None:
         self.fs.cp_file(self._full(source), self._full(key))
 
-    def create(self, path: Path, key: str) -> bool:
-        return _is_first(FileExistsError, lambda: self.fs.pipe_file(self._full(key), path.read_bytes(), mode="create"))
+    def create(self, data: bytes, key: str) -> bool:
+        return _is_first(FileExistsError, lambda: self.fs.pipe_file(self._full(key), data, mode="create"))
 
-    def swap(self, path: Path, key: str, expected: bytes) -> bool:
+    def swap(self, data: bytes, key: str, expected: bytes) -> bool:
         """Replace an object that holds the expected bytes: on S3 only if it is still that one, elsewhere without such
         proof.
         """
         if not self._s3:
             if not self.fs.exists(self._full(key)) or self.read(key) != expected:
                 return False
-            self.put(path, key)
+            self.fs.pipe_file(self._full(key), data)
             return True
-        bucket, name, _ = self.fs.split_path(self._full(key))
+        written, etag = self._swapped.pop(key, (None, ""))
+        if written == expected and self._replace(key, data, etag):
+            return True  # nobody has replaced it since this process did
         try:
             etag = self._head(key)["ETag"]
-            if self.read(key) != expected:
-                return False
+            return self.read(key) == expected and self._replace(key, data, etag)
         except FileNotFoundError:
             return False
-        write = partial(self.fs.call_s3, "put_object", Bucket=bucket, Key=name, Body=path.read_bytes(), IfMatch=etag)
+
+    def _replace(self, key: str, data: bytes, etag: str) -> bool:
+        """Replace an object if it is still the one of that tag; returns whether it was."""
+        bucket, name, _ = self.fs.split_path(self._full(key))
+
+        def write() -> None:
+            answer = self.fs.call_s3("put_object", Bucket=bucket, Key=name, Body=data, IfMatch=etag)
+            self._swapped[key] = data, answer["ETag"]
+
         return _is_first(FileNotFoundError, write)
 
     def rename(self, key: str, new: str) -> None:
@@ -281,8 +300,8 @@ class RemoteObjects:
 
     def _own(self, key: str) -> Path:
         """A path in a folder of this process, removed when it ends, or lets go of its copies."""
-        path = _own_folder(self.cache) / self.url.replace("/", "_") / self._checked(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = Path(_own_folder(self.cache), self.url.replace("/", "_"), self._checked(key))
+        make_folders(path.parent)
         return path
 
     def _full(self, key: str) -> str:

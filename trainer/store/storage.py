@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from trainer.store.remote import RemoteObjects
 
 PROBE = b"probe"
+SENT_AT_ONCE = 2**20
+"""Bytes that are sent to a remote store as they are, of which a library may make copies; more go by a file of this
+machine."""
 REACHABLE = "check that the store is reachable and whole"
 LOCAL_HINTS = {
     errno.EROFS: "choose a store that can be written",
@@ -115,6 +118,9 @@ class Store:
             ) from error
 
     def write_bytes(self, key: str, data: bytes | memoryview) -> None:
+        if not isinstance(self.files, LocalFiles) and len(data) <= SENT_AT_ONCE:
+            with self._explained("write", key, len(data)):
+                return self.files.write(bytes(data), key)
         with self.writing(key, len(data)) as path:
             path.write_bytes(data)
 
@@ -160,11 +166,17 @@ class Store:
 
     def create(self, key: str, data: bytes) -> bool:
         """Write a file that must not exist yet; returns whether this call made it. Of several at once, one does."""
+        if not isinstance(self.files, LocalFiles):
+            with self._explained("write", key, len(data)):
+                return self.files.create(data, key)
         with self._staged(key, data) as path:
             return self.files.create(path, key)
 
     def swap(self, key: str, expected: bytes, data: bytes) -> bool:
         """Replace a file that holds the expected bytes; returns whether it did. Of several at once, one does."""
+        if not isinstance(self.files, LocalFiles):
+            with self._explained("write", key, len(data)):
+                return self.files.swap(data, key, expected)
         with self._staged(key, data) as path:
             return self.files.swap(path, key, expected)
 
