@@ -233,8 +233,9 @@ class Bucket:
         for first in range(0, len(keys), PAGE):
             self._ask(partial(self._delete_all, keys[first : first + PAGE]))
 
-    def ls(self, path: str, **_: Any) -> list[str]:
-        return [each.key for each in self._list(f"{path.rstrip('/')}/", folded=True)]
+    def ls(self, path: str, detail: bool, **_: Any) -> list[Any]:
+        found = self._list(f"{path.rstrip('/')}/", folded=True)
+        return [{"name": key, "size": len(each.data)} if detail else key for key, each in found]
 
     def find(self, path: str, **_: Any) -> dict[str, dict[str, Any]]:
         return {
