@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
                 print(f"{number:,} seeds, {violated} violated, {time.monotonic() - began:,.0f} s", flush=True)
     rate = number / (time.monotonic() - began)
     print(f"{number:,} seeds, {steps:,} requests, {violated} violated, {rate:.1f} seeds/s")
-    print(", ".join(f"{what} {count:,}" for what, count in seen.most_common()))
+    print(", ".join(f"{what} {count:,}" for what, count in sorted(seen.items(), key=lambda each: (-each[1], each[0]))))
     tell(sum(seen[fault] for fault in [*FAULTS, FLIP]), violated)
     return min(violated, 1)
 

@@ -6,7 +6,6 @@ root.
 
 import os
 import re
-from functools import lru_cache
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -26,7 +25,6 @@ def plain_name(name: str) -> str:
     return name
 
 
-@lru_cache(maxsize=4096)
 def plain_key(key: str) -> str:
     """The key itself. Raises `ValueError` unless each of its parts is a plain name."""
     if key.isascii() and len(key) <= MAX_NAME_BYTES and PLAIN_KEY.fullmatch(key):
