@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from trainer.common.errors import TokenizerError, WrongContent
-from trainer.store.manifest import Manifest, read_manifest
+from trainer.store.manifest import Manifest, digest_file, read_manifest
 from trainer.store.storage import Store
 
 KIND = "tokenizer"
@@ -112,11 +112,16 @@ def vocabulary(tokenizer_json: str) -> dict[str, int]:
 
 
 def _fetch(store: Store, key: str, name: str, sha256: str) -> Path:
-    """A tokenizer's file, verified; of a remote store one that takes no room that shards need.
+    """A tokenizer's file, verified. Of a remote store it is this process's own: it takes no room that shards need.
 
     Raises `WrongContent` if it is another one.
     """
-    return store.fetch(f"{key}/{name}", sha256, beyond=True)
+    if store.local is not None:
+        return store.fetch(f"{key}/{name}", sha256)
+    path = store.fetch(f"{key}/{name}")
+    if (found := digest_file(path).sha256) != sha256:
+        raise WrongContent(f"{store.path(key)}/{name} does not match its checksum (sha256 {found[:12]}…)")
+    return path
 
 
 DIGEST_BYTES = 16

@@ -169,12 +169,12 @@ def require_content(path: str | Path, sha256: str, anew: bool = False, linked: b
     with _alone(record):  # of several processes that begin at once, one reads the file
         if not anew and _remembers(record, path, sha256, linked):
             return
-        begun, before = time.time(), state_of(path, linked)
+        begun, before = time.time(), _state(path, linked)
         found = digest_bytes(path)
         if found != sha256:
             _forget(record)
             raise WrongContent(f"does not match its checksum (sha256 {found[:12]}…, its manifest says {sha256[:12]}…)")
-        if before is not None and before == state_of(path, linked) and begun - _changed(path, linked) > RACY_SECONDS:
+        if before is not None and before == _state(path, linked) and begun - _changed(path, linked) > RACY_SECONDS:
             _remember(record, _seen(path, sha256, before))
 
 
@@ -194,7 +194,7 @@ def forget_unused() -> None:
 
 
 def _remembers(record: Path, path: str | Path, sha256: str, linked: bool) -> bool:
-    state = state_of(path, linked)
+    state = _state(path, linked)
     if state is None:
         return False
     with suppress(OSError):
@@ -221,7 +221,7 @@ def _seen(path: str | Path, sha256: str, state: str) -> bytes:
     return _digest(f"{path}\n{sha256}\n{state}").encode()
 
 
-def state_of(path: str | Path, linked: bool) -> str | None:
+def _state(path: str | Path, linked: bool) -> str | None:
     """What changes with a file; None if that cannot be told. Raises `FileNotFoundError`."""
     if _is_remote(path):
         fs, full = fsspec.url_to_fs(path)

@@ -24,7 +24,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.common.errors import StorageError
 from trainer.store.blob_cache import BlobCache
-from trainer.store.checked_files import state_of
 from trainer.store.local import Stored
 from trainer.store.names import plain_key
 from trainer.store.private_folders import PrivateFolder, make_folders
@@ -199,12 +198,9 @@ class RemoteObjects:
     def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path:
         """A local copy for this process: of one that all processes of this machine share, if the digest is known.
 
-        `check` looks at that one's content first; it may go `beyond` the cache's limit. What this process has already
-        is not asked for again.
+        `check` looks at that one's content first; it may go `beyond` the cache's limit.
         """
         path = self._own(key)
-        if sha256 is not None and not check and _holds(path, sha256):
-            return path
         fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
         if sha256 is None:
             self._download(key)(fresh)
@@ -213,8 +209,6 @@ class RemoteObjects:
             self.cache.give(fresh, sha256, version, size, self._download(key), check, beyond)
         os.replace(fresh, path)  # whoever has the older file open or mapped keeps it
         fresh.unlink(missing_ok=True)  # where both were names of one file already, it stays
-        if sha256 is not None:
-            _held[path] = sha256, state_of(path, linked=True)
         return path
 
     def locate(self, key: str, sha256: str) -> Path:
@@ -237,7 +231,6 @@ class RemoteObjects:
             self.cache.trim()
         else:
             path.unlink(missing_ok=True)
-            _held.pop(path, None)
 
     def trim(self) -> None:
         self.cache.trim()
@@ -319,8 +312,6 @@ class RemoteObjects:
 
 _own_folders: dict[tuple[int, Path], tuple[PrivateFolder, BlobCache]] = {}
 _turn = Lock()
-_held: dict[Path, tuple[str, str | None]] = {}
-"""The digests with which this process's copies were compared, and what they were then."""
 
 
 def _own_folder(cache: BlobCache) -> Path:
@@ -341,14 +332,6 @@ def let_go_of_copies() -> None:
     for folder, cache in mine:
         folder.remove()
         cache.trim()
-
-
-def _holds(path: Path, sha256: str) -> bool:
-    """Whether this process has a copy that was compared with this digest, and has not changed since."""
-    try:
-        return _held.get(path) == (sha256, state_of(path, linked=True))
-    except FileNotFoundError:
-        return False
 
 
 def _modified(entry: Mapping[str, Any]) -> datetime:

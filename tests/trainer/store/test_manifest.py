@@ -162,28 +162,6 @@ def test_a_cached_copy_that_rots_without_a_trace_is_found_by_a_look_at_the_artif
     assert remote_store.fetch("a/x", manifest.digests()["x"]).read_bytes() == FILES["a.bin"]
 
 
-def test_what_a_process_has_fetched_is_not_asked_for_again_until_it_lets_go(
-    remote_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remote_store.write_bytes("a/x", b"0123")
-    sha256 = digest_file(remote_store.fetch("a/x")).sha256
-    asked: list[str] = []
-    ask = RemoteObjects._facts
-
-    def facts(objects: RemoteObjects, key: str) -> tuple[int, str]:
-        asked.append(key)
-        return ask(objects, key)
-
-    monkeypatch.setattr(RemoteObjects, "_facts", facts)
-    for _ in range(3):
-        assert remote_store.fetch("a/x", sha256).read_bytes() == b"0123"
-    assert asked == ["a/x"]
-    remote_store.fetch("a/x", sha256, check=True)
-    remote_store.release("a/x")
-    remote_store.fetch("a/x", sha256)
-    assert asked == ["a/x"] * 3
-
-
 def test_sizes_are_read_off_one_listing_and_what_it_lacks_is_asked_for(
     any_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
