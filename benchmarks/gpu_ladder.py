@@ -38,7 +38,7 @@ from trainer.config.training import TrainingConfig
 from trainer.data.dataset import Batch
 from trainer.models.losses import CausalLMLoss, leave_out_masks, next_tokens
 from trainer.training.loop import flops_per_token, peak_flops
-from trainer.training.runtime import Runtime, seed_everything, start_runtime
+from trainer.training.runtime import Runtime, prefer_cudnn_attention, seed_everything, start_runtime
 from trainer.training.schedules import make_schedule
 from trainer.training.step import make_optimizer, train_step
 
@@ -263,7 +263,8 @@ def climb(name: str, wanted: list[str], profile: Path | None) -> Iterator[tuple[
     for title in wanted or ways:
         kernel = RUNGS[title].attention if title in RUNGS else "flash"  # of the others, as PyTorch chooses
         try:
-            with sdpa_kernel([KERNELS[kernel], *REST], set_priority=True) if kernel else torch.enable_grad():
+            preferred = prefer_cudnn_attention(runtime.device)
+            with sdpa_kernel([KERNELS[kernel], *REST], set_priority=True) if kernel else preferred:
                 yield title, ways[title]()
         except Exception as error:  # the other rungs are worth their time all the same
             traceback.print_exc()

@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from trainer.models.documents import APART
 from trainer.models.losses import WITH_MASKS, CausalLMLoss
 from trainer.models.trial import read_apart
-from trainer.training.runtime import start_runtime
+from trainer.training.runtime import prefer_cudnn_attention, start_runtime
 
 ROUNDS, LONGEST, ON_GPU = 5, 8192, 16_384
 SIZES: dict[str, Any] = dict(
@@ -78,7 +78,8 @@ def measure(width: int) -> None:
         for name, way in ways.items():
             model.set_attn_implementation(WITH_MASKS)
             way_started = time.perf_counter()
-            losses[name] = way()
+            with prefer_cudnn_attention(device):
+                losses[name] = way()
             if cuda:
                 torch.cuda.synchronize()
             if round_:  # the first one warms up

@@ -43,6 +43,8 @@ class TuningWorkload:
     sample.
     """
 
+    pads = True
+
     def __init__(
         self,
         job: TuningJob,

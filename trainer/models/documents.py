@@ -173,6 +173,7 @@ def _takes_varlen(query: torch.Tensor, value: torch.Tensor) -> bool:
     )
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 @cache
 def _varlen_options() -> frozenset[str]:
     """What torch's varlen attention takes: nothing before 2.10, which has none; `enable_gqa` since 2.12."""

@@ -11,7 +11,6 @@ function for masks is given none, as transformers' documentation of its Attentio
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -96,9 +95,9 @@ def with_weights(function: Callable[..., Any], model: PreTrainedModel, *inputs: 
     if not isinstance(model, FSDPModule):
         return function(model, *inputs)
     if not hasattr(model, function.__name__):
-        setattr(model, function.__name__, partial(function, model))
+        setattr(model, function.__name__, lambda inputs: function(model, *inputs))
         register_fsdp_forward_method(model, function.__name__)
-    return getattr(model, function.__name__)(*inputs)
+    return getattr(model, function.__name__)(inputs)  # as one: of none at all, torch 2.11 makes an IndexError on a GPU
 
 
 def loss_in_pieces(
@@ -289,8 +288,8 @@ class PiecewiseCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), device=hidden.device, dtype=torch.float32)
         # Weights in half precision, as a sharded model gathers them, are not what to sum in.
         grad_weight, grads = torch.zeros_like(weight, dtype=torch.float32), []
-        for start in range(0, len(labels), at_once):
-            rows = slice(start, start + at_once)
+        for piece in range(-(-len(labels) // at_once)):  # compiled, it is for all numbers of rows in so many pieces
+            rows = slice(piece * at_once, (piece + 1) * at_once)
             loss, grad = losses_and_gradient(states[rows] @ matrix.T, targets[rows], wanted[rows])
             total = total + loss
             grads.append(grad @ matrix)

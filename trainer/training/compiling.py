@@ -26,8 +26,13 @@ NOTABLE = 0.1
 """
 
 
-def compile_objective(objective: nn.Module, model: PreTrainedModel, runtime: Runtime, batch: Batch) -> None:
+def compile_objective(
+    objective: nn.Module, model: PreTrainedModel, runtime: Runtime, batch: Batch, pads: bool = False
+) -> None:
     """Compile a model with its loss, in place, and compare the gradient of a micro-batch with that of the plain one.
+
+    If what it reads `pads`, it is compiled for all shapes at once. The compiler still looks at those it is shown first
+    (how a sum is divided depends on them, and so its last bits), so each process of a run must give the same batch.
 
     On a CPU the compiler's own generator for dropout is several times slower than PyTorch's, which is used instead.
     Raises `ConfigError`, on every rank, if the gradient is lost on one: torch 2.11 once gave zeros, and nothing was
@@ -41,7 +46,9 @@ def compile_objective(objective: nn.Module, model: PreTrainedModel, runtime: Run
     torch._dynamo.config.capture_dynamic_output_shape_ops = True
     # What gathers the weights of a sharded model's blocks is not compiled, so each block is by itself.
     for module in find_blocks(model) if is_sharded(model) else [objective]:
-        module.compile(options={"fallback_random": True} if runtime.device.type == "cpu" else None)
+        module.compile(
+            dynamic=pads or None, options={"fallback_random": True} if runtime.device.type == "cpu" else None
+        )
     difference = _compare(objective, inputs, batch.targets, runtime)
     if runtime.any(difference is not None):
         raise ConfigError(

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -164,6 +164,8 @@ class Session:
     meter: Meter
     bar: Bar
     roll_back: Callable[["Session"], None]
+    attention: Callable[[], AbstractContextManager[object]] = nullcontext
+    """In which steps are taken."""
 
     @property
     def bare_optimizer(self) -> Any:
@@ -216,10 +218,11 @@ def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) ->
         session.runtime.wait_for_all()
         waited = time.perf_counter() - asked
         seed_everything(training.seed, state.attempts, session.runtime.rank)
-        outcome = train_step(
-            session.objective, session.optimizer, session.schedule, batch, training.max_grad_norm, session.runtime,
-            training.sum_each_micro_batch,
-        )  # fmt: skip
+        with session.attention():
+            outcome = train_step(
+                session.objective, session.optimizer, session.schedule, batch, training.max_grad_norm, session.runtime,
+                training.sum_each_micro_batch,
+            )  # fmt: skip
         state.attempts += 1
         meter.add(outcome.loss, batch.tokens, waited, outcome.skipped)
         if divergence.note(outcome.skipped, state):

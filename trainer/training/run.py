@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -53,6 +53,7 @@ from trainer.training.runtime import (
     describe_environment,
     explained_algorithms,
     keep_threads,
+    prefer_cudnn_attention,
     require_shared,
     start_runtime,
 )
@@ -214,8 +215,11 @@ def _train(
     optimizer = make_optimizer(objective, training)
     schedule = make_schedule(optimizer, training, plan.total_steps)
     state = restore(folder, objective, optimizer, schedule, accelerator.scaler) if folder else TrainState()
+    attention = nullcontext if workload.pads else partial(prefer_cudnn_attention, runtime.device)
     if training.compile:
-        compile_objective(objective, model, runtime, workload.read_batch(state.attempts, runtime.rank))
+        batch = workload.read_batch(0 if workload.pads else state.attempts, runtime.rank)
+        with attention():
+            compile_objective(objective, model, runtime, batch, workload.pads)
     if checkpoint:
         store.release(f"{run.key}/{checkpoint}")
         log.info(
@@ -258,7 +262,7 @@ def _train(
             partial(_let_go, tasks.ask, model, runtime) if tasks else None, tasks.every if tasks else None,
             workload.criterion, runlog, saver,
             Meter(runtime.device, workload.flops_per_token(model), peak), bar,
-            partial(roll_back, store=store, run=run.key, workload=workload),
+            partial(roll_back, store=store, run=run.key, workload=workload), attention,
         )  # fmt: skip
         run_loop(session, batches)
     return model, state

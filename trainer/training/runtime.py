@@ -10,7 +10,7 @@ import platform
 import random
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedDataParallelKwargs, DistributedType
-from torch.nn.attention import SDPBackend
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, DeviceError, FirstRankFailed, RankLost, StorageError
 from trainer.common.process import THREADS, cores_per_rank, threads_asked_for, usable_cores, versions
@@ -39,12 +39,12 @@ MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 LONG_WAIT = timedelta(days=7)
 """How long ranks wait for rank 0 to prepare data: longer than any collective of the training may take."""
 
-HOPPER = 9
-"""Major compute capability of those GPUs."""
+PREFER_CUDNN = (9, 10)
+"""Major compute capabilities of the GPUs (Hopper, Blackwell) on which attention is fastest by cuDNN."""
 
-ATTENTION_ON_HOPPER = (
+CUDNN_FIRST = [
     SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH,
-)  # fmt: skip
+]  # fmt: skip
 """What computes attention, the first that can."""
 
 T = TypeVar("T")
@@ -212,10 +212,11 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
         raise ConfigError("accelerate's configuration sets gradient accumulation; set training.micro_batch instead")
     if not dist.is_initialized():  # else accelerate would keep the precision and the device of this process's first run
         AcceleratorState._reset_state(reset_partial_state=True)
+    # On those GPUs torch since 2.11 takes cuDNN first for every shape; it reads this when it first computes attention.
+    os.environ.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
     accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=cpu)
     if cpu:  # after accelerate, which may set a number of its own
         torch.set_num_threads(threads_asked_for() or cores_per_rank())
-    prefer_cudnn_attention(accelerator.device)
     kinds = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU}
     if accelerator.distributed_type not in kinds:
         raise ConfigError(
@@ -241,12 +242,15 @@ def choose_algorithms(deterministic: bool) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def prefer_cudnn_attention(device: torch.device) -> None:
-    """Have PyTorch compute attention by cuDNN where that can, on a Hopper GPU, on which it is faster than what PyTorch
-    takes first. Where algorithms are to be deterministic PyTorch itself passes it over.
+def prefer_cudnn_attention(device: torch.device) -> AbstractContextManager[object]:
+    """For the length of a block, have PyTorch compute attention by cuDNN where that can, if it is the fastest on a GPU.
+    Where algorithms are to be deterministic PyTorch itself passes it over.
+
+    It is for rows of one length: for each other shape cuDNN makes a plan, which takes a tenth of a second.
     """
-    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == HOPPER:
-        torch._C._set_sdp_priority_order([each.value for each in ATTENTION_ON_HOPPER])
+    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in PREFER_CUDNN:
+        return sdpa_kernel(CUDNN_FIRST, set_priority=True)
+    return nullcontext()
 
 
 @contextmanager

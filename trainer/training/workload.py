@@ -46,6 +46,10 @@ class Workload(Protocol):
         """Files to publish beside the model: its tokenizer."""
 
     @property
+    def pads(self) -> bool:
+        """Whether micro-batches are as long as their longest row, so that their shapes vary."""
+
+    @property
     def details(self) -> dict[str, Any]:
         """What the final model's manifest says of its making."""
 

@@ -1,5 +1,7 @@
 """Runs of every kind on a GPU: they begin as on a processor, and killed and continued they end with the same bytes."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,18 @@ CASES = [
 
 ALIKE = {"fp32": 1e-3, "bf16": 1e-2, "bf16, compiled": 1e-2, "fp16": 1e-2}
 """Share of the first step's loss by which another device or precision may part it."""
+
+
+@pytest.fixture(scope="session")
+def pretrained(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model without dropout, of which another device draws other numbers."""
+    folder = tmp_path_factory.mktemp("models") / "pretrained"
+    shutil.copytree(pretrained, folder)
+    config = json.loads((folder / "config.json").read_text())
+    dropped = {name: 0.0 for name in ("attn_pdrop", "embd_pdrop", "resid_pdrop", "summary_first_dropout")}
+    assert dropped.keys() <= config.keys()
+    (folder / "config.json").write_text(json.dumps({**config, **dropped}))
+    return folder
 
 
 def changed(job: Job, **changes: Any) -> Job:

@@ -1,15 +1,24 @@
 """A compiled model is compared with the plain one before it is trained."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from transformers import PretrainedConfig, PreTrainedModel
 
 from tests.depth import once
 from tests.support import cpu_runtime
+from tests.trainer.small_jobs import OF_EACH_KIND, Job, chatting, labels_of_words, lay_out
 from trainer.common.errors import ConfigError
+from trainer.common.progress import silent
 from trainer.data.dataset import Batch
+from trainer.kinds.kind import kind_of, load_training_job
+from trainer.records.named_steps import here
+from trainer.store.storage import Store
 from trainer.training.compiling import compile_objective
+from trainer.training.parallelize import place_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own compiler
 
@@ -76,3 +85,32 @@ def test_without_memory_for_the_plain_gradient_none_is_left_and_training_goes_on
     assert all(parameter.grad is None for parameter in objective.parameters())
     assert not objective.training
     assert "gradient is not compared: there is no memory for that of the plain one" in caplog.text
+
+
+PADDED: dict[str, Job] = {
+    "words": labels_of_words(),
+    "conversations": OF_EACH_KIND["instruction tuning"],
+    "preferences": OF_EACH_KIND["preference tuning"],
+    "packed": chatting(data__packing=True, training__micro_batch=2, training__global_batch=8),
+}
+
+
+@pytest.mark.deep
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch's own compiler
+@pytest.mark.parametrize("kind", PADDED)
+def test_one_is_compiled_once_for_rows_of_all_lengths(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    job = load_training_job(str(lay_out(PADDED[kind], request.getfixturevalue, tmp_path)))
+    store, runtime = Store(job.store), cpu_runtime()
+    workload = kind_of(job).open(job, store, kind_of(job).prepare(job, here(silent())), 1)
+    model, objective, _ = place_model(job.training, workload, runtime, None)
+    assert workload.pads
+    batches = [workload.read_batch(number, 0) for number in range(workload.plan.steps_per_epoch - 1)]
+    micro_batches = [inputs for batch in batches for inputs in batch.micro_batches]
+    assert len({inputs["input_ids"].shape[1] for inputs in micro_batches}) > 2
+    counters.clear()
+    compile_objective(objective, model, runtime, batches[0], workload.pads)
+    for inputs in micro_batches[:6]:
+        objective(**inputs).backward()
+    assert counters["stats"]["unique_graphs"] == 1

@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 class Pretraining:
     """The `Workload` of a `PipelineJob`."""
 
+    pads = False
+
     def __init__(self, job: PipelineJob, store: Store, data: PreparedData, ranks: int) -> None:
         self._job, self._store, self._data = job, store, data
         self.plan = plan_run(store, data, job.training, ranks)
