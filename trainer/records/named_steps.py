@@ -84,6 +84,18 @@ def look_for(name: str, job: Any, check: bool = True, **made: Any) -> ArtifactRe
         step.release()
 
 
+class NotMade(Exception):
+    """What a step makes is not there."""
+
+
+def only_look(name: str, job: Any, check: bool = True, **made: Any) -> ArtifactRef:
+    """Makes nothing: raises `NotMade` where the artifact of a step is to be made."""
+    found = look_for(name, job, check, **made)
+    if found is None:
+        raise NotMade(name)
+    return found
+
+
 def here(progress: Progress) -> Do:
     """Makes each step in this process."""
     return lambda name, job, **made: make_named(name, progress, job, **made)

@@ -166,19 +166,13 @@ class Store:
 
     def create(self, key: str, data: bytes) -> bool:
         """Write a file that must not exist yet; returns whether this call made it. Of several at once, one does."""
-        if not isinstance(self.files, LocalFiles):
-            with self._explained("write", key, len(data)):
-                return self.files.create(data, key)
-        with self._staged(key, data) as path:
-            return self.files.create(path, key)
+        with self._as_taken(key, data) as taken:
+            return self.files.create(taken, key)
 
     def swap(self, key: str, expected: bytes, data: bytes) -> bool:
         """Replace a file that holds the expected bytes; returns whether it did. Of several at once, one does."""
-        if not isinstance(self.files, LocalFiles):
-            with self._explained("write", key, len(data)):
-                return self.files.swap(data, key, expected)
-        with self._staged(key, data) as path:
-            return self.files.swap(path, key, expected)
+        with self._as_taken(key, data) as taken:
+            return self.files.swap(taken, key, expected)
 
     def rename(self, key: str, new: str) -> None:
         """Give a file or folder another name; nothing happens if it is gone."""
@@ -436,6 +430,16 @@ class Store:
             path = folder / "new"
             path.write_bytes(data)
             yield path
+
+    @contextmanager
+    def _as_taken(self, key: str, data: bytes) -> Iterator[Any]:
+        """Data as the files take what is conditional: local ones a file to be moved into place, remote ones bytes."""
+        if self.local is not None:
+            with self._staged(key, data) as path:
+                yield path
+        else:
+            with self._explained("write", key, len(data)):
+                yield data
 
     def _full(self, key: str, number: int, folder: Path | None = None, needed: int | None = None) -> StorageError:
         """What to say of a full disk: how much was needed, if that is known, and the space there was before `folder`

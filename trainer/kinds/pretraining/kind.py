@@ -1,6 +1,7 @@
 """Pretraining: corpora, mixed, to a causal or masked language model. Free of heavy imports."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from trainer.evaluation.metrics import describe_selection
 from trainer.kinds.kind import Kind, Later, Planned
 from trainer.kinds.tuning import describe_base
 from trainer.models.pretrained import MASKED, Checkpoint, digest_files, find_model, read_object
-from trainer.records.named_steps import Do, look_for
+from trainer.records.named_steps import Do, NotMade, only_look
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, require_sealed
 from trainer.registry.facts import require_job
@@ -39,22 +40,14 @@ def prepare(job: PrepareJob, do: Do) -> PreparedData:
 
 def find_prepared(job: PrepareJob) -> PreparedData | None:
     """The job's published decisions, tokenizer and shards, if all exist; whether shards are intact is not looked at."""
-    tokenizer = look_for("tokenizer", job)  # first: without it, raw files need not be looked at
+    with suppress(NotMade):
+        tokenizer = only_look("tokenizer", job)  # first: without it, raw files need not be looked at
 
-    def find(name: str, job: Any, **made: Any) -> ArtifactRef:
-        found = tokenizer if name == "tokenizer" else look_for(name, job, check=name != "tokenize", **made)
-        if found is None:
-            raise _NotThere
-        return found
+        def find(name: str, job: Any, **made: Any) -> ArtifactRef:
+            return tokenizer if name == "tokenizer" else only_look(name, job, check=name != "tokenize", **made)
 
-    try:
-        return prepare(job, find) if tokenizer is not None else None
-    except _NotThere:
-        return None
-
-
-class _NotThere(Exception):
-    pass
+        return prepare(job, find)
+    return None
 
 
 def identify(job: PipelineJob, data: PreparedData) -> Run:
