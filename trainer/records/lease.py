@@ -101,7 +101,7 @@ class Lease:
                 f"{self._path} is being written by process {held['pid']} on {held['host']} since {held['since']} "
                 f"(last sign of life {held['beat']}); wait for it, stop it, or choose another name for `run`"
             )
-            if held.get("group") and held["group"] == own_group():
+            if is_gone(held.get("group")):
                 return self._wait()  # Ray ends it, whatever it still writes
             if _is_seen(held):
                 raise RunError(problem)

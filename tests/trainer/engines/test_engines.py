@@ -2,14 +2,17 @@
 missing.
 """
 
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 
-from tests.support import only_run, small_job, small_values
+from tests.support import ROOT, only_run, small_job, small_values
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.common.stopping import StopRequested, check_stop, stop_requested, stopping_when, wait
@@ -119,6 +122,20 @@ def test_a_worker_that_is_told_to_stop_before_it_begins_does_not_begin() -> None
         check_stop()
 
 
+HOLDS = """
+import sys, time
+from trainer.engines.executors import enter_group
+from trainer.records.lease import Lease
+from trainer.store.storage import Store
+
+group, store, run = sys.argv[1:]
+enter_group(group)
+with Lease(Store(store), run):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
 def elsewhere(store: Store, group: str | None) -> None:
     """Write the lease of a process of another machine that has shown life just now."""
     with Lease(store, RUN):
@@ -150,6 +167,19 @@ def test_the_lease_of_a_lost_rank_is_taken_over_at_once_when_its_group_begins_ag
     begun = time.monotonic()
     with Lease(empty_store, RUN):
         assert time.monotonic() - begun < 5.0 < STALE_SECONDS
+
+
+def test_a_rank_here_that_outlives_its_killed_stage_is_waited_for(
+    empty_store: Store, worker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = executors.group_name("cluster", "a stage that was killed")
+    monkeypatch.setattr(executors, "_has_actor", lambda group: group != earlier)
+    command = [sys.executable, "-c", HOLDS, earlier, empty_store.url, RUN]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as rank:
+        assert rank.stdout is not None and rank.stdout.readline()
+        Timer(1.5, rank.kill).start()
+        with Lease(empty_store, RUN):
+            assert rank.wait() == -signal.SIGKILL
 
 
 def test_the_lease_of_another_clusters_worker_is_waited_for(empty_store: Store, worker: str) -> None:
