@@ -1,0 +1,130 @@
+"""How fast each night is: `python -m benchmarks.nightly [FOLDER]`, or the deployment of deployments/nightly.yaml.
+
+A night runs the quickstart from nothing, and trains in turn with `transformers.Trainer`. Its figures are medians, over
+the quickstart's steps and over rounds of both sides. FOLDER holds those of all nights (nights.jsonl) and their chart
+(nights.svg), which Prefect shows too. A night fails, once it is written down, if a figure is worse than the median of
+the nights before it by more than is allowed: one slow sample is no reason, nor is a first night.
+"""
+
+import base64
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+from prefect import flow, task
+from prefect.artifacts import create_image_artifact
+
+from benchmarks.jobs import raw_corpora
+from flows.data_to_model import data_to_model
+from trainer.common.errors import PipelineError
+from trainer.config.files import load_job
+from trainer.config.jobs import PipelineJob
+from trainer.store.storage import Store
+from trainer.training.run_records import read_records
+
+Night = Mapping[str, Any]
+"""When it was, and its figures."""
+
+CHECKOUT = Path(__file__).parents[1]
+NIGHTS, EARLIER = "nights.jsonl", 14
+"""The file of all nights, and how many of the last ones a night is compared with."""
+
+
+class Gate(NamedTuple):
+    """A figure of each night: what it is, whether more is better, and which share of it a night may be worse."""
+
+    title: str
+    more: bool
+    allowed: float
+
+
+GATES = {
+    "tokens_per_second": Gate("Quickstart, tokens a second", True, 0.15),
+    "against_trainer": Gate("Speed of training, that of Trainer being 1", True, 0.1),
+    "loss": Gate("Quickstart, held-out loss", False, 0.02),
+}
+
+
+class SlowNight(PipelineError):
+    """A night's figures are worse than those of the nights before it."""
+
+
+@flow(name="nightly", log_prints=True)
+def nightly(folder: str = "data/nightly", config: str = "configs/quickstart.yaml", rounds: int = 10) -> dict[str, Any]:
+    """Measure, write down, draw, and judge. Raises `SlowNight`."""
+    store, figures = Store(folder), {**run_quickstart(config), **train_beside_peer(rounds)}
+    night = {"when": datetime.now(UTC).isoformat(timespec="minutes"), **figures}
+    before = read_nights(store)
+    svg = draw([*before, night])
+    store.write_bytes(NIGHTS, "".join(f"{json.dumps(each)}\n" for each in [*before, night]).encode())
+    store.write_bytes("nights.svg", svg)
+    shown = base64.b64encode(svg).decode()
+    create_image_artifact(f"data:image/svg+xml;base64,{shown}", key="nights", description=json.dumps(night))
+    if worse := judge(night, before):
+        raise SlowNight("; ".join(worse))
+    return night
+
+
+def run_quickstart(config: str) -> dict[str, float]:
+    """Its figures, of a run in a store of its own."""
+    if not Path("data/raw").exists():
+        raw_corpora(Path("data/raw"))
+    with tempfile.TemporaryDirectory(prefix="headrace-nightly-") as name:
+        outcome = data_to_model(load_job(PipelineJob, config, [f"store={name}"]))
+        records = read_records(Store(name), outcome.run)
+        rates = [record["tokens_per_second"] for record in records if record["kind"] == "train"]
+    assert outcome.evaluation is not None and outcome.evaluation.total is not None  # of all its corpora together
+    return {"tokens_per_second": statistics.median(rates), "loss": outcome.evaluation.total.figures["loss"]}
+
+
+@task
+def train_beside_peer(rounds: int) -> dict[str, float]:
+    """How many times as fast as Trainer the loop is; in a process of their own, which nothing else keeps busy."""
+    command = [sys.executable, "-m", "benchmarks.training", "eager", str(rounds)]
+    told = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    print(told)
+    return {"against_trainer": float(re.findall(r"headrace / Trainer +(\S+)", told)[0])}
+
+
+def read_nights(store: Store) -> list[Night]:
+    """The nights so far, the first one first."""
+    return [json.loads(line) for line in (store.find_bytes(NIGHTS) or b"").splitlines()]
+
+
+def judge(night: Night, before: Sequence[Night]) -> list[str]:
+    """What is worse than it may be, in words."""
+    found = []
+    for name, (title, more, allowed) in GATES.items():
+        if earlier := [each[name] for each in before[-EARLIER:] if name in each]:
+            usual = statistics.median(earlier)
+            most = usual * (1 - allowed if more else 1 + allowed)
+            if (night[name] < most) if more else (night[name] > most):
+                told = f"{night[name]:,.4g}, {'at least' if more else 'at most'} {most:,.4g}"
+                found.append(f"{title}: {told} was expected (the median of {len(earlier)} nights is {usual:,.4g})")
+    return found
+
+
+def draw(nights: Sequence[Night]) -> bytes:
+    """A chart of each figure over the nights, as SVG."""
+    figure = Figure(figsize=(8, 2.2 * len(GATES)), layout="constrained")
+    for place, (name, gate) in enumerate(GATES.items(), start=1):
+        axes = figure.add_subplot(len(GATES), 1, place, title=gate.title)
+        times = [datetime.fromisoformat(each["when"]) for each in nights]
+        axes.plot(times, [each.get(name, float("nan")) for each in nights], marker="o")  # type: ignore[arg-type]
+        axes.set_ylim(bottom=0)
+    with tempfile.TemporaryFile() as drawn:
+        figure.savefig(drawn, format="svg")
+        drawn.seek(0)
+        return drawn.read()
+
+
+if __name__ == "__main__":
+    nightly(sys.argv[1] if sys.argv[1:] else "data/nightly")
