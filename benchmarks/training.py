@@ -132,7 +132,7 @@ def compare(folder: Path, compiled: bool, rounds: int) -> None:
     trainer = Trainer(theirs, arguments, train_dataset=WindowList(dataset), callbacks=[taking])
     trainer.train()
 
-    pairs, kind = taking.pairs[WARM_UP:], "compiled" if compiled else "eager"
+    pairs, kind = taking.pairs[min(WARM_UP, rounds - 1) :], "compiled" if compiled else "eager"
     tokens = STEPS * plan.tokens_per_step
     rate = tokens / statistics.median(mine for mine, _ in pairs)
     say(f"{kind}: headrace", f"{rate:,.0f} tokens/s")
