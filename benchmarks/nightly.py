@@ -7,6 +7,7 @@ the nights before it by more than is allowed: one slow sample is no reason, nor 
 """
 
 import base64
+import io
 import json
 import re
 import statistics
@@ -105,9 +106,9 @@ def judge(night: Night, before: Sequence[Night]) -> list[str]:
     for name, (title, more, allowed) in GATES.items():
         if earlier := [each[name] for each in before[-EARLIER:] if name in each]:
             usual = statistics.median(earlier)
-            most = usual * (1 - allowed if more else 1 + allowed)
-            if (night[name] < most) if more else (night[name] > most):
-                told = f"{night[name]:,.4g}, {'at least' if more else 'at most'} {most:,.4g}"
+            bound = usual * (1 - allowed if more else 1 + allowed)
+            if (night[name] < bound) if more else (night[name] > bound):
+                told = f"{night[name]:,.4g}, {'at least' if more else 'at most'} {bound:,.4g}"
                 found.append(f"{title}: {told} was expected (the median of {len(earlier)} nights is {usual:,.4g})")
     return found
 
@@ -120,10 +121,9 @@ def draw(nights: Sequence[Night]) -> bytes:
         times = [datetime.fromisoformat(each["when"]) for each in nights]
         axes.plot(times, [each.get(name, float("nan")) for each in nights], marker="o")  # type: ignore[arg-type]
         axes.set_ylim(bottom=0)
-    with tempfile.TemporaryFile() as drawn:
-        figure.savefig(drawn, format="svg")
-        drawn.seek(0)
-        return drawn.read()
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="svg")
+    return drawn.getvalue()
 
 
 if __name__ == "__main__":

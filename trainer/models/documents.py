@@ -174,8 +174,13 @@ def _takes_varlen(query: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-@cache
 def _varlen_options() -> frozenset[str]:
+    """The same for what is compiled: the compiler would trace a function that is cached itself, and warn of it."""
+    return _read_varlen_options()
+
+
+@cache
+def _read_varlen_options() -> frozenset[str]:
     """What torch's varlen attention takes: nothing before 2.10, which has none; `enable_gqa` since 2.12."""
     try:
         from torch.nn.attention.varlen import varlen_attn

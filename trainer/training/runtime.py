@@ -212,8 +212,8 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
         raise ConfigError("accelerate's configuration sets gradient accumulation; set training.micro_batch instead")
     if not dist.is_initialized():  # else accelerate would keep the precision and the device of this process's first run
         AcceleratorState._reset_state(reset_partial_state=True)
-    # On those GPUs torch since 2.11 takes cuDNN first for every shape; it reads this when it first computes attention.
-    os.environ.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
+    if not cpu:  # torch since 2.11 takes cuDNN first for every shape; it reads this when it first computes attention
+        os.environ.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
     accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=cpu)
     if cpu:  # after accelerate, which may set a number of its own
         torch.set_num_threads(threads_asked_for() or cores_per_rank())
