@@ -228,7 +228,8 @@ class Clock(TrainerCallback):
         self.ended: list[float] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        torch.cuda.synchronize()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         self.ended.append(time.perf_counter())
 
 

@@ -9,8 +9,6 @@ transformers calls an implementation of attention by its name, and gives one tha
 (documentation of its AttentionInterface). Where texts end is handed on as what transformers calls `cu_seq_lens_q`.
 """
 
-import inspect
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +19,11 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 APART = "sdpa_of_each_text"
 """The name of this attention among those of transformers."""
+
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+"""By which its varlen attention is taken, which is asked for scale and window since 2.11, and for heads that share keys
+since 2.12: what it takes cannot be read from it where a model is compiled.
+"""
 
 
 def text_ends(position_ids: torch.Tensor) -> torch.Tensor:
@@ -148,7 +151,7 @@ def attend_apart(
         key, value = (each.repeat_interleave(groups, dim=1) if groups > 1 else each for each in (key, value))
         output = attend_each(query, key, value, cu_seq_lens_q, scale)[0].transpose(1, 2)
     elif dropout == 0.0 and _takes_varlen(query, value):
-        output = _attend_at_once(query, key, value, cu_seq_lens_q, scale)
+        output = attend_at_once(query, key, value, cu_seq_lens_q, scale)
     else:
         mask = text_mask(cu_seq_lens_q, query)
         output = F.scaled_dot_product_attention(
@@ -169,27 +172,11 @@ def _takes_varlen(query: torch.Tensor, value: torch.Tensor) -> bool:
         and size % 8 == 0
         and size <= 256
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
-        and {"scale", "window_size"} <= _varlen_options()
+        and TORCH >= (2, 11)
     )
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _varlen_options() -> frozenset[str]:
-    """The same for what is compiled: the compiler would trace a function that is cached itself, and warn of it."""
-    return _read_varlen_options()
-
-
-@cache
-def _read_varlen_options() -> frozenset[str]:
-    """What torch's varlen attention takes: nothing before 2.10, which has none; `enable_gqa` since 2.12."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return frozenset()
-    return frozenset(inspect.signature(varlen_attn).parameters)
-
-
-def _attend_at_once(
+def attend_at_once(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends: torch.Tensor, scale: float
 ) -> torch.Tensor:
     """Causal attention within each text, on a GPU; [B, H, T, D] -> [B, T, H, D]."""
@@ -197,7 +184,7 @@ def _attend_at_once(
 
     rows, heads, width, _ = query.shape
     options: dict[str, Any] = {}
-    if heads != key.shape[1] and "enable_gqa" in _varlen_options():
+    if heads != key.shape[1] and TORCH >= (2, 12):
         options["enable_gqa"] = True
     elif heads != key.shape[1]:
         key, value = (each.repeat_interleave(heads // key.shape[1], dim=1) for each in (key, value))

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from tests.families import Case, make
-from trainer.models.documents import APART, attend_apart, attend_each, positions, text_ends, text_mask
+from trainer.models.documents import APART, attend_apart, attend_at_once, attend_each, positions, text_ends, text_mask
 from trainer.models.losses import CausalLMLoss, masks_made
 from trainer.models.trial import read_apart, reading_apart
 
@@ -45,6 +45,13 @@ def test_it_gives_what_sdpa_gives_with_a_mask_and_its_gradients(dtype: torch.dty
 
 def test_the_operation_is_one_that_torch_can_compile_and_differentiate() -> None:
     torch.library.opcheck(attend_each, (*(states() for _ in range(3)), text_ends(PLACES), 0.25))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of a way to look at what the compiler reads
+def test_the_compiler_reads_all_of_what_a_gpu_computes() -> None:
+    query, key = states(torch.bfloat16), states(torch.bfloat16, heads=2)
+    graph, _ = torch._dynamo.export(attend_at_once)(query, key, key, text_ends(PLACES), 0.3)
+    assert [node.target for node in graph.graph.nodes if "varlen_attn" in str(node.target)]
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
