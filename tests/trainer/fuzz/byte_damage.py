@@ -52,8 +52,9 @@ def garble(store: Path, key: str, draw: random.Random) -> bool:
 
 
 def append(store: Path, key: str, draw: random.Random) -> bool:
+    breaks = b"\n\n" if key.endswith(".jsonl") else b"\n\n\0"  # alone they are no damage to JSON
     return replace(
-        store / key, (store / key).read_bytes() + draw.choice((b"\0", b"{}", b"\n\n", b"garbage", b"\xff\xfe"))
+        store / key, (store / key).read_bytes() + draw.choice((b"\0", b"{}", breaks, b"garbage", b"\xff\xfe"))
     )
 
 
