@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoModelForCausalLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say, spread
@@ -24,6 +33,7 @@ from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import shard_manifests
 from trainer.kinds.pretraining.kind import prepare
 from trainer.models.causal import build_model, resolve_config
+from trainer.models.dropout import draw_fast
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import load_tokenizer
 from trainer.records.evaluations import Criterion
@@ -41,6 +51,8 @@ STEPS = 10
 ROUNDS = 10
 WARM_UP = 3
 FAR = 10**6
+PLAIN = "sdpa_of_transformers"
+"""Attention as it is without headrace, which computes it otherwise on a processor where weights are dropped out."""
 
 
 class Clock(Bar):
@@ -63,6 +75,7 @@ class Ours:
         plan = make_plan(training, shard_manifests(store, data), 1)
         config = resolve_config(bench.model, load_tokenizer(store, data.tokenizer.key), training.context)
         self.model = build_model(bench.model, config, training.seed)
+        draw_fast(self.model)
         objective = runtime.accelerator.prepare_model(CausalLMLoss(self.model))
         if training.compile:
             compile_objective(objective, self.model, runtime, read_batch(0, plan, dataset.order, dataset.windows, 0))
@@ -129,6 +142,9 @@ def compare(folder: Path, compiled: bool, rounds: int) -> None:
         disable_tqdm=True, use_cpu=True, torch_compile=compiled,
     )  # fmt: skip
     theirs = AutoModelForCausalLM.from_config(ours.model.config)
+    AttentionInterface.register(PLAIN, sdpa_attention_forward)
+    AttentionMaskInterface.register(PLAIN, sdpa_mask)
+    theirs.set_attn_implementation(PLAIN)
     trainer = Trainer(theirs, arguments, train_dataset=WindowList(dataset), callbacks=[taking])
     trainer.train()
 

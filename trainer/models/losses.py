@@ -20,11 +20,11 @@ from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from trainer.common.errors import ConfigError
 from trainer.models.documents import APART, positions
+from trainer.models.dropout import attend
 
 IGNORED = -100
 """Label of positions that are not predicted."""
@@ -323,7 +323,7 @@ def leave_out_masks(model: PreTrainedModel, input_ids: torch.Tensor) -> bool:
     """
     plain = makes_no_masks(model, input_ids)
     if plain:
-        AttentionInterface.register(WITHOUT_MASKS, sdpa_attention_forward)
+        AttentionInterface.register(WITHOUT_MASKS, attend)
         model.set_attn_implementation(WITHOUT_MASKS)
     return plain
 
@@ -339,7 +339,7 @@ def makes_no_masks(model: PreTrainedModel, input_ids: torch.Tensor) -> bool:
         masks.append(sdpa_mask(*args, **kwargs))
         return masks[-1]
 
-    AttentionInterface.register(NOTED, sdpa_attention_forward)
+    AttentionInterface.register(NOTED, attend)
     AttentionMaskInterface.register(NOTED, noted)
     was_training = model.training
     model.eval().set_attn_implementation(NOTED)

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from trainer.common.process import return_freed_memory
 from trainer.config.training import OptimizationConfig
 from trainer.models.causal import checkpoint_activations
+from trainer.models.dropout import draw_fast
 from trainer.models.outline import Outline, Rows
 from trainer.models.tensor_rows import own_tensors, rows_of
 from trainer.training.runtime import Runtime, wrap_objective
@@ -40,8 +41,7 @@ def place_model(training: OptimizationConfig, workload: Workload, runtime: Runti
     if training.sharding == "fsdp":
         return _divide(training, workload, runtime, folder)
     model = workload.load_model(folder)
-    if training.gradient_checkpointing:
-        checkpoint_activations(model)
+    _settle(model, training, runtime)
     objective = wrap_objective(
         workload.make_objective(model), runtime, lambda: workload.read_batch(0, runtime.rank).micro_batches[0]
     )
@@ -68,8 +68,7 @@ def place_measured(
 def _divide(training: OptimizationConfig, workload: Workload, runtime: Runtime, folder: Path | None) -> Placed:
     model, outline = _make(runtime, partial(workload.outline, folder), partial(workload.load_model, folder))
     settings = describe_model(model)
-    if training.gradient_checkpointing:
-        checkpoint_activations(model)
+    _settle(model, training, runtime)
     _share_out(model, outline, training, runtime, COMPUTED_IN[training.precision])
     del outline  # and what it holds of the weights
     return_freed_memory()  # a block at a time, they were made here
@@ -78,6 +77,14 @@ def _divide(training: OptimizationConfig, workload: Workload, runtime: Runtime, 
     let_go(model)  # it was tried
     _cast_in(objective, runtime)
     return Placed(model, objective.train(), settings)
+
+
+def _settle(model: PreTrainedModel, training: OptimizationConfig, runtime: Runtime) -> None:
+    """How a model computes its activations."""
+    if training.gradient_checkpointing:
+        checkpoint_activations(model)
+    if runtime.device.type == "cpu":
+        draw_fast(model)
 
 
 def _make(

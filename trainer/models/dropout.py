@@ -1,0 +1,93 @@
+"""Dropout on a processor, where PyTorch draws its random numbers one after another: 6 ns each, and with them attention
+takes twice its time.
+
+What is kept is told by 16 random bits for each value, of Philox (Salmon et al. 2011, "Parallel random numbers: as easy
+as 1, 2, 3"), whose key is drawn from PyTorch's generator for each call. So all follows from that generator's state, and
+is the same whether a model is compiled or not, and when activations are computed again for the backward pass.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+
+LEVELS = 2**16
+"""Of which a value's 16 bits are one: it is dropped at a rate that is rounded to a multiple of 1 / 65,536."""
+
+
+@torch.library.custom_op(
+    "headrace::draw_kept", mutates_args=(), device_types="cpu", tags=(torch.Tag.nondeterministic_seeded,)
+)
+def draw_kept(values: torch.Tensor, dropped: int) -> torch.Tensor:
+    """Which values are kept: bool, of their shape. Each is dropped with a probability of dropped / 65,536."""
+    key, count = int(torch.randint(2**63 - 1, ())), values.numel()
+    bits = np.random.Philox(key=key).random_raw(-(-count // 4)).view(np.uint16)
+    return torch.from_numpy(bits[:count] >= dropped).view(values.shape)
+
+
+@draw_kept.register_fake
+def _(values: torch.Tensor, dropped: int) -> torch.Tensor:
+    return torch.empty_like(values, dtype=torch.bool, memory_format=torch.contiguous_format)
+
+
+def drop(values: torch.Tensor, rate: float) -> torch.Tensor:
+    """Values of any shape, of which a share is 0 and the others are larger, so that what is expected stays."""
+    dropped = round(rate * LEVELS)
+    if dropped in (0, LEVELS):
+        return values if dropped == 0 else values * 0.0
+    kept: torch.Tensor = draw_kept(values, dropped)
+    return values * kept * (LEVELS / (LEVELS - dropped))
+
+
+class Dropout(nn.Dropout):
+    """`nn.Dropout` on a processor."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return drop(values, self.p) if self.training else values
+
+
+def draw_fast(model: nn.Module) -> None:
+    """Have the dropout of a model that trains on a processor draw its numbers so."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Dropout:
+                setattr(module, name, Dropout(child.p).train(child.training))
+
+
+def attend(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention by SDPA as transformers calls it, of shapes [B, H, T, D] -> [B, T, H, D]; on a processor, where weights
+    are dropped out, by the formula that SDPA takes there.
+    """
+    others = any(options.get(name) is not None for name in ("position_bias", "cache", "softcap"))
+    if dropout == 0.0 or query.device.type != "cpu" or others:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **options
+        )
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    key, value = (repeat_kv(each, query.shape[1] // each.shape[1]) for each in (key, value))
+    if attention_mask is None and causal and query.shape[2] > 1:
+        attention_mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+    weights = (query * scale) @ key.transpose(-1, -2)
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        weights = weights.masked_fill(~attention_mask, torch.finfo(weights.dtype).min)
+    elif attention_mask is not None:
+        weights = weights + attention_mask
+    weights = drop(weights.softmax(-1, dtype=torch.float32), dropout).to(value.dtype)
+    return (weights @ value).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register("sdpa", attend)
