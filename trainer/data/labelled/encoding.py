@@ -338,11 +338,11 @@ def encode_files(
     """
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         parts = [fetch_part(part, Path(folder)) for part in source.parts[TRAIN]]
-        check_columns(data, {TRAIN: parts})
+        _, named = check_columns(data, {TRAIN: parts})
         with progress.bar(f"read {data.name}", None, "row") as bar:
             scan = scan_rows(data, TEST, parts, False, bar.advance)
         require_examples(data, TEST, scan, scan.codes != BAD)
-        labels = TASKS[data.task].find(data, scan.values, None, len(scan.codes))
+        labels = TASKS[data.task].find(data, scan.values, named, len(scan.codes))
         split = read_split(data, labels, TEST, scan)
         labelled = int((~unlabelled(split.labels)).sum())
         if not labelled:

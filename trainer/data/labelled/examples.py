@@ -44,7 +44,7 @@ MOST_TOLD = 12
 def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tuple[list[str], list[str] | None]:
     """The columns that are left out, and the data set's own class names, which a test split alone does not give.
 
-    Raises `CorpusError` if a column is missing.
+    Raises `CorpusError` if a column is missing, or if parts, or `classes`, number the same classes otherwise.
     """
     wanted = columns_of(data)
     dropped: dict[str, None] = {}
@@ -65,7 +65,20 @@ def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tup
     if len({tuple(each) for each in names.values()}) > 1:
         found = "; ".join(f"{part} has {', '.join(each)}" for part, each in names.items())
         raise CorpusError(f"data set {data.name!r}: its parts do not number the same classes alike: {found}")
+    for part_name, own in names.items():
+        _require_numbered_alike(data, part_name, own)
     return list(dropped), named
+
+
+def _require_numbered_alike(data: LabelledDataConfig, part: str, own: list[str]) -> None:
+    """Raise `CorpusError` if `classes` gives one of a part's own names to the id of another: it would be renamed."""
+    asked, numbers = data.classes or [], {name: number for number, name in enumerate(own)}
+    for number, name in enumerate(asked):
+        if numbers.get(name, number) != number:
+            raise CorpusError(
+                f"data set {data.name!r}: {name!r} is number {number} of the classes ({', '.join(asked)}), but "
+                f"{numbers[name]} in {part} ({', '.join(own)}); number them alike, or write the labels as names"
+            )
 
 
 def _class_names(feature: Any) -> list[str] | None:

@@ -30,9 +30,12 @@ from tests.trainer.raw_files import docstrings
 from tests.trainer.small_tokenizers import byte_level_bpe, random_texts
 from trainer.common.errors import ArtifactError, CorpusError, RecordError
 from trainer.common.progress import silent
+from trainer.config.labelled import LabelledDataConfig
 from trainer.data.encoded import tokenizer_paths
 from trainer.data.labelled.encoded import open_encoded
+from trainer.data.labelled.encoding import encode_files
 from trainer.data.labelled.text_encoder import load_text_encoder
+from trainer.data.splits import find_splits
 from trainer.store.storage import Store
 
 
@@ -53,6 +56,26 @@ def test_padding_can_be_asked_for_to_a_length(gpt2: Path, tmp_path: Path) -> Non
     assert (batch["input_ids"][batch["attention_mask"] == 0] == found.pad_id).all()
     with pytest.raises(ValueError, match="an example has 10 tokens, beyond pad_to 9"):
         found.splits["train"].read([2, 0], pad_to=9)
+
+
+@pytest.mark.parametrize("ids", [[0, 1, 2], [1, 2]])
+def test_files_that_a_model_is_measured_on_number_their_classes_themselves(
+    ids: list[int], gpt2: Path, tmp_path: Path
+) -> None:
+    names = ["1", "2", "3"]
+    rows = datasets.Dataset.from_list(records(6, ids)).cast_column("label", datasets.ClassLabel(names=names))
+    rows.to_parquet(str(path := tmp_path / "new.parquet"))
+    values = {"source": "parquet", "train": [str(path)], "text_columns": ["a", "b"], "classes": names}
+    data = LabelledDataConfig.model_validate(values)
+    source = find_splits(Store(str(tmp_path / "store")), data)
+    with encode_files(data, source, load_text_encoder(gpt2, data), names, silent()) as found:
+        assert found.splits["test"].labels.tolist() == [ids[number % len(ids)] for number in range(6)]
+    other = data.model_copy(update={"classes": ["2", "1", "3"]})
+    with (
+        pytest.raises(CorpusError, match="'2' is number 0 of the classes"),
+        encode_files(other, source, load_text_encoder(gpt2, data), names, silent()),
+    ):
+        pass
 
 
 def test_texts_of_many_scripts_are_encoded_in_blocks(

@@ -201,6 +201,8 @@ def test_class_names_in_a_parquet_file_are_found(tmp_path: Path) -> None:
     found = read(source="parquet", **files)
     assert (found.classes, found.labels["train"]) == (["no", "yes"], [0, 1] * 3)
     assert read(source="parquet", **files, classes=["n", "y"]).classes == ["n", "y"]
+    with pytest.raises(CorpusError, match=r"'yes' is number 0 of the classes \(yes, no\), but 1 in .*a\.parquet"):
+        read(source="parquet", **files, classes=["yes", "no"])
     other = named.cast_column("label", datasets.ClassLabel(names=["yes", "no"]))
     other.to_parquet(str(tmp_path / "b.parquet"))
     with pytest.raises(
