@@ -130,11 +130,14 @@ def _read(data: LabelledDataConfig, record: Record, there: Sequence[str]) -> Row
     if not any(map(str.strip, texts)):
         raise ValueError(f"column {column!r} is empty")
     label, name = None, None
-    if set(data.columns_of_labels) <= set(there):
+    # The columns of jsonl are those of its first record, which may be the one without a label.
+    if set(labels := data.columns_of_labels) <= set(there) or any(values.get(each) is not None for each in labels):
         label = values.get(data.label_column)
         if data.label_columns is not None:
             label = tuple(map(values.get, data.label_columns))
         _require_utf8(data.columns_of_labels[0], label)
+    if data.id_column is not None and data.id_column not in there and values.get(data.id_column) is not None:
+        raise ValueError(f"column {data.id_column!r} is not in the first record of this file; give it there too")
     if data.id_column is not None and data.id_column in there:
         name = values.get(data.id_column)
         _require_utf8(data.id_column, name)

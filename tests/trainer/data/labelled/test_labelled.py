@@ -211,6 +211,20 @@ def test_class_names_in_a_parquet_file_are_found(tmp_path: Path) -> None:
         read(source="parquet", train=files["train"], validation=[str(tmp_path / "b.parquet")])
 
 
+def test_a_test_record_may_lack_its_label_be_it_the_first_and_an_id_may_not(tmp_path: Path) -> None:
+    rows = records(6)
+    paths = {split: [written(tmp_path / f"{split}.jsonl", as_jsonl(rows))] for split in ("train", "validation")}
+
+    def first_lacks(column: str) -> str:
+        first = {name: value for name, value in rows[0].items() if name != column}
+        return written(tmp_path / f"no-{column}.jsonl", as_jsonl([first, *rows[1:]]))
+
+    found = read(source="jsonl", **paths, test=[first_lacks("label")])
+    assert found.labels["test"] == [-1, 1, 0, 1, 0, 1]
+    with pytest.raises(RecordError, match="line 2: column 'id' is not in the first record of this file"):
+        read(source="jsonl", **paths, test=[first_lacks("id")])
+
+
 @pytest.mark.parametrize("missing", [-1, None, ""])
 def test_a_test_split_may_be_unlabelled(missing: Any, tmp_path: Path) -> None:
     paths = {
