@@ -2,6 +2,7 @@
 
 import csv
 import io
+import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -128,7 +129,7 @@ class SourceFile:
 def open_raw(path: str, start: int = 0) -> IO[bytes]:
     """Open a raw file at a byte offset; .gz and .zst are unpacked (from their beginning only)."""
     compression = compression_of(path)
-    if compression == "zstd":
+    if compression in ("zip", "zstd"):
         return unpack(open_bytes(path), compression)
     if compression is not None:
         unpacked: IO[bytes] = fsspec.open(path, "rb", compression=compression).open()
@@ -144,8 +145,38 @@ def unpack(file: IO[bytes], compression: str) -> IO[bytes]:
         import pyarrow as pa  # unlike fsspec's reader, reads every frame, and sees when the last one is cut short
 
         return io.BufferedReader(pa.input_stream(file, compression=compression))
+    if compression == "zip":
+        return _Member(file)
     unpacked: IO[bytes] = compr[compression](file, mode="rb")
     return unpacked
+
+
+class _Member(io.BufferedReader):
+    """The file that a zip archive holds, which closes the archive's with it. Raises `CorpusError` if it holds none, or
+    several, of which fsspec would read one.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        try:
+            super().__init__(cast(io.RawIOBase, _only_member(file)))
+        except BaseException:
+            file.close()
+            raise
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()
+
+
+def _only_member(file: IO[bytes]) -> IO[bytes]:
+    archive = zipfile.ZipFile(file)
+    names = [each.filename for each in archive.infolist() if not each.is_dir()]
+    names = [name for name in names if not name.startswith("__MACOSX/")]  # of a Mac's own notes
+    if len(names) != 1:
+        told = f"{len(names)} files ({', '.join(names[:3])}{', …' * (len(names) > 3)})" if names else "no file"
+        raise CorpusError(f"{getattr(file, 'name', 'the archive')} holds {told}; expected is one in a .zip: unpack it")
+    return archive.open(names[0])
 
 
 def open_bytes(path: str) -> IO[bytes]:
@@ -186,7 +217,7 @@ def reading(path: str) -> Iterator[None]:
     except PipelineError:
         raise
     except Exception as error:
-        if isinstance(error, OSError | EOFError | zlib.error) or is_transient(error):
+        if isinstance(error, OSError | EOFError | zlib.error | zipfile.BadZipFile) or is_transient(error):
             raise unreadable(path, error) from error
         raise
 

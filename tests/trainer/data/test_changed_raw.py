@@ -12,7 +12,7 @@ import pytest
 from tests.trainer.made import prepare_corpus, prepare_tokenizer
 from tests.trainer.preparing import content, job_of, leftovers, run, set_folder, write_raw
 from tests.trainer.raw_files import FORMATS, PACKINGS, pieces_of
-from trainer.common.errors import ChangedFile, RecordError
+from trainer.common.errors import ChangedFile, CorpusError, RecordError
 from trainer.common.progress import silent
 from trainer.config.corpora import CorpusConfig
 from trainer.config.jobs import PrepareJob
@@ -182,3 +182,24 @@ def test_a_file_of_which_the_tokenizer_sees_the_beginning_only_is_compared_as_a_
         rot(path, path.stat().st_size - 10)
     with pytest.raises(ChangedFile):
         prepare_tokenizer(job, silent())
+
+
+def test_a_zip_holds_one_file_or_is_refused(tmp_path: Path) -> None:
+    corpus = CorpusConfig(name="zipped", paths=[str(tmp_path / "*.zip")], format="lines")
+
+    def zipped(**files: str) -> list[bytes]:
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            for name, text in files.items():
+                archive.writestr(name, text)
+        store = Store(str(tmp_path / "store"))
+        return [text for piece in find_pieces(store, corpus, 2**20) for text in texts_of(piece, corpus)]
+
+    notes = {"data/": "", "data/one.txt": "first\nsecond\n", "__MACOSX/data/._one.txt": "note"}
+    assert zipped(**notes) == [b"first", b"second"]
+    with pytest.raises(CorpusError, match=r"a\.zip holds 2 files \(one\.txt, two\.txt\); expected is one in a \.zip"):
+        zipped(**{"one.txt": "first\n", "two.txt": "second\n"})
+    with pytest.raises(CorpusError, match=r"a\.zip holds no file"):
+        zipped(**{"data/": ""})
+    (tmp_path / "a.zip").write_bytes(b"PK no archive")
+    with pytest.raises(CorpusError, match=r"a\.zip cannot be read"):
+        [texts_of(piece, corpus) for piece in find_pieces(Store(str(tmp_path / "s")), corpus, 2**20)]
