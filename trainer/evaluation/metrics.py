@@ -57,7 +57,10 @@ AVERAGED = ("f1", "precision", "recall")
 OF_ONE_CLASS = {**{name: name for name in AVERAGED}, "glue/mrpc": "f1", "glue/qqp": "f1"}
 """The figure that each of these has of the positive class, where there are two classes."""
 
-SMALLER_IS_BETTER = {"mse", "rmse", "mae", "mape", "msle", "nll", "perplexity", "bits", "brier", "wer", "cer", "ter"}
+SMALLER_IS_BETTER = {
+    "mse", "rmse", "mae", "mape", "smape", "mase", "msle", "rmsle", "ece", "nll", "perplexity", "ppl", "bits", "brier",
+    "wer", "cer", "ter",
+}  # fmt: skip
 
 
 class Measure(NamedTuple):

@@ -15,6 +15,9 @@ from trainer.records.shapes import Move
 
 ALREADY = "it is the champion already"
 
+ROUNDING = 1e-9
+"""By which a difference of two scores may be short of what was asked for: 0.82 less 0.81 is below 0.01."""
+
 
 Basis = AnyBasis | None
 """What scores were measured on, if that is known."""
@@ -65,7 +68,7 @@ def judge(
     said += (
         f", {ahead:+.4f} on the champion's {its.scores[gate.metric]:.4f}{'' if its is champion else ', measured anew'}"
     )
-    passed = ahead >= gate.better_by
+    passed = ahead >= gate.better_by - ROUNDING
     return Verdict(passed=passed, reason=said if passed else f"{said}: not {gate.better_by:g} better")
 
 

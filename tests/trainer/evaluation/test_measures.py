@@ -552,6 +552,18 @@ def test_evaluate_is_not_imported_before_a_metric_is_loaded() -> None:
 
 
 def test_less_of_a_loss_or_an_error_is_better_and_more_of_anything_else() -> None:
-    less = ["loss", "eval_loss", "mse", "RMSE", "mae", "mean_absolute_error", "own/loss", "errors", "wer"]
+    less = [
+        "loss",
+        "eval_loss",
+        "mse",
+        "RMSE",
+        "mae",
+        "mean_absolute_error",
+        "own/loss",
+        "errors",
+        "wer",
+        "smape",
+        "ppl",
+    ]
     more = ["accuracy", "f1", "glue/mrpc/accuracy", "pearsonr", "matthews_correlation", "own", "lossless", "terms"]
     assert [name for name in [*less, *more] if greater_is_better(name)] == more

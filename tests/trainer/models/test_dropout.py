@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from trainer.models.dropout import LEVELS, Dropout, attend, draw_fast, draw_kept, drop
+from trainer.models.dropout import LEVELS, Dropout, attend, draw_fast, drop, kept_by
 
 ALPHA = 1e-4
 """Of tests that fail by chance: draws are seeded, so they pass always or never."""
@@ -57,8 +57,8 @@ def test_runs_of_dropped_values_are_as_long_as_by_chance() -> None:
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (5, 7), (0,)])
 def test_any_number_of_values(shape: tuple[int, ...]) -> None:
-    assert draw_kept(torch.ones(shape), LEVELS // 2).shape == shape
-    torch.library.opcheck(draw_kept, (torch.ones(shape), 6554), test_utils=("test_schema", "test_faketensor"))
+    assert kept_by(torch.tensor(7), torch.ones(shape), LEVELS // 2).shape == shape
+    torch.library.opcheck(kept_by, (torch.tensor(7), torch.ones(shape), 6554))
 
 
 def test_nothing_and_all_may_be_dropped_and_outside_of_training_nothing_is() -> None:
@@ -85,8 +85,20 @@ def test_the_generator_alone_decides_in_the_backward_pass_too() -> None:
 @pytest.mark.deep
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 def test_compiled_it_drops_the_same_values() -> None:
-    layers = nn.Sequential(nn.Linear(32, 32), Dropout(0.3), nn.Linear(32, 32), Dropout(0.1))
-    values = torch.randn(64, 32)
+    class Branches(nn.Module):
+        """Three dropouts of the same values at the same rate, as adapters have them, one of them computed again."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Sequential(Dropout(0.3), nn.Linear(32, 32)) for _ in range(3))
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            first, second, third = self.layers
+            again: Any = checkpoint(third, values, use_reentrant=False)
+            total: torch.Tensor = first(values) + 2 * second(values) + 3 * again
+            return total
+
+    layers, values = Branches(), torch.randn(64, 32)
 
     def computed(module: Any) -> list[torch.Tensor]:
         torch.manual_seed(3)
@@ -95,8 +107,9 @@ def test_compiled_it_drops_the_same_values() -> None:
         told.square().sum().backward()
         return [told, *(each.grad.clone() for each in layers.parameters() if each.grad is not None)]
 
-    for one, other in zip(computed(layers), computed(torch.compile(layers)), strict=True):
-        assert torch.allclose(one, other, atol=1e-4)
+    compiled = torch.compile(layers, options={"fallback_random": True})
+    for one, other in zip(computed(layers), computed(compiled), strict=True):
+        assert torch.allclose(one, other, rtol=1e-4, atol=1e-3)
 
 
 def test_a_model_gets_it_for_plain_dropout_alone() -> None:

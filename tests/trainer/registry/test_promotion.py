@@ -80,6 +80,13 @@ def test_the_gate_passes_what_it_should(
     assert f"{next(iter(scores.values())):.4f}" in verdict.reason
 
 
+def test_what_is_asked_for_to_the_last_digit_is_enough() -> None:
+    asked = gate(better_by=0.01)
+    pairs = [({"loss": step / 100}, [champion((step + 1) / 100)]) for step in range(100)]
+    assert all(judge(asked, "runs/new", "new", *pair, ON).passed for pair in pairs)
+    assert not judge(asked, "runs/new", "new", {"loss": 0.811}, [champion(0.82)], ON).passed
+
+
 def test_a_gate_without_a_condition_or_with_a_metric_that_was_not_measured_is_refused() -> None:
     with pytest.raises(ValidationError, match="give a threshold, or better_by"):
         gate()
