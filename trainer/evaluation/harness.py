@@ -213,12 +213,13 @@ def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results,
     """What lm-eval found: of the tasks and groups that were asked for, and of those in groups."""
     options, run = asked_for(job), run_at(store, wanted.model.key) if wanted.model.key else None
     local = local_tasks(options)
-    measured = {name: figures for name, each in found["results"].items() if (figures := figures_of(each))}
+    measured = {name: figures for name in found["results"] if (figures := figures_of(found, name))}
     told = identify(options.model_copy(update={"tasks": list(measured)}), installed_version())
     identities = {name: name_of(identity) for name, identity in told.items()}
     tasks = {
         name: Task(
             version=str(found["versions"].get(name, "")), identity=identities[name],
+            greater_is_better={figure: each.greater for figure, each in figures.items() if each.greater is not None},
             **_kept_out(store, run, questions_of(name, local)),
         )
         for name, figures in measured.items()
@@ -239,24 +240,25 @@ def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results,
 
 
 class TaskFigure(NamedTuple):
-    """A figure, with its standard error where lm-eval tells it."""
+    """A figure, with its standard error, and whether a greater one is better, where lm-eval tells it."""
 
     value: float
     error: float | None
+    greater: bool | None
 
 
-def figures_of(told: Results) -> dict[str, TaskFigure]:
-    """The figures of a task: `acc` of lm-eval's `acc,none`, and `exact_match,strict` of one that goes through a
-    filter.
+def figures_of(found: Results, task: str) -> dict[str, TaskFigure]:
+    """The figures of a task, or of a group: `acc` of lm-eval's `acc,none`, and `exact_match,strict` of one that goes
+    through a filter.
     """
-    figures = {}
+    figures, told, better = {}, found["results"][task], found["higher_is_better"].get(task, {})
     for key, value in told.items():
         figure, comma, filtered = key.partition(",")
         if not comma or figure.endswith("_stderr") or not _is_number(value):
             continue
         error = told.get(f"{figure}_stderr,{filtered}")
         figures[figure if filtered == UNFILTERED else key] = TaskFigure(
-            float(value), float(error) if _is_number(error) else None
+            float(value), float(error) if _is_number(error) else None, better.get(figure)
         )
     return figures
 

@@ -92,8 +92,8 @@ class TasksInTraining:
             model.train(was_training)
         return {
             f"{name}/{figure}": each.value
-            for name, told in found["results"].items()
-            for figure, each in figures_of(told).items()
+            for name in found["results"]
+            for figure, each in figures_of(found, name).items()
         }
 
     @cached_property

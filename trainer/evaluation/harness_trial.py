@@ -83,11 +83,10 @@ def _try(loaded: dict[str, Any], options: HarnessConfig, model: "_NoModel") -> d
         model, loaded, limit=limit, bootstrap_iters=0, log_samples=False,
         apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
     )  # fmt: skip
-    better = found["higher_is_better"]
     return {
-        f"{PREFIX}{name}/{figure}": better.get(name, {}).get(figure.partition(",")[0])
-        for name, told in found["results"].items()
-        for figure in figures_of(told)
+        f"{PREFIX}{name}/{figure}": each.greater
+        for name in found["results"]
+        for figure, each in figures_of(found, name).items()
     }
 
 

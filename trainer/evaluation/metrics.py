@@ -149,7 +149,8 @@ def load_metrics(names: Sequence[str], task: Task, classes: int, positive: int =
     """
     measures = [_load(name, task, classes) for name in names]
     if positive == 0:
-        measures = [each._replace(swapped=each.name.removeprefix(HUB) in OF_ONE_CLASS) for each in measures]
+        swapped = map(has_positive, names)
+        measures = [each._replace(swapped=swap) for each, swap in zip(measures, swapped, strict=True)]
     twice = [name for name, times in Counter(measure.name for measure in measures).items() if times > 1]
     if twice:
         raise ConfigError(f"evaluation.metrics gives {', '.join(twice)} twice; give each once, under a name of its own")
@@ -167,7 +168,7 @@ def positive_class(wanted: str | int | None, classes: Sequence[str], metrics: Se
     if len(classes) != 2:
         found = f"{len(classes)} classes" if classes else "numbers"
         raise ConfigError(f"{setting}, which goes with two classes, but the data has {found}; leave it out")
-    if not any(name.removeprefix(HUB) in OF_ONE_CLASS for name in metrics):
+    if not any(map(has_positive, metrics)):
         raise ConfigError(
             f"{setting}, but none of {', '.join(metrics)} is of one class; leave it out, or measure f1 too"
         )
@@ -175,6 +176,13 @@ def positive_class(wanted: str | int | None, classes: Sequence[str], metrics: Se
     if str(wanted) not in ids:
         raise ConfigError(f"{setting}, but the classes are 0 ({classes[0]!r}) and 1 ({classes[1]!r})")
     return ids[str(wanted)]
+
+
+def has_positive(name: str) -> bool:
+    """Whether a metric has a figure of the positive class, where there are two: a file's, of whatever name, has none
+    that is known of.
+    """
+    return name.removeprefix(HUB) in OF_ONE_CLASS
 
 
 def of_one_class(metrics: Sequence[str]) -> set[str]:

@@ -9,7 +9,6 @@ from trainer.data.encoded import KIND as ENCODED
 from trainer.data.splits import TEST, TRAIN
 from trainer.evaluation.metrics import OF_ONE_CLASS, positive_class
 from trainer.kinds.tuning import split_rows
-from trainer.records.basis import encoded_basis, facts_of
 from trainer.records.evaluations import Result, best_by, label_figure
 from trainer.records.plans import TuningPlan
 from trainer.registry.compare_data import DIGITS, compare_labelled
@@ -250,11 +249,6 @@ def make_card(facts: RunFacts, plan: TuningPlan, figures: Mapping[str, str], tas
     return Card(task, what.replace(" ", "-"), matter, results, summary, loaded_beside(use, facts))
 
 
-def _encoded(figure: str, details: Mapping[str, Any], job: Mapping[str, Any], split: str) -> Any:
-    """What a figure of an encoded split is measured on, as tokens of one tokenizer."""
-    return facts_of(figure, encoded_basis(details, job["data"], split, job["training"]["precision"]))
-
-
 def recorded_metrics(runs: Sequence[ComparedRun]) -> list[str]:
     """The figures of the runs' evaluations on the way, besides the loss."""
     names = [name for run in runs for record in run.of_kind("evaluation")[-1:] for name in record]
@@ -264,18 +258,9 @@ def recorded_metrics(runs: Sequence[ComparedRun]) -> list[str]:
 def compare_tuning(
     data: str,
     unit: Callable[[ComparedRun], str],
-    measured_on: Callable[[str, Mapping[str, Any], Mapping[str, Any], str], Any] = _encoded,
     metrics: Callable[[Sequence[ComparedRun]], list[str]] = recorded_metrics,
 ) -> ComparedKind:
-    """What is compared of runs on encoded sets, which are called `data`; `measured_on` is given a figure,
-    the details of a set, the job, and a split.
-    """
-
-    def basis(run: ComparedRun, figure: str, split: str | None) -> Any:
-        if run.encoded is None or split is None:
-            return run.config["data"]["key"]  # of a set that is gone, its name
-        return measured_on(figure, run.encoded.details, run.job, split)
-
+    """What is compared of runs on encoded sets, which are called `data`."""
     return ComparedKind(
         data=data,
         unit=unit,
@@ -284,7 +269,6 @@ def compare_tuning(
         "differ by that, too.",
         base=lambda run: fingerprint(run.config["identity"]["model"]),
         compare_data=lambda store, runs: compare_labelled(runs),
-        measured_on=basis,
         metrics=metrics,
     )
 

@@ -1,7 +1,7 @@
 """What figures were measured on, and whether two of them can be compared."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -113,6 +113,9 @@ def describe_file(path: str, pieces: Pieces, file_bytes: int) -> dict[str, Any]:
 
 BITS_PER_BYTE = "bits_per_byte"
 
+OF_CLASS = " of "
+"""Between a metric and the class that its figure is of, where a job names one."""
+
 KEPT = 0.999
 """The share of a text's bytes that its tokens must stand for, so that they are said to tell all of it."""
 
@@ -162,6 +165,15 @@ class ExamplesBasis(Basis):
     """Of a model that answers, a name of the text of the answers, whatever its tokenizer, if its tokens stand for all
     of it.
     """
+    others: dict[str, "ExamplesBasis"] = Field(default={}, exclude_if=lambda value: not value)
+    """What the figures of other splits than the judged one were measured on, by split."""
+
+
+def basis_by_split(
+    of: Callable[[str], ExamplesBasis], measured: Iterable[str], judged: str = "validation"
+) -> ExamplesBasis:
+    """What the figures of the `judged` split are measured on, and those of the others that were `measured`."""
+    return of(judged).model_copy(update={"others": {split: of(split) for split in measured if split != judged}})
 
 
 def text_basis(
@@ -271,7 +283,8 @@ def facts_of(figure: str, basis: AnyBasis) -> dict[str, Any]:
         if figure == BITS_PER_BYTE and basis.answers is not None:
             return {"validation answers": basis.answers}
         facts = {"validation examples": basis.examples, "precision": basis.precision}
-        return facts if figure == "loss" else {**facts, "metrics": basis.metrics}
+        own = [metric for metric in basis.metrics if metric.partition(OF_CLASS)[0] == figure]
+        return facts if figure == "loss" else {**facts, "metrics": own or basis.metrics}
     text = {f"held-out text of {corpus}": digest for corpus, digest in basis.held_out.items()}
     if basis.document_mask:
         text["document mask"] = "on"

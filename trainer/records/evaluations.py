@@ -129,6 +129,8 @@ class Task(Record):
     identity: str
     kept_out: bool | None = None
     least_words: Count | None = None
+    greater_is_better: dict[str, bool] = Field(default={}, exclude_if=lambda value: not value)
+    """Of its figures, where lm-eval says so."""
 
     def tell_kept_out(self) -> str:
         """Whether they were kept out, in a few words."""
@@ -220,6 +222,17 @@ class Result(Record):
         """The figures with what lm-eval measured of the same model."""
         basis = self.measured_on.model_copy(update={"harness": harness.measured_on.harness})
         return self.model_copy(update={"harness": harness, "measured_on": basis})
+
+    def basis_of(self, group: str | None) -> TextBasis | ExamplesBasis | None:
+        """What the figures of a corpus, of a split, or of all corpora were measured on; None if that is not recorded,
+        or if they are of tasks.
+        """
+        basis = self.measured_on
+        if isinstance(basis, TextBasis):
+            return basis if group is None else basis.model_copy(update={"held_out": {group: basis.held_out[group]}})
+        if isinstance(basis, ExamplesBasis) and group is not None:
+            return basis if group == self._judged else basis.others.get(group)
+        return None
 
     @property
     def judged(self) -> Scores:

@@ -9,10 +9,11 @@ from markupsafe import Markup
 from trainer import __version__
 from trainer.common.formats import NOTHING, count, plural, score
 from trainer.common.tables import Table, text_table
+from trainer.config.evaluation import PREFIX
 from trainer.config.kinds import KINDS
 from trainer.evaluation.metrics import greater_is_better
-from trainer.records.basis import task_of
-from trainer.records.evaluations import ALL, Scores
+from trainer.records.basis import facts_of, task_of
+from trainer.records.evaluations import ALL, Result, Scores
 from trainer.records.fields import all_same, find_differences, flatten, show
 from trainer.registry.compare_curves import best_of, criterion_of, curve_table, draw_overlays, spark_table
 from trainer.registry.compare_data import gone
@@ -36,7 +37,7 @@ def compare_results(runs: Sequence[ComparedRun]) -> Block:
         return Block(" ".join(notes))
     apart = [name for name in names if not all_same([each[name][1] for each in measured if name in each])]
     if apart:
-        notes.append(f"Not measured on the same data, so that none of them is the best: {'; '.join(apart)}.")
+        notes.append(f"Not measured on the same, in the same way, so that none of them is best: {'; '.join(apart)}.")
     rows = [[name, *_cells(runs, name, measured, name not in apart)] for name in names]
     if any(cell.endswith(MARK) for row in rows for cell in row):
         notes.append(f"{MARK} marks the best.")
@@ -51,9 +52,26 @@ def _cells(runs: Sequence[ComparedRun], name: str, measured: Sequence[Measured],
 
 
 def _direction(runs: Sequence[ComparedRun], figure: str) -> bool:
-    """Whether a greater figure is better, as a job says of its own, or as it is usual."""
-    own = next((criterion_of(run) for run in runs if criterion_of(run).figure == figure), None)
-    return greater_is_better(figure) if own is None else own.greater_is_better
+    """Whether a greater figure is better, as a job says of its own, as lm-eval says, or as it is usual."""
+    said = [better for run in runs for better in (*_said_by_job(run, figure), *_said_by_harness(run, figure))]
+    return greater_is_better(figure, said[0] if said else None)
+
+
+def _said_by_job(run: ComparedRun, figure: str) -> Iterator[bool]:
+    """Whether a greater one is better, if a figure decides about a run's checkpoints, or about its model."""
+    if (criterion := criterion_of(run)).figure == figure:
+        yield criterion.greater_is_better
+    gate = run.job.get("promotion") or {}
+    if gate.get("metric") == figure and gate.get("greater_is_better") is not None:
+        yield gate["greater_is_better"]
+
+
+def _said_by_harness(run: ComparedRun, figure: str) -> Iterator[bool]:
+    """Whether a greater one is better, of a figure of lm-eval's."""
+    task, found = task_of(figure), run.evaluation and run.evaluation.harness
+    if task and found and found.asked and task in found.asked.tasks:
+        better = found.asked.tasks[task].greater_is_better
+        yield from (better[name] for name in better if figure == f"{PREFIX}{task}/{name}")
 
 
 def measure_run(run: ComparedRun) -> Measured:
@@ -65,14 +83,18 @@ def measure_run(run: ComparedRun) -> Measured:
     if found.total is not None:
         groups.insert(0, (None, found.total))
     told: Measured = {
-        f"{figure}, {group or ALL}": (value, [run.kind.measured_on(run, figure, group), found.positive.get(figure)])
+        f"{figure}, {group or ALL}": (value, [_basis(run, found, figure, group), found.positive.get(figure)])
         for group, scores in groups
         for figure, value in scores.figures.items()
     }
-    harness = found.harness
-    beside = harness.figures() if harness else {}
-    identities = (harness.measured_on.harness or {}) if harness else {}
-    return {**told, **{name: (value, identities[str(task_of(name))]) for name, value in beside.items()}}
+    beside = found.harness.figures() if found.harness else {}
+    return {**told, **{name: (value, facts_of(name, found.measured_on)) for name, value in beside.items()}}
+
+
+def _basis(run: ComparedRun, found: Result, figure: str, group: str | None) -> Any:
+    """What a figure of a group, or of all, was measured on; the run's name if that is not recorded."""
+    basis = found.basis_of(group)
+    return facts_of(figure, basis) if basis else run.name
 
 
 class Spread(NamedTuple):

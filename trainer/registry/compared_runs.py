@@ -75,8 +75,6 @@ class ComparedKind:
     base: Callable[[ComparedRun], str]
     """A name of the files that training starts from."""
     compare_data: Callable[[Store, Sequence[ComparedRun]], list[Block]]
-    measured_on: Callable[[ComparedRun, str, str | None], Any]
-    """What a figure of a group of a run's result, or of all, was measured on: equal if it was the same."""
     metrics: Callable[[Sequence[ComparedRun]], list[str]]
     """The validation figures on the way, besides the loss."""
     tokenizer_note: str = ""

@@ -15,6 +15,8 @@ from trainer.records.shapes import Move
 
 ALREADY = "it is the champion already"
 
+BY_HAND = "only `headrace promote` makes it champion again"
+
 ROUNDING = 1e-9
 """By which a difference of two scores may be short of what was asked for: 0.82 less 0.81 is below 0.01."""
 
@@ -34,18 +36,19 @@ def judge(
 ) -> Verdict:
     """Hold the scores of a run's model against the threshold and, if there is a champion, against its scores.
 
-    What was rolled back does not pass again by itself. `anew` holds the champion's scores of now, where those that it
+    What was rolled back does not pass again by itself, nor, by a threshold alone, what another model took the place of.
+    `anew` holds the champion's scores of now, where those that it
     was promoted with were measured on something else. Raises `RunError` if the metric was not measured.
     """
     standing = standing_champions(before)
     champion = standing[-1] if standing else None
-    same = [move for move in before if (move.run, move.fingerprint) == (run, fingerprint)]
-    if champion is not None and champion in same:
+    if champion is not None and _is_of(champion, run, fingerprint):
         return Verdict(passed=True, reason=ALREADY)
-    if same and not any(move in standing for move in same):
-        return Verdict(
-            passed=False, reason="it was champion and was rolled back; only `headrace promote` makes it champion again"
-        )
+    promoted = [move for move in before if move.action == "promote" and _is_of(move, run, fingerprint)]
+    if promoted and not any(move is promoted[-1] for move in standing):
+        return Verdict(passed=False, reason=f"it was champion and was rolled back; {BY_HAND}")
+    if promoted and champion is not None and gate.better_by is None:
+        return Verdict(passed=False, reason=f"it was champion until {champion.run} took its place; {BY_HAND}")
     if gate.metric not in scores:
         raise RunError(
             f"promotion.metric is {gate.metric!r}, which was not measured; there are {', '.join(sorted(scores))}"
@@ -109,7 +112,8 @@ def comparable_scores(
     """The champion's scores that hold a figure which was measured on the same: those of its promotion, or those of
     now.
     """
-    known: list[Move | Remeasured] = [champion, anew] if anew is not None and _is_of(anew, champion) else [champion]
+    its = anew if anew is not None and _is_of(anew, champion.run, champion.fingerprint) else None
+    known: list[Move | Remeasured] = [champion, its] if its else [champion]
     return next((each for each in known if not _differences(metric, measured_on, each)), None)
 
 
@@ -117,7 +121,7 @@ def _explain(metric: str, measured_on: Basis, champion: Move, anew: Remeasured |
     """Why there is nothing to compare a score with, and what to do."""
     found = "; ".join(_differences(metric, measured_on, champion))
     why = f"that is not to be compared with the champion {champion.run} ({found})"
-    if anew is None or not _is_of(anew, champion):
+    if anew is None or not _is_of(anew, champion.run, champion.fingerprint):
         return f"{why}; run it again, which measures the champion anew"
     problem = anew.problem or "; ".join(_differences(metric, measured_on, anew))
     has_bytes = isinstance(measured_on, TextBasis) or (isinstance(measured_on, ExamplesBasis) and measured_on.answers)
@@ -126,8 +130,9 @@ def _explain(metric: str, measured_on: Basis, champion: Move, anew: Remeasured |
     return f"{why}, nor can that model be measured on the same: {problem}; {advice}promote by hand"
 
 
-def _is_of(anew: Remeasured, champion: Move) -> bool:
-    return (anew.run, anew.fingerprint) == (champion.run, champion.fingerprint)
+def _is_of(told: Move | Remeasured, run: str, fingerprint: str) -> bool:
+    """Whether something is told of this model."""
+    return (told.run, told.fingerprint) == (run, fingerprint)
 
 
 def _differences(metric: str, measured_on: Basis, its: Move | Remeasured) -> list[str]:

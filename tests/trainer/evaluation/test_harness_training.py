@@ -69,9 +69,7 @@ def ask_model(job: RunJob, tasks: dict[str, Any], name: str) -> dict[str, float]
         apply_chat_template=tasks.get("chat_template", False), fewshot_as_multiturn=True, limit=tasks["limit"],
     )  # fmt: skip
     return {
-        f"{name}/{figure}": each.value
-        for name, told in found["results"].items()
-        for figure, each in figures_of(told).items()
+        f"{name}/{figure}": each.value for name in found["results"] for figure, each in figures_of(found, name).items()
     }
 
 

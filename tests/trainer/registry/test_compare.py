@@ -168,7 +168,7 @@ def test_the_best_of_what_was_measured_alike_is_marked(store: Store) -> None:
     shown = [f"{loss:.4f} *" if loss == min(losses) else f"{loss:.4f}" for loss in losses]
     assert cells(found, "loss, all") == shown and losses[0] != losses[1]
     other = section(compare(store, ["base", "grown"]), "Results")
-    apart = "Not measured on the same data, so that none of them is the best: "
+    apart = "Not measured on the same, in the same way, so that none of them is best: "
     names = [f"{figure}, {group}" for group in ("all", "code") for figure in ("loss", "perplexity", "bits_per_byte")]
     assert f"{apart}{'; '.join(names)}." in other
     assert "*" not in re.search(r"loss, all  .*", other)[0] and "*" in re.search(r"loss, docs  .*", other)[0]

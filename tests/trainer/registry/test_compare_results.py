@@ -1,6 +1,9 @@
 """When figures of fine-tuned models are compared: if they are of the same examples, with whatever tokenizer."""
 
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +12,8 @@ import pytest
 from tests.trainer.labelled_data import as_csv, as_jsonl, flat_records, job_of, prepared, records, saved_set, written
 from tests.trainer.results import a_result
 from trainer.config.kinds import KINDS
-from trainer.records.basis import TextBasis
-from trainer.records.evaluations import Scores
+from trainer.records.basis import HarnessBasis, TextBasis, basis_by_split, examples_basis
+from trainer.records.evaluations import Asked, Result, Scores, Task
 from trainer.registry.compare_runs import compare_results
 from trainer.registry.compared_runs import ComparedRun
 from trainer.store.manifest import read_manifest
@@ -18,7 +21,7 @@ from trainer.store.storage import Store
 
 PRETRAINING, FINE_TUNING, *_ = KINDS
 
-APART = "Not measured on the same data, so that none of them is the best: "
+APART = "Not measured on the same, in the same way, so that none of them is best: "
 
 
 def rows() -> list[dict[str, Any]]:
@@ -34,16 +37,24 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "raw"
 
 
-def measured(letter: str, store: Path, model: Path, loss: float, **options: Any) -> ComparedRun:
-    """A fine-tuned run on a real encoded set, with these losses."""
+def measured(
+    letter: str, store: Path, model: Path, loss: float, metrics: Sequence[str] = ("accuracy",), **options: Any
+) -> ComparedRun:
+    """A fine-tuned run on a real encoded set, with these losses, which are its accuracies too."""
     job = job_of(store, **options)
     key = prepared(job, model).key
     config = {"job": job.model_dump(mode="json"), "data": {"key": key}}
-    sources = {key: read_manifest(Store(str(store)), key, "encoded")}
+    manifest, splits = (
+        read_manifest(Store(str(store)), key, "encoded"),
+        {split: {"loss": loss, "accuracy": loss} for split in ("validation", "test")},
+    )
+    basis = partial(
+        examples_basis, manifest.details, job.data.model_dump(), metrics=list(metrics), precision=job.training.precision
+    )
     return ComparedRun(
         letter=letter, key=f"runs/{letter}", entry=FINE_TUNING, state="finished", config=config, plan={},
-        environment={}, records=[], evaluation=a_result({split: {"loss": loss} for split in ("validation", "test")}),
-        model_config={}, parameters=None, sources=sources,
+        environment={}, records=[], model_config={}, parameters=None,
+        evaluation=a_result(splits, measured_on=basis_by_split(basis, splits)), sources={key: manifest},
     )  # fmt: skip
 
 
@@ -53,6 +64,19 @@ def files(folder: Path) -> dict[str, Any]:
 
 def note(*runs: ComparedRun) -> str:
     return compare_results(runs).note
+
+
+def apart(*splits: str) -> str:
+    """What is said where no figure of these splits is best."""
+    told = "; ".join(f"{figure}, {split}" for split in splits for figure in ("loss", "accuracy"))
+    return f"{APART}{told}."
+
+
+def marked(*runs: ComparedRun) -> dict[str, list[bool]]:
+    """Of each figure, whether a run's is marked as the best."""
+    table = compare_results(runs).table
+    assert table is not None
+    return {str(name): [str(cell).endswith("*") for cell in cells] for name, *cells in table.rows}
 
 
 def test_a_cut_split_is_the_same_with_another_tokenizer_and_from_another_folder(
@@ -70,40 +94,30 @@ def test_a_cut_split_is_the_same_with_another_tokenizer_and_from_another_folder(
     assert note(one, two, three) == "* marks the best."
 
 
-def test_a_set_whose_manifest_says_less_of_its_making_is_compared_too(folder: Path, bert: Path, tmp_path: Path) -> None:
-    now, old = (measured(letter, tmp_path / "store", bert, 0.5, **files(folder)) for letter in "AB")
-    assert old.encoded is not None
-    source = {key: old.encoded.details["source"][key] for key in ("identity", "validation_cut")}
-    old.sources[old.config["data"]["key"]] = old.encoded.model_copy(
-        update={"details": {**old.encoded.details, "source": source}}
-    )
-    assert note(now, old) == "* marks the best."
-
-
 def test_a_split_that_is_cut_otherwise_is_another_and_one_of_its_own_files_is_not(
     folder: Path, bert: Path, tmp_path: Path
 ) -> None:
     one = measured("A", tmp_path / "store", bert, 0.5, **files(folder))
     two = measured("B", tmp_path / "store", bert, 0.4, validation_fraction=0.3, **files(folder))
-    assert note(one, two) == f"{APART}loss, validation. * marks the best."
+    assert note(one, two) == f"{apart('validation')} * marks the best."
     written(folder / "train.jsonl", as_jsonl([*rows()[:-1], {**rows()[-1], "label": 0}]))
     assert (
         note(one, measured("B", tmp_path / "store", bert, 0.4, **files(folder)))
-        == f"{APART}loss, validation. * marks the best."
+        == f"{apart('validation')} * marks the best."
     )
 
 
 def test_the_same_texts_with_other_labels_are_other_examples(folder: Path, bert: Path, tmp_path: Path) -> None:
     one = measured("A", tmp_path / "store", bert, 0.5, **files(folder))
     two = measured("B", tmp_path / "store", bert, 0.4, label_column="other", **files(folder))
-    assert note(one, two) == f"{APART}loss, validation; loss, test."
+    assert note(one, two) == apart("validation", "test")
 
 
 def test_a_file_whose_quotes_are_taken_as_text_has_other_examples(bert: Path, tmp_path: Path) -> None:
     path = [written(tmp_path / "rows.csv", as_csv(flat_records(40), "\t"))]
     table = {"source": "csv", "delimiter": "\t", "train": path, "test": path}
     one, two = (measured(letter, tmp_path / "store", bert, 0.5, quoting=letter == "A", **table) for letter in "AB")
-    assert note(one, two) == f"{APART}loss, validation; loss, test."
+    assert note(one, two) == apart("validation", "test")
 
 
 @pytest.mark.parametrize("cut", [True, False])
@@ -115,7 +129,50 @@ def test_of_a_saved_data_set_the_share_counts_only_where_it_is_cut(
     one = measured("A", tmp_path / "store", bert, 0.5, **path)
     assert note(one, measured("B", tmp_path / "store", gpt2, 0.4, **path)) == "* marks the best."
     other = measured("B", tmp_path / "store", gpt2, 0.4, validation_fraction=0.3, **path)
-    assert note(one, other) == (f"{APART}loss, validation. * marks the best." if cut else "* marks the best.")
+    assert note(one, other) == (f"{apart('validation')} * marks the best." if cut else "* marks the best.")
+
+
+def test_a_figure_is_not_compared_with_that_of_another_metric_of_its_name(
+    folder: Path, bert: Path, tmp_path: Path
+) -> None:
+    def run(letter: str, *metrics: str) -> ComparedRun:
+        return measured(letter, tmp_path / "store", bert, 0.5, metrics, **files(folder))
+
+    both = f"{APART}accuracy, validation; accuracy, test. * marks the best."
+    assert note(run("A", "0" * 64), run("B", "1" * 64)) == both, "files of these digests"
+    assert note(run("A", "accuracy"), run("B", "0" * 64)) == both
+    assert note(run("A", "accuracy of yes"), run("B", "accuracy of no")) == both
+    assert note(run("A", "accuracy", "f1"), run("B", "precision", "accuracy")) == "* marks the best."
+
+
+def test_which_figure_is_best_is_as_the_jobs_say_and_else_as_lm_eval_does(
+    folder: Path, bert: Path, tmp_path: Path
+) -> None:
+    def harness(value: float, greater: bool | None) -> Result:
+        better = {} if greater is None else {"share": greater}
+        task = Task(version="1", identity="ab", greater_is_better=better)
+        scores = Scores(figures={"share": value}, counts={"examples": 1, "few_shot": 0})
+        return a_result(
+            {}, by="task", groups={"task": scores}, measured_on=HarnessBasis(harness={"task": "ab"}),
+            asked=Asked(lm_eval="1", tasks={"task": task}),
+        )  # fmt: skip
+
+    def pair(greater: bool | None, **gate: Any) -> list[ComparedRun]:
+        runs = []
+        for letter, value in (("A", 0.4), ("B", 0.6)):
+            run = measured(letter, tmp_path / "store", bert, value, **files(folder))
+            assert run.evaluation is not None
+            job = {**run.config["job"], "promotion": gate or None}
+            evaluation = run.evaluation.beside(harness(value, greater))
+            runs.append(replace(run, evaluation=evaluation, config={**run.config, "job": job}))
+        return runs
+
+    first, second = [True, False], [False, True]
+    assert [marked(*pair(greater))["harness/task/share"] for greater in (None, True, False)] == [second, second, first]
+    said = {"metric": "harness/task/share", "greater_is_better": False}
+    assert marked(*pair(True, **said))["harness/task/share"] == first
+    found = marked(*pair(None, metric="accuracy", greater_is_better=False))
+    assert found["accuracy, test"] == found["loss, test"] == first and found["harness/task/share"] == second
 
 
 def language_model(letter: str, loss: float, bits: float, tokenizer: str) -> ComparedRun:

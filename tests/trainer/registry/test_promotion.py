@@ -101,6 +101,15 @@ def test_another_model_of_the_champions_run_is_judged_and_what_was_rolled_back_d
     undone = [old, new, old.model_copy(update={"action": "roll back"})]
     assert "was rolled back" in judge(gate(threshold=3), "runs/new", "f", {"loss": 1.5}, undone).reason
     assert judge(gate(threshold=3), "runs/new", "f", {"loss": 1.5}, [*undone, new]).passed
+    again = [new, old, new.model_copy(update={"time": "later"}), old.model_copy(update={"action": "roll back"})]
+    assert "was rolled back" in judge(gate(threshold=3), "runs/new", "f", {"loss": 1.5}, again).reason
+
+
+def test_what_another_model_took_the_place_of_does_not_come_again_by_a_threshold_alone() -> None:
+    old, new = champion(2.0), champion(1.5, run="runs/new")
+    verdict = judge(gate(threshold=3), "runs/old", "f", {"loss": 2.0}, [old, new])
+    assert not verdict.passed and "until runs/new took its place" in verdict.reason
+    assert judge(gate(better_by=0.1), "runs/old", "f", {"loss": 1.2}, [old, new], ON).passed
 
 
 def test_a_model_is_judged_by_the_champion_whose_place_it_takes(atomic_store: Store) -> None:

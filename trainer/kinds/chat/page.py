@@ -6,7 +6,6 @@ from trainer.common.formats import count, number, percent, plural, short
 from trainer.common.tables import Pairs
 from trainer.data.splits import TRAIN
 from trainer.kinds.tuning_page import ASK, USE, compare_tuning, data_table, encoded_of
-from trainer.records.basis import answers_basis, facts_of
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import Block, Card, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
@@ -123,11 +122,4 @@ def _card(facts: RunFacts, plan: TuningPlan) -> Card:
     return Card("text-generation", "conversational", matter, results, summary, use)
 
 
-COMPARED = compare_tuning(
-    "conversations",
-    unit=lambda run: UNIT,
-    measured_on=lambda figure, details, job, split: facts_of(
-        figure, answers_basis(details, job["data"], split, job["training"]["precision"])
-    ),
-    metrics=lambda runs: ["perplexity"],
-)
+COMPARED = compare_tuning("conversations", unit=lambda run: UNIT, metrics=lambda runs: ["perplexity"])

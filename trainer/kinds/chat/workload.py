@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from trainer.evaluation.scoring import nothing, score_each
 from trainer.kinds.tuning_workload import CausalTuning, measured_causal
 from trainer.models.losses import next_tokens, token_losses_in_pieces
 from trainer.models.trial import check_packed, read_apart, reading_apart, tried_loss
-from trainer.records.basis import answers_basis
+from trainer.records.basis import answers_basis, basis_by_split
 from trainer.records.evaluations import Result, Scores
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import FINAL
@@ -90,7 +91,9 @@ def measure_answers(wanted: Measurement, progress: Progress, runtime: Runtime) -
         by="split",
         groups=measured,
         samples=samples,
-        measured_on=answers_basis(data.details, job.data.model_dump(), VALIDATION, job.training.precision),
+        measured_on=basis_by_split(
+            partial(answers_basis, data.details, job.data.model_dump(), precision=job.training.precision), measured
+        ),
         clean_of=runtime.on_first(lambda: clean_of_splits(store, run, data.details, [MESSAGES])),
     )
 

@@ -24,7 +24,7 @@ from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.data.splits import TEST, TRAIN, VALIDATION
 from trainer.evaluation.decontamination import clean_of_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement, check_asked, predictions_key
-from trainer.evaluation.metrics import metric_identity
+from trainer.evaluation.metrics import has_positive, metric_identity
 from trainer.evaluation.own_metrics import marks_entities, score_entities
 from trainer.kinds.labelled.kind import NewFiles
 from trainer.kinds.labelled.measure import (
@@ -41,7 +41,7 @@ from trainer.models.causal import check_positions
 from trainer.models.classifiers import load_classifier, outline_classifier, task_of
 from trainer.models.pretrained import Checkpoint, load_config
 from trainer.models.tokenizer import TOKENIZER_FILE
-from trainer.records.basis import ExamplesBasis, examples_basis
+from trainer.records.basis import OF_CLASS, ExamplesBasis, basis_by_split, examples_basis
 from trainer.records.evaluations import Classification, ClassScore, CleanOf, Result, Scores
 from trainer.records.run_names import run_at
 from trainer.store.manifest import digest_file
@@ -162,24 +162,27 @@ def _score(
     return found
 
 
-def _told(job: FinetuneJob, data: EncodedSet, found: Found, split: str) -> dict[str, Any]:
-    """The figures, and what those of a split are measured on."""
+def _told(job: FinetuneJob, data: EncodedSet, found: Found, judged: str) -> dict[str, Any]:
+    """The figures, and what those of the `judged` split and of the others are measured on."""
     measured = {figure for scores in found.groups.values() for figure in scores.figures}
     positive = positive_figures(job, data.details["classes"])
     return {
         "by": "split",
         "groups": found.groups,
         "classification": found.classification,
-        "measured_on": _basis(job, data, split),
+        "measured_on": basis_by_split(partial(_basis, job, data), found.groups, judged),
         "positive": {figure: name for figure, name in sorted(positive.items()) if figure in measured},
     }
 
 
 def _basis(job: FinetuneJob, data: EncodedSet, split: str) -> ExamplesBasis:
     """What the figures of a split are measured on."""
-    metrics = [metric_identity(name) for name in metric_names(job, data.details["classes"])]
-    if job.evaluation.positive_class is not None:
-        metrics.append(f"of {job.evaluation.positive_class}")
+    positive = job.evaluation.positive_class
+    of_class = "" if positive is None else f"{OF_CLASS}{positive}"
+    metrics = [
+        metric_identity(name) + (of_class if has_positive(name) else "")
+        for name in metric_names(job, data.details["classes"])
+    ]
     return examples_basis(data.details, job.data.model_dump(), split, metrics, job.training.precision)
 
 

@@ -9,7 +9,6 @@ from trainer.config.labelled import BALANCED
 from trainer.data.labelled.encoded import find_class_weights
 from trainer.evaluation.own_metrics import marks_entities
 from trainer.kinds.tuning_page import compare_tuning, describe_tuning, encoded_of
-from trainer.records.basis import split_content
 from trainer.records.evaluations import Classification, Result
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import Block, ReportContent, Section
@@ -287,8 +286,4 @@ def _loss(training: dict[str, Any], details: dict[str, Any]) -> Pairs:
     return told
 
 
-COMPARED = compare_tuning(
-    "labelled sets",
-    unit=lambda run: LOSS_UNITS[run.job["data"]["task"]],
-    measured_on=lambda figure, details, job, split: split_content(details, job["data"], split),
-)
+COMPARED = compare_tuning("labelled sets", unit=lambda run: LOSS_UNITS[run.job["data"]["task"]])

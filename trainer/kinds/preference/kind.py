@@ -90,13 +90,11 @@ def identify_own(
     return tuning.identify_own(store, job, run, data, other, rewards=describe_rewards(job))
 
 
-def pairs_basis(
-    details: Mapping[str, Any], data: Mapping[str, Any], split: str, precision: str, rewards: dict[str, Any]
-) -> ExamplesBasis:
-    """What is measured on the pairs of a split: their answers as tokens, by these rewards."""
+def pairs_basis(details: Mapping[str, Any], job: PreferenceJob, split: str) -> ExamplesBasis:
+    """What is measured on the pairs of a split: their answers as tokens, by a job's rewards."""
     found = details["splits"][split]
-    told = (details["context"], found["examples"], found["answer_tokens"])
-    return encoded_basis(details, data, split, precision, *told, rewards)
+    told = (details["context"], found["examples"], found["answer_tokens"], describe_rewards(job))
+    return encoded_basis(details, job.data.model_dump(), split, job.training.precision, *told)
 
 
 def describe_rewards(job: PreferenceJob) -> dict[str, Any]:

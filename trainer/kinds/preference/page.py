@@ -1,13 +1,9 @@
 """What a report and a comparison say of preference tuning: rewards of held-out answers, and answers themselves."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from trainer.kinds.preference.job import WITH_REFERENCE, PreferenceJob
-from trainer.kinds.preference.kind import pairs_basis
 from trainer.kinds.tuning_page import ASK, USE, compare_tuning, describe_tuning
-from trainer.records.basis import facts_of
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import ReportContent, Section
 from trainer.registry.facts import RunFacts
@@ -40,17 +36,8 @@ def _tell_loss(facts: RunFacts) -> list[tuple[str, str]]:
     return [*told, ("Reference", f"{facts.job['model']['pretrained']}, whose log-probabilities were computed once")]
 
 
-def _measured_on(figure: str, details: Mapping[str, Any], job: Mapping[str, Any], split: str) -> Any:
-    training = job["training"]
-    rewards = {name: training[name] for name in ("loss", *SETTINGS)}
-    if training["loss"] in WITH_REFERENCE:
-        rewards["reference"] = job["model"]["pretrained"]
-    return facts_of(figure, pairs_basis(details, job["data"], split, training["precision"], rewards))
-
-
 COMPARED = compare_tuning(
     "pairs",
     unit=lambda run: UNIT,
-    measured_on=_measured_on,
     metrics=lambda runs: [figure for figure in PreferenceJob.figures if figure != "loss"],
 )

@@ -6,6 +6,7 @@ are those of the model as it was, `tokens` the lengths of the answers.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from trainer.evaluation.dialogue import answer, spread_evenly
 from trainer.evaluation.measurement import PREDICTED, Measurement
 from trainer.evaluation.scoring import nothing
 from trainer.kinds.preference.job import PreferenceJob, PreferenceTrainingConfig
-from trainer.kinds.preference.kind import describe_rewards, pairs_basis
+from trainer.kinds.preference.kind import pairs_basis
 from trainer.kinds.preference.reference import (
     PartOf,
     Reference,
@@ -45,6 +46,7 @@ from trainer.models.losses import adds_to_loss, has_plain_head
 from trainer.models.outline import Outline, Rows
 from trainer.models.pretrained import find_model
 from trainer.models.trial import check_causal
+from trainer.records.basis import basis_by_split
 from trainer.records.evaluations import Result, Scores
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import FINAL
@@ -257,11 +259,10 @@ def measure_preferences(wanted: Measurement, progress: Progress, runtime: Runtim
             each.model_copy(update={"before": earlier.continuation})
             for each, earlier in zip(samples, before, strict=True)
         ]
-    rewards = describe_rewards(job)
     return wanted.result(
         by="split",
         groups=groups,
         samples=samples,
-        measured_on=pairs_basis(data.details, job.data.model_dump(), VALIDATION, job.training.precision, rewards),
+        measured_on=basis_by_split(partial(pairs_basis, data.details, job), groups),
         clean_of=runtime.on_first(lambda: clean_of_splits(store, run, data.details, [MESSAGES])),
     )

@@ -9,7 +9,7 @@ from trainer.config.training import masks_documents
 from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.models.tokenizer import TOKENIZER_FILE
-from trainer.records.basis import BITS_PER_BYTE, TextBasis, facts_of
+from trainer.records.basis import BITS_PER_BYTE
 from trainer.records.evaluations import best_by
 from trainer.records.plans import StepPlan
 from trainer.registry.compare_data import DIGITS, compare_corpora, compare_curation
@@ -216,21 +216,11 @@ def _base(run: ComparedRun) -> str:
     return fingerprint(pretrained) if pretrained else NOTHING
 
 
-def _measured_on(run: ComparedRun, figure: str, corpus: str | None) -> Any:
-    """What a figure of a corpus, or of all, was measured on."""
-    assert run.evaluation is not None
-    basis = run.evaluation.measured_on
-    assert isinstance(basis, TextBasis)
-    chosen = basis.held_out if corpus is None else {corpus: basis.held_out[corpus]}
-    return facts_of(figure, basis.model_copy(update={"held_out": chosen, "harness": None}))
-
-
 COMPARED = ComparedKind(
     data="corpora",
     unit=lambda run: unit_of(run.config["job"]),
     tokenizer=_tokenizer,
     base=_base,
     compare_data=lambda store, runs: [*compare_corpora(store, runs), *compare_curation(runs)],
-    measured_on=_measured_on,
     metrics=lambda runs: [],
 )
