@@ -22,6 +22,7 @@ from trainer.common.stopping import check_stop
 from trainer.data.chat.encoded import ChatSplit
 from trainer.data.encoded import tokenizer_paths
 from trainer.models.causal import load_model, most_positions
+from trainer.models.generation import continue_tokens
 from trainer.models.pretrained import Checkpoint, continues_text, find_model, load_config, load_tokenizer
 from trainer.models.weights import check_weights
 from trainer.records.evaluations import Sample
@@ -86,41 +87,29 @@ class ChatModel:
         """
         asked = [*self.turns, {"role": "user", "content": text}]
         ids = self._read(asked, text)
-        room = most_positions(self.model.config) - ids.shape[1]
-        if room < 1:
+        if len(ids) >= most_positions(self.model.config):
             raise ConfigError(
-                f"{self.name} has no room behind {ids.shape[1]} tokens of this conversation; begin anew with {NEW}"
+                f"{self.name} has no room behind {len(ids)} tokens of this conversation; begin anew with {NEW}"
             )
-        torch.manual_seed(self.how.seed)
-        drawn: dict[str, Any] = {"do_sample": self.how.temperature > 0}
-        if drawn["do_sample"]:
-            drawn["temperature"] = self.how.temperature
-        generate: Any = self.model.generate
-        output = generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=min(self.how.new_tokens, room),
+        tokens = continue_tokens(
+            self.model, ids, self.how.new_tokens, temperature=self.how.temperature, seed=self.how.seed,
             streamer=Streamer(self.tokenizer, write),
-            **drawn,
-        )
-        said: str = self.tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True)
+        )  # fmt: skip
+        said: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
         if self.answers:
             self.turns = [*asked, {"role": "assistant", "content": said}]
         return said
 
-    def _read(self, asked: Turns, text: str) -> torch.Tensor:
-        """The tokens of what was said, of shape [1, T]."""
+    def _read(self, asked: Turns, text: str) -> list[int]:
+        """The tokens of what was said."""
         if not self.answers:
-            ids = self.tokenizer(text)["input_ids"] or [self.tokenizer.eos_token_id]
-            return torch.tensor([ids], device=self.model.device)
+            return self.tokenizer(text)["input_ids"] or [self.tokenizer.eos_token_id]
         try:
-            read = self.tokenizer.apply_chat_template(
-                asked, add_generation_prompt=True, return_tensors="pt", return_dict=True
-            )
+            read = self.tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=True)
         except TemplateError as error:
             raise ConfigError(f"the chat template of {self.name} does not take this: {brief(error)}") from error
-        ids_BT: torch.Tensor = read["input_ids"]
-        return ids_BT.to(self.model.device)
+        ids: list[int] = read["input_ids"]
+        return ids
 
 
 def load_chat_model(store: Store, name: str, how: Sampling) -> ChatModel:
@@ -241,7 +230,7 @@ def answer(
     tokenizer = load_tokenizer(str(tokenizer_paths(store, encoded)[0].parent))
 
     def give(check: Callable[[], None]) -> list[Sample]:
-        return [_answer(model, tokenizer, split, each, new_tokens, runtime.device, check) for each in chosen]
+        return [_answer(model, tokenizer, split, each, new_tokens, check) for each in chosen]
 
     if not is_sharded(model):
         return runtime.on_first(lambda: give(check_stop))
@@ -249,33 +238,21 @@ def answer(
     return runtime.on_first(lambda: samples)
 
 
-@torch.no_grad()
 def _answer(
-    model: PreTrainedModel, tokenizer: Any, split: ChatSplit, example: int, new_tokens: int, device: torch.device,
-    check: Callable[[], None],
-) -> Sample:  # fmt: skip
+    model: PreTrainedModel, tokenizer: Any, split: ChatSplit, example: int, new_tokens: int, check: Callable[[], None]
+) -> Sample:
     check()
     ids, answered = split.read(example)
     end = int(np.flatnonzero(answered)[-1]) + 1
     start = end - int(np.argmin(answered[:end][::-1]))  # of the last stretch of tokens that the assistant says
-    limit = most_positions(model.config)
-    asked = ids[:start]  # all of it, though fewer tokens than `new_tokens` may fit behind it
-    model.eval()
-    generate: Any = model.generate
-    output = generate(
-        torch.from_numpy(asked)[None].to(device),
-        attention_mask=torch.ones(1, len(asked), dtype=torch.long, device=device),
-        max_new_tokens=min(new_tokens, limit - len(asked)),
-        do_sample=False,
-        use_cache=True,
-        synced_gpus=is_sharded(model),  # all ranks compute as many tokens
-    )
+    asked = ids[:start].tolist()  # all of it, though fewer tokens than `new_tokens` may fit behind it
+    said = continue_tokens(model, asked, new_tokens, together=is_sharded(model))
 
     def text(tokens: Any) -> str:
         return str(tokenizer.decode(tokens, skip_special_tokens=True))
 
     return Sample(
-        prompt=text(ids[:start]),
-        continuation=text(output[0, len(asked) :].tolist()),
+        prompt=text(asked),
+        continuation=text(said),
         expected=text(ids[start:end].tolist()),
     )

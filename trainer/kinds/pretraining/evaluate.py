@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
-import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
@@ -21,6 +20,7 @@ from trainer.evaluation.measurement import Measurement
 from trainer.kinds.pretraining.kind import Reading
 from trainer.kinds.pretraining.measure import evaluate, evaluate_masked
 from trainer.models.causal import check_positions, load_masked, load_model, most_positions
+from trainer.models.generation import continue_tokens
 from trainer.models.outline import outline_files
 from trainer.models.pretrained import Checkpoint
 from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, mask_tokens
@@ -42,38 +42,23 @@ def continue_prompts(
     The first one does it; with a model that is divided among them, all of them do, and what the first one has counts.
     """
     if not is_sharded(model):
-        return runtime.on_first(lambda: _continue(model, tokenizer, eos_id, options, runtime.device, check_stop))
-    samples = _continue(model, tokenizer, eos_id, options, runtime.device, runtime.check_stop)
+        return runtime.on_first(lambda: _continue(model, tokenizer, eos_id, options, check_stop))
+    samples = _continue(model, tokenizer, eos_id, options, runtime.check_stop)
     return runtime.on_first(lambda: samples)
 
 
-@torch.no_grad()
 def _continue(
-    model: PreTrainedModel, tokenizer: Tokenizer, eos_id: int, options: EvaluationConfig, device: torch.device,
-    check: Callable[[], None],
-) -> list[Sample]:  # fmt: skip
-    model.eval()
-    limit = most_positions(model.config)
-    sampling = {"temperature": options.temperature, "top_k": options.top_k} if options.temperature else {}
+    model: PreTrainedModel, tokenizer: Tokenizer, eos_id: int, options: EvaluationConfig, check: Callable[[], None]
+) -> list[Sample]:
     samples = []
     for prompt in options.prompts:
         check()
         ids = tokenizer.encode(prompt, add_special_tokens=False).ids or [eos_id]
-        ids = ids[-max(1, limit - options.new_tokens) :]
-        torch.manual_seed(options.seed)
-        generate: Any = model.generate
-        output = generate(
-            torch.tensor([ids], device=device),
-            attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=device),
-            max_new_tokens=min(options.new_tokens, limit - len(ids)),
-            do_sample=options.temperature > 0,
-            pad_token_id=eos_id,
-            eos_token_id=eos_id,
-            use_cache=True,
-            synced_gpus=is_sharded(model),  # all ranks compute as many tokens
-            **sampling,
-        )
-        samples.append(Sample(prompt=prompt, continuation=tokenizer.decode(output[0, len(ids) :].tolist())))
+        said = continue_tokens(
+            model, ids[-max(1, most_positions(model.config) - options.new_tokens) :], options.new_tokens, eos_id,
+            options.temperature, options.top_k, options.seed, together=is_sharded(model),
+        )  # fmt: skip
+        samples.append(Sample(prompt=prompt, continuation=tokenizer.decode(said)))
     return samples
 
 
