@@ -88,7 +88,7 @@ class Found(NamedTuple):
 
     classes: list[str] | None
     dropped: list[str]
-    duplicates: int
+    in_train: dict[str, int]
     ids: dict[str, list[str]]
     texts: dict[str, list[tuple[str, ...]]]
     labels: dict[str, list[Any]]
@@ -103,7 +103,7 @@ def read(**options: Any) -> Found:
     with open_labelled(data, source, silent()) as found:
         examples = {name: list(split.examples()) for name, split in found.splits.items()}
         return Found(
-            found.classes, found.dropped, found.duplicates,
+            found.classes, found.dropped, found.in_train,
             {name: [example.id for example in each] for name, each in examples.items()},
             {name: [example.texts for example in each] for name, each in examples.items()},
             {name: split.labels.tolist() for name, split in found.splits.items()},

@@ -143,6 +143,11 @@ class OptimizationConfig(Schema):
             raise ValueError(f"micro_batch {self.micro_batch} does not divide global_batch {self.global_batch}")
         if self.max_steps is not None and self.warmup_steps > self.max_steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} is beyond max_steps {self.max_steps}")
+        if self.warmup_steps and self.schedule == "constant":
+            raise ValueError(
+                f"schedule constant begins at its full rate, so warmup_steps {self.warmup_steps} would do nothing; set "
+                "schedule: constant_with_warmup, or leave warmup_steps out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -149,6 +149,7 @@ def open_csv(file: IO[bytes], span: Span, reading: Reading) -> Table:
             rows = rows if named_by == FIRST_LINE else chain([first], rows)
 
     def records(wanted: Sequence[str]) -> Iterator[Record]:
+        _require_once(span.name, header, wanted)
         columns = [(name, header.index(name)) for name in wanted if name in header]
         for cells, place, lines, wrong, undecoded in rows:
             if reading.all_text:
@@ -181,6 +182,7 @@ def open_parquet(file: IO[bytes], span: Span, reading: Reading) -> Table:
         return dict(Features.from_arrow_schema(schema)) if described else {}
 
     def records(wanted: Sequence[str]) -> Iterator[Record]:
+        _require_once(span.name, schema.names, wanted)
         with _explained(span.name):
             groups = list(range(span.start, min(span.end, table.metadata.num_row_groups)))
             number = sum(table.metadata.row_group(group).num_rows for group in range(span.start))
@@ -191,6 +193,13 @@ def open_parquet(file: IO[bytes], span: Span, reading: Reading) -> Table:
                     number += 1
 
     return Table(list(schema.names), records, features)
+
+
+def _require_once(name: str, columns: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise `RecordError` if several columns of a file have the name of one that is wanted."""
+    for column in wanted:
+        if (times := columns.count(column)) > 1:
+            raise RecordError(f"{name} has {times} columns named {column!r}; give each a name of its own")
 
 
 def open_loaded(name: str, loaded: "Dataset") -> Table:

@@ -1,12 +1,12 @@
 """What a report and a comparison say of runs that tune a model on data in splits: the figures of each split."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainer.common.formats import count, plural, score, short
 from trainer.common.tables import Pairs, Table
 from trainer.data.encoded import KIND as ENCODED
-from trainer.data.splits import TEST, TRAIN
+from trainer.data.splits import TEST, TRAIN, VALIDATION
 from trainer.evaluation.metrics import OF_ONE_CLASS, positive_class
 from trainer.kinds.tuning import split_rows
 from trainer.records.evaluations import Result, best_by, label_figure
@@ -201,6 +201,15 @@ def tell_origin(facts: RunFacts, details: Mapping[str, Any]) -> str:
     origin = f"from {data['path']} ({data['source']})" if data["path"] else f"of {data['source']} files"
     cut = f" A share of {data['validation_fraction']:g} is held out for validation, by a hash of what records say."
     return f"Data set {details['name']} ({task}), {origin}.{cut if details['source']['validation_cut'] else ''}"
+
+
+def tell_in_train(details: Mapping[str, Any], what: str) -> Iterator[str]:
+    """Which splits' figures flatter, and by how much."""
+    for split, found in details["splits"].items():
+        # A set of before splits had a count each says that of validation alone.
+        before = details.get("duplicates_across", 0) if split == VALIDATION else 0
+        if number := found.get("in_train", before):
+            yield f"{plural(number, f'{split} {what}')} are in train as well, so the {split} figures flatter."
 
 
 def data_table(details: Mapping[str, Any], columns: Sequence[str] = ()) -> Table:

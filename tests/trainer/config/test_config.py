@@ -69,6 +69,11 @@ def test_an_unknown_key_is_refused_wherever_it_stands(path: str) -> None:
         ("training.stride", 257, "stride 257 is beyond context 256: tokens between windows would be lost"),
         ("training.micro_batch", 3, "micro_batch 3 does not divide global_batch 8"),
         ("training", {"max_steps": 5, "warmup_steps": 6}, "warmup_steps 6 is beyond max_steps 5"),
+        (
+            "training",
+            {"max_steps": 5, "warmup_steps": 2, "schedule": "constant"},
+            "warmup_steps 2 would do nothing; set schedule: constant_with_warmup",
+        ),
         ("training.learning_rate", float("nan"), "finite number"),
         ("training.precision", "fp8", "Input should be 'fp32', 'bf16' or 'fp16'"),
     ],

@@ -4,9 +4,14 @@ cut.
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.trainer.raw_files import FORMATS, PACKINGS, docstrings, pieces_of, read_all, sources
+from trainer.common.errors import RecordError
+
+NAMED = ("one", "two", "three")
 
 BOM = b"\xef\xbb\xbf"
 PACKED = [(name, ending) for name in FORMATS for ending in PACKINGS if name != "parquet" or not ending]
@@ -136,3 +141,15 @@ def test_texts_without_latin_letters_are_cut_after_letters_too(tmp_path: Path) -
     _, pieces = pieces_of(tmp_path / "a.txt", 1024)
     assert len(pieces) > 3
     assert read_all(tmp_path / "a.txt", 1024) == [text]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_column_that_is_named_twice_is_read_only_where_another_is_wanted(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"raw.{kind}"
+    if kind == "csv":
+        path.write_text("text,text,other\none,two,three\n")
+    else:
+        pq.write_table(pa.Table.from_arrays([pa.array([each]) for each in NAMED], ["text", "text", "other"]), path)
+    with pytest.raises(RecordError, match=rf"raw\.{kind} has 2 columns named 'text'; give each a name of its own"):
+        read_all(path, format=kind, text_field="text")
+    assert read_all(path, format=kind, text_field="other") == ["three"]

@@ -185,7 +185,23 @@ def test_validation_is_cut_by_the_question(chats: Path, llama: Path, tmp_path: P
     found = open_chat(Store(job.store), encode_conversations(job, silent()).key)
     sizes = {split: len(each) for split, each in found.splits.items()}
     assert sizes["train"] + sizes["validation"] == 80 and sizes["validation"] % 2 == 0 and 4 < sizes["validation"] < 50
-    assert found.details["duplicates_across"] == 0
+    assert found.details["splits"]["validation"]["in_train"] == 0
+
+
+def test_questions_of_held_out_splits_that_are_learnt_too_are_told(
+    chats: Path, llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def rows(numbers: range) -> list[dict[str, str]]:
+        return [{"prompt": f"{number}?", "completion": "yes"} for number in numbers]
+
+    numbers = {"train": range(12), "validation": range(10, 14), "test": range(9, 14)}
+    paths = {f"data__{split}": [write_rows(tmp_path / f"{split}.jsonl", rows(each))] for split, each in numbers.items()}
+    job = chat_job(chats, tmp_path / "store", llama, **paths)
+    details = open_chat(Store(job.store), encode_conversations(job, silent()).key).details
+    assert {split: each.get("in_train") for split, each in details["splits"].items()} == {
+        "train": None, "validation": 2, "test": 3,
+    }  # fmt: skip
+    assert "3 of 5 questions of the test split are in train as well, so test figures will flatter" in caplog.text
 
 
 def test_a_table_without_conversations_is_refused(chats: Path, llama: Path, tmp_path: Path) -> None:

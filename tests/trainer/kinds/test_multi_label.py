@@ -143,6 +143,9 @@ def test_integers_are_ids_and_bad_labels_name_their_line(tmp_path: Path) -> None
         labels([0], [1], -1, classes=["a", "b"])
     with pytest.raises(RecordError, match=r"line 1: column 'label' holds list, .* set task to multi-label"):
         labels(["a"], ["c"], task="classification")
+    for classes in (None, ["a", "b"]):
+        with pytest.raises(CorpusError, match=r"holds 0 and 1 in each list, .* give each a column of its own"):
+            labels([0, 1], [1, 0], [1, 0], classes=classes)
     path = [written(tmp_path / "a.csv", "a,p,q\nx,1,0\ny,1,2\n")]
     with pytest.raises(RecordError, match=r"line 3: column 'q' holds '2', not 0 or 1"):
         read(source="csv", train=path, validation=path, **OPTIONS, label_columns=["p", "q"])

@@ -170,12 +170,12 @@ def tell(data: ConversationsConfig, counts: dict[str, Counts]) -> None:
                 "data set %s, %s split: answers that the chat template does not mark by {%% generation %%}, so that "
                 "these are not learnt: %d", name, split, found.unmarked,
             )  # fmt: skip
-    if duplicates := duplicates_across(counts):
-        log.warning(
-            "data set %s: %d of %d questions of the validation split are in train as well, so validation figures will "
-            "flatter",
-            name, duplicates, len(counts[VALIDATION].questions),
-        )  # fmt: skip
+    for split, repeated in in_train(counts).items():
+        if repeated:
+            log.warning(
+                "data set %s: %d of %d questions of the %s split are in train as well, so %s figures will flatter",
+                name, repeated, len(counts[split].questions), split, split,
+            )  # fmt: skip
 
 
 def empty_counts(data: ConversationsConfig, source: SplitSource) -> dict[str, Counts]:
@@ -207,6 +207,7 @@ def _write(
 
 def _describe(data: ConversationsConfig, encoder: ChatEncoder, counts: dict[str, Counts]) -> dict[str, Any]:
     """The manifest's details: everything that a report needs."""
+    repeated = in_train(counts)
     return {
         "name": data.name,
         "task": data.task,
@@ -216,8 +217,10 @@ def _describe(data: ConversationsConfig, encoder: ChatEncoder, counts: dict[str,
         "pad_id": encoder.pad_id,
         "vocab_size": encoder.vocab_size,
         "keeps_text": keeps_text(encoder.tokenizer.backend_tokenizer.to_str()),
-        "duplicates_across": duplicates_across(counts),
-        "splits": {split: found.told() for split, found in counts.items()},
+        "splits": {
+            split: found.told() | ({"in_train": repeated[split]} if split in repeated else {})
+            for split, found in counts.items()
+        },
     }
 
 
@@ -237,9 +240,10 @@ def _require_conversations(data: ConversationsConfig, counts: dict[str, Counts],
             )
 
 
-def duplicates_across(counts: dict[str, Counts]) -> int:
-    """How many questions of the validation split are in train as well."""
-    return len(counts[TRAIN].questions & counts[VALIDATION].questions)
+def in_train(counts: dict[str, Counts]) -> dict[str, int]:
+    """How many questions of each other split are in train as well."""
+    learnt = counts[TRAIN].questions
+    return {split: len(learnt & found.questions) for split, found in counts.items() if split != TRAIN}
 
 
 def rows_of(block: Sequence[Encoded]) -> pa.RecordBatch:

@@ -26,7 +26,7 @@ from trainer.data.labelled.examples import (
     read_split,
     require_examples,
 )
-from trainer.data.labelled.labels import TASKS, all_words
+from trainer.data.labelled.labels import TASKS, all_words, unlabelled
 from trainer.data.labelled.rows import BAD, Example, characters_of, scan_rows
 from trainer.data.labelled.text_encoder import Encoding, TextEncoder, load_text_encoder
 from trainer.data.shards import batches
@@ -84,6 +84,8 @@ def _write(
             }
         for split, examples in labelled.splits.items():
             figures[split] |= _count(folder, split, examples, labelled.classes) | examples.bad.told()
+        for split, number in labelled.in_train.items():
+            figures[split]["in_train"] = number
     details = {
         **_describe(data, encoder, labelled.classes, figures),
         "dropped_columns": labelled.dropped,
@@ -91,7 +93,6 @@ def _write(
         "pad_is_end": encoder.pad_is_end,
         "divider": encoder.divider,
         **({"tokenizer_class": PLAIN_CLASS} if encoder.other_class is not None else {}),
-        "duplicates_across": labelled.duplicates,
     }
     log.info("%s: %s", data.name, describe_columns(details))
     _warn_of_unseen(details)
@@ -206,16 +207,6 @@ def _schema(encoder: TextEncoder, labels: pa.DataType) -> pa.Schema:
     fields = [pa.field("id", pa.string()), *(pa.field(name, pa.list_(kind)) for name, kind in lists.items())]
     words = [pa.field(FIRST_TOKENS, pa.list_(pa.int32()))] if encoder.by_words else []
     return pa.schema([*fields, pa.field("labels", labels), *words])
-
-
-def unlabelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which examples have no label."""
-    if labels.dtype == object:
-        return np.array([not len(each) for each in labels], dtype=np.bool_)
-    if labels.ndim > 1:
-        labels = labels[:, 0]
-    missing: NDArray[np.bool_] = np.isnan(labels) if labels.dtype.kind == "f" else labels < 0
-    return missing
 
 
 def count_labels(

@@ -19,7 +19,7 @@ from trainer.common.bad_records import BadRecords
 from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.labelled.labels import REGRESSION, TASKS, UNLABELLED, Labels, all_words
+from trainer.data.labelled.labels import REGRESSION, TASKS, UNLABELLED, Labels, all_words, unlabelled
 from trainer.data.labelled.rows import BAD, Example, Scan, columns_of, read_rows, reading_of, scan_rows
 from trainer.data.raw_files import delimiter_hint
 from trainer.data.splits import (
@@ -190,13 +190,13 @@ class LabelledSplit:
 class LabelledSet(NamedTuple):
     """Checked data: the names of the classes (None: regression), the splits, and the columns that are left out.
 
-    `duplicates` counts the validation examples whose texts are in train as well.
+    `in_train` counts the labelled examples of each other split whose texts are in train as well.
     """
 
     classes: list[str] | None
     splits: dict[str, LabelledSplit]
     dropped: list[str]
-    duplicates: int
+    in_train: dict[str, int]
 
 
 @contextmanager
@@ -230,15 +230,18 @@ def open_labelled(data: LabelledDataConfig, source: SplitSource, progress: Progr
                 data.name, len(splits[VALIDATION]), len(splits[VALIDATION]) + len(splits[TRAIN]),
             )  # fmt: skip
         _warn_of_classes(data, labels, splits)
-        held_out = scans.get(VALIDATION, train).digests[splits[VALIDATION].kept]
-        duplicates = int(np.isin(held_out, train.digests[splits[TRAIN].kept]).sum())
-        if duplicates:
-            log.warning(
-                "data set %s: %d of %d validation examples are in train as well, so validation figures will flatter",
-                data.name, duplicates, len(held_out),
-            )  # fmt: skip
         order = [split for split in (TRAIN, VALIDATION, TEST) if split in splits]
-        yield LabelledSet(labels.classes, {split: splits[split] for split in order}, dropped, duplicates)
+        learnt, in_train = train.digests[splits[TRAIN].kept], {}
+        for split in order[1:]:
+            measured = splits[split]
+            held_out = scans.get(split, train).digests[measured.kept][~unlabelled(measured.labels)]
+            in_train[split] = int(np.isin(held_out, learnt).sum())
+            if in_train[split]:
+                log.warning(
+                    "data set %s: %d of %d %s examples are in train as well, so %s figures will flatter",
+                    data.name, in_train[split], len(held_out), split, split,
+                )  # fmt: skip
+        yield LabelledSet(labels.classes, {split: splits[split] for split in order}, dropped, in_train)
 
 
 def read_split(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan) -> LabelledSplit:

@@ -259,7 +259,14 @@ def find_listed(
     """What `find_labels` says where each of the values that train has is a list of labels."""
     if data.label_columns is not None:
         return Labels(data.label_columns, {name: number for number, name in enumerate(data.label_columns)})
-    distinct = dict.fromkeys(label for value in values if value is not None for label in value)
+    given = [value for value in values if value is not None]
+    if given and all(sorted(map(str, value)) == ["0", "1"] for value in given):
+        raise CorpusError(
+            f"data set {data.name!r}: column {data.label_column!r} holds 0 and 1 in each list, but a list names the "
+            "labels that apply, which would be both everywhere; if they stand for the classes in turn, give each a "
+            "column of its own (label_columns)"
+        )
+    distinct = dict.fromkeys(label for value in given for label in value)
     return find_labels(data, distinct, named, examples)
 
 
@@ -377,3 +384,13 @@ TASKS = {
     ),
     "tokens": LabelKind(plain_tags, find_listed, read_tags, lambda labels: np.empty(0, dtype=np.int32), as_column),
 }  # fmt: skip
+
+
+def unlabelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which examples have no label."""
+    if labels.dtype == object:
+        return np.array([not len(each) for each in labels], dtype=np.bool_)
+    if labels.ndim > 1:
+        labels = labels[:, 0]
+    missing: NDArray[np.bool_] = np.isnan(labels) if labels.dtype.kind == "f" else labels < 0
+    return missing

@@ -5,7 +5,7 @@ from typing import Any
 from trainer.common.formats import count, number, percent, plural, short
 from trainer.common.tables import Pairs
 from trainer.data.splits import TRAIN
-from trainer.kinds.tuning_page import ASK, USE, compare_tuning, data_table, encoded_of
+from trainer.kinds.tuning_page import ASK, USE, compare_tuning, data_table, encoded_of, tell_in_train
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import Block, Card, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
@@ -72,7 +72,7 @@ def _tiles(facts: RunFacts, plan: TuningPlan) -> list[Tile]:
 
 
 def _data_note(facts: RunFacts, details: dict[str, Any]) -> str:
-    data, across = facts.job["data"], details["duplicates_across"]
+    data = facts.job["data"]
     origin = f"{data['path']} ({data['source']})" if data["path"] else f"{data['source']} files"
     notes = [f"Conversations of {details['name']}, from {origin}, as the chat template writes them."]
     if details["source"]["validation_cut"]:
@@ -80,11 +80,7 @@ def _data_note(facts: RunFacts, details: dict[str, Any]) -> str:
         notes.append(f"A share of {share} is held out for validation, by a hash of what comes before the first answer.")
     if unmarked := sum(each["unmarked"] for each in details["splits"].values()):
         notes.append(f"{plural(unmarked, 'answer')} that the chat template does not mark as such are not learnt.")
-    if across:
-        notes.append(
-            f"{plural(across, 'question')} of validation are in train as well, so the validation figures flatter."
-        )
-    return " ".join(notes)
+    return " ".join([*notes, *tell_in_train(details, "question")])
 
 
 def _plan(facts: RunFacts, plan: TuningPlan, details: dict[str, Any]) -> Pairs:

@@ -90,7 +90,7 @@ def gather_scores(
     for round_ in rounds:
         examples, logits = round_.examples[held.labelled[round_.examples]], round_.logits[held.known(round_.examples)]
         references = held.labels[held.rows(examples)]
-        total, measured = total + float(_losses(logits, references).sum()), measured + len(references)
+        total, measured = total + float(example_losses(logits, references).sum()), measured + len(references)
         if metrics is not None:
             sides: list[Any] = [decide(logits, data), references]
             if isinstance(held, EncodedWords):
@@ -204,7 +204,7 @@ def prediction_lines(
         yield json.dumps(line, ensure_ascii=False) + "\n"
 
 
-def _losses(logits: NDArray[np.float32], labels: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
+def example_losses(logits: NDArray[np.float32], labels: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
     """-log p(label) of each example, its mean over the classes where several may apply, or its squared error, in
     float64.
     """
@@ -215,7 +215,9 @@ def _losses(logits: NDArray[np.float32], labels: NDArray[np.int64] | NDArray[np.
         scores = logits.astype(np.float64)
         means: NDArray[np.float64] = (np.logaddexp(0, scores) - scores * labels).mean(axis=1)
         return means
-    surprises: NDArray[np.float64] = -np.log(probabilities(logits)[np.arange(len(labels)), labels])
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    # Not the logarithm of a probability, which may be 0 where this is a large number.
+    surprises: NDArray[np.float64] = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
     return surprises
 
 

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from trainer.common.formats import count, number, percent, plural, significant
+from trainer.common.formats import count, number, percent, significant
 from trainer.common.tables import Pairs, Table
 from trainer.config.labelled import BALANCED
 from trainer.data.labelled.encoded import find_class_weights
 from trainer.evaluation.own_metrics import marks_entities
-from trainer.kinds.tuning_page import compare_tuning, describe_tuning, encoded_of
+from trainer.kinds.tuning_page import compare_tuning, describe_tuning, encoded_of, tell_in_train
 from trainer.records.evaluations import Classification, Result
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import Block, ReportContent, Section
@@ -97,7 +97,7 @@ def describe_data(facts: RunFacts, details: dict[str, Any]) -> Section:
 
 def _note(facts: RunFacts, details: dict[str, Any]) -> str:
     """Where the data comes from, how it was split and cut, and what casts doubt on its validation."""
-    data, across = facts.job["data"], details["duplicates_across"]
+    data = facts.job["data"]
     if data["source"] == "hub":
         origin = (
             f"data set {data['path']}{' (' + data['subset'] + ')' if data['subset'] else ''} of the Hugging Face hub"
@@ -108,10 +108,7 @@ def _note(facts: RunFacts, details: dict[str, Any]) -> str:
     if details["source"]["validation_cut"]:
         fraction = f"{data['validation_fraction']:g}"
         notes.append(f"A share of {fraction} of the examples is held out for validation, by a hash of their text.")
-    if across:
-        held_out = plural(details["splits"]["validation"]["examples"], "validation example")
-        notes.append(f"{count(across)} of {held_out} are in train as well, so the validation figures flatter.")
-    return " ".join(notes)
+    return " ".join([*notes, *tell_in_train(details, "example")])
 
 
 def _columns(facts: RunFacts, details: dict[str, Any]) -> Pairs:

@@ -155,7 +155,7 @@ def test_without_validation_data_a_hash_of_both_texts_decides_and_equal_texts_st
     assert found.ids["train"] == [row["id"] for row in rows if row not in held]
     assert found.labels["validation"] == [row["label"] for row in held]
     assert not set(found.texts["train"]) & set(found.texts["validation"])
-    assert found.duplicates == 0
+    assert found.in_train == {"validation": 0}
     assert 0.1 < len(held) / len(rows) < 0.5
 
 
@@ -251,10 +251,12 @@ def test_what_makes_figures_doubtful_is_said(tmp_path: Path, caplog: pytest.LogC
         "train": [written(tmp_path / "train.jsonl", as_jsonl(rows[:6]))],
         "validation": [written(tmp_path / "validation.jsonl", as_jsonl([*rows[4:10:2], {**rows[0], "b": "other"}]))],
     }
+    paths["test"] = [written(tmp_path / "test.jsonl", as_jsonl(rows[3:10]))]
     found = read(source="jsonl", **paths, classes=["p", "q", "r"])
-    assert found.duplicates == 1
+    assert found.in_train == {"validation": 1, "test": 3}
     assert caplog.messages == [
         "data set small: every example of the validation split has the class 'p'",
         "data set small: no example of the train split has the class 'r'",
         "data set small: 1 of 4 validation examples are in train as well, so validation figures will flatter",
+        "data set small: 3 of 7 test examples are in train as well, so test figures will flatter",
     ]
