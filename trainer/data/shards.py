@@ -266,7 +266,9 @@ def text_bytes(document: HasText) -> int:
 
 
 def _encode_batch(encode: Encode, batch: Sequence[Document]) -> list[Ids]:
-    """The ids of each document; large documents go through the engine in blocks, whose ids are those of the whole."""
+    """The ids of each document. Large ones go through the engine in blocks, whose ids are those of the whole, but for a
+    token more a block of tokenizers that put a blank before each text.
+    """
     blocks = [list(blocks_of(document.text, BATCH_BYTES)) for document in batch]
     ids = iter(encode([block for document in blocks for block in document]))
     return [next(ids) if len(document) == 1 else np.concatenate([next(ids) for _ in document]) for document in blocks]
