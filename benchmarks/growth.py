@@ -1,0 +1,236 @@
+"""How work grows with what it is done on: `python -m benchmarks.growth [PART ...]`.
+
+Each part does the same at four sizes, and prints the seconds, with an exponent: time goes with size to the power of it.
+It is fitted to all four (least squares of the logarithms), and taken of the last two, where what each run has in common
+weighs least. Ends with 1 if a last one is beyond `ALLOWED`: two sizes of a noisy machine tell no more than that.
+"""
+
+import json
+import math
+import random
+import shutil
+import string
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.jobs import job, raw_corpora
+from benchmarks.scale import open_all, publish, timed
+from trainer.common.progress import silent
+from trainer.config.jobs import GarbageJob, PrepareJob
+from trainer.data.order import CorpusOrder, DataOrder
+from trainer.jobs import train
+from trainer.kinds.pretraining.kind import prepare
+from trainer.records.named_steps import here
+from trainer.records.run_names import find_run_name
+from trainer.records.sealed import read_sealed, seal_line, unseal_line, write_sealed
+from trainer.registry.garbage import collect
+from trainer.registry.listing import find_runs
+from trainer.store.checked_files import RACY_SECONDS
+from trainer.store.storage import Store
+
+ALLOWED = 1.15
+
+WORDS = 20_000
+"""Made-up ones, of which texts are drawn; the first are drawn most, as in a language."""
+
+BATCH = 256
+
+Seconds = dict[str, float]
+
+
+class Part(NamedTuple):
+    """What grows, its sizes, and what takes how long at one of them, in a folder of its own."""
+
+    of: str
+    sizes: Sequence[int]
+    measure: Callable[[Path, int], Seconds]
+
+
+def texts(size: int) -> Iterator[str]:
+    """Different texts of about so many bytes each, without end."""
+    draw = random.Random(1)
+    words = np.array(["".join(draw.choices(string.ascii_lowercase, k=draw.randint(2, 9))) for _ in range(WORDS)])
+    numbers = np.random.default_rng(1)
+    while True:
+        yield " ".join(words[(WORDS * numbers.random(max(1, size // 7)) ** 3).astype(int)])
+
+
+def write_documents(raw: Path, documents: int, size: int, files: int) -> None:
+    """So many documents of that size in files of records; a tenth of them is an earlier one with another beginning."""
+    raw.mkdir()
+    made, written = texts(size), list[str]()
+    with_copies = (
+        f"{number} {written[number // 2]}" if number % 10 == 9 else next(made) for number in range(documents)
+    )
+    for number, text in enumerate(with_copies):
+        written.append(text)
+        with open(raw / f"{number % files:05}.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps({"text": text}) + "\n")
+
+
+def write_files(raw: Path, files: int, size: int) -> None:
+    """So many files of that size, a text in each."""
+    raw.mkdir()
+    for number, text in zip(range(files), texts(size), strict=False):
+        (raw / f"{number:06}.txt").write_text(f"{text}\n")
+
+
+def preparation(folder: Path, form: str, ending: str, **data: Any) -> PrepareJob:
+    """A job on the files of a folder's `raw`."""
+    corpus = {"name": "text", "paths": [f"{folder}/raw/*.{ending}"], "format": form}
+    values = {"corpora": [corpus], "tokenizer": {"vocab_size": 4096, "sample_bytes": 4_000_000}, "workers": 2, **data}
+    return PrepareJob.model_validate({"store": str(folder / "store"), "data": values})
+
+
+def prepared(wanted: PrepareJob, changed: Path) -> Seconds:
+    """The first preparation, one that finds nothing new, and one after a file has changed."""
+    time.sleep(2 * RACY_SECONDS)  # what is younger is read again each time
+    work = partial(prepare, wanted, here(silent()))
+    first, again = timed(work)[1], timed(work)[1]
+    with open(changed, "a", encoding="utf-8") as file:
+        file.write(json.dumps({"text": "one more"}) + "\n")
+    return {"prepare": first, "again, nothing new": again, "again, a file changed": timed(work)[1]}
+
+
+def of_bytes(folder: Path, megabytes: int) -> Seconds:
+    write_files(folder / "raw", megabytes, 10**6)
+    return prepared(preparation(folder, "text", "txt"), folder / "raw" / "000000.txt")
+
+
+def of_files(folder: Path, files: int) -> Seconds:
+    write_files(folder / "raw", files, 1000)
+    return prepared(preparation(folder, "text", "txt"), folder / "raw" / "000000.txt")
+
+
+def of_documents(folder: Path, documents: int) -> Seconds:
+    write_documents(folder / "raw", documents, 200, 8)
+    return prepared(preparation(folder, "jsonl", "jsonl"), folder / "raw" / "00000.jsonl")
+
+
+def of_decisions(folder: Path, documents: int) -> Seconds:
+    write_documents(folder / "raw", documents, 1000, 100)
+    time.sleep(2 * RACY_SECONDS)
+    wanted = preparation(folder, "jsonl", "jsonl", curation={"near": {}, "repetition": {}})
+    curate = partial(here(silent()), "curate", wanted)
+    first, again = timed(curate)[1], timed(curate)[1]
+    with open(folder / "raw" / "00000.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps({"text": next(texts(1000))}) + "\n")
+    return {"curate": first, "again, nothing new": again, "again, a file changed": timed(curate)[1]}
+
+
+def of_shards(folder: Path, shards: int) -> Seconds:
+    store = Store(str(folder))
+    key, published = timed(lambda: publish(store, "text", shards))
+    (plan, order), opened = timed(lambda: open_all(store, [key]))
+    return {
+        "publish a manifest": published,
+        "open, plan and order": opened,
+        "a batch in the middle": drawn(order, plan.total_steps // 2),
+    }
+
+
+def drawn(order: DataOrder, step: int, ranks: int = 1) -> float:
+    """The seconds that a rank takes for its share of a batch of a step, once warm."""
+    order.samples(step * BATCH, BATCH // ranks)
+    rounds = 50
+    return timed(lambda: [order.samples((step + each) * BATCH, BATCH // ranks) for each in range(rounds)])[1] / rounds
+
+
+def made_order() -> DataOrder:
+    """Of two corpora of 2**31 windows each."""
+    orders = [CorpusOrder(1, name, [2**21] * 2**10, 64) for name in ("code", "docs")]
+    return DataOrder(1, orders, [0.3, 0.7])
+
+
+def of_steps(folder: Path, step: int) -> Seconds:
+    def resume() -> DataOrder:
+        order = made_order()
+        order.samples(step * BATCH, BATCH)
+        return order
+
+    order, resumed = timed(resume)
+    return {"go on at this step": resumed, "a batch from there": drawn(order, step)}
+
+
+def of_ranks(folder: Path, ranks: int) -> Seconds:
+    return {"a rank's share of a batch": drawn(made_order(), 10**6, ranks)}
+
+
+def of_runs(folder: Path, runs: int) -> Seconds:
+    raw_corpora(folder / "raw")
+    tiny = {"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 64, "vocab_size": 8192}
+    wanted = job(folder, tiny, max_steps=4, context=64, warmup_steps=0)
+    train(wanted)
+    store = Store(wanted.store)
+    (name,) = store.names("runs")
+    for number in range(1, runs):
+        copy_run(store, f"runs/{name}", f"runs/{number:06}-copy")
+    look = GarbageJob(store=wanted.store, older_than_days=0)
+    return {
+        "list": timed(lambda: find_runs(store))[1],
+        "look for garbage": timed(lambda: list(collect(look)))[1],
+        "find one by its beginning": timed(lambda: find_run_name(store, f"{runs - 1:06}"))[1],
+        "train, which finds all there": timed(lambda: train(wanted))[1],
+    }
+
+
+def copy_run(store: Store, run: str, key: str) -> None:
+    """A run with the same records and files under another name; what is sealed is sealed for its place."""
+    old, new = Path(store.path(run)), Path(store.path(key))
+    shutil.copytree(old, new)
+    for path in filter(Path.is_file, new.rglob("*")):
+        place = str(path.relative_to(new))
+        if path.name == "metrics.jsonl":
+            lines = map(unseal_line, (old / place).read_bytes().splitlines())
+            path.write_bytes(
+                b"".join(seal_line(f"{key}/{place}", number, each) for number, each in enumerate(lines, 1))
+            )
+        elif path.parent == new and path.read_bytes().startswith(b"{"):
+            path.unlink()
+            write_sealed(store, f"{key}/{place}", read_sealed(store, f"{run}/{place}") or {})
+
+
+PARTS: Mapping[str, Part] = {
+    "bytes": Part("MB of text", (16, 64, 256, 1024), of_bytes),
+    "files": Part("files of 1 kB", (1000, 4000, 16_000, 64_000), of_files),
+    "documents": Part("documents of 200 bytes", (16_000, 64_000, 256_000, 1_024_000), of_documents),
+    "decisions": Part("documents of 1 kB that are curated", (2000, 8000, 32_000, 128_000), of_decisions),
+    "shards": Part("shards", (100, 1000, 10_000, 100_000), of_shards),
+    "steps": Part("steps that were made", (10**3, 10**5, 10**7, 10**9), of_steps),
+    "ranks": Part("ranks", (1, 2, 4, 8), of_ranks),
+    "runs": Part("runs in a store", (10, 100, 1000, 10_000), of_runs),
+}
+
+
+def exponents(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+    """Of time over size: fitted to all, and from the last but one to the last."""
+    x, y = np.log(sizes), np.log(seconds)
+    return float(np.polyfit(x, y, 1)[0]), float((y[-1] - y[-2]) / (x[-1] - x[-2]))
+
+
+def main(*names: str) -> int:
+    """Print a table a part. Returns 1 if something grows faster than what it is done on."""
+    worst = -math.inf
+    for name in names or PARTS:
+        part, found = PARTS[name], list[Seconds]()
+        for size in part.sizes:
+            with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+                found.append(part.measure(Path(folder), size))
+        print(f"\nseconds, by {part.of:<36}{''.join(f'{size:>14,}' for size in part.sizes)}   fitted  last two")
+        for what in found[0]:
+            seconds = [each[what] for each in found]
+            fitted, last = exponents(part.sizes, seconds)
+            worst = max(worst, last)
+            print(f"  {what:<46}{''.join(f'{each:14.4f}' for each in seconds)}{fitted:9.2f}{last:10.2f}", flush=True)
+    return int(worst > ALLOWED)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
