@@ -43,9 +43,10 @@ JOBS: dict[str, Any] = {
 SOON, LATE = timedelta(seconds=30), timedelta(hours=1)
 """The shortest and the longest wait before another look at a run whose process lives on."""
 
-SETTLED = timedelta(seconds=30)
-"""How much later a run is started again. A worker tells of the end of its process once more, some seconds after the
-first word of it: a new start before that would count as a second death. Workers claim runs ten seconds early."""
+SETTLED = timedelta(seconds=15)
+"""How much later a run is started again. A worker tells of the end of its process once more, when another process has
+looked for hooks of the flow: a new start before that would count as a second death. That process began before the
+watchdog's own, and loads the same. Workers claim runs ten seconds early."""
 
 REST = timedelta(minutes=10)
 """How much later a run is started for each time that it has died without getting further: a full disk, say, may pass.
