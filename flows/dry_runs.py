@@ -107,9 +107,13 @@ def _foretell_promotion(job: PromoteJob) -> Foretold:
 
 
 def _foretell_rollback(job: RollbackJob) -> Foretold:
-    Store(job.store).require_there()
-    told = f"would take the champion of models/{job.name} in {job.store} away"
-    return Foretold([told], {"champion_of": f"models/{job.name}", "store": job.store})
+    from trainer.registry.promotion import check_rollback
+
+    store = Store(job.store)
+    store.require_there()
+    run = check_rollback(store, job.name).run
+    told = f"would make {run} the champion of models/{job.name} in {job.store} again"
+    return Foretold([told], {"champion_of": f"models/{job.name}", "run": run, "store": job.store})
 
 
 def _show_garbage(job: GarbageJob) -> None:

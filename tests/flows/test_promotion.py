@@ -131,13 +131,15 @@ def test_promotion_and_rollback_by_hand(
     (own,) = store.names("runs")
     publish_model_again(store, "other")
 
-    def move(flow: str, **values: str) -> str:
+    def move(flow: str, *words: str, **values: str) -> str:
         config = write_config(tmp_path / "job.yaml", {"store": store.url, "name": "hand", **values})
-        ended = command(f"flows.{flow}", config)
+        ended = command(f"flows.{flow}", config, *words)
         return ended.stdout if ended.status == 0 else f"{ended.status}: {ended.stderr}"
 
     assert f"runs/{own} since" in move("promote", run=own, reason="the first")
     assert "runs/other since" in move("promote", run="other")
+    assert f"would make runs/{own} the champion of models/hand in {store.url} again" in move("rollback", "--dry-run")
     assert f"runs/{own} since" in move("rollback", reason="worse in use")
-    assert "2: " in (refused := move("rollback")) and "names no champion before" in refused
+    for words in ((), ("--dry-run",)):
+        assert "2: " in (refused := move("rollback", *words)) and "names no champion before" in refused
     assert "there is no run 'none' in " in move("promote", run="none")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from trainer.common.errors import ConfigError, brief
+from trainer.common.imports import with_imports
 from trainer.config.evaluation import HarnessConfig
 
 LOCAL_FORMATS = ("json", "csv", "parquet", "text", "arrow")
@@ -100,12 +101,14 @@ def data_files(task: LocalTask, where: str) -> list[tuple[str, bool]]:
     if not task.reads_files:
         return []
     options = task.settings.get("dataset_kwargs") or {}
-    named = options.get("data_files")
+    folder, named = options.get("data_dir"), options.get("data_files")
+    if folder and not named:
+        return [(str(Path(folder, "**", "*.*")), False)]  # their own names tell what is asked
     by_split = named if isinstance(named, dict) else {None: named}
     found = []
     for split, paths in by_split.items():
         for path in [paths] if isinstance(paths, str) else paths or []:
-            whole = str(Path(options.get("data_dir") or "", path))
+            whole = str(Path(folder or "", path))
             if not glob(whole, recursive=True):
                 raise ConfigError(
                     f"{where}: task {task.name!r} reads {whole!r}, which is not there; relative paths begin where "
@@ -159,7 +162,7 @@ def _read(path: Path, files: list[Path], where: str, after: tuple[Path, ...] = (
         said = FunctionName(loader.construct_scalar(node))
         source = path.parent / f"{said.rpartition('.')[0].replace('.', '/')}.py"
         if source.is_file():
-            files.append(source)
+            files.extend(with_imports(source))
         return said
 
     class Loader(yaml.SafeLoader):

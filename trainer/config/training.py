@@ -59,6 +59,9 @@ Schedule = Literal[
 WHOLE_MATRICES = {"adafactor": "adafactor's factors are of", "muon": "muon orthogonalises"}
 """Optimizers that cannot step on some rows of a matrix, and why."""
 
+WITHOUT = {"adafactor": ("beta1", "beta2", "epsilon"), "sgd": ("beta2", "epsilon")}
+"""Settings that an optimizer has no use for."""
+
 
 class OptimizationConfig(Schema):
     """How long, in what steps and how carefully a model is trained: the same for every kind of job."""
@@ -164,6 +167,9 @@ class OptimizationConfig(Schema):
     def _settings_of_the_optimizer(self) -> Self:
         if self.muon is not None and self.optimizer != "muon":
             raise ValueError(f"muon goes with optimizer: muon, not {self.optimizer!r}")
+        for name in WITHOUT.get(self.optimizer, ()):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} goes with optimizer adamw or muon: {self.optimizer} has none; leave it out")
         return self
 
 

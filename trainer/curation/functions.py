@@ -5,12 +5,11 @@ Which they are is read from import statements, and nothing is run for it, so tha
 A process may load one long after the files were looked at, as a worker does, or have loaded it long before.
 """
 
-import ast
 import hashlib
 import importlib
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
@@ -22,11 +21,12 @@ from importlib.machinery import (
     SourceFileLoader,
     SourcelessFileLoader,
 )
-from importlib.util import find_spec, resolve_name
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from trainer.common.errors import ConfigError
+from trainer.common.imports import imports_of
 
 LOADERS = (
     (ExtensionFileLoader, EXTENSION_SUFFIXES), (SourceFileLoader, SOURCE_SUFFIXES),
@@ -54,7 +54,7 @@ def source_files(module: str) -> list[Path]:
         if spec is not None and (path := _file(spec)) is not None:
             files.add(path)
             if path.suffix in SOURCE_SUFFIXES:
-                wanted += _imports(path, name if spec.submodule_search_locations is not None else parent)
+                wanted += imports_of(path, name if spec.submodule_search_locations is not None else parent)
     return sorted(files)
 
 
@@ -95,24 +95,6 @@ def _folders_beside(spec: ModuleSpec) -> list[str]:
 def _file(spec: ModuleSpec) -> Path | None:
     path = Path(spec.origin) if spec.has_location and spec.origin else None
     return path if path is not None and path.is_file() else None
-
-
-def _imports(path: Path, package: str) -> Iterator[str]:
-    """The names of what the import statements of a package's file may load, wherever they stand in it."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, RecursionError):  # not loaded: it is of another version of Python, for instance
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            try:
-                base = resolve_name("." * node.level + (node.module or ""), package)
-            except ImportError:  # beyond the top package, where nothing is loaded from
-                continue
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 _loaded: dict[str, str] = {}

@@ -18,7 +18,7 @@ from trainer.common.formats import count, plural
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.data.pieces import Piece, Stretch, digest_stretches, pieces_of
-from trainer.data.raw_files import SourceFile, open_as, open_raw, reading
+from trainer.data.raw_files import SourceFile, format_by_name, open_as, open_raw, reading
 from trainer.data.readers import open_corpus, read_head
 from trainer.data.records import FORMATS, Span
 from trainer.records.sealed import recall_sealed, write_sealed
@@ -143,6 +143,8 @@ def _match(pattern: str) -> Iterator[SourceFile]:
     for path, info in entries.items():
         if info["type"] == "file" or (info.get("islink") and not fs.isdir(path)):
             version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or ""
+            if "ino" in info:  # a local one: whoever changes it can set the time back, but not these
+                version = f"{version} {info['created']} {info['ino']}"
             if info.get("islink"):
                 version = ""  # the listing's time is the link's own, not the file's
             url = path if "://" not in pattern else fs.unstrip_protocol(path)
@@ -163,7 +165,7 @@ def _no_match(pattern: str) -> str:
 
 def _racy(source: SourceFile, now: float) -> bool:
     try:
-        return now - float(source.version) < RACY_SECONDS
+        return now - float(source.version.partition(" ")[0]) < RACY_SECONDS
     except ValueError:
         return not source.version
 
@@ -209,6 +211,12 @@ def look_at_text(corpus: CorpusConfig, paths: Sequence[str]) -> None:
     records than may be skipped. Where all that were looked at are bad, and may be skipped, it warns.
     """
     bad, good = BadRecords(corpus.max_bad_records), 0
+    if corpus.format in ("text", "lines") and (form := next(filter(None, map(format_by_name, paths)), None)):
+        log.warning(
+            "corpus %r: by their names some files hold records of the format %s, but they are read as %s, with all "
+            "that is between the records' texts; set data.corpora's format to %s if that is not meant",
+            corpus.name, form, corpus.format, form,
+        )  # fmt: skip
     for path in _spread(paths):
         check_stop()
         good += _look_at(path, corpus, bad)

@@ -44,6 +44,7 @@ def task_data(task: LocalTask) -> list[TaskData]:
         TaskData(path=file, sha256=digest_file(Path(file)).sha256, asked=asked)
         for pattern, asked in data_files(task, "evaluation.harness")
         for file in sorted(glob(pattern, recursive=True))
+        if Path(file).is_file()
     ]
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import ConfigError
+from trainer.common.imports import with_imports
 from trainer.config.evaluation import PREFIX, SelectionConfig, TrainedHarnessConfig
 from trainer.evaluation.own_metrics import (
     FIGURES,
@@ -31,7 +32,7 @@ from trainer.evaluation.own_metrics import (
     marks_entities,
 )
 from trainer.records.evaluations import Criterion
-from trainer.store.manifest import digest_file
+from trainer.store.manifest import digest_file, fingerprint
 
 HUB = "hub:"
 
@@ -204,8 +205,13 @@ def greater_is_better(name: str, said: bool | None = None) -> bool:
 
 
 def metric_identity(name: str) -> str:
-    """A metric's name, or the digest of the file that a path means: another figure if its content changes."""
-    return name if name in METRICS or name.startswith(HUB) else digest_file(_find_file(name)).sha256
+    """A metric's name, or the digest of the file that a path means, with those that it imports from beside it: another
+    figure if their content changes.
+    """
+    if name in METRICS or name.startswith(HUB):
+        return name
+    digests = [digest_file(path).sha256 for path in with_imports(_find_file(name))]
+    return fingerprint(digests) if len(digests) > 1 else digests[0]
 
 
 def _load(name: str, task: Task, classes: int) -> Measure:

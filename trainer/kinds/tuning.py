@@ -9,7 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import ValidationError
 
-from trainer.config.chat import ConversationsJob
+from trainer.config.chat import ChatJob, ConversationsJob
 from trainer.config.evaluation import SelectionConfig
 from trainer.config.labelled import TuningJob
 from trainer.config.runs import CardConfig
@@ -150,4 +150,9 @@ def identify_tuning(
     start = {"origin": found.origin, "key": found.key}
     if isinstance(job, ConversationsJob):
         selection = {**selection, **describe_selection(job.evaluation, job.evaluation.harness)}
-    return make_run(job, made_from, selection, {"encoded set": data, **reads}, start, base, renews_data=True)
+    effective = {}
+    if isinstance(job, ChatJob) and job.data.packing:  # windows are filled whatever the lengths
+        effective["group_by_length"] = type(job.training).model_fields["group_by_length"].default
+    return make_run(
+        job, made_from, selection, {"encoded set": data, **reads}, start, base, effective=effective, renews_data=True
+    )

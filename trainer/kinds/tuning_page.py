@@ -52,8 +52,17 @@ ASK = """
 
 messages = [{"role": "user", "content": "What is it?"}]
 inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
-output = model.generate(**inputs, max_new_tokens=100)
+output = model.generate(**inputs, max_new_tokens={new_tokens})
 print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))"""
+
+
+NEW_TOKENS = 100
+"""That the program has a model answer with at most; it may know few positions."""
+
+
+def use_by_asking(details: Mapping[str, Any]) -> str:
+    """A program that loads a model that answers from `{folder}`, and asks it something."""
+    return USE + ASK.replace("{new_tokens}", str(min(NEW_TOKENS, details["context"] // 2)))
 
 
 def describe_tuning(

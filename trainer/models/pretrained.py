@@ -53,7 +53,7 @@ def hub_reason(error: Exception) -> str:
     return brief(error)
 
 
-HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
+HUB_FILES = ("*.json", "*.txt", "*.jinja", "*.model", "*.safetensors")
 """What libraries load of a model. Older weights, pytorch_model.bin, are pickled, and are neither fetched nor loaded."""
 
 

@@ -180,17 +180,25 @@ def roll_back(store: Store, name: str, reason: str) -> Move:
     """
 
     def one_less(before: list[Move]) -> Move:
-        standing = standing_champions(before)
-        if len(standing) < 2:
-            raise RunError(
-                f"{store.path(key_of(name))} names no champion before {standing[-1].run if standing else 'any'}"
-            )
-        earlier = standing[-2]
-        if _model_of(store, earlier.run) != earlier.fingerprint:
-            raise ArtifactError(f"{store.path(earlier.run)} holds another model than the one that was champion")
+        earlier = _champion_before(store, name, before)
         return earlier.model_copy(update={"action": "roll back", "time": _now(), "reason": reason})
 
     return _add(store, name, one_less)[-1]
+
+
+def check_rollback(store: Store, name: str) -> Move:
+    """The champion that a rollback would come to. Raises as `roll_back` does, and changes nothing."""
+    return _champion_before(store, name, moves(store, name))
+
+
+def _champion_before(store: Store, name: str, before: list[Move]) -> Move:
+    standing = standing_champions(before)
+    if len(standing) < 2:
+        raise RunError(f"{store.path(key_of(name))} names no champion before {standing[-1].run if standing else 'any'}")
+    earlier = standing[-2]
+    if _model_of(store, earlier.run) != earlier.fingerprint:
+        raise ArtifactError(f"{store.path(earlier.run)} holds another model than the one that was champion")
+    return earlier
 
 
 def check_promotion(store: Store, name: str, run: str, another_use: bool = False) -> None:

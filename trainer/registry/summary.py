@@ -36,7 +36,8 @@ def loaded_beside(use: str, facts: RunFacts) -> str:
     """A program that loads the final model, as it loads an adapter beside its base model if it is one."""
     if not facts.is_adapter:
         return use
-    base = facts.config["base"]["hub"] or facts.job["model"]["pretrained"]
+    start = facts.config["start"] or {}
+    base = facts.config["base"]["hub"] or start.get("key") or facts.job["model"]["pretrained"]
     beside = (
         rf'base = \1.from_pretrained("{base}", config=AutoConfig.from_pretrained(folder))'
         "\nmodel = PeftModel.from_pretrained(base, folder)"

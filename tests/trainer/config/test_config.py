@@ -74,6 +74,12 @@ def test_an_unknown_key_is_refused_wherever_it_stands(path: str) -> None:
             {"max_steps": 5, "warmup_steps": 2, "schedule": "constant"},
             "warmup_steps 2 would do nothing; set schedule: constant_with_warmup",
         ),
+        (
+            "training",
+            {"max_steps": 5, "optimizer": "adafactor", "beta1": 0.8},
+            "beta1 goes with optimizer adamw or muon: adafactor has none; leave it out",
+        ),
+        ("training", {"max_steps": 5, "optimizer": "sgd", "epsilon": 1e-6}, "epsilon goes with optimizer adamw"),
         ("training.learning_rate", float("nan"), "finite number"),
         ("training.precision", "fp8", "Input should be 'fp32', 'bf16' or 'fp16'"),
     ],

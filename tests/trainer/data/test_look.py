@@ -131,3 +131,15 @@ def test_no_more_is_read_than_the_first_records_of_some_files(tmp_path: Path) ->
     for number, path in enumerate(files):
         path.write_text(good * RECORDS + "{\n" if number % 3 == 0 else "{\n")
     look(*files, format="jsonl")
+
+
+@pytest.mark.parametrize(("name", "form"), [("a.jsonl", "jsonl"), ("a.json.gz", "jsonl"), ("a.tsv", "csv")])
+def test_records_that_are_read_as_text_are_told(
+    name: str, form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(TEXT.encode()) if name.endswith("gz") else TEXT.encode())
+    look(path, format="source")
+    assert not caplog.messages, "which may be the source of data"
+    look(path)
+    assert f"some files hold records of the format {form}, but they are read as text" in caplog.text

@@ -131,6 +131,13 @@ def test_a_file_changed_twice_within_its_clocks_tick_is_read_again(empty_store: 
     assert digests(empty_store, corpus_of(tmp_path / "a.txt")) != before
 
 
+def test_a_change_is_seen_though_the_files_time_was_set_back(empty_store: Store, tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "text")
+    before = digests(empty_store, corpus_of(tmp_path / "a.txt"))
+    write(tmp_path / "a.txt", "tex!")
+    assert digests(empty_store, corpus_of(tmp_path / "a.txt")) != before
+
+
 def test_a_change_behind_a_link_is_seen(empty_store: Store, tmp_path: Path) -> None:
     write(tmp_path / "target", "text")
     (tmp_path / "a.txt").symlink_to(tmp_path / "target")

@@ -20,6 +20,7 @@ from trainer.common.progress import silent
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
+from trainer.evaluation.harness_identity import identify, name_of
 from trainer.evaluation.measurement import read_result
 from trainer.pipelines.any_kind import ask_harness
 from trainer.pipelines.reporting import make_report
@@ -146,6 +147,30 @@ def test_runs_are_compared_by_it_where_the_task_is_the_same(run: Finished, tmp_p
         told.append(measure_run(read)[FIGURE])
     (value, on), (_, other) = told
     assert 0 <= value <= 1 and on != other
+
+
+def test_a_task_is_another_if_a_file_changes_that_its_functions_import(tmp_path: Path) -> None:
+    options = write_task(tmp_path)
+    yaml = tmp_path / "tiny.yaml"
+    yaml.write_text(yaml.read_text() + "process_docs: !function functions.process\n")
+    (tmp_path / "functions.py").write_text("from helper import keep\ndef process(docs):\n    return keep(docs)\n")
+    names = []
+    for text in ("keep = list\n", "def keep(docs):\n    return docs[:1]\n"):
+        (tmp_path / "helper.py").write_text(text)
+        names.append(name_of(identify(options, "1")["tiny"]))
+    (tmp_path / "alone.py").write_text("changed = True\n")
+    assert name_of(identify(options, "1")["tiny"]) == names[1] != names[0]
+
+
+def test_a_task_that_names_a_folder_is_another_if_a_file_there_changes(tmp_path: Path) -> None:
+    folder = tmp_path / "questions"
+    folder.mkdir()
+    options = write_task(tmp_path / "tasks", dataset_kwargs={"data_dir": str(folder)})
+    names = []
+    for answer in (0, 1):
+        write_questions(folder / "test.jsonl", [{**QUESTIONS[0], "answer": answer}])
+        names.append(name_of(identify(options, "1")["tiny"]))
+    assert names[0] != names[1]
 
 
 def test_an_evaluation_without_it_reads_as_before(run: Finished) -> None:

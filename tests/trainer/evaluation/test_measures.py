@@ -30,6 +30,7 @@ from trainer.evaluation.metrics import (
     default_metrics,
     greater_is_better,
     load_metrics,
+    metric_identity,
     of_one_class,
     positive_class,
 )
@@ -407,6 +408,19 @@ def test_a_module_is_taken_by_its_file_or_its_folder(tmp_path: Path, monkeypatch
         for task in ("classification", "regression"):
             found = measure(load_metrics([name], task, 4), np.array([1, 0, 1, 0]), np.array([1, 0, 0, 0]))
             assert found == {"share": 0.5, "rows": 3.0}
+
+
+def test_a_module_is_another_if_it_or_what_it_imports_changes(tmp_path: Path) -> None:
+    path = write_module(tmp_path / "own.py", '{"figure": WEIGHT}')
+    path.write_text(f"from .weights import WEIGHT\n{path.read_text()}")
+    (tmp_path / "other.py").write_text("")
+    found = []
+    for weight in (1.0, 5.0):
+        (tmp_path / "weights.py").write_text(f"WEIGHT = {weight}\n")
+        found.append(metric_identity(str(path)))
+        assert measure(load_metrics([str(path)], "classification", 2), *labels(2)) == {"figure": weight}
+    (tmp_path / "other.py").write_text("changed = True\n")
+    assert metric_identity(str(path)) == found[1] != found[0]
 
 
 def test_a_module_that_was_changed_is_taken_as_it_is_now(tmp_path: Path) -> None:

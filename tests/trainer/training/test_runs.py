@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import SMALL_MODEL, digests, small_job
+from tests.support import SMALL_MODEL, digests, small_job, small_values
 from tests.trainer.small_jobs import LONG, Finished
 from trainer.common.errors import RunError
 from trainer.config.jobs import PipelineJob
@@ -46,11 +46,18 @@ def test_what_decides_the_outcome_names_the_run(raw: Path, data: PreparedData, c
         {"training__keep_last": 9},
         {"training__micro_batch": 2}, {"training__processes": 2}, {"training__compile": True},
         {"training__gradient_checkpointing": True}, {"evaluation__batch": 3}, {"data__workers": 2},
-        {"model__attention": "eager"},
+        {"model__attention": "eager"}, {"training__stride": 32},
     ],
 )  # fmt: skip
 def test_how_it_is_carried_out_does_not(raw: Path, data: PreparedData, changes: dict[str, Any]) -> None:
     assert name_of(raw, data, **changes) == name_of(raw, data)
+
+
+def test_how_corpora_are_mixed_counts_where_there_are_some(raw: Path, data: PreparedData) -> None:
+    corpora = small_values(raw, Path("anywhere"))["data"]["corpora"]
+    assert len(corpora) > 1
+    one = {"data__corpora": corpora[:1]}
+    assert name_of(raw, data, **one, training__alpha=0.5) == name_of(raw, data, **one)
 
 
 def test_a_number_counts_by_its_value_however_a_form_spells_it(raw: Path, data: PreparedData) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from trainer.common.formats import count, number, percent, plural, short
 from trainer.common.tables import Pairs
 from trainer.data.splits import TRAIN
-from trainer.kinds.tuning_page import ASK, USE, compare_tuning, data_table, encoded_of, tell_in_train
+from trainer.kinds.tuning_page import compare_tuning, data_table, encoded_of, tell_in_train, use_by_asking
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import Block, Card, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
@@ -112,7 +112,7 @@ def _card(facts: RunFacts, plan: TuningPlan) -> Card:
         f"{count(plan.examples)} conversations in {plural(facts.steps, 'optimizer step')}"
     )
     matter = {"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}
-    use = loaded_beside((USE + ASK).replace("{folder}", f"{facts.key}/{FINAL}"), facts)
+    use = loaded_beside(use_by_asking(encoded_of(facts)[1]).replace("{folder}", f"{facts.key}/{FINAL}"), facts)
     name = job["data"]["name"]
     results = index_scores(facts, "text-generation", UNIT, name, job["data"]["path"] or name)
     return Card("text-generation", "conversational", matter, results, summary, use)

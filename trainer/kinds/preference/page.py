@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from trainer.kinds.preference.job import WITH_REFERENCE, PreferenceJob
-from trainer.kinds.tuning_page import ASK, USE, compare_tuning, describe_tuning
+from trainer.kinds.tuning_page import compare_tuning, describe_tuning, encoded_of, use_by_asking
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import ReportContent, Section
 from trainer.registry.facts import RunFacts
@@ -20,7 +20,13 @@ SETTINGS = ("beta", "gamma", "label_smoothing")
 def describe_preferences(facts: RunFacts, plan: TuningPlan) -> ReportContent:
     """The account of a run on pairs of answers."""
     told = describe_tuning(
-        facts, plan, UNIT, "text-generation", "preference-tuned language", USE + ASK, loss=_tell_loss(facts)
+        facts,
+        plan,
+        UNIT,
+        "text-generation",
+        "preference-tuned language",
+        use_by_asking(encoded_of(facts)[1]),
+        loss=_tell_loss(facts),
     )
     return replace(
         told, samples=[Section("Answers", sample_blocks(facts, ANSWERS, "No held-out prompt was answered."))]

@@ -11,7 +11,7 @@ from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
 from trainer.config.kinds import kind_of_run
 from trainer.config.models import ModelConfig
-from trainer.config.training import MaskingConfig, TrainingConfig, masks_documents
+from trainer.config.training import MaskingConfig, masks_documents
 from trainer.data.decisions import corpora_left
 from trainer.data.packing import FORMAT as PACKING
 from trainer.evaluation.measurement import Measurement, ask_of_run
@@ -66,12 +66,19 @@ def identify(job: PipelineJob, data: PreparedData) -> Run:
     selection = {"during_training": asked.during_training, **describe_selection(asked, asked.harness)}
     taken = job.data.tokenizer.path
     places = {"tokenizer taken from": taken and str(Path(taken).absolute())}
-    return make_run(job, made_from, selection, reads, base=base, places=places, effective=_effective(job.training))
+    return make_run(job, made_from, selection, reads, base=base, places=places, effective=_effective(job))
 
 
-def _effective(training: TrainingConfig) -> dict[str, Any]:
-    """What masking, attention within documents and packing come to with the other settings."""
+def _effective(job: PipelineJob) -> dict[str, Any]:
+    """What masking, attention within documents, packing, a stride and the mix of corpora come to with the other
+    settings.
+    """
+    training = job.training
     settings: dict[str, Any] = {}
+    if training.stride == training.context:
+        settings["stride"] = None
+    if len(job.data.corpora) == 1:
+        settings["alpha"] = type(training).model_fields["alpha"].default
     if training.masks is not None:
         settings["masking"] = one_spelling(training.masks.model_dump())
     if training.masks_documents:

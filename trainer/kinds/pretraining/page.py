@@ -54,7 +54,10 @@ tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForCausalLM.from_pretrained(folder)
 
 inputs = tokenizer("Once", return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40)[0]))"""
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens={new_tokens})[0]))"""
+
+NEW_TOKENS = 40
+"""That the program has a model write at most; it may know few positions."""
 
 
 def describe_pretraining(facts: RunFacts, plan: StepPlan) -> ReportContent:
@@ -190,7 +193,12 @@ def _card(facts: RunFacts, plan: StepPlan) -> Card:
         {},
         index_scores(facts, _task(facts), _unit(facts), f"held-out text of {corpora}", corpora),
         summary,
-        loaded_beside((MASKED_USE if _masked(facts) else USE).format(folder=f"{facts.key}/{FINAL}"), facts),
+        loaded_beside(
+            (MASKED_USE if _masked(facts) else USE).format(
+                folder=f"{facts.key}/{FINAL}", new_tokens=min(NEW_TOKENS, facts.job["training"]["context"] // 2)
+            ),
+            facts,
+        ),
     )
 
 
