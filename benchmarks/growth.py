@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.curation import CURATION
 from benchmarks.jobs import job, raw_corpora
 from benchmarks.scale import open_all, publish, timed
 from trainer.common.progress import silent
@@ -117,7 +118,7 @@ def of_documents(folder: Path, documents: int) -> Seconds:
 def of_decisions(folder: Path, documents: int) -> Seconds:
     write_documents(folder / "raw", documents, 1000, 100)
     time.sleep(2 * RACY_SECONDS)
-    wanted = preparation(folder, "jsonl", "jsonl", curation={"near": {}, "repetition": {}})
+    wanted = preparation(folder, "jsonl", "jsonl", curation={"exact": {}, "near": {}, "filters": CURATION["filters"][:1]})
     curate = partial(here(silent()), "curate", wanted)
     first, again = timed(curate)[1], timed(curate)[1]
     with open(folder / "raw" / "00000.jsonl", "a", encoding="utf-8") as file:
