@@ -118,7 +118,8 @@ def of_documents(folder: Path, documents: int) -> Seconds:
 def of_decisions(folder: Path, documents: int) -> Seconds:
     write_documents(folder / "raw", documents, 1000, 100)
     time.sleep(2 * RACY_SECONDS)
-    wanted = preparation(folder, "jsonl", "jsonl", curation={"exact": {}, "near": {}, "filters": CURATION["filters"][:1]})
+    curation = {"exact": {}, "near": {}, "filters": CURATION["filters"][:1]}
+    wanted = preparation(folder, "jsonl", "jsonl", curation=curation)
     curate = partial(here(silent()), "curate", wanted)
     first, again = timed(curate)[1], timed(curate)[1]
     with open(folder / "raw" / "00000.jsonl", "a", encoding="utf-8") as file:

@@ -56,6 +56,7 @@ def train_plainly(adapted: Any, job: PipelineJob, data: PreparedData) -> list[fl
         [p for p in adapted.parameters() if p.requires_grad],
         lr=training.learning_rate,
         betas=(0.9, 0.95),
+        eps=training.epsilon,
         weight_decay=0.1,
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, plan.total_steps))

@@ -9,6 +9,9 @@ from trainer.config.schema import Delimiter, Name, Quoting, Schema, TableFormat
 
 MIB = 2**20
 
+WITHOUT_FIELDS = ("text", "source", "lines")
+"""Formats whose documents have nothing but their text."""
+
 
 class CorpusConfig(Schema):
     """One named body of raw text."""
@@ -34,6 +37,8 @@ class CorpusConfig(Schema):
     def _separator_needs_text(self) -> Self:
         if self.separator is not None and self.format != "text":
             raise ValueError(f"separator goes with format 'text', not {self.format!r}")
+        if self.text_field != "text" and self.format in WITHOUT_FIELDS:
+            raise ValueError(f"text_field goes with format jsonl, csv or parquet, not {self.format!r}")
         if self.separator is not None and ("\n" in self.separator or "\r" in self.separator):
             raise ValueError("separator is one line: leave its line end out")
         return self
@@ -56,7 +61,7 @@ class TokenizerConfig(Schema):
         default=64 * MIB, ge=1, description="bytes of raw text to train on, spread over the corpora"
     )
     eos_token: str | None = Field(
-        default=None, description="end-of-document token, where the taken tokenizer names none"
+        default=None, description="with path: the end-of-document token; default: the one that the tokenizer names"
     )
     mask_token: str | None = Field(
         default=None,

@@ -234,6 +234,12 @@ class EvaluationText(Schema):
     delimiter: Delimiter = None
     quoting: Quoting = None
 
+    @model_validator(mode="after")
+    def _fields_need_records(self) -> Self:
+        if self.fields != ["text"] and self.format in ("text", "lines"):
+            raise ValueError(f"fields goes with format jsonl, csv or parquet, not {self.format!r}")
+        return self
+
 
 class DecontaminateConfig(Schema):
     """Documents that share an n-gram of words with an evaluation set are dropped."""

@@ -39,7 +39,7 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 
-TRANSFORM_FORMAT = 1
+TRANSFORM_FORMAT = 2
 """Raised when a transformation gives other text, so that what was made of the old is not taken for what would be made
 now.
 """
@@ -49,7 +49,7 @@ EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 
 NUMBER = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 IP4 = re.compile(rf"(?<![\w.])(?:{NUMBER}\.){{3}}{NUMBER}(?![\w]|\.\d)")
-IP6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{1,4}:[0-9A-Fa-f:]{2,34}(?![\w:])")
+IP6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{1,4}:[0-9A-Fa-f:]{2,35}(?![\w:])")
 
 
 def mask_email(text: str) -> str:
@@ -64,12 +64,14 @@ def _mask_ip6(found: re.Match[str]) -> str:
     """What stands for a number of IP version 6; what may as well be a slice or a name of a program, such as 1::2,
     stays.
     """
-    groups = [group for group in found[0].split(":") if group]
+    colon = ":" if found[0].endswith(":") and not found[0].endswith("::") else ""  # as of a list, behind the number
+    number = found[0].removesuffix(colon)
+    groups = [group for group in number.split(":") if group]
     try:
-        ipaddress.IPv6Address(found[0])
+        ipaddress.IPv6Address(number)
     except ValueError:
         return found[0]
-    return "<ip>" if len(groups) > 2 or len(groups[0]) == 4 else found[0]
+    return f"<ip>{colon}" if len(groups) > 2 or len(groups[0]) == 4 else found[0]
 
 
 MASKS = {"email": mask_email, "ip": mask_ip}

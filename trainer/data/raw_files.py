@@ -201,6 +201,16 @@ def not_text(path: str) -> str | None:
     return next((known for signature, known in SIGNATURES.items() if head.startswith(signature)), None)
 
 
+TAR_MARK, TAR_MARK_AT = b"ustar", 257
+"""What a tar archive has in the head of each of its files, and where."""
+
+
+def is_tar(path: str) -> bool:
+    """Whether a file, unpacked, is a tar archive, which passes for text where its files are large."""
+    with reading(path), open_raw(path) as file:
+        return file.read(TAR_MARK_AT + len(TAR_MARK))[TAR_MARK_AT:] == TAR_MARK
+
+
 def compression_of(path: str) -> str | None:
     """How a file is packed, by its name; None if it is not."""
     found: str | None = get_compression(path, "infer")

@@ -1,6 +1,7 @@
 """The raw files of a corpus: finding them, looking at their beginnings, and knowing which of them changed."""
 
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,14 +12,16 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from trainer.common.bad_records import BadRecords
 from trainer.common.errors import ChangedFile, CorpusError, RecordError, brief
 from trainer.common.formats import count, plural
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
+from trainer.data.local_files import find_local
 from trainer.data.pieces import Piece, Stretch, digest_stretches, pieces_of
-from trainer.data.raw_files import SourceFile, format_by_name, open_as, open_raw, reading
+from trainer.data.raw_files import SourceFile, format_by_name, is_tar, open_as, open_raw, reading
 from trainer.data.readers import open_corpus, read_head
 from trainer.data.records import FORMATS, Span
 from trainer.records.sealed import recall_sealed, write_sealed
@@ -43,9 +46,9 @@ CSV_READING = 2
 
 
 def find_sources(corpus: CorpusConfig) -> list[SourceFile]:
-    """All files of a corpus, sorted by key.
+    """All files of a corpus, sorted by key; one that is found by several paths, or behind links, is taken once.
 
-    Raises `CorpusError` for a path that matches nothing and for a corpus without a byte.
+    Raises `CorpusError` for a path that matches nothing, a folder that cannot be listed, and a corpus without a byte.
     """
     found: dict[str, SourceFile] = {}
     for pattern in corpus.paths:
@@ -53,7 +56,9 @@ def find_sources(corpus: CorpusConfig) -> list[SourceFile]:
             matches = list(_match(pattern))
             if not matches:
                 raise CorpusError(f"corpus {corpus.name!r}: {_no_match(pattern)}")
-        found.update({source.path: source for source in matches})
+        for real, source in matches:
+            if real not in found or source.path == real:
+                found[real] = source
     if not sum(source.size for source in found.values()):
         raise CorpusError(f"corpus {corpus.name!r} is empty: {len(found)} files, 0 bytes")
     return sorted(found.values(), key=lambda source: (source.key, source.path))
@@ -129,26 +134,36 @@ def forgetting_changed(store: Store) -> Iterator[None]:
         raise
 
 
-def _match(pattern: str) -> Iterator[SourceFile]:
+def _match(pattern: str) -> Iterator[tuple[str, SourceFile]]:
+    """The files of a path or a pattern, each with what names it however it was found."""
     try:
         fs, full = fsspec.url_to_fs(pattern)
     except (ImportError, ValueError) as error:  # of a place that fsspec does not know
         raise CorpusError(f"{pattern!r} cannot be read: {brief(error)}") from error
+    if isinstance(fs, LocalFileSystem):
+        full = os.path.normpath(full)
+        fixed = len(_fixed_part(full) if not os.path.isfile(full) else os.path.dirname(full)) + 1
+        for path, real, status in find_local(full):
+            yield real, SourceFile(path, path[fixed:], status.st_size, local_version(status))
+        return
     fs.invalidate_cache()  # what was listed before may be old
-    if fs.isfile(full):
-        entries, fixed = {full: fs.info(full)}, full.rsplit("/", 1)[0]
-    else:
-        entries = fs.glob(full, detail=True)
-        fixed = re.split(r"[*?\[]", full, maxsplit=1)[0].rsplit("/", 1)[0]
+    entries = {full: fs.info(full)} if fs.isfile(full) else fs.glob(full, detail=True)
+    fixed = len(full.rsplit("/", 1)[0] if full in entries else _fixed_part(full)) + 1
     for path, info in entries.items():
-        if info["type"] == "file" or (info.get("islink") and not fs.isdir(path)):
+        if info["type"] == "file":
             version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or ""
-            if "ino" in info:  # a local one: whoever changes it can set the time back, but not these
-                version = f"{version} {info['created']} {info['ino']}"
-            if info.get("islink"):
-                version = ""  # the listing's time is the link's own, not the file's
             url = path if "://" not in pattern else fs.unstrip_protocol(path)
-            yield SourceFile(path=url, key=path[len(fixed) + 1 :], size=int(info["size"]), version=str(version))
+            yield url, SourceFile(path=url, key=path[fixed:], size=int(info["size"]), version=str(version))
+
+
+def local_version(status: os.stat_result) -> str:
+    """What changes with a local file: whoever changes it can set its time back, but not the others."""
+    return f"{status.st_mtime} {status.st_ctime} {status.st_ino}"
+
+
+def _fixed_part(pattern: str) -> str:
+    """The folder that all files of a pattern are in."""
+    return re.split(r"[*?\[]", pattern, maxsplit=1)[0].rsplit("/", 1)[0]
 
 
 def _no_match(pattern: str) -> str:
@@ -211,12 +226,7 @@ def look_at_text(corpus: CorpusConfig, paths: Sequence[str]) -> None:
     records than may be skipped. Where all that were looked at are bad, and may be skipped, it warns.
     """
     bad, good = BadRecords(corpus.max_bad_records), 0
-    if corpus.format in ("text", "lines") and (form := next(filter(None, map(format_by_name, paths)), None)):
-        log.warning(
-            "corpus %r: by their names some files hold records of the format %s, but they are read as %s, with all "
-            "that is between the records' texts; set data.corpora's format to %s if that is not meant",
-            corpus.name, form, corpus.format, form,
-        )  # fmt: skip
+    tell_records_as_text(f"corpus {corpus.name!r}", corpus.format, paths)
     for path in _spread(paths):
         check_stop()
         good += _look_at(path, corpus, bad)
@@ -224,6 +234,15 @@ def look_at_text(corpus: CorpusConfig, paths: Sequence[str]) -> None:
         log.warning(
             "corpus %r: none of the first %s can be read: %s; check data.corpora: its paths and format",
             corpus.name, plural(bad.count, "record"), "; ".join(bad.first),
+        )  # fmt: skip
+
+
+def tell_records_as_text(what: str, form: str, paths: Sequence[str]) -> None:
+    """Warn of files that are read as text, though they hold records by their names."""
+    if form in ("text", "lines") and (named := next(filter(None, map(format_by_name, paths)), None)):
+        log.warning(
+            "%s: by their names some files hold records of the format %s, but they are read as %s, with all that is "
+            "between the records' texts; set their format to %s if that is not meant", what, named, form, named,
         )  # fmt: skip
 
 
@@ -239,6 +258,8 @@ def _spread(paths: Sequence[str]) -> list[str]:
 
 def _look_at(path: str, corpus: CorpusConfig, bad: BadRecords) -> int:
     """How many good records are at the beginning of a file."""
+    if is_tar(path):
+        raise CorpusError(f"corpus {corpus.name!r}: {path} is a tar archive; unpack it, and give the files in it")
     documents = characters = nulls = alternating = 0
     before = bad.count
 

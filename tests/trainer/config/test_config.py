@@ -80,6 +80,16 @@ def test_an_unknown_key_is_refused_wherever_it_stands(path: str) -> None:
             "beta1 goes with optimizer adamw or muon: adafactor has none; leave it out",
         ),
         ("training", {"max_steps": 5, "optimizer": "sgd", "epsilon": 1e-6}, "epsilon goes with optimizer adamw"),
+        (
+            "data.corpora",
+            [{"name": "a", "paths": ["*"], "text_field": "body"}],
+            "text_field goes with format jsonl, csv or parquet, not 'text'",
+        ),
+        (
+            "data.curation",
+            {"decontaminate": {"files": [{"paths": ["*"], "fields": ["question"]}]}},
+            "fields goes with format jsonl, csv or parquet, not 'lines'",
+        ),
         ("training.learning_rate", float("nan"), "finite number"),
         ("training.precision", "fp8", "Input should be 'fp32', 'bf16' or 'fp16'"),
     ],

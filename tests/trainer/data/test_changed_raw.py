@@ -21,6 +21,8 @@ from trainer.data.readers import read_documents
 from trainer.data.sources import find_pieces
 from trainer.store.storage import Store
 
+pytestmark = pytest.mark.usefixtures("rotting")
+
 
 def rot(path: Path, place: int) -> None:
     """Flip a bit of a file, which keeps its size and its time; the clock of its inode has gone on since it was looked

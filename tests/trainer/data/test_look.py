@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +144,13 @@ def test_records_that_are_read_as_text_are_told(
     assert not caplog.messages, "which may be the source of data"
     look(path)
     assert f"some files hold records of the format {form}, but they are read as text" in caplog.text
+
+
+@pytest.mark.parametrize(("ending", "mode"), [(".tar", "w"), (".tar.gz", "w:gz")])
+def test_an_archive_is_no_text(ending: str, mode: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a{ending}"
+    (tmp_path / "one.txt").write_text(TEXT * 60)
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        archive.add(tmp_path / "one.txt")
+    with pytest.raises(CorpusError, match="is a tar archive; unpack it"):
+        look(path)

@@ -1,9 +1,12 @@
 """Finding raw files, cutting them into pieces, and noticing what changed since the last look."""
 
+import errno
+import glob
 import os
 import shutil
 import uuid
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from tests.s3 import S3Server
 from tests.support import LONG_AGO
 from tests.trainer.raw_files import FORMATS, pieces_of
+from trainer.common.errors import CorpusError
 from trainer.config.corpora import CorpusConfig
 from trainer.data.raw_files import SourceFile
 from trainer.data.sources import find_pieces, find_sources
@@ -50,6 +54,66 @@ def test_folders_and_links_to_folders_are_not_taken_for_files(tmp_path: Path) ->
     (tmp_path / "link").symlink_to(tmp_path / "folder")
     write(tmp_path / "lone.txt", "text")
     assert [source.key for source in find_sources(corpus_of(tmp_path / "*"))] == ["lone.txt"]
+
+
+def keys(path: Path) -> list[str]:
+    return [source.key for source in find_sources(corpus_of(path))]
+
+
+def test_links_are_followed_and_what_they_lead_to_twice_counts_once(tmp_path: Path) -> None:
+    top, other = tmp_path / "top", tmp_path / "other"
+    write(top / "one" / "a.txt", "text")
+    write(other / "b.txt", "text")
+    (top / "two").symlink_to(other)
+    for pattern in ("*/*.txt", "**/*.txt", "t*/*.txt", "**"):
+        expected = sorted(glob.glob(f"{top}/{pattern}", recursive=True))
+        files = [path for path in expected if Path(path).is_file()]
+        assert [source.path for source in find_sources(corpus_of(top / pattern))] == files, pattern
+    (top / "again").symlink_to(top / "one")
+    (top / "one" / "back").symlink_to(top)
+    (top / "one" / "c.txt").symlink_to(top / "one" / "a.txt")
+    assert keys(top / "**/*.txt") == ["one/a.txt", "two/b.txt"]
+    assert keys(top / "again/*.txt") == ["a.txt"]
+
+
+def test_a_file_counts_once_however_its_path_is_spelt(tmp_path: Path) -> None:
+    write(tmp_path / "in" / "a.txt", "text")
+    place = tmp_path / "in"
+    spelt = [f"{place}/./a.txt", f"{place}//a.txt", f"{place}/../in/a.txt", f"file://{place}/a.txt", f"{place}/*.txt"]
+    values = {"name": "c", "paths": spelt, "format": "text"}
+    assert [source.path for source in find_sources(CorpusConfig.model_validate(values))] == [str(place / "a.txt")]
+
+
+def test_hidden_files_are_taken_by_patterns_that_say_so(tmp_path: Path) -> None:
+    for name in ("a.txt", ".b.txt", ".checkpoints/a.txt"):
+        write(tmp_path / name, "text")
+    for pattern in ("*.txt", "**/*.txt", ".*.txt", ".*/*.txt", ".checkpoints/*.txt"):
+        expected = [path.removeprefix(f"{tmp_path}/") for path in glob.glob(f"{tmp_path}/{pattern}", recursive=True)]
+        found = [str(Path(source.path).relative_to(tmp_path)) for source in find_sources(corpus_of(tmp_path / pattern))]
+        assert found == sorted(expected), pattern
+
+
+def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "one" / "a.txt", "text")
+    write(tmp_path / "two" / "b.txt", "text")
+    listed = os.scandir
+
+    def refuse(path: str) -> Any:  # as of another user's: whoever runs this test may read all
+        if path.endswith("two"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return listed(path)
+
+    monkeypatch.setattr("os.scandir", refuse)
+    for pattern in ("*/*.txt", "**/*.txt"):
+        with pytest.raises(CorpusError, match=r"cannot be read: .*Permission denied"):
+            find_sources(corpus_of(tmp_path / pattern))
+
+
+def test_a_link_that_leads_nowhere_is_told(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "text")
+    (tmp_path / "b.txt").symlink_to(tmp_path / "gone")
+    with pytest.raises(CorpusError, match=r"cannot be read: .*No such file"):
+        find_sources(corpus_of(tmp_path / "*.txt"))
 
 
 def test_pieces_depend_on_bytes_and_names_not_on_the_place_or_the_time(tmp_path: Path) -> None:

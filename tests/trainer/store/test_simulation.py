@@ -15,7 +15,7 @@ from tests.support import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 FOUND_BY = {
-    "manifest_sent_first": 0, "unconditional_pointer": 89, "no_lease": 0, "lease_of_another_given_back": 320,
+    "manifest_sent_first": 0, "unconditional_pointer": 164, "no_lease": 0, "lease_of_another_given_back": 320,
     "lease_of_the_living_taken": 4, "lease_never_looked_at_again": 1299, "lease_by_the_local_clock": 11,
     "unconditional_lease": 171, "run_removed_without_second_look": 1914, "reused_without_hold": 31,
     "removal_without_second_look": 950, "runs_removed_without_lease": 0, "newest_checkpoint_retired": 5,

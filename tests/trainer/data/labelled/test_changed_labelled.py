@@ -34,6 +34,8 @@ from trainer.data.labelled.rows import read_rows
 from trainer.data.splits import find_splits
 from trainer.store.storage import Store
 
+pytestmark = pytest.mark.usefixtures("rotting")
+
 PACK: dict[str, Callable[[list[Record]], bytes]] = {"csv": as_csv, "jsonl": as_jsonl, "parquet": as_parquet}
 
 
