@@ -260,7 +260,7 @@ def find_listed(
     if data.label_columns is not None:
         return Labels(data.label_columns, {name: number for number, name in enumerate(data.label_columns)})
     given = [value for value in values if value is not None]
-    if given and all(sorted(map(str, value)) == ["0", "1"] for value in given):
+    if data.task == "multi-label" and given and all(sorted(map(str, value)) == ["0", "1"] for value in given):
         raise CorpusError(
             f"data set {data.name!r}: column {data.label_column!r} holds 0 and 1 in each list, but a list names the "
             "labels that apply, which would be both everywhere; if they stand for the classes in turn, give each a "

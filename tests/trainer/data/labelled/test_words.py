@@ -194,6 +194,11 @@ def test_bad_words_and_labels_name_their_line(tmp_path: Path) -> None:
         labels_of(tmp_path, (["a", "b"], [0, 1]), (["a", "b"], [0, 70]))
 
 
+def test_two_words_may_always_have_the_two_labels(tmp_path: Path) -> None:
+    found = labels_of(tmp_path, (["a", "b"], [0, 1]), (["c", "d"], [1, 0]))
+    assert [each.tolist() for each in found["train"]] == [[0, 1], [1, 0]]
+
+
 def test_test_words_may_be_without_labels_or_have_them_withheld(tmp_path: Path) -> None:
     train = (["a", "b"], ["O", "B-X"])
     found = labels_of(tmp_path, train, test=[(["a"], None), (["a", "b"], [-1, -1]), (["c"], [-100]), (["d"], ["B-X"])])
