@@ -5,12 +5,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from trainer.config.curation import CurationConfig
-from trainer.config.schema import Delimiter, Name, Quoting, Schema, TableFormat
+from trainer.config.schema import Delimiter, Name, Quoting, Schema, TableFormat, require_records
 
 MIB = 2**20
-
-WITHOUT_FIELDS = ("text", "source", "lines")
-"""Formats whose documents have nothing but their text."""
 
 
 class CorpusConfig(Schema):
@@ -37,10 +34,14 @@ class CorpusConfig(Schema):
     def _separator_needs_text(self) -> Self:
         if self.separator is not None and self.format != "text":
             raise ValueError(f"separator goes with format 'text', not {self.format!r}")
-        if self.text_field != "text" and self.format in WITHOUT_FIELDS:
-            raise ValueError(f"text_field goes with format jsonl, csv or parquet, not {self.format!r}")
         if self.separator is not None and ("\n" in self.separator or "\r" in self.separator):
             raise ValueError("separator is one line: leave its line end out")
+        return self
+
+    @model_validator(mode="after")
+    def _field_needs_records(self) -> Self:
+        if self.text_field != "text":
+            require_records("text_field", self.format)
         return self
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from trainer.config.schema import Delimiter, Name, Quoting, Schema, TableFormat
+from trainer.config.schema import Delimiter, Name, Quoting, Schema, TableFormat, require_records
 
 LANGUAGE = r"^[a-z]{2,3}$"
 FUNCTION = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
@@ -236,8 +236,8 @@ class EvaluationText(Schema):
 
     @model_validator(mode="after")
     def _fields_need_records(self) -> Self:
-        if self.fields != ["text"] and self.format in ("text", "lines"):
-            raise ValueError(f"fields goes with format jsonl, csv or parquet, not {self.format!r}")
+        if self.fields != ["text"]:
+            require_records("fields", self.format)
         return self
 
 

@@ -15,9 +15,12 @@ ANY_FOLDERS = "**"
 
 
 class LocalFile(NamedTuple):
-    """A file, by the path that was found, and by the one that it has without links."""
+    """A file, by the path that was found, and by the one that it has without links; `key` is its path below the
+    pattern's fixed part.
+    """
 
     path: str
+    key: str
     real: str
     status: os.stat_result
 
@@ -26,31 +29,35 @@ def find_local(pattern: str) -> Iterator[LocalFile]:
     """The files of an absolute path or pattern. Raises `OSError` for a folder that cannot be listed, or a link that
     leads nowhere.
     """
+    pattern = os.path.normpath(pattern)
     if os.path.isfile(pattern):
-        yield _told(pattern, os.path.realpath(pattern))
+        yield LocalFile(pattern, os.path.basename(pattern), os.path.realpath(pattern), os.stat(pattern))
         return
-    parts = os.path.normpath(pattern).split(os.sep)
+    parts = pattern.split(os.sep)
     fixed = next((number for number, part in enumerate(parts) if MAGIC.search(part)), len(parts))
-    folder = os.sep.join(parts[:fixed]) or os.sep
-    if fixed < len(parts) and os.path.isdir(folder):
-        yield from _below(folder, os.path.realpath(folder), parts[fixed:], ())
+    folder = os.sep.join(parts[:fixed])
+    if fixed < len(parts) and os.path.isdir(folder or os.sep):
+        for path, real in _below(folder, os.path.realpath(folder or os.sep), parts[fixed:], ()):
+            yield LocalFile(path, path[len(folder) + 1 :], real, os.stat(path))
 
 
-def _below(folder: str, real: str, parts: Sequence[str], above: tuple[tuple[int, int], ...]) -> Iterator[LocalFile]:
-    """The files below a folder that the parts of a pattern lead to; `above` are the folders that it is in, as a link
-    may lead back to one.
+def _below(
+    folder: str, real: str, parts: Sequence[str], above: tuple[tuple[int, int], ...]
+) -> Iterator[tuple[str, str]]:
+    """The files below a folder that the parts of a pattern lead to, by their paths with links and without; `above` are
+    the folders that it is in, as a link may lead back to one.
     """
     part, rest = parts[0], parts[1:]
     deep = part == ANY_FOLDERS
     matches = re.compile(translate("*" if deep else part)).match
     if deep:
-        status = os.stat(folder)
+        status = os.stat(folder or os.sep)
         if (status.st_dev, status.st_ino) in above:
             return
         above = (*above, (status.st_dev, status.st_ino))
         if rest:
             yield from _below(folder, real, rest, ())
-    with os.scandir(folder) as listed:
+    with os.scandir(folder or os.sep) as listed:
         entries = sorted(listed, key=lambda entry: entry.name)
     for entry in entries:
         if not matches(entry.name) or (entry.name.startswith(".") and not part.startswith(".")):
@@ -60,8 +67,4 @@ def _below(folder: str, real: str, parts: Sequence[str], above: tuple[tuple[int,
             if deep or rest:
                 yield from _below(entry.path, own, parts if deep else rest, above)
         elif not rest and (entry.is_file() or entry.is_symlink()):
-            yield _told(entry.path, own)
-
-
-def _told(path: str, real: str) -> LocalFile:
-    return LocalFile(path, real, os.stat(path))
+            yield entry.path, own

@@ -19,7 +19,7 @@ from trainer.common.errors import ChangedFile, CorpusError, RecordError, brief
 from trainer.common.formats import count, plural
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
-from trainer.data.local_files import find_local
+from trainer.data.local_files import MAGIC, find_local
 from trainer.data.pieces import Piece, Stretch, digest_stretches, pieces_of
 from trainer.data.raw_files import SourceFile, format_by_name, is_tar, open_as, open_raw, reading
 from trainer.data.readers import open_corpus, read_head
@@ -141,29 +141,24 @@ def _match(pattern: str) -> Iterator[tuple[str, SourceFile]]:
     except (ImportError, ValueError) as error:  # of a place that fsspec does not know
         raise CorpusError(f"{pattern!r} cannot be read: {brief(error)}") from error
     if isinstance(fs, LocalFileSystem):
-        full = os.path.normpath(full)
-        fixed = len(_fixed_part(full) if not os.path.isfile(full) else os.path.dirname(full)) + 1
-        for path, real, status in find_local(full):
-            yield real, SourceFile(path, path[fixed:], status.st_size, local_version(status))
+        for path, key, real, status in find_local(full):
+            yield real, SourceFile(path, key, status.st_size, local_version(status))
         return
     fs.invalidate_cache()  # what was listed before may be old
-    entries = {full: fs.info(full)} if fs.isfile(full) else fs.glob(full, detail=True)
-    fixed = len(full.rsplit("/", 1)[0] if full in entries else _fixed_part(full)) + 1
+    if fs.isfile(full):
+        entries, fixed = {full: fs.info(full)}, full.rsplit("/", 1)[0]
+    else:
+        entries, fixed = fs.glob(full, detail=True), MAGIC.split(full, maxsplit=1)[0].rsplit("/", 1)[0]
     for path, info in entries.items():
         if info["type"] == "file":
             version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or ""
             url = path if "://" not in pattern else fs.unstrip_protocol(path)
-            yield url, SourceFile(path=url, key=path[fixed:], size=int(info["size"]), version=str(version))
+            yield url, SourceFile(path=url, key=path[len(fixed) + 1 :], size=int(info["size"]), version=str(version))
 
 
 def local_version(status: os.stat_result) -> str:
     """What changes with a local file: whoever changes it can set its time back, but not the others."""
     return f"{status.st_mtime} {status.st_ctime} {status.st_ino}"
-
-
-def _fixed_part(pattern: str) -> str:
-    """The folder that all files of a pattern are in."""
-    return re.split(r"[*?\[]", pattern, maxsplit=1)[0].rsplit("/", 1)[0]
 
 
 def _no_match(pattern: str) -> str:
@@ -239,7 +234,8 @@ def look_at_text(corpus: CorpusConfig, paths: Sequence[str]) -> None:
 
 def tell_records_as_text(what: str, form: str, paths: Sequence[str]) -> None:
     """Warn of files that are read as text, though they hold records by their names."""
-    if form in ("text", "lines") and (named := next(filter(None, map(format_by_name, paths)), None)):
+    # The source of something may be data as well.
+    if form not in (*FORMATS, "source") and (named := next(filter(None, map(format_by_name, paths)), None)):
         log.warning(
             "%s: by their names some files hold records of the format %s, but they are read as %s, with all that is "
             "between the records' texts; set their format to %s if that is not meant", what, named, form, named,

@@ -148,10 +148,7 @@ def load_metrics(names: Sequence[str], task: Task, classes: int, positive: int =
     classes, else the mean over the classes that occur. Raises `ConfigError` for a metric that is unknown, does not fit
     the task or the number of classes, cannot be loaded, or is given twice.
     """
-    measures = [_load(name, task, classes) for name in names]
-    if positive == 0:
-        swapped = map(has_positive, names)
-        measures = [each._replace(swapped=swap) for each, swap in zip(measures, swapped, strict=True)]
+    measures = [_load(name, task, classes)._replace(swapped=positive == 0 and has_positive(name)) for name in names]
     twice = [name for name, times in Counter(measure.name for measure in measures).items() if times > 1]
     if twice:
         raise ConfigError(f"evaluation.metrics gives {', '.join(twice)} twice; give each once, under a name of its own")

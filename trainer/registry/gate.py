@@ -37,8 +37,8 @@ def judge(
     """Hold the scores of a run's model against the threshold and, if there is a champion, against its scores.
 
     What was rolled back does not pass again by itself, nor, by a threshold alone, what another model took the place of.
-    `anew` holds the champion's scores of now, where those that it
-    was promoted with were measured on something else. Raises `RunError` if the metric was not measured.
+    `anew` holds the champion's scores of now, where those that it was promoted with were measured on something else.
+    Raises `RunError` if the metric was not measured.
     """
     standing = standing_champions(before)
     champion = standing[-1] if standing else None
