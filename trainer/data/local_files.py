@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from fnmatch import translate
 from typing import NamedTuple
 
+from trainer.data.raw_files import reading
+
 MAGIC = re.compile(r"[*?\[]")
 ANY_FOLDERS = "**"
 
@@ -26,7 +28,7 @@ class LocalFile(NamedTuple):
 
 
 def find_local(pattern: str) -> Iterator[LocalFile]:
-    """The files of an absolute path or pattern. Raises `OSError` for a folder that cannot be listed, or a link that
+    """The files of an absolute path or pattern. Raises `CorpusError` for a folder that cannot be listed, or a link that
     leads nowhere.
     """
     pattern = os.path.normpath(pattern)
@@ -38,7 +40,9 @@ def find_local(pattern: str) -> Iterator[LocalFile]:
     folder = os.sep.join(parts[:fixed])
     if fixed < len(parts) and os.path.isdir(folder or os.sep):
         for path, real in _below(folder, os.path.realpath(folder or os.sep), parts[fixed:], ()):
-            yield LocalFile(path, path[len(folder) + 1 :], real, os.stat(path))
+            with reading(path):
+                status = os.stat(path)
+            yield LocalFile(path, path[len(folder) + 1 :], real, status)
 
 
 def _below(
@@ -57,7 +61,7 @@ def _below(
         above = (*above, (status.st_dev, status.st_ino))
         if rest:
             yield from _below(folder, real, rest, ())
-    with os.scandir(folder or os.sep) as listed:
+    with reading(folder), os.scandir(folder or os.sep) as listed:
         entries = sorted(listed, key=lambda entry: entry.name)
     for entry in entries:
         if not matches(entry.name) or (entry.name.startswith(".") and not part.startswith(".")):

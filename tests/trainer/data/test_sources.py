@@ -105,15 +105,8 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr("os.scandir", refuse)
     for pattern in ("*/*.txt", "**/*.txt"):
-        with pytest.raises(CorpusError, match=r"cannot be read: .*Permission denied"):
+        with pytest.raises(CorpusError, match=r"/two cannot be read: Permission denied"):
             find_sources(corpus_of(tmp_path / pattern))
-
-
-def test_a_link_that_leads_nowhere_is_told(tmp_path: Path) -> None:
-    write(tmp_path / "a.txt", "text")
-    (tmp_path / "b.txt").symlink_to(tmp_path / "gone")
-    with pytest.raises(CorpusError, match=r"cannot be read: .*No such file"):
-        find_sources(corpus_of(tmp_path / "*.txt"))
 
 
 def test_pieces_depend_on_bytes_and_names_not_on_the_place_or_the_time(tmp_path: Path) -> None:
