@@ -1,6 +1,7 @@
 """Predictions of a fine-tuned model, and its figures: every example once, whatever the batch and the ranks."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -86,18 +87,19 @@ def gather_scores(
     """
     held = data.splits[split]
     metrics = open_metrics(job, data.details["classes"]) if runtime.rank == 0 else None
-    total, measured = 0.0, 0
+    losses: list[float] = []
     for round_ in rounds:
         examples, logits = round_.examples[held.labelled[round_.examples]], round_.logits[held.known(round_.examples)]
         references = held.labels[held.rows(examples)]
-        total, measured = total + float(example_losses(logits, references).sum()), measured + len(references)
+        losses += example_losses(logits, references).tolist()
         if metrics is not None:
             sides: list[Any] = [decide(logits, data), references]
             if isinstance(held, EncodedWords):
                 sides = [held.words.named(examples, each, data.details["classes"]) for each in sides]
             metrics.add_batch(*sides)
     figures = runtime.on_first(lambda: metrics.compute() if metrics is not None else {})
-    scores = {"loss": total / measured, **figures}
+    # Rounded once: a sum of the rounds' sums has other last digits on another number of ranks.
+    scores = {"loss": math.fsum(losses) / len(losses), **figures}
     _require_figure(job, scores)
     return scores
 
