@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.trainer.raw_files import WHOLE, pieces_of
 from trainer.data.encoders import ENGINES
+from trainer.data.pieces import assigned
 from trainer.data.shard_building import Recipe, ShardWork, shard_documents
 from trainer.data.shard_files import ShardFiles
 from trainer.data.shards import ShardRecord, build_shard
@@ -62,10 +63,13 @@ def build(
     engine: str = "tokenizers",
     held_out: float = 0.0,
     piece_bytes: int = WHOLE,
+    hand: int = 0,
+    hands: int = 1,
     **options: Any,
 ) -> ShardRecord:
-    """Build shard 3 of some raw files, as one worker does."""
+    """Build shard 3 of some raw files, or of what one of several hands has of them, as one worker does."""
     corpus, pieces = pieces_of(raw, piece_bytes, **options)
+    pieces = assigned(pieces, hands)[hand]
     folder.mkdir(parents=True, exist_ok=True)
     encode = ENGINES[engine](tokenizer)
     recipe = Recipe("", "", corpus, "", engine, held_out)

@@ -5,9 +5,10 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from trainer.config.curation import CurationConfig
-from trainer.config.schema import Delimiter, Name, Quoting, Schema, TableFormat, require_records
+from trainer.config.schema import Delimiter, Name, Quoting, Schema, TableFormat, require_csv, require_records
 
 MIB = 2**20
+SAMPLE_BYTES = 64 * MIB
 
 
 class CorpusConfig(Schema):
@@ -39,9 +40,10 @@ class CorpusConfig(Schema):
         return self
 
     @model_validator(mode="after")
-    def _field_needs_records(self) -> Self:
+    def _options_fit_the_format(self) -> Self:
         if self.text_field != "text":
             require_records("text_field", self.format)
+        require_csv(self, "format", self.format)
         return self
 
 
@@ -59,7 +61,7 @@ class TokenizerConfig(Schema):
         default=None, description="or take this one: a tokenizer.json, a folder that holds one, or a pretrained name"
     )
     sample_bytes: int = Field(
-        default=64 * MIB, ge=1, description="bytes of raw text to train on, spread over the corpora"
+        default=SAMPLE_BYTES, ge=1, description="bytes of raw text to train on, spread over the corpora"
     )
     eos_token: str | None = Field(
         default=None, description="with path: the end-of-document token; default: the one that the tokenizer names"
@@ -79,6 +81,10 @@ class TokenizerConfig(Schema):
             raise ValueError("give either vocab_size (train a tokenizer) or path (take one)")
         if self.mask_token is not None and self.path is not None:
             raise ValueError("mask_token goes with vocab_size: a tokenizer that is taken has its own special tokens")
+        if self.sample_bytes != SAMPLE_BYTES and self.path is not None:
+            raise ValueError("sample_bytes goes with vocab_size: a tokenizer that is taken is trained on nothing")
+        if self.eos_token is not None and self.vocab_size is not None:
+            raise ValueError("eos_token goes with path: a tokenizer that is trained ends documents with <|endoftext|>")
         return self
 
 

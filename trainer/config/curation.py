@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from trainer.config.schema import Delimiter, Name, Quoting, Schema, TableFormat, require_records
+from trainer.config.schema import Delimiter, Name, Quoting, Schema, TableFormat, require_csv, require_records
 
 LANGUAGE = r"^[a-z]{2,3}$"
 FUNCTION = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
@@ -235,9 +235,10 @@ class EvaluationText(Schema):
     quoting: Quoting = None
 
     @model_validator(mode="after")
-    def _fields_need_records(self) -> Self:
+    def _options_fit_the_format(self) -> Self:
         if self.fields != ["text"]:
             require_records("fields", self.format)
+        require_csv(self, "format", self.format)
         return self
 
 

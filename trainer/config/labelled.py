@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, Strict, model_validator
 from trainer.config.evaluation import SelectionConfig
 from trainer.config.models import TunedModelConfig
 from trainer.config.runs import RunJob
-from trainer.config.schema import Delimiter, JobName, Name, Quoting, Schema, TableFormat
+from trainer.config.schema import Delimiter, JobName, Name, Quoting, Schema, TableFormat, require_csv
 from trainer.config.training import OptimizationConfig, Schedule
 
 
@@ -191,10 +191,9 @@ class LabelledDataConfig(SplitsConfig):
 
     @model_validator(mode="after")
     def _columns_hold_the_texts(self) -> Self:
+        require_csv(self, "source", self.source)
         if self.columns is None:
             return self
-        if self.source != "csv":
-            raise ValueError("columns goes with source csv")
         if doubles := sorted({column for column in self.columns if self.columns.count(column) > 1}):
             raise ValueError(f"columns names {doubles[0]!r} twice")
         if missing := [column for column in self.text_columns if column not in self.columns]:

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from trainer.config.files import validate_job
 from trainer.config.labelled import LabelledDataConfig
-from trainer.config.schema import Delimiter, Device, Name, Place, Precision, Quoting, Schema, TableFormat
+from trainer.config.schema import Delimiter, Device, Name, Place, Precision, Quoting, Schema, TableFormat, require_csv
 
 NO_COLUMN = "\0"
 """Stands for the label column where there is none: no file has a column of this name."""
@@ -40,6 +40,7 @@ class NewTextsConfig(Schema):
 
     @model_validator(mode="after")
     def _columns_differ(self) -> Self:
+        require_csv(self, "source", self.source)
         columns = [*(self.text_columns or []), *([self.id_column] if self.id_column else [])]
         if doubles := sorted({column for column in columns if columns.count(column) > 1}):
             raise ValueError(f"the column {doubles[0]!r} is named twice among text_columns and id_column")

@@ -62,6 +62,10 @@ class Piece:
     sha256: str
     file_bytes: int = field(compare=False)  # of the file, not of this piece
 
+    def precedes(self, other: "Piece") -> bool:
+        """Whether the file goes on with the other."""
+        return (self.key, self.index + 1) == (other.key, other.index)
+
 
 class Stretch(NamedTuple):
     """What a piece of a file is, apart from the file: `[start, end)` of it, the bytes that it holds, and its digest."""

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import zip_longest
+from itertools import chain, pairwise, zip_longest
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType, TracebackType
@@ -125,11 +125,17 @@ def build(recipe: Recipe, shard: ShardWork, advance: Advance) -> ShardRecord:
 
 
 def shard_documents(recipe: Recipe, shard: ShardWork, advance: Advance, on_bad: OnBad) -> Iterator[Document]:
-    """The documents of a shard; `advance` is told of the bytes of each."""
-    for piece, decided in zip_longest(shard.pieces, shard.decided):
-        for document in read_curated(piece, recipe.corpus, on_bad, recipe.transform, decided):
+    """The documents of a shard; `advance` is told of the bytes of each.
+
+    A document that is cut ends where the piece with its next part is not the shard's next one.
+    """
+    for number, (piece, decided) in enumerate(zip_longest(shard.pieces, shard.decided)):
+        documents = read_curated(piece, recipe.corpus, on_bad, recipe.transform, decided)
+        goes_on = any(piece.precedes(following) for following in shard.pieces[number + 1 : number + 2])
+        for document, following in pairwise(chain(documents, [None])):
+            assert document is not None
             advance(len(document.text) + 1)
-            yield document
+            yield document if goes_on or following is not None else document._replace(ends=True)
 
 
 def finished_shards(

@@ -33,7 +33,7 @@ from trainer.store.names import Count
 from trainer.store.storage import Store, json_bytes
 
 KIND = "shards"
-FORMAT = 3
+FORMAT = 4
 TRAIN, VALIDATION = "shard", "validation"
 ENDINGS = ("bin", "idx", "sums")
 BATCH_BYTES = 2 * 2**20
@@ -159,7 +159,10 @@ def build_shard(
         }
         for batch in batches(documents(bad.add), BATCH_BYTES, text_bytes):
             for document, ids in zip(batch, _encode_batch(encode, batch), strict=True):
-                side = VALIDATION if is_held_out(document.text, validation_fraction) else TRAIN
+                side, other = (TRAIN, VALIDATION)
+                if is_held_out(document.text, validation_fraction):
+                    side, other = other, side
+                sides[other].end()
                 sides[side].add(document, ids)
                 if side == VALIDATION:
                     held_out.add(document.text, ids)
@@ -219,6 +222,7 @@ class _SideWriter:
         self._max_id = tokenizer.max_id
         self._eos = np.array([tokenizer.eos_id], dtype=self._dtype).tobytes()
         self._starts = [0]
+        self._goes_on = False
         self.tokens = self.text_bytes = 0
 
     @property
@@ -231,11 +235,20 @@ class _SideWriter:
                 f"the engine gave token id {int(ids.max())}; the tokenizer's largest is {self._max_id}"
             )
         self._file.write(ids.astype(self._dtype).tobytes())
-        if document.ends:
-            self._file.write(self._eos)
-        self.tokens += len(ids) + document.ends
+        self.tokens += len(ids)
         self.text_bytes += len(document.text)
         self._starts.append(self.tokens)
+        self._goes_on = True
+        if document.ends:
+            self.end()
+
+    def end(self) -> None:
+        """End the last document, unless it has ended: what is added next does not continue it."""
+        if self._goes_on:
+            self._file.write(self._eos)
+            self.tokens += 1
+            self._starts[-1] = self.tokens
+            self._goes_on = False
 
     def close(self) -> None:
         self._file.close()

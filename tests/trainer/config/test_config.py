@@ -90,6 +90,21 @@ def test_an_unknown_key_is_refused_wherever_it_stands(path: str) -> None:
             {"decontaminate": {"files": [{"paths": ["*"], "fields": ["question"]}]}},
             "fields goes with format jsonl, csv or parquet, not 'lines'",
         ),
+        (
+            "data.tokenizer",
+            {"vocab_size": 300, "eos_token": "<end>"},
+            "eos_token goes with path: a tokenizer that is trained ends documents with <|endoftext|>",
+        ),
+        (
+            "data.tokenizer",
+            {"path": "tokenizer.json", "sample_bytes": 10},
+            "sample_bytes goes with vocab_size: a tokenizer that is taken is trained on nothing",
+        ),
+        (
+            "data.curation",
+            {"decontaminate": {"files": [{"paths": ["*"], "delimiter": ";"}]}},
+            "delimiter goes with format csv, not 'lines'",
+        ),
         ("training.learning_rate", float("nan"), "finite number"),
         ("training.precision", "fp8", "Input should be 'fp32', 'bf16' or 'fp16'"),
     ],
@@ -109,6 +124,7 @@ def test_evaluation_during_training_needs_held_out_text() -> None:
     ("values", "problem"),
     [
         ({"format": "jsonl", "separator": "%%"}, "separator goes with format 'text', not 'jsonl'"),
+        ({"format": "jsonl", "quoting": False}, "quoting goes with format csv, not 'jsonl'"),
         ({"separator": "%%\n"}, "separator is one line: leave its line end out"),
         ({"separator": ""}, "at least 1 character"),
         ({"format": "csv", "delimiter": ";;"}, "at most 1 character"),

@@ -243,10 +243,10 @@ def test_no_field_is_explained_with_a_python_type() -> None:
     ],
 )  # fmt: skip
 def test_a_word_for_a_text_is_taken_as_it_stands(said: str, meant: str | None, config: Path) -> None:
-    words = [f"data.tokenizer.eos_token={said}"]
-    assert load_job(PipelineJob, str(config), words).data.tokenizer.eos_token == meant
-    assert override(load_job(PipelineJob, str(config)), words).data.tokenizer.eos_token == meant
-    assert read_values(str(config), words, (PipelineJob, FinetuneJob))["data"]["tokenizer"]["eos_token"] == meant
+    words = [f"data.tokenizer.mask_token={said}"]
+    assert load_job(PipelineJob, str(config), words).data.tokenizer.mask_token == meant
+    assert override(load_job(PipelineJob, str(config)), words).data.tokenizer.mask_token == meant
+    assert read_values(str(config), words, (PipelineJob, FinetuneJob))["data"]["tokenizer"]["mask_token"] == meant
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from tests.trainer.raw_files import pieces_of, refuse, sources
 from tests.trainer.shard_files import read_side, whole
 from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.data.decisions import Reader
+from trainer.data.pieces import assigned
 from trainer.data.readers import read_documents
 from trainer.data.shards import ENDINGS, KIND, is_held_out, open_shards
 from trainer.data.tokenization import deal, shard_manifests
@@ -61,7 +62,11 @@ def test_the_manifest_counts_what_the_shards_hold(code: Path, clean: Path) -> No
     assert list(map(len, train)) == opened.train.lengths == manifest.details["shard_tokens"]
     assert sum(map(len, held_out)) == manifest.details["totals"]["validation_tokens"] > 0
     ends = sum(int((shard == manifest.details["eos_id"]).sum()) for shard in [*train, *held_out])
-    assert ends == len(sources())
+    corpus, pieces = pieces_of(f"{code}/*.py", 4096, format="source")
+    sides = {piece: is_held_out(text, 0.1) for piece in pieces for text, *_ in read_documents(piece, corpus, refuse)}
+    hands = [hand for hand in assigned(pieces, SHARDS) if hand]
+    broken_off = [not a.precedes(b) or sides[a] != sides[b] for hand in hands for a, b in pairwise(hand)]
+    assert ends == len(hands) + sum(broken_off) > len(sources())
     assert manifest.details["totals"]["raw_bytes"] == sum(len(text.encode()) for text in sources().values())
     assert manifest.details["engine"] == "gigatoken"
     names = [f"{side}-{n:05d}.{e}" for side in ("shard", "validation") for n in range(SHARDS) for e in ENDINGS]

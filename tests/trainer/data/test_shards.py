@@ -1,6 +1,7 @@
 """Shards decode back to their documents, whatever the text and the tokenizer."""
 
 import gzip
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.trainer.raw_files import docstrings, sources
-from tests.trainer.shard_files import Side, build, read_side, write_lines
+from tests.trainer.shard_files import Ids, Side, build, read_side, write_lines
 from tests.trainer.small_tokenizers import bpe_that_ends_texts_itself, byte_level_bpe, info_of, random_texts, words
 from trainer.common.errors import ArtifactError, RecordError
 from trainer.data import shards
@@ -25,6 +26,12 @@ def decoded(side: Side, tokenizer: Tokenizer, eos: int) -> list[str]:
     for ids in side.entries:
         assert ids.index(eos) == len(ids) - 1
     return [tokenizer.decode(ids[:-1], skip_special_tokens=False) for ids in side.entries]
+
+
+def stretches(ids: Ids, eos: int) -> list[Ids]:
+    """The ids before each end token."""
+    ends = [place for place, each in enumerate(ids) if each == eos]
+    return [ids[start:end] for start, end in zip([0, *(end + 1 for end in ends)], ends, strict=False)]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -124,6 +131,32 @@ def test_a_large_document_without_line_ends_has_the_ids_of_the_whole(
     text = " ".join(docstrings(20)).replace("\n", " ")
     build(tmp_path, write_lines(tmp_path / "a.jsonl", [text]), info, format="jsonl")
     assert read_side(tmp_path, "shard", 3, "<u2").ids == [*ENGINES["tokenizers"](info)([text.encode()])[0], info.eos_id]
+
+
+@pytest.mark.parametrize(("hands", "held_out"), [(1, 0.0), (3, 0.0), (1, 0.4), (3, 0.4)])
+def test_a_text_ends_where_another_follows_though_it_goes_on_in_another_shard(
+    hands: int, held_out: float, tmp_path: Path
+) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    texts = {name: "".join(f"{name} line {n} ends\n" for n in range(400)) for name in ("first", "second", "third")}
+    for name, text in texts.items():
+        (raw / name).write_text(text)
+    tokenizer = byte_level_bpe()
+    info = info_of(tokenizer)
+    found: list[str] = []
+    for hand in range(hands):
+        folder = tmp_path / f"{hand}"
+        build(folder, f"{raw}/*", info, held_out=held_out, piece_bytes=1024, hand=hand, hands=hands)
+        for side in ("shard", "validation"):
+            ids = read_side(folder, side, 3, token_dtype(info.max_id)).ids
+            assert not ids or ids[-1] == info.eos_id
+            parts = [tokenizer.decode(part) for part in stretches(ids, info.eos_id)]
+            assert not any(a + b in text for a, b in pairwise(parts) for text in texts.values()), "ended within"
+            found += parts
+    assert sum(map(len, found)) == sum(map(len, texts.values()))
+    assert all(any(part in text for text in texts.values()) for part in found), "no text goes over into another"
+    assert (len(found) == len(texts)) == (hands == 1 and held_out == 0)
 
 
 def test_bad_records_are_counted_up_to_the_budget_and_refused_beyond(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_file_without_a_header_is_not_taken_for_one_with_a_header(tmp_path: Pa
     [
         ({"columns": ["a", "b", "a"]}, "columns names 'a' twice"),
         ({"columns": ["b", "label"]}, "columns does not name 'a', which is one of text_columns"),
-        ({"columns": ["a", "label"], "source": "jsonl"}, "columns goes with source csv"),
+        ({"columns": ["a", "label"], "source": "jsonl"}, "columns goes with source csv, not .jsonl."),
     ],
 )
 def test_columns_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
