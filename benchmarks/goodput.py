@@ -1,6 +1,7 @@
 """The share of time in which steps count, when processes are killed at a steady rate, and where the rest goes.
 
-    python -m benchmarks.goodput [--ways trainer stage flow s3 Trainer worker] [--every 60] [--steps 1200]
+    python -m benchmarks.goodput [--ways trainer stage flow s3 Trainer worker] [--every 60] [--save-every 10]
+        [--steps 1200]
 
 The quickstart's model trains for so many steps, and is killed (SIGKILL) again and again:
 
@@ -12,10 +13,10 @@ The quickstart's model trains for so many steps, and is killed (SIGKILL) again a
     Trainer   `transformers.Trainer` on the same windows, with `resume_from_checkpoint`, started again at once; a
               checkpoint that it cannot read is removed for it, and counted
 
-All save every 10 steps. A step counts once: in the process in which it was not lost. Goodput is the time in which those
-steps were made, over all time from the first step to the last; the first step of a process, whose beginning nobody
-sees, is taken to last as long as the median one. headrace and Trainer are each first left alone, and must end with the
-same weights as then, whatever kills them.
+All save every so many steps. A step counts once: in the process in which it was not lost. Goodput is the time in which
+those steps were made, over all time from the first step to the last; the first step of a process, whose beginning
+nobody sees, is taken to last as long as the median one. headrace and Trainer are each first left alone, and must end
+with the same weights as then, whatever kills them.
 """
 
 import argparse
@@ -53,7 +54,6 @@ from trainer.records.named_steps import here
 from trainer.store.storage import Store
 
 QUICKSTART = load_job(PipelineJob, "configs/quickstart.yaml")
-SAVE_EVERY = 10
 LOOK_SECONDS = 0.01
 GIVEN_UP = 600.0
 """Seconds after which nobody starts a crashed run again."""
@@ -239,8 +239,8 @@ def follow(way: Way, steps: int, every: float) -> Timeline:
 class Bench:
     """A folder with raw text and prepared data, and the ways in which the job is run there."""
 
-    def __init__(self, folder: Path, steps: int) -> None:
-        self._folder, self._steps = folder, steps
+    def __init__(self, folder: Path, steps: int, save_every: int) -> None:
+        self._folder, self._steps, self._save_every = folder, steps, save_every
         raw_corpora(folder / "raw")
         job = self._job(str(folder / "prepared"))
         data, store = prepare(job.preparation(), here(silent())), Store(job.store)
@@ -252,7 +252,7 @@ class Bench:
         corpora = [str(each.paths[0]).replace("data/raw", f"{self._folder}/raw") for each in QUICKSTART.data.corpora]
         words = [
             f"store={store}", "run=goodput", f"training.max_steps={self._steps}", "training.log_every=1",
-            f"training.save_every={SAVE_EVERY}", f"training.evaluate_every={self._steps}",
+            f"training.save_every={self._save_every}", f"training.evaluate_every={self._steps}",
             *(f"data.corpora.{number}.paths={json.dumps([path])}" for number, path in enumerate(corpora)),
         ]  # fmt: skip
         return override(QUICKSTART, words)
@@ -262,7 +262,8 @@ class Bench:
         folder = self._folder / f"{name}-{every:g}"
         folder.mkdir()
         if name == "Trainer":
-            line = follow(Way(name, folder, [str(self._folder), str(folder), str(self._steps)]), self._steps, every)
+            words = [str(self._folder), str(folder), str(self._steps), str(self._save_every)]
+            line = follow(Way(name, folder, words), self._steps, every)
             return line, _digest((folder / "final" / "model.safetensors").read_bytes())
         with ExitStack() as stack:
             url = stack.enter_context(s3_server(folder)).new_store() if name == "s3" else str(folder / "store")
@@ -302,12 +303,15 @@ def tell(name: str, every: float, line: Timeline, same: bool) -> None:
     say("  the same weights as if left alone", "yes" if same else "NO")
 
 
-def main(ways: list[str], every: list[float], steps: int) -> None:
+def main(ways: list[str], every: list[float], steps: int, save_every: int) -> None:
     """Run each way alone and killed, and print the figures."""
-    print(f"goodput: the quickstart's model for {steps:,} steps, killed at a steady rate", flush=True)
+    print(
+        f"goodput: the quickstart's model for {steps:,} steps, saved every {save_every}, killed at a steady rate",
+        flush=True,
+    )
     say("loading the trainer's libraries", f"{run_timed(['-c', 'import trainer.training.run']):.2f} s")
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
-        bench = Bench(Path(name), steps)
+        bench = Bench(Path(name), steps, save_every)
         alone: dict[bool, str] = {}
         for way in ways:
             theirs = way == "Trainer"
@@ -328,5 +332,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--every", nargs="+", type=float, default=[60.0], metavar="SECONDS")
+    parser.add_argument("--save-every", type=int, default=10, metavar="STEPS")
     parser.add_argument("--steps", type=int, default=1200)
     main(**vars(parser.parse_args()))

@@ -1,4 +1,4 @@
-"""`transformers.Trainer` on windows in a file: `python -m benchmarks.goodput_trainer DATA FOLDER STEPS`.
+"""`transformers.Trainer` on windows in a file: `python -m benchmarks.goodput_trainer DATA FOLDER STEPS SAVE_EVERY`.
 
 What benchmarks/goodput.py kills: it goes on from its newest checkpoint, and tells each step in metrics.jsonl.
 """
@@ -46,7 +46,7 @@ class Windows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": window, "labels": window}
 
 
-def main(data: str, folder: str, steps: str) -> None:
+def main(data: str, folder: str, steps: str, save_every: str) -> None:
     """Train, from the newest checkpoint if there is one, and save the model."""
     values = read_values("configs/quickstart.yaml", [])
     training = values["training"]
@@ -55,8 +55,8 @@ def main(data: str, folder: str, steps: str) -> None:
     arguments = TrainingArguments(
         output_dir=folder, per_device_train_batch_size=training["global_batch"], max_steps=int(steps),
         learning_rate=training["learning_rate"], lr_scheduler_type="cosine", warmup_steps=training["warmup_steps"],
-        weight_decay=0.1, logging_steps=1, save_steps=10, save_total_limit=2, report_to=[], disable_tqdm=True,
-        use_cpu=True,
+        weight_decay=0.1, logging_steps=1, save_steps=int(save_every), save_total_limit=2, report_to=[],
+        disable_tqdm=True, use_cpu=True,
     )  # fmt: skip
     trainer = Trainer(
         AutoModelForCausalLM.from_config(config), arguments, train_dataset=Windows(Path(data, "windows.npy")),
