@@ -61,6 +61,7 @@ class CausalLMLoss(nn.Module):
         labels: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         weight: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Sum over the batch of -log p(next token), in nats; `input_ids` has shape [B, T], B * (T - 1) tokens are
         predicted.
@@ -71,17 +72,25 @@ class CausalLMLoss(nn.Module):
 
         What a model adds to the mean loss is added for each predicted token, so that micro-batches and ranks count by
         their size. (How evenly a batch is spread over experts depends on what is in the batch: it is looked at by
-        micro-batch.)
+        micro-batch.) Only such a model needs `attention_mask`, of shape [B, T], 0 for what fills up a row on the right:
+        the fill is not to be spread, while no token before it sees it. What fills up a row of several texts counts.
         """
-        loss = self._sum(input_ids, input_ids if labels is None else labels, position_ids)
+        loss = self._sum(input_ids, input_ids if labels is None else labels, position_ids, attention_mask)
         return loss if weight is None else loss * weight
 
-    def _sum(self, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None) -> torch.Tensor:
+    def _sum(
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        position_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+    ) -> torch.Tensor:
         targets = next_tokens(labels)
         if self.adds:
-            inputs = {"input_ids": input_ids, **positions(self.model, position_ids)}
+            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **positions(self.model, position_ids)}
             mean: torch.Tensor = self.model(**inputs, labels=labels, use_cache=False).loss
-            return mean * (targets != IGNORED).sum()
+            count = (targets != IGNORED).sum()
+            return torch.where(count > 0, mean, 0.0) * count  # the mean over nothing is no number
         if not self._in_pieces:
             return token_losses(self.model, input_ids, targets, position_ids).sum()
         loss: torch.Tensor = with_weights(loss_in_pieces, self.model, input_ids, targets, position_ids)

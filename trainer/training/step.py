@@ -46,7 +46,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def __init__(self, adamw: torch.optim.AdamW, muon: torch.optim.Muon) -> None:
         self._adamw, self._muon = adamw, muon
-        super().__init__([*adamw.param_groups, *muon.param_groups], {"lr": adamw.defaults["lr"]})
+        # An adapter may leave nothing to AdamW. Groups of nothing are none: torch restores no more than one of them.
+        groups = [group for group in [*adamw.param_groups, *muon.param_groups] if group["params"]]
+        super().__init__(groups, {"lr": adamw.defaults["lr"]})
         self._share()
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]

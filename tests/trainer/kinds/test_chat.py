@@ -65,6 +65,27 @@ def test_packed_conversations_have_the_losses_and_gradients_that_they_have_by_th
     assert packed.plan.fill > 0.9 > alone.plan.fill
 
 
+def test_experts_are_balanced_by_what_is_said_not_by_what_fills_up_the_rows(chats: Path, tmp_path: Path) -> None:
+    model = chat_model(tmp_path / "mixtral", "mixtral", output_router_logits=True, router_aux_loss_coef=0.5)
+    work = workload(chats, tmp_path / "store", model, data__packing=False, training__group_by_length=False)
+    learner = work.load_model(None).train()
+    objective = work.make_objective(learner)
+    for inputs in work.read_batch(0, 0).micro_batches:
+        ids, labels, said = (inputs[name] for name in ("input_ids", "labels", "attention_mask"))
+        fill = work._set.pad_id
+        lengths = [
+            len(row) - next(n for n, each in enumerate([*row.flip(0).tolist(), -1]) if each != fill) for row in ids
+        ]
+        assert said.sum(dim=1).tolist() == pytest.approx(lengths, abs=1), "the last token may be that which pads"
+        assert (said == 0).any()
+        expected = learner(input_ids=ids, attention_mask=said, labels=labels).loss * (labels[:, 1:] != -100).sum()
+        assert objective(**inputs).item() == pytest.approx(expected.item() * inputs["weight"].item(), rel=1e-5)
+        blind = learner(input_ids=ids, labels=labels).loss * (labels[:, 1:] != -100).sum()
+        assert abs(blind.item() - expected.item()) > 1e-3
+    nothing = {**inputs, "labels": torch.full_like(labels, -100)}
+    assert objective(**nothing).item() == 0.0
+
+
 def test_the_targets_of_an_epoch_are_the_assistants_tokens(chats: Path, llama: Path, tmp_path: Path) -> None:
     work = workload(chats, tmp_path / "store", llama)
     batches = epoch_of(work)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, curve, final_bytes, rate_at, small_job
 from tests.tiny_models import tiny_config
+from tests.trainer.adapted_runs import lora_values, write_base
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
@@ -90,12 +91,15 @@ def test_matrices_step_by_muon_and_the_rest_by_adamw_as_in_a_plain_loop(
     assert "model.transformer.wte.weight/exp_avg_sq" in moments
 
 
-@pytest.mark.parametrize("micro_batch", [None, 2])
+@pytest.mark.parametrize(("micro_batch", "adapts"), [(None, False), (2, False), (None, True)])
 def test_a_run_that_goes_on_ends_with_the_same_bytes(
-    raw: Path, stocked: Path, data: PreparedData, micro_batch: int | None, tmp_path: Path
+    raw: Path, stocked: Path, data: PreparedData, micro_batch: int | None, adapts: bool, tmp_path: Path
 ) -> None:
     saved = {"training__save_every": 2, "training__keep_last": 9}
-    job = muon_job(raw, stocked, training__max_steps=6, training__micro_batch=micro_batch, **saved)
+    if adapts:  # which leaves all that is trained to Muon
+        saved |= lora_values(write_base(tmp_path / "base", stocked, data)) | {"model__config": None}
+    changes = {**saved, "training__max_steps": 6, "training__micro_batch": micro_batch}
+    job = muon_job(raw, stocked, **changes)
     cpu_runtime()
     run = train(job, silent(), data).key
     other = Path(shutil.copytree(stocked, tmp_path / "other"))

@@ -124,10 +124,13 @@ class Chat(CausalTuning):
         return Batch(micro_batches, int(self._targets[windows].sum()), int(self._lengths[windows].sum()))
 
     def _read(self, windows: np.ndarray[Any, Any]) -> dict[str, torch.Tensor]:
-        """Inputs of some windows; where each holds one conversation, positions are as the model counts them itself."""
+        """Inputs of some windows; where each holds one conversation, positions are as the model counts them itself, and
+        a mask tells them from what fills up.
+        """
         inputs = read_windows(self._train, self.windows, windows, self._set.pad_id)
         if not self._job.data.packing:
-            del inputs["position_ids"]
+            positions = inputs.pop("position_ids")
+            inputs["attention_mask"] = (positions == np.arange(positions.shape[1])).astype(np.int64)
         return {name: torch.from_numpy(values) for name, values in inputs.items()}
 
     def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
