@@ -77,6 +77,10 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+# 1e-5 is a number of JSON and of YAML 1.2; in YAML 1.1 it is text, for want of a dot.
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), "-+0123456789")
+
+
 def _note(lines: dict[Any, int], key: Hashable, line: int) -> None:
     """Write down the line of a key. Raises `DuplicateKey` if it has one already."""
     if key in lines:

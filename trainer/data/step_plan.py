@@ -122,7 +122,7 @@ def make_tuning_plan(
 def plan_batches(training: OptimizationConfig, samples: int, ranks: int) -> Plan:
     """Plan the steps over so many samples: total = epochs x ceil(samples / global batch), or max_steps.
 
-    Raises `ConfigError` for batches that do not divide and a warm-up beyond the end.
+    Raises `ConfigError` for batches that do not divide, and a warm-up or a decay beyond the end.
     """
     micro_batch, accumulation = divide_batch(training, ranks)
     steps_per_epoch = -(-samples // training.global_batch)
@@ -131,6 +131,7 @@ def plan_batches(training: OptimizationConfig, samples: int, ranks: int) -> Plan
         raise ConfigError(
             f"training.warmup_steps is {training.warmup_steps}, but the whole run has {total_steps} steps"
         )
+    check_decay(training, total_steps)
     check_patience(training, steps_per_epoch, total_steps)
     return Plan(
         global_batch=training.global_batch,
@@ -141,6 +142,22 @@ def plan_batches(training: OptimizationConfig, samples: int, ranks: int) -> Plan
         total_steps=total_steps,
         warmup_steps=training.warmup_steps,
     )
+
+
+def check_decay(training: OptimizationConfig, total_steps: int) -> None:
+    """Raise `ConfigError` for a `warmup_stable_decay` whose parts are longer than the run, or leave steps at rate 0."""
+    options = training.schedule_options
+    stable, decay = options.get("num_stable_steps"), options.get("num_decay_steps")
+    if training.schedule != "warmup_stable_decay" or not isinstance(decay, int):
+        return  # that it is missing, the schedule tells
+    parts = training.warmup_steps + (stable or 0) + decay
+    if parts > total_steps or (stable is not None and parts < total_steps and not options.get("min_lr_ratio")):
+        named = "num_decay_steps" if stable is None else "num_stable_steps and num_decay_steps"
+        last = f", which leaves {total_steps - parts} with the learning rate 0" if parts < total_steps else ""
+        raise ConfigError(
+            f"training.warmup_steps, {named} of training.schedule_options are {parts} steps together, but the whole "
+            f"run has {total_steps}{last}"
+        )
 
 
 def check_patience(training: OptimizationConfig, steps_per_epoch: int, total_steps: int) -> None:

@@ -26,7 +26,7 @@ def continue_tokens(
     drawn: dict[str, Any] = {"do_sample": False}
     if temperature > 0:
         torch.manual_seed(seed)
-        drawn = {"do_sample": True, "temperature": temperature, **({} if top_k is None else {"top_k": top_k})}
+        drawn = {"do_sample": True, "temperature": temperature, "top_k": top_k or 0}  # else transformers takes 50
     input_ids = torch.tensor([ids], device=model.device)
     generate: Any = model.generate
     # What is not said to `generate` is taken from here.

@@ -308,7 +308,9 @@ def due(step: int, every: int | None) -> bool:
 
 
 def record_step(session: Session, outcome: Outcome) -> None:
-    """Log the mean over the steps since the last record. Waits for the device."""
+    """Log the mean over the steps since the last record, and how many these are: fewer where training went on between
+    two. Waits for the device.
+    """
     state, meter, runtime = session.state, session.meter, session.runtime
     loss = float(runtime.sum(meter.loss.cpu())) / meter.steps
     figures = meter.read()
@@ -316,7 +318,7 @@ def record_step(session: Session, outcome: Outcome) -> None:
     if session.log is not None:
         session.log.write(
             "train", state.step, loss=loss, learning_rate=rate, grad_norm=float(outcome.grad_norm), **figures,
-            attempts=state.attempts,
+            steps=meter.steps, attempts=state.attempts,
         )  # fmt: skip
     session.bar.reach(state.step, f"loss {loss:.4f}, {figures['tokens_per_second']:,.0f} tokens/s")
     meter.reset()

@@ -72,12 +72,14 @@ def _cosine_with_min_lr(
     given = [rate for rate in (min_lr_rate, None if min_lr is None else min_lr / span.peak) if rate is not None]
     if len(given) != 1:
         raise ConfigError(f"it needs either min_lr or min_lr_rate{', not both' if given else ''}")
+    if not 0 <= given[0] <= 1:
+        raise ConfigError(f"its least rate is {given[0] * span.peak:g}, not from 0 to the learning rate, {span.peak:g}")
     return max(0.0, _above(given[0], _waves(span.passed(step), num_cycles)))
 
 
 def _polynomial(step: int, span: Span, *, lr_end: float = 1e-7, power: float = 1.0) -> float:
-    if lr_end >= span.peak:
-        raise ConfigError(f"lr_end is {lr_end:g}, which is not below the learning rate, {span.peak:g}")
+    if not 0 <= lr_end < span.peak:
+        raise ConfigError(f"lr_end is {lr_end:g}, not from 0 to below the learning rate, {span.peak:g}")
     left = 1 - span.passed(min(step, span.total))
     return float(((span.peak - lr_end) * left**power + lr_end) / span.peak)
 
@@ -111,6 +113,11 @@ def _warmup_stable_decay(
     for name, kind in (("warmup_type", warmup_type), ("decay_type", decay_type)):
         if kind not in rising:
             raise ConfigError(f"{name} is {kind!r}; expected {', '.join(rising)}")
+    for told, steps in (("num_decay_steps", num_decay_steps), ("num_stable_steps", num_stable_steps)):
+        if isinstance(steps, bool | float) or (isinstance(steps, int) and steps < 0):
+            raise ConfigError(f"{told} is {steps}, not a whole number of steps")
+    if not 0 <= min_lr_ratio <= 1:
+        raise ConfigError(f"min_lr_ratio is {min_lr_ratio:g}, not from 0 to 1")
     stable = span.total - span.warmup - num_decay_steps if num_stable_steps is None else num_stable_steps
     decays = span.warmup + stable
     if step < span.warmup:

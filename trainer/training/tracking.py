@@ -96,7 +96,7 @@ def _of_session(tag: str, data: HParamsPluginData) -> Summary:
 
 NOT_WRITTEN = "TensorBoard's files can no longer be written: %s"
 
-NO_CURVES = {"attempts", "checkpoint", "epoch", "examples", "rates", "text_bytes", "tokens"}
+NO_CURVES = {"attempts", "checkpoint", "epoch", "examples", "rates", "steps", "text_bytes", "tokens"}
 """Fields of records that count, or stay the same throughout a run."""
 
 BY_CORPUS = {"corpora": "loss", "corpora_bits_per_byte": "bits_per_byte"}

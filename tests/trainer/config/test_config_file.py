@@ -47,6 +47,19 @@ def test_words_reach_into_lists_and_give_whole_values(config: Path) -> None:
     assert job.model.config["n_layer"] == 3
 
 
+def test_a_number_may_be_written_as_json_writes_it(config: Path) -> None:
+    words = [
+        "training.schedule_options={min_lr: 1e-5}",
+        "model.config.layer_norm_epsilon=1E+2",
+        "training.epsilon=1e-7",
+    ]
+    job = load_job(PipelineJob, str(config), words)
+    assert isinstance(job.model.config, dict)
+    assert (job.training.schedule_options["min_lr"], job.model.config["layer_norm_epsilon"]) == (1e-5, 100.0)
+    assert job.training.epsilon == 1e-7
+    assert load_job(PipelineJob, str(config), ["evaluation.prompts=[1e-5 is, v1e5]"]).evaluation.prompts[0] == "1e-5 is"
+
+
 def test_words_may_set_what_the_file_leaves_out(config: Path) -> None:
     assert load_job(PipelineJob, str(config), ["data.tokenizer.sample_bytes=1000"]).data.tokenizer.sample_bytes == 1000
 

@@ -37,7 +37,7 @@ TABLE = [
     Said(
         "more than any number",
         ["training.max_steps=1e999"],
-        "ConfigError: configuration {here}/job.yaml: training.max_steps: expected a whole number, found '1e999'",
+        "ConfigError: configuration {here}/job.yaml: training.max_steps: expected a finite number, found .inf",
     ),
     Said(
         "no path",

@@ -83,6 +83,25 @@ def test_a_warm_up_beyond_the_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_decay_steps": 19}, "training.warmup_steps, num_decay_steps of .* are 21 steps .* whole run has 20$"),
+        ({"num_decay_steps": 3, "num_stable_steps": 50}, "num_stable_steps and num_decay_steps .* 55 steps together"),
+        ({"num_decay_steps": 3, "num_stable_steps": 5}, "whole run has 20, which leaves 10 with the learning rate 0"),
+    ],
+)
+def test_a_decay_that_is_not_at_the_runs_end_is_refused(options: dict[str, int], said: str) -> None:
+    data, wsd = [shards_of("a", [128 * 80])], {"schedule": "warmup_stable_decay", "warmup_steps": 2}
+    with pytest.raises(ConfigError, match=said):
+        make_plan(settings(**wsd, schedule_options=options), data, ranks=1)
+    for fits in (
+        {"num_decay_steps": 18},
+        {**options, "num_stable_steps": 5, "num_decay_steps": 2, "min_lr_ratio": 0.1},
+    ):
+        assert make_plan(settings(**wsd, schedule_options=fits), data, ranks=1).total_steps == 20
+
+
+@pytest.mark.parametrize(
     ("global_batch", "micro_batch", "ranks", "expected"),
     [(8, None, 1, (8, 1)), (8, 2, 1, (2, 4)), (8, 2, 4, (2, 1)), (8, None, 4, (2, 1)), (24, 3, 2, (3, 4))],
 )

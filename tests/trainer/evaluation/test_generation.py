@@ -10,6 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from tests.support import cpu_runtime
 from trainer.config.evaluation import EvaluationConfig
 from trainer.kinds.pretraining.evaluate import continue_prompts
+from trainer.models.generation import continue_tokens
 
 EOS, POSITIONS = 256, 16
 
@@ -59,6 +60,12 @@ def test_temperature_zero_takes_the_likeliest_token_whatever_the_seed(
     with torch.no_grad():
         logits_V = model(input_ids=torch.tensor([tokenizer.encode("abc").ids])).logits[0, -1]
     assert one == other == tokenizer.decode([int(logits_V.argmax())])
+
+
+def test_every_token_may_be_drawn(model: PreTrainedModel) -> None:
+    drawn = {continue_tokens(model, [97], 1, temperature=1.0, seed=seed)[0] for seed in range(200)}
+    assert len(drawn) > 100, "a new model is sure of nothing"
+    assert len({continue_tokens(model, [97], 1, temperature=1.0, seed=seed, top_k=2)[0] for seed in range(20)}) == 2
 
 
 def test_an_empty_prompt_begins_a_document(model: PreTrainedModel, tokenizer: Tokenizer) -> None:

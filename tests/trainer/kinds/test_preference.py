@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import trainer.kinds.preference.reference as reference_files
@@ -28,7 +29,7 @@ from trainer.kinds.preference.job import PreferenceJob
 from trainer.kinds.preference.pairs import read_pair
 from trainer.kinds.preference.reference import read_reference
 from trainer.kinds.preference.workload import Preference
-from trainer.pipelines.any_kind import train
+from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.records.named_steps import here
 from trainer.store.manifest import ArtifactRef, read_manifest
 from trainer.store.names import REFERENCE_KIND
@@ -300,6 +301,28 @@ def test_an_adapter_has_the_base_for_its_reference(preferences: Path, llama: Pat
     found = records(tmp_path / "store", "evaluation")
     assert found[0]["loss"] == pytest.approx(math.log(2), rel=1e-6) and found[-1]["loss"] < found[0]["loss"]
     assert (tmp_path / "store" / only_run(tmp_path / "store") / "final" / "model.safetensors").exists()
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own
+def test_an_adapter_beside_the_plain_base_is_measured_against_that_base(
+    preferences: Path, llama: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("bitsandbytes")
+    quantised = {"model__quantize": "nf4", "model__lora": {"publish": "adapter"}, "training__learning_rate": 1e-2}
+    cpu_runtime()
+    job = preference_job(preferences, tmp_path / "store", llama, **quantised)
+    run = train(job, silent()).key
+    result = evaluate_run(job, run, silent())
+    pairs = open_chat(Store(job.store), result.data[0])
+    held_out = pairs.splits["validation"]
+    base = AutoModelForCausalLM.from_pretrained(llama)
+    read = [(torch.from_numpy(np.array(each)) for each in held_out.read(n)) for n in range(len(held_out))]
+    rows = [(ids, answered.bool()) for ids, answered in read]
+    before = [plain_sum(base, *row) for row in rows]
+    adapted = PeftModel.from_pretrained(base, tmp_path / "store" / run / "final")
+    over = torch.tensor([plain_sum(adapted, *row) - was for row, was in zip(rows, before, strict=True)]).view(-1, 2)
+    margin = (over[:, 0] - over[:, 1]).mean() * job.training.beta
+    assert result.groups["validation"].figures["margin"] == pytest.approx(margin.item(), abs=1e-4)
 
 
 def test_two_ranks_compute_what_one_does(preferences: Path, llama: Path, tmp_path: Path) -> None:

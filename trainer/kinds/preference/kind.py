@@ -98,13 +98,21 @@ def pairs_basis(details: Mapping[str, Any], job: PreferenceJob, split: str) -> E
 
 
 def describe_rewards(job: PreferenceJob) -> dict[str, Any]:
-    """What decides the rewards of answers, beside the model and the pairs."""
+    """What decides the rewards of a final model's answers, beside the model and the pairs."""
     training = job.training
     told: dict[str, Any] = training.model_dump(include={"loss", "beta", "gamma", "label_smoothing"})
     if training.needs_reference:
         told["reference"] = find_model(Store(job.store), job.model.pretrained, hub=True).files
-        told |= _quantized(job)
+        told |= {} if stands_beside_plain_base(job) else _quantized(job)
     return told
+
+
+def stands_beside_plain_base(job: PreferenceJob) -> bool:
+    """Whether the final model is an adapter beside the base as it was before it was quantised: then that is what it is
+    compared with, too.
+    """
+    lora = job.model.lora
+    return job.model.quantize is not None and lora is not None and lora.publish == "adapter"
 
 
 def _quantized(job: PreferenceJob) -> dict[str, Any]:

@@ -6,6 +6,7 @@ are those of the model as it was, `tokens` the lengths of the answers.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from trainer.evaluation.dialogue import answer, spread_evenly
 from trainer.evaluation.measurement import PREDICTED, Measurement
 from trainer.evaluation.scoring import nothing
 from trainer.kinds.preference.job import PreferenceJob, PreferenceTrainingConfig
-from trainer.kinds.preference.kind import pairs_basis
+from trainer.kinds.preference.kind import pairs_basis, stands_beside_plain_base
 from trainer.kinds.preference.reference import (
     PartOf,
     Reference,
@@ -244,6 +245,17 @@ def measure_preferences(wanted: Measurement, progress: Progress, runtime: Runtim
     splits = {split: len(data.splits[split]) // 2 for split in PREDICTED if split in data.splits}
     held_out, asked = data.splits[VALIDATION], job.evaluation
     chosen = [2 * pair for pair in spread_evenly(splits[VALIDATION], asked.samples)]
+
+    def placed_base() -> AbstractContextManager[PreTrainedModel]:
+        return placed_causal(job, find_model(store, job.model.pretrained, hub=True), data.details, runtime)
+
+    if reference is not None and stands_beside_plain_base(job):
+        with placed_base() as model, progress.bar("reference", sum(splits.values()), "pair") as bar:
+            parts = [PartOf(split, range(pairs)) for split, pairs in splits.items()]
+            reference = {
+                part.split: sum_answers(model, data, part, asked.batch, runtime, bar.advance).numpy() for part in parts
+            }
+        del model  # before there is another one
     with (
         measured_causal(wanted, data.details, runtime) as model,
         progress.bar("evaluate", sum(splits.values()), "pair") as bar,
@@ -252,8 +264,7 @@ def measure_preferences(wanted: Measurement, progress: Progress, runtime: Runtim
         samples = answer(model, store, encoded, held_out, chosen, asked.new_tokens, runtime)
     del model  # before there is another one
     if wanted.is_own and chosen:
-        base = find_model(store, job.model.pretrained, hub=True)
-        with placed_causal(job, base, data.details, runtime) as model:
+        with placed_base() as model:
             before = answer(model, store, encoded, held_out, chosen, asked.new_tokens, runtime)
         samples = [
             each.model_copy(update={"before": earlier.continuation})
