@@ -14,11 +14,7 @@ HERE = Path(__file__).parent
 LIMITS = {"headrace-devices": 1, "headrace-tokenization": 1}
 """Stages that may compute on a machine's devices, and that may tokenize, at the same time (tasks/turns.py)."""
 
-FORMER = ("local", "ray")
-"""What all deployments were called at first. Those that are left would start runs besides the ones of today's names."""
-
-OURS = {"tags": {"all_": ["headrace"]}}
-"""Which of a server's deployments are headrace's."""
+DEPLOYMENTS = HERE / "prefect.yaml"
 
 CREDENTIALS = "headrace_credentials"
 """The variable that names the block with the store's credentials (tasks/credentials.py); empty: none."""
@@ -31,13 +27,12 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     with the store's credentials. schedules: on or off, for the nightly and the weekly runs; None leaves them as they
     are.
     """
-    before = {(each["flow_id"], schedule["slug"]): schedule["active"] for each, schedule in _schedules(client)}
+    before = {(each["id"], schedule["slug"]): schedule["active"] for each, schedule in _schedules(client)}
     _prefect("work-pool", "create", "--type", "process", "--overwrite", "local")
     client.patch("/work_pools/local", json={"is_paused": False}).raise_for_status()  # `make down` pauses it
-    _prefect("deploy", "--all", "--prefect-file", str(HERE / "prefect.yaml"))
-    _remove_former(client)
+    _prefect("deploy", "--all", "--prefect-file", str(DEPLOYMENTS))
     for each, schedule in _schedules(client):
-        active = before.get((each["flow_id"], schedule["slug"]), False) if schedules is None else schedules == "on"
+        active = before.get((each["id"], schedule["slug"]), False) if schedules is None else schedules == "on"
         client.patch(
             f"/deployments/{each['id']}/schedules/{schedule['id']}", json={"active": active}
         ).raise_for_status()
@@ -54,12 +49,6 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
         automations += [_calling(block, each) for each in _read("notifications.yaml")]
     for automation in automations:
         _automate(client, automation)
-
-
-def _remove_former(client: httpx.Client) -> None:
-    for former in _deployments(client, {"name": {"any_": FORMER}, **OURS}):
-        if (former["entrypoint"] or "").startswith("flows."):
-            client.delete(f"/deployments/{former['id']}").raise_for_status()
 
 
 def _prefect(*arguments: str) -> None:
@@ -104,14 +93,17 @@ def _automate(client: httpx.Client, automation: dict[str, Any]) -> None:
     client.request("PUT" if found else "POST", path, json={"enabled": True, **automation}).raise_for_status()
 
 
-def _deployments(client: httpx.Client, which: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (
-        client.post("/deployments/filter", json={"deployments": which}).raise_for_status().json()
-    )
-    return found
-
-
 def _schedules(client: httpx.Client) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Every schedule of ours, after its deployment."""
-    ours = _deployments(client, OURS)
-    return [(each, schedule) for each in ours for schedule in each["schedules"]]
+    """Every schedule of DEPLOYMENTS that the server has, after its deployment; nobody else's."""
+    ours = {
+        (each["entrypoint"], each["name"]): {schedule["slug"] for schedule in each.get("schedules", [])}
+        for each in parse_yaml(DEPLOYMENTS.read_text())["deployments"]
+    }
+    names = {"name": {"any_": [name for _, name in ours]}}
+    found = client.post("/deployments/filter", json={"deployments": names}).raise_for_status().json()
+    return [
+        (each, schedule)
+        for each in found
+        for schedule in each["schedules"]
+        if schedule["slug"] in ours.get((each["entrypoint"], each["name"]), ())
+    ]

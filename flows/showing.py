@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.labelled import TuningJob
@@ -91,7 +92,8 @@ def show_finetuned(job: TuningJob, outcome: Outcome) -> None:
     assert evaluation is not None  # what is tuned always holds something out
     store = Store(job.store)
     print()
-    before = next(record for record in read_records(store, outcome.run) if record["kind"] == "evaluation")
+    records = read_records(store, outcome.run)
+    before: dict[str, Any] = next((record for record in records if record["kind"] == "evaluation"), {})
     for name, value in evaluation.judged.figures.items():
         start = f"{before[name]:.4f} -> " if name in before else ""
         print(f"validation {evaluation.label(name)} {start}{value:.4f}")

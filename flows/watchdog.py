@@ -165,7 +165,11 @@ def _crashed(client: SyncPrefectClient, flow_run: UUID | None = None) -> list[Fl
     wanted: dict[str, Any] = {"state": {"type": {"any_": [StateType.CRASHED]}}, "deployment_id": {"is_null_": False}}
     if flow_run is not None:
         wanted["id"] = {"any_": [flow_run]}
-    return client.read_flow_runs(flow_run_filter=TypeAdapter(FlowRunFilter).validate_python(wanted))
+    which = TypeAdapter(FlowRunFilter).validate_python(wanted)
+    found: list[FlowRun] = []
+    while page := client.read_flow_runs(flow_run_filter=which, offset=len(found)):
+        found += page
+    return found
 
 
 def _job_of(client: SyncPrefectClient, run: FlowRun) -> PipelineJob | PrepareJob | TunedJob | None:

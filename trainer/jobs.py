@@ -120,10 +120,7 @@ class InRanks:
         self, job: Any, data: TrainingData, plan: RunPlan, run: str, evaluation: Result | None
     ) -> Verdict | None:
         anew = measure_rival(job, run, evaluation, self._progress, self._runtime)
-        if job.promotion is None or self._runtime.rank != 0:
-            return None
-        if evaluation is None:
-            print("gate not met: nothing is held out, so nothing was measured")
+        if job.promotion is None or evaluation is None or self._runtime.rank != 0:
             return None
         return consider(job.promotion, Store(job.store), run, evaluation, anew)
 

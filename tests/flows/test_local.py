@@ -3,17 +3,16 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import pytest
 from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
-from prefect.deployments.runner import EntrypointType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.local import _write_samples
-from deployments.registration import _remove_former
-from flows.train_model import train_model
+from deployments.registration import _schedules
 from tests.flows.conftest import Done
 from tests.flows.local_stack import Local
 from tests.processes import alive, descendants, wait_until
@@ -40,8 +39,6 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     assert local.schedules() == [False, False], "off by default"
     local.say("up", SCHEDULES="on")
     assert local.schedules() == [True, True]
-    with temporary_settings({PREFECT_API_URL: local.address}):
-        train_model.to_deployment("local", tags=["headrace"], entrypoint_type=EntrypointType.MODULE_PATH).apply()
     local.say("up")
     assert local.schedules() == [True, True], "they stay as they are"
     assert {kind: local.names(kind) for kind in before} == before
@@ -71,23 +68,24 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     assert local.say("down") == f"nothing was running that was started with PREFECT_HOME={local.home}\n"
 
 
-def test_only_our_own_former_deployments_are_removed(server: dict[str, str]) -> None:
+def test_schedules_of_others_are_left_alone(server: dict[str, str]) -> None:
+    weekly, own = ({"slug": slug, "schedule": {"cron": "0 4 * * 0"}, "active": True} for slug in ("weekly", "mine"))
     with httpx.Client(base_url=server["PREFECT_API_URL"], timeout=60) as client:
-        made = {}
-        for name, tags, entrypoint in (
-            ("local", ["headrace"], "flows.train_model.train_model"),
-            ("ray", ["headrace"], None),
-            ("local", [], "flows.own.own"),
-        ):
-            flow = client.post("/flows/", json={"name": f"of-{len(made)}"}).raise_for_status().json()["id"]
-            values = {"name": name, "flow_id": flow, "tags": tags, "entrypoint": entrypoint}
-            answer = client.post("/deployments/", json=values).raise_for_status()
-            made[answer.json()["id"]] = name, tags, entrypoint
-        _remove_former(client)
-        left = [each for each in made if client.get(f"/deployments/{each}").is_success]
-        for each in left:
+        flow = client.post("/flows/", json={"name": f"scheduled-{uuid4()}"}).raise_for_status().json()["id"]
+        entrypoint, made = "flows.data_to_model.data_to_model", []
+        for name, entry in (("pretrain", entrypoint), ("pretrain-mine", entrypoint), ("evaluate", "mine.py:flow")):
+            values = {
+                "name": name,
+                "flow_id": flow,
+                "tags": ["headrace"],
+                "entrypoint": entry,
+                "schedules": [weekly, own],
+            }
+            made.append(client.post("/deployments/", json=values).raise_for_status().json()["id"])
+        found = [(each["id"], schedule["slug"]) for each, schedule in _schedules(client) if each["flow_id"] == flow]
+        for each in made:
             client.delete(f"/deployments/{each}").raise_for_status()
-    assert left == list(made)[1:]
+    assert found == [(made[0], "weekly")]
 
 
 @pytest.mark.parametrize("own", ["code/mine.py", "planted/evaluation.txt"])

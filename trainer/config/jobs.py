@@ -78,24 +78,26 @@ class PipelineJob(RunJob, PrepareJob):
 
     @model_validator(mode="after")
     def _held_out_text(self) -> Self:
-        if self.promotion is not None and self.data.validation_fraction == 0:
-            raise ValueError("promotion needs data.validation_fraction above 0: nothing is held out")
         figures = TEXT_FIGURES if self.training.objective == "causal" else MASKED_FIGURES
         if self.promotion is not None:
             check_metric("promotion.metric", self.promotion.metric, figures, self.evaluation.harness)
         on_the_way = [figure for figure in figures if figure != "perplexity"]  # which says what the loss says
         check_metric("evaluation.best_by", self.evaluation.best_by, on_the_way, self.evaluation.harness)
-        if self.data.validation_fraction == 0:
-            if self.evaluation.harness is not None:
-                raise ValueError(
-                    "evaluation.harness needs data.validation_fraction above 0: without, no model is evaluated"
-                )
-            for name in ("evaluate_every", "early_stopping"):
-                if getattr(self.training, name) is not None:
-                    raise ValueError(f"training.{name} needs data.validation_fraction above 0: nothing is held out")
-            if self.training.final == "best":
-                raise ValueError("training.final: best needs data.validation_fraction above 0: nothing is held out")
+        if not self.holds_out and (asked := self.asked_of_held_out_text):
+            raise ValueError(f"{asked} needs data.validation_fraction above 0: nothing is held out")
         return self
+
+    @property
+    def asked_of_held_out_text(self) -> str | None:
+        """A setting that means nothing where no text is held out, if there is one."""
+        asked = {
+            "promotion": self.promotion,
+            "evaluation.harness": self.evaluation.harness,
+            "training.evaluate_every": self.training.evaluate_every,
+            "training.early_stopping": self.training.early_stopping,
+            "training.final: best": self.training.final == "best" or None,
+        }
+        return next((name for name, value in asked.items() if value is not None), None)
 
 
 class EvaluateJob(Schema):

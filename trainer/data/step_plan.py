@@ -148,9 +148,9 @@ def check_decay(training: OptimizationConfig, total_steps: int) -> None:
     """Raise `ConfigError` for a `warmup_stable_decay` whose parts are longer than the run, or leave steps at rate 0."""
     options = training.schedule_options
     stable, decay = options.get("num_stable_steps"), options.get("num_decay_steps")
-    if training.schedule != "warmup_stable_decay" or not isinstance(decay, int):
-        return  # that it is missing, the schedule tells
-    parts = training.warmup_steps + (stable or 0) + decay
+    if training.schedule != "warmup_stable_decay" or not isinstance(decay, int) or not isinstance(stable or 0, int):
+        return  # what is missing, or of the wrong kind, the schedule tells
+    parts = training.warmup_steps + int(stable or 0) + decay
     if parts > total_steps or (stable is not None and parts < total_steps and not options.get("min_lr_ratio")):
         named = "num_decay_steps" if stable is None else "num_stable_steps and num_decay_steps"
         last = f", which leaves {total_steps - parts} with the learning rate 0" if parts < total_steps else ""

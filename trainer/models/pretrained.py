@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError, brief, reason_of
 from trainer.models.tensor_files import of_optimizer
 from trainer.models.weights import CONVERT, Base, base_of, is_adapter, read_base, require_base
-from trainer.records.run_names import made_by, tell_runs_like
+from trainer.records.run_names import made_by, tell_runs_like, ways_to
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.manifest import MANIFEST, digest_file, fetch_files, read_manifest, require_intact
 from trainer.store.names import CARD, CHAMPION, CHECKPOINT_KIND, FINAL, FINAL_KIND, is_plain_key
@@ -109,9 +109,15 @@ def _is_model(folder: str) -> bool:
 
 def find_base(store: Store, name: str) -> Checkpoint:
     """The model that an adapter is trained beside: a folder here, else as `find_model` finds it, on the hub too."""
-    if _is_model(name):
+    return find_outside(store, name) if _is_model(name) else _find(store, name, hub=True)
+
+
+def find_outside(store: Store, name: str) -> Checkpoint:
+    """A model that is not of the store: a folder here, else of the hub. Raises `ArtifactError` if the hub has none."""
+    if Path(name).is_dir():
         return Checkpoint(name, digest_files(Path(name)), None, "folder")
-    return _find(store, name, hub=True)
+    folder = _fetch_from_hub(store, name)
+    return Checkpoint(str(folder), digest_files(folder), None, "hub")
 
 
 def identify_base(name: str, found: Checkpoint) -> Base:
@@ -127,7 +133,8 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
     fetched. Raises `ArtifactError` if there is no such model or it is damaged.
     """
     named = posixpath.normpath(name)
-    candidates = [named, f"runs/{named}/{FINAL}", *(f"runs/{run}/{FINAL}" for run in made_by(store, named))]
+    made = [named, *made_by(store, named)]
+    candidates = [*dict.fromkeys(ways_to(store, name)), *(f"runs/{run}/{FINAL}" for run in made)]
     is_pointer = named.rsplit("/", 1)[-1].startswith("checkpoint-") and is_plain_key(named) and not Path(name).is_dir()
     if is_pointer and (target := read_pointer(store, named)):
         candidates.insert(0, f"{named.rsplit('/', 1)[0]}/{target.checkpoint}")
@@ -147,11 +154,8 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
             files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
             folder = fetch_files(store, key, manifest, lambda file: not of_optimizer(file))
             return Checkpoint(str(folder), files, key, "store")
-    if _is_model(name):
-        return Checkpoint(name, digest_files(Path(name)), None, "folder")
-    if hub and is_hub_name(name) and not Path(name).exists():
-        folder = _fetch_from_hub(store, name)
-        return Checkpoint(str(folder), digest_files(folder), None, "hub")
+    if _is_model(name) or (hub and is_hub_name(name) and not Path(name).exists()):
+        return find_outside(store, name)
     like = tell_runs_like(store, named.removeprefix("runs/").partition("/")[0]) if store.names("runs") else ""
     raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}{f'; {like}' if like else ''}")
 

@@ -13,7 +13,7 @@ from trainer.store.private_folders import LOCK, STAGING
 from trainer.store.storage import Store
 
 ARTIFACT = re.compile(
-    r"(?P<folder>(shards|tokenizers|encoded|decisions|predictions)/[^/]+|runs/[^/]+/(checkpoints/step-\d+|final))/(?P<file>.+)"
+    r"(?P<folder>(shards|tokenizers|encoded|decisions|predictions|references)/[^/]+|runs/[^/]+/(checkpoints/step-\d+|final))/(?P<file>.+)"
 )
 STAGED = re.compile(rf"(?P<folder>{re.escape(STAGING)}/[^/]+(?<!{re.escape(LOCK)}))(/(?P<file>.+))?")
 OLD = timedelta(days=1)

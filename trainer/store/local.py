@@ -156,7 +156,7 @@ class LocalFiles:
             if first is not None:
                 (path / first).unlink(missing_ok=True)
                 sync_folder(path)
-            shutil.rmtree(path)
+            shutil.rmtree(path, onerror=_pass_over_missing)
         else:
             path.unlink(missing_ok=True)
         with suppress(FileNotFoundError):  # gone with the folder that it was in
@@ -267,6 +267,12 @@ def linked_folders(root: Path | None) -> list[Path]:
     """The folders right in a local store that are links, as to another disk."""
     entries = os.scandir(root) if root is not None and root.is_dir() else ()
     return sorted(root / entry.name for entry in entries if entry.is_symlink() and entry.is_dir()) if root else []
+
+
+def _pass_over_missing(function: object, path: str, error: tuple[type[BaseException], BaseException, object]) -> None:
+    """What cannot be removed because another process has."""
+    if not isinstance(error[1], FileNotFoundError):
+        raise error[1]
 
 
 def _refuse_link(path: str) -> None:

@@ -6,8 +6,10 @@ the bytes are checked on their way there (botocore sends checksums), and `create
 
 import atexit
 import errno
+import hashlib
 import mimetypes
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +43,9 @@ S3_OPTIONS = {
     "use_listings_cache": False,
     "config_kwargs": {"retries": {"mode": "standard", "max_attempts": 4}, "connect_timeout": 10, "read_timeout": 15},
 }
+WILD = re.compile(r"[*?[]")
+"""What fsspec takes for a pattern, where it removes too: it would be another store's files."""
+
 ROUNDS = 3
 """How often s3fs has botocore make its attempts, and how often it begins to read anew: answers that break off are
 noticed there alone. What is refused each time is given up within about a minute, what is never answered after some ten.
@@ -51,11 +56,13 @@ class RemoteObjects:
     """Objects below one URL, by key."""
 
     def __init__(self, url: str) -> None:
+        if found := WILD.search(url):
+            raise ValueError(f"{found[0]!r} stands for other names in it; choose a place without")
         self.url = url
+        self._s3 = url.startswith(("s3://", "s3a://"))
         self.fs: Any
-        self.fs, self.root = fsspec.url_to_fs(url, **(S3_OPTIONS if url.startswith("s3://") else {}))
+        self.fs, self.root = fsspec.url_to_fs(url, **(S3_OPTIONS if self._s3 else {}))
         self.fs.invalidate_cache()  # what was listed before may be old
-        self._s3 = url.startswith("s3://")
         if self._s3:
             self.fs.retries = ROUNDS
         self.cache = BlobCache.of_this_machine()
@@ -293,7 +300,7 @@ class RemoteObjects:
 
     def _own(self, key: str) -> Path:
         """A path in a folder of this process, removed when it ends, or lets go of its copies."""
-        path = Path(_own_folder(self.cache), self.url.replace("/", "_"), self._checked(key))
+        path = Path(_own_folder(self.cache), hashlib.sha256(self.url.encode()).hexdigest(), self._checked(key))
         make_folders(path.parent)
         return path
 

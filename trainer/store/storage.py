@@ -54,6 +54,9 @@ class Store:
             check_address(url)
         except ValueError as error:
             raise ConfigError(f"the store {error}") from error
+        _, named, place = url.strip().rpartition("://")
+        if not place or (named and not place.strip("/")):
+            raise ConfigError(f"the store {url!r} names no place; give a folder, or a URL such as s3://bucket/folder")
         self.url = url.rstrip("/") if len(url) > 1 else url
         self.local: Path | None = None
         self.cache_bytes: int | None
@@ -67,8 +70,10 @@ class Store:
 
             try:
                 objects = remote.RemoteObjects(self.url)
-            except (ImportError, ValueError) as error:  # of a place that fsspec does not know
-                raise StorageError(f"the store {self.url!r} cannot be opened: {brief(error)}") from error
+            except (ImportError, ValueError, OSError) as error:  # of a place that fsspec does not know, or reach
+                raise StorageError(
+                    f"the store {self.url!r} cannot be opened: {brief(error)}", is_transient(error)
+                ) from error
             self.files, self._refusals = objects, remote.REFUSALS
             self._base, self.cache_bytes = objects.cache.work, objects.cache.limit
 

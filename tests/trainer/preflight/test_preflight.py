@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.hub import serve_model
-from tests.support import ROOT, SMALL_MODEL, digests, small_job
+from tests.support import ROOT, SMALL_MODEL, digests, flip_bit, small_job
 from tests.trainer.made import prepare
 from tests.trainer.small_jobs import Finished
 from tests.trainer.small_tokenizers import byte_level_bpe, saved
@@ -236,6 +236,28 @@ def test_a_pretrained_name_of_the_hub_is_compared_with_its_files_there(
     assert same == "384"
     assert "not that of the pretrained model 'someone/words': their vocabularies differ" in other
     assert "set data.tokenizer.path to 'someone/words'" in other
+
+
+@pytest.mark.deep
+def test_other_weights_of_a_name_of_the_hub_make_another_run(raw: Path, tmp_path: Path, pretrained: Path) -> None:
+    values = {"model": {"pretrained": "someone/words"}}
+    values["data__tokenizer"] = {"path": str(shutil.copy(pretrained / "tokenizer.json", tmp_path / "taken.json"))}
+    prepare(small_job(raw, tmp_path / "store", **values).preparation(), silent())
+    look = (
+        "import json, sys; from tests.support import small_job\n"
+        "from trainer.kinds.pretraining.kind import find_prepared, identify\n"
+        "job = small_job(sys.argv[1], sys.argv[2], **json.loads(sys.argv[3]))\n"
+        "print(identify(job, find_prepared(job.preparation())).key)"
+    )
+    named = []
+    for commit in ("1", "2", "3"):
+        if commit == "3":
+            flip_bit(pretrained / "model.safetensors", -8)
+        with serve_model(pretrained, "someone/words", commit * 40) as address:
+            env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hub")}
+            command = [sys.executable, "-c", look, str(raw), str(tmp_path / "store"), json.dumps(values)]
+            named.append(subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    assert named[0] == named[1] != named[2]
 
 
 def test_shards_of_another_tokenizer_are_refused(raw: Path, stocked: Path, data: PreparedData) -> None:

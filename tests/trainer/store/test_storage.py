@@ -15,7 +15,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from trainer.common.errors import StorageError
+from trainer.common.errors import ConfigError, StorageError
 from trainer.store.remote import RemoteObjects
 from trainer.store.storage import STAGING, Store
 
@@ -111,6 +111,31 @@ def test_what_another_process_removes_at_the_same_time_is_removed(
     assert content(remote_store, "set") == {"new": b"1", "manifest.json": b"{}"}
     remote_store.delete("set")
     assert remote_store.names("set") == []
+
+
+def test_of_several_that_remove_a_folder_at_once_none_fails(any_store: Store) -> None:
+    for number in range(50):
+        any_store.write_bytes(f"set/{number % 5}/{number}", b"x")
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: any_store.delete("set"), range(4)))
+    assert any_store.names("set") == []
+
+
+@pytest.mark.parametrize("url", ["", " ", "s3://", "file://", "file:///", "memory:///"])
+def test_a_store_without_a_place_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="names no place; give a folder, or a URL such as s3://bucket/folder"):
+        Store(url)
+
+
+@pytest.mark.parametrize("url", ["memory://exp[12]", "memory://a/b*", "s3://headrace/only?"])
+def test_a_remote_store_whose_name_is_a_pattern_is_refused(url: str) -> None:
+    with pytest.raises(StorageError, match="stands for other names in it; choose a place without"):
+        Store(url)
+
+
+def test_an_address_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot be opened: .*refused"):
+        Store("ftp://127.0.0.1:9/x")
 
 
 def test_a_remote_folders_manifest_appears_after_its_files(

@@ -1,5 +1,6 @@
 """Pretraining: corpora, mixed, to a causal or masked language model. Free of heavy imports."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from trainer.evaluation.measurement import Measurement, ask_of_run
 from trainer.evaluation.metrics import describe_selection
 from trainer.kinds.kind import Kind, Later, Planned
 from trainer.kinds.tuning import describe_base
-from trainer.models.pretrained import MASKED, Checkpoint, digest_files, find_model, read_object
+from trainer.models.pretrained import MASKED, Checkpoint, find_model, find_outside, read_object
 from trainer.records.named_steps import Do, NotMade, only_look
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, require_sealed
@@ -27,6 +28,8 @@ from trainer.store.manifest import ArtifactRef, digest_file
 from trainer.store.names import CONFIG, EVALUATION, FINAL
 from trainer.store.storage import Store
 from trainer.training.identity import SHARDS_OF, Run, lora_identity, make_run, one_spelling
+
+log = logging.getLogger(__name__)
 
 
 def prepare(job: PrepareJob, do: Do) -> PreparedData:
@@ -52,14 +55,15 @@ def find_prepared(job: PrepareJob) -> PreparedData | None:
 
 def identify(job: PipelineJob, data: PreparedData) -> Run:
     """The run that a job and its shards make."""
-    base = None
+    base, files = None, None
     if (name := job.model.pretrained) is not None:
-        base = describe_base(name, Path(name), "folder" if Path(name).is_dir() else "hub")
+        found = find_outside(Store(job.store), name)
+        base, files = describe_base(name, Path(found.folder), found.origin), found.files
     by_corpus = {ref.key.split("/")[1].rsplit("-", 1)[0]: ref for ref in data.shards}
     made_from = {
         "data": {name: ref.fingerprint for name, ref in by_corpus.items()},
         "tokenizer": data.tokenizer.fingerprint,
-        "model": _model_identity(job.model),
+        "model": _model_identity(job.model, files),
     }
     reads = {"tokenizer": data.tokenizer, **{f"{SHARDS_OF}{name}": ref for name, ref in by_corpus.items()}}
     asked = job.evaluation
@@ -89,23 +93,24 @@ def _effective(job: PipelineJob) -> dict[str, Any]:
 
 
 def plan(job: PipelineJob, data: PreparedData, ranks: int) -> Planned:
-    """The plan of a run on shards."""
+    """The plan of a run on shards. Raises `ConfigError` for what needs held-out text where no document is held out."""
     from trainer.data.step_plan import plan_run
 
     planned = plan_run(Store(job.store), data, job.training, ranks)
+    if job.holds_out and not planned.holds_out:
+        share = f"of the documents none is held out at data.validation_fraction {job.data.validation_fraction:g}"
+        if (asked := job.asked_of_held_out_text) is not None:
+            raise ConfigError(f"{asked} needs held-out text, but {share}: raise it, or leave {asked} out")
+        log.warning("%s: the model is not evaluated, and continues no prompts; raise it to hold some out", share)
     told = f"{planned.windows:,} windows of {job.training.context} tokens"
     return Planned(planned, told, "data-mixture", planned.rows())
 
 
-def _model_identity(model: ModelConfig) -> dict[str, Any]:
-    """The model's settings, with the contents of local files in place of their names."""
-    identity = model.model_dump(exclude={"attention", "lora"})
-    for key in ("config", "pretrained"):
-        value = identity[key]
-        if isinstance(value, str) and Path(value).is_file():
-            identity[key] = digest_file(Path(value)).sha256
-        elif isinstance(value, str) and Path(value).is_dir():
-            identity[key] = digest_files(Path(value))
+def _model_identity(model: ModelConfig, pretrained: dict[str, str] | None) -> dict[str, Any]:
+    """The model's settings, with the contents of a file and of a pretrained model in place of their names."""
+    identity = {**model.model_dump(exclude={"attention", "lora"}), "pretrained": pretrained}
+    if isinstance(model.config, str) and Path(model.config).is_file():
+        identity["config"] = digest_file(Path(model.config)).sha256
     if model.lora is not None:
         identity["lora"] = lora_identity(model.lora)
     return {**identity, "config": one_spelling(identity["config"])}
