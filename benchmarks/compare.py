@@ -92,7 +92,7 @@ def main() -> None:
             lists.append(run_timed(["-m", "flows.command", "list", store.url]))
         after = os.times()
         for _ in range(ROUNDS):
-            starts.append(run_timed(["-c", "import trainer.pipelines.compare"]))
+            starts.append(run_timed(["-c", "import trainer.registry.listing"]))
         say(f"seconds / {BOUND_SECONDS:g} s", spread([seconds / BOUND_SECONDS for seconds in lists]), "at most 1")
         say(
             "seconds, of which Python's start and imports",

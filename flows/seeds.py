@@ -11,7 +11,7 @@ from trainer.records.evaluations import Result
 from trainer.records.results import Outcome
 
 if TYPE_CHECKING:
-    from trainer.registry.compare_runs import Spread
+    from trainer.registry.compare_figures import Spread
 
 
 def with_seeds(job: Job, said: str) -> list[Job]:
@@ -52,7 +52,7 @@ def run_seeds(
 
 def by_split(outcomes: Sequence[Outcome]) -> "dict[str, dict[str, Spread]]":
     """The spread of each figure of each split that all of the runs were measured on, and of lm-eval's tasks."""
-    from trainer.registry.compare_runs import spreads_of  # what reads runs takes a moment to load
+    from trainer.registry.compare_figures import spreads_of  # what reads runs takes a moment to load
 
     scores = [measured_of(outcome).by_group() for outcome in outcomes]
     splits = [split for split in scores[0] if all(split in each for each in scores)]

@@ -92,7 +92,7 @@ def _needed_first(job: BaseModel) -> list[str] | None:
         return [NEEDED_FIRST[type(job)]] if type(job) in NEEDED_FIRST else None
     with loading():
         from trainer.kinds.kind import kind_of
-        from trainer.pipelines.finished import has_finished
+        from trainer.pipelines.pipeline import has_finished
         from trainer.store.storage import Store
 
     kind = kind_of(job)

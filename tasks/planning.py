@@ -9,7 +9,7 @@ from tasks.stage import run_stage
 from trainer.common.transient import AT_THE_START
 from trainer.config.runs import RunJob
 from trainer.kinds.kind import kind_of
-from trainer.pipelines.finished import find_finished
+from trainer.pipelines.pipeline import find_finished
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight, Finished
 from trainer.training.identity import TrainingData

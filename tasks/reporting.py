@@ -5,8 +5,7 @@ from prefect.artifacts import create_markdown_artifact
 from tasks.patience import patient_task
 from tasks.showing import TaskLogger, reused
 from trainer.common.stopping import check_stop, stoppable
-from trainer.pipelines.reporting import make_report
-from trainer.registry.report import Report
+from trainer.registry.report import Report, make_report
 from trainer.store.storage import Store
 
 

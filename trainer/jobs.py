@@ -108,7 +108,7 @@ class InRanks:
         return evaluation.beside(self._tell(ask_harness(asked, True, self._progress)))
 
     def report(self, job: Any, run: str) -> "Report":
-        from trainer.pipelines.reporting import make_report
+        from trainer.registry.report import make_report
 
         store = Store(job.store)
         made = self._runtime.on_first(lambda: make_report(store, run))

@@ -47,9 +47,9 @@ def explain(config: Config, words: Words = None, as_json: Json = False) -> None:
 @commands.command("list")
 def list_(store: StoreUrl, as_json: Json = False) -> None:
     """The runs of a store, a line each, newest first."""
-    from trainer.pipelines.compare import tell
+    from trainer.registry.listing import tell
 
-    _look(store, lambda: tell(store, [], as_json=as_json))
+    _look(store, lambda: tell(store, as_json))
 
 
 @commands.command()
@@ -60,7 +60,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Runs side by side: settings, data, curves, results."""
-    from trainer.pipelines.compare import MOST, tell
+    from trainer.registry.compare_runs import MOST, tell
 
     if not 2 <= len(runs) <= MOST:
         raise typer.BadParameter(f"name 2 to {MOST} runs; `headrace list {store}` shows which there are")

@@ -16,10 +16,10 @@ from tests.trainer.labelled_pairs import finetune_job, finetune_values, write_pa
 from tests.trainer.results import a_result
 from trainer.common.errors import ConfigError
 from trainer.common.formats import score
-from trainer.pipelines.compare import compare_for_programs
 from trainer.records.basis import HarnessBasis
 from trainer.records.evaluations import Asked, Scores, Task
 from trainer.records.results import Outcome
+from trainer.registry.compare_runs import compare_for_programs
 from trainer.store.storage import Store
 
 

@@ -10,14 +10,14 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 import tasks.stage
-import trainer.pipelines.stage_table
 from tasks.stage import StageCrashed
 from tests.processes import descendants, stages, wait_until
 from tests.support import digests, records, small_values
 from tests.tasks.running import Prepared, prepare, run
 from trainer.common.errors import EXIT_PREEMPTED, CorpusError, PipelineError, Preempted, RecordError, StorageError
 from trainer.common.progress import Update
-from trainer.pipelines.worker import launch
+from trainer.pipelines.worker import STAGES, launch, stage
+from trainer.records.named_steps import STEPS
 from trainer.store.manifest import ArtifactRef
 
 
@@ -26,11 +26,11 @@ def the_stage() -> int:
 
 
 def test_the_stages_of_the_pipeline_can_be_named() -> None:
-    assert sorted(trainer.pipelines.stage_table.MODULES) == [
+    assert sorted({**STEPS, **STAGES}) == [
         "curate", "encode", "evaluate", "evaluate-run", "harness", "predict", "preflight", "reference",
         "tokenize", "tokenizer", "train",
     ]  # fmt: skip
-    assert all(callable(trainer.pipelines.stage_table.stage(name)) for name in trainer.pipelines.stage_table.MODULES)
+    assert all(callable(stage(name)) for name in {**STEPS, **STAGES})
 
 
 def test_stages_return_references_to_what_they_made_and_reuse_it(prepared: Prepared) -> None:

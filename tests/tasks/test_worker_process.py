@@ -205,7 +205,7 @@ def test_a_stage_that_fails_says_how_many_lines_it_left_out(
 
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr(logging.root, "handlers", [])
-    monkeypatch.setattr("trainer.pipelines.stage_table.stage", lambda name: fail)
+    monkeypatch.setattr("trainer.pipelines.worker.stage", lambda name: fail)
     assert run_rank("tokenizer", {}, launched) == EXIT_CRASHED
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert "100 lines are left out" in said[-2]["message"] and said[-1]["event"] == "error"

@@ -11,7 +11,7 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, train
-from trainer.pipelines.reporting import make_report
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 
 KEPT_OUT = "kept-out.txt"

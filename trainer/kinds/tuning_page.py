@@ -11,8 +11,7 @@ from trainer.evaluation.metrics import OF_ONE_CLASS, positive_class
 from trainer.kinds.tuning import split_rows
 from trainer.records.evaluations import Result, best_by, label_figure
 from trainer.records.plans import TuningPlan
-from trainer.registry.compare_data import DIGITS, compare_labelled
-from trainer.registry.compared_runs import ComparedKind, ComparedRun
+from trainer.registry.compared_runs import DIGITS, ComparedKind, ComparedRun, compare_labelled
 from trainer.registry.content import Block, Card, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
@@ -31,7 +30,6 @@ from trainer.registry.summary import (
     tell_steps,
     verdict_unmeasured,
 )
-from trainer.store.manifest import fingerprint
 from trainer.store.names import FINAL
 
 RECORD_FIELDS = {"kind", "step", "examples"}
@@ -283,9 +281,6 @@ def compare_tuning(
         data=data,
         unit=unit,
         tokenizer=_tokenizer,
-        tokenizer_note="A run that tunes a model has the tokenizer's file as its model's library saved it: digests "
-        "differ by that, too.",
-        base=lambda run: fingerprint(run.config["identity"]["model"]),
         compare_data=lambda store, runs: compare_labelled(runs),
         metrics=metrics,
     )

@@ -60,6 +60,16 @@ RANK = "--rank"
 RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 """What torchrun says of ranks in their environment."""
 
+STAGES = {
+    "preflight": "trainer.pipelines.any_kind.preflight",
+    "train": "trainer.pipelines.any_kind.train",
+    "evaluate": "trainer.pipelines.any_kind.evaluate_checkpoint",
+    "evaluate-run": "trainer.pipelines.any_kind.evaluate_run",
+    "harness": "trainer.pipelines.any_kind.ask_harness",
+    "predict": "trainer.kinds.labelled.predict.predict_texts",
+}
+"""What is asked for by name besides steps: the stages that publish no artifact of their own."""
+
 TELL_SECONDS = 0.2
 """Between two looks whether ranks are to be asked to stop."""
 
@@ -149,7 +159,6 @@ def _run(request: Request) -> int:
     from trainer.common.progress import emit
 
     emit(sys.stdout, "began")
-    from trainer.pipelines.stage_table import MODULES
     from trainer.training.logs import AsEvents, start_logging
 
     _begin(request)
@@ -159,7 +168,7 @@ def _run(request: Request) -> int:
         return on_cluster(request)
     if request["ranks"] > 1:
         return launch(request)
-    _load(MODULES[request["stage"]])
+    _load(module_of(request["stage"]))
     return run_rank(request["stage"], request["arguments"], launched=False)
 
 
@@ -255,8 +264,6 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
     start_logging(logging.INFO if rank == 0 else logging.WARNING, events)
 
     def run() -> None:
-        from trainer.pipelines.stage_table import stage
-
         with loading():
             work = stage(name)
         check_stop()
@@ -276,6 +283,26 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
 
         leave_group()
     return status
+
+
+def module_of(name: str) -> str:
+    """The module that a step or a stage is in."""
+    from trainer.records.named_steps import STEPS
+
+    return STEPS[name].module if name in STEPS else STAGES[name].rpartition(".")[0]
+
+
+def stage(name: str) -> Callable[..., Any]:
+    """The function of a step or a stage, taking its arguments as JSON-like values and validating them by its own
+    annotations.
+    """
+    from pydantic import validate_call
+
+    from trainer.config.kinds import load
+    from trainer.records.named_steps import ANY_TYPE, make_named
+
+    importlib.import_module(module_of(name))
+    return partial(make_named, name) if name not in STAGES else validate_call(config=ANY_TYPE)(load(STAGES[name]))
 
 
 def telling(work: Callable[[], None], rank: int) -> int:

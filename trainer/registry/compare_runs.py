@@ -1,160 +1,79 @@
-"""Runs side by side: what differs between them, how they went, and what came of them."""
+"""Runs side by side, as `headrace compare` shows them: what differs, how they went, and what came of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean, stdev
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from trainer import __version__
-from trainer.common.formats import NOTHING, count, plural, score
+from trainer.common.errors import StorageError
+from trainer.common.formats import NOTHING, count, plural, show_json
+from trainer.common.formats import show as show_text
 from trainer.common.tables import Table, text_table
-from trainer.config.evaluation import PREFIX
+from trainer.common.transient import looking
 from trainer.config.kinds import KINDS
-from trainer.evaluation.metrics import greater_is_better
-from trainer.records.basis import facts_of, task_of
-from trainer.records.evaluations import ALL, Result, Scores
 from trainer.records.fields import all_same, find_differences, flatten, show
-from trainer.registry.compare_curves import best_of, criterion_of, curve_table, draw_overlays, spark_table
-from trainer.registry.compare_data import gone
-from trainer.registry.compared_runs import ComparedRun, Measured
+from trainer.registry.compare_figures import compare_results, compare_seeds, curve_table, draw_overlays, spark_table
+from trainer.registry.compared_runs import ComparedRun, gone, read_runs
 from trainer.registry.content import Block, Section
 from trainer.registry.report import open_template
-from trainer.registry.sections import in_order
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
-MARK = "*"
+MOST = 26
+"""Runs have letters, so that columns stay narrow and a chart's legend readable."""
 
 
-def compare_results(runs: Sequence[ComparedRun]) -> Block:
-    """The final models' figures of runs of one kind."""
-    measured = [measure_run(run) for run in runs]
-    names = list(dict.fromkeys(name for each in measured for name in each))
-    missing = [run.letter for run, each in zip(runs, measured, strict=True) if not each]
-    notes = [f"{', '.join(missing)}: not evaluated."] if missing else []
-    if not names:
-        return Block(" ".join(notes))
-    apart = [name for name in names if not all_same([each[name][1] for each in measured if name in each])]
-    if apart:
-        notes.append(f"Not measured on the same, in the same way, so that none of them is best: {'; '.join(apart)}.")
-    rows = [[name, *_cells(runs, name, measured, name not in apart)] for name in names]
-    if any(cell.endswith(MARK) for row in rows for cell in row):
-        notes.append(f"{MARK} marks the best.")
-    return Block(" ".join(notes), Table([f"loss in {runs[0].unit}", *(run.letter for run in runs)], rows))
+@looking
+def tell(url: str, names: list[str], page: Path | None = None, as_json: bool = False) -> None:
+    """Print the comparison of some runs. Nothing in the store is changed."""
+    store = Store(url)
+    store.require_there()
+    if as_json:
+        show_json(compare_for_programs(store, names, page))
+    else:
+        show_text(compare(store, names, page))
 
 
-def _cells(runs: Sequence[ComparedRun], name: str, measured: Sequence[Measured], marked: bool) -> list[str]:
-    values = [each[name][0] if name in each else None for each in measured]
-    known = [value for value in values if value is not None]
-    best = best_of(known, _direction(runs, name.rsplit(", ", 1)[0])) if marked and len(known) > 1 else None
-    return [f"{score(value)}{f' {MARK}' if value is not None and value == best else '  '}" for value in values]
+def compare(store: Store, names: list[str], page: Path | None = None) -> str:
+    """The comparison as text for a terminal, and as a page if there is a path for it.
+
+    Raises `RunError` for a run that does not exist, `StorageError` if the page cannot be written.
+    """
+    return describe(_compared(store, names, page)) + (f"\npage  {page}\n" if page else "")
 
 
-def _direction(runs: Sequence[ComparedRun], figure: str) -> bool:
-    """Whether a greater figure is better, as a job says of its own, as lm-eval says, or as it is usual."""
-    said = [better for run in runs for better in (*_said_by_job(run, figure), *_said_by_harness(run, figure))]
-    return greater_is_better(figure, said[0] if said else None)
-
-
-def _said_by_job(run: ComparedRun, figure: str) -> Iterator[bool]:
-    """Whether a greater one is better, if a figure decides about a run's checkpoints, or about its model."""
-    if (criterion := criterion_of(run)).figure == figure:
-        yield criterion.greater_is_better
-    gate = run.job.get("promotion") or {}
-    if gate.get("metric") == figure and gate.get("greater_is_better") is not None:
-        yield gate["greater_is_better"]
-
-
-def _said_by_harness(run: ComparedRun, figure: str) -> Iterator[bool]:
-    """Whether a greater one is better, of a figure of lm-eval's."""
-    task, found = task_of(figure), run.evaluation and run.evaluation.harness
-    if task and found and found.asked and task in found.asked.tasks:
-        better = found.asked.tasks[task].greater_is_better
-        yield from (better[name] for name in better if figure == f"{PREFIX}{task}/{name}")
-
-
-def measure_run(run: ComparedRun) -> Measured:
-    """The figures of a run's final model, each with what it was measured on; none if it is not evaluated."""
-    found = run.evaluation
-    if found is None:
-        return {}
-    groups: list[tuple[str | None, Scores]] = [*in_order(found.groups).items()]
-    if found.total is not None:
-        groups.insert(0, (None, found.total))
-    told: Measured = {
-        f"{figure}, {group or ALL}": (value, [_basis(run, found, figure, group), found.positive.get(figure)])
-        for group, scores in groups
-        for figure, value in scores.figures.items()
+def compare_for_programs(store: Store, names: list[str], page: Path | None = None) -> dict[str, Any]:
+    """The same as values: the runs, what they differ in, their curves and results, in sections as they are printed."""
+    comparison = _compared(store, names, page)
+    return {
+        "runs": [
+            {"letter": run.letter, "key": run.key, "kind": run.entry.name, "state": run.state}
+            for run in comparison.runs
+        ],
+        "verdict": comparison.verdict,
+        "differing": comparison.differing,
+        "curves": comparison.curves,
+        "results": comparison.results,
     }
-    beside = found.harness.figures() if found.harness else {}
-    return {**told, **{name: (value, facts_of(name, found.measured_on)) for name, value in beside.items()}}
 
 
-def _basis(run: ComparedRun, found: Result, figure: str, group: str | None) -> Any:
-    """What a figure of a group, or of all, was measured on; the run's name if that is not recorded."""
-    basis = found.basis_of(group)
-    return facts_of(figure, basis) if basis else run.name
+def _compared(store: Store, names: list[str], page: Path | None) -> "Comparison":
+    comparison = compare_runs(store, read_runs(store, names))
+    if page is not None:
+        try:
+            page.write_bytes(render(comparison).encode(errors="replace"))
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {page}: {error.strerror}; name a file in a folder that can be written"
+            ) from error
+    return comparison
 
 
-class Spread(NamedTuple):
-    """A figure's mean over some runs, and its standard deviation (with n - 1); `values` are those of the runs, in
-    order.
-    """
-
-    mean: float
-    deviation: float
-    values: list[float]
-
-    def told(self) -> str:
-        """Both for people."""
-        return f"{score(self.mean)} ± {score(self.deviation)}"
-
-
-def spread_of(values: Sequence[float]) -> Spread:
-    """The mean and the deviation of the figures of two runs or more."""
-    return Spread(fmean(values), stdev(values), list(values))
-
-
-def spreads_of(figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
-    """The spread of each figure that all of the runs have."""
-    shared = [name for name in figures[0] if all(name in each for each in figures)]
-    return {name: spread_of([each[name] for each in figures]) for name in shared}
-
-
-def compare_seeds(runs: Sequence[ComparedRun]) -> list[Block]:
-    """A table of the runs of one kind that differ in the seed alone, a column for each such group; or nothing without
-    one.
-
-    A figure is told of the runs of a group that were measured on the same.
-    """
-    groups: dict[str, list[tuple[ComparedRun, Measured]]] = {}
-    for run in runs:
-        if measured := measure_run(run):
-            groups.setdefault(_without_seed(run.config["identity"]), []).append((run, measured))
-    spreads = [(group, _spread(group)) for group in groups.values() if len(group) > 1]
-    names = list(dict.fromkeys(name for _, found in spreads for name in found))
-    if not names:
-        return []
-    rows = [[name, *(found[name].told() if name in found else "" for _, found in spreads)] for name in names]
-    columns = ["mean ± deviation", *(", ".join(run.letter for run, _ in group) for group, _ in spreads)]
-    return [Block("Runs that differ in the seed alone, taken together.", Table(columns, rows))]
-
-
-def _spread(group: Sequence[tuple[ComparedRun, Measured]]) -> dict[str, Spread]:
-    """Of the figures that were measured on the same in all runs of a group."""
-    first = group[0][1]
-    alike = [name for name in first if all_same([each[name][1] if name in each else None for _, each in group])]
-    return spreads_of([{name: each[name][0] for name in alike} for _, each in group])
-
-
-def _without_seed(identity: Mapping[str, Any]) -> str:
-    """What names everything that decides a run's outcome but its seed."""
-    training = {name: value for name, value in identity["training"].items() if name != "seed"}
-    return fingerprint({**identity, "training": training})
-
-
-Row = list[str]
+TOKENIZER_NOTE = (
+    "A run that tunes a model has the tokenizer's file as its model's library saved it: digests differ by that, too."
+)
 
 
 def compare_tokenizers(runs: Sequence[ComparedRun]) -> list[Block]:
@@ -162,10 +81,7 @@ def compare_tokenizers(runs: Sequence[ComparedRun]) -> list[Block]:
     facts = [run.kind.tokenizer(run) for run in runs]
     rows = [[what, *(each.get(what, NOTHING) for each in facts)] for what in ("name", "vocabulary", "digest")]
     blocks = rows_that_differ(runs, rows)
-    kinds = dict.fromkeys(run.kind for run in runs)
-    if blocks and len(kinds) > 1:
-        blocks += [Block(note) for note in dict.fromkeys(kind.tokenizer_note for kind in kinds) if note]
-    return blocks
+    return [*blocks, Block(TOKENIZER_NOTE)] if blocks and len({run.entry for run in runs}) > 1 else blocks
 
 
 def compare_models(runs: Sequence[ComparedRun]) -> list[Block]:
@@ -175,7 +91,7 @@ def compare_models(runs: Sequence[ComparedRun]) -> list[Block]:
             "weights from",
             *(show(run.job["model"]["pretrained"] or f"seed {run.job['training']['seed']}") for run in runs),
         ],
-        ["digest of that", *(run.kind.base(run) for run in runs)],
+        ["digest of that", *(_base(run) for run in runs)],
         ["fork of", *(_origin(run) for run in runs)],
         ["parameters", *(count(run.parameters) for run in runs)],
     ]
@@ -192,10 +108,17 @@ def compare_models(runs: Sequence[ComparedRun]) -> list[Block]:
     return [*found, Block(note)] if note else found
 
 
-def rows_that_differ(runs: Sequence[ComparedRun], rows: list[Row]) -> list[Block]:
+def rows_that_differ(runs: Sequence[ComparedRun], rows: list[list[str]]) -> list[Block]:
     """The rows whose cells are not all the same, as a table, if there are any."""
     different = [row for row in rows if not all_same(row[1:])]
     return [Block(table=Table(["", *(run.letter for run in runs)], different))] if different else []
+
+
+def _base(run: ComparedRun) -> str:
+    """A name of the files that training starts from; of a new model there are none."""
+    model = run.config["identity"]["model"]
+    files = model.get("pretrained", model)
+    return fingerprint(files) if files else NOTHING
 
 
 def _origin(run: ComparedRun) -> str:
@@ -254,7 +177,7 @@ def _verdict(runs: Sequence[ComparedRun], told: dict[str, list[Block]]) -> str:
     """
     letters = ", ".join(run.letter for run in runs)
     found = [title.lower() for title, blocks in told.items() if any(block.table or block.pairs for block in blocks)]
-    differing = ["kind", *found] if len({run.kind for run in runs}) > 1 else found
+    differing = ["kind", *found] if len({run.entry for run in runs}) > 1 else found
     if differing:
         return f"{letters} differ in {' and '.join(filter(None, [', '.join(differing[:-1]), differing[-1]]))}."
     if any(told.values()):

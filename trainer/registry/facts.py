@@ -21,6 +21,7 @@ from trainer.models.tensor_files import read_tensors
 from trainer.models.weights import ADAPTER_WEIGHTS
 from trainer.records.evaluations import CleanOf, Result
 from trainer.records.plans import RunPlan, read_plan
+from trainer.records.run_names import RUN_PREFIX, tell_runs_like
 from trainer.records.sealed import read_listed, read_pointer, read_sealed
 from trainer.records.shapes import remedy_of
 from trainer.registry.references import artifact_kind, artifacts_of
@@ -140,12 +141,7 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
     """Read a run. Raises `RunError` if it does not exist or is not finished, `ArtifactError` if data that it names is
     gone.
     """
-    config = read_sealed(store, f"{run_key}/{CONFIG}")
-    if config is None:
-        raise RunError(
-            f"{store.path(run_key)} holds no run: it has no {CONFIG}; look into {store.path('runs')} for its name"
-        )
-    require_job(store, run_key, config)
+    config = read_config(store, run_key)
     final, plan = final_manifest(store, run_key), read_sealed(store, f"{run_key}/{PLAN}")
     if final is None or plan is None:
         missing = FINAL if final is None else PLAN
@@ -176,6 +172,16 @@ def read_recorded(
         "evaluation": read_result(store, run_key, config),
         "model_config": read_listed(store, f"{model}/config.json", listed.get("config.json")) or {},
     }
+
+
+def read_config(store: Store, run_key: str) -> dict[str, Any]:
+    """A run's config.json. Raises `RunError` if there is no such run, `ArtifactError` if the file is damaged."""
+    config = read_sealed(store, f"{run_key}/{CONFIG}")
+    if config is None:
+        like = tell_runs_like(store, run_key.removeprefix(RUN_PREFIX))
+        raise RunError(f"{store.path(run_key)} holds no run: it has no {CONFIG}; {like}")
+    require_job(store, run_key, config)
+    return config
 
 
 def require_job(store: Store, run_key: str, config: dict[str, Any]) -> None:

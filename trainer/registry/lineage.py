@@ -20,7 +20,7 @@ from trainer.records.basis import by_file, describe_file, labelled_digests
 from trainer.records.run_names import find_run_name, run_at
 from trainer.records.sealed import read_listed, read_sealed
 from trainer.records.shapes import Move
-from trainer.registry.facts import read_facts, require_job
+from trainer.registry.facts import read_config, read_facts
 from trainer.registry.lineage_record import SINGLE, make_lineage
 from trainer.registry.promotion import find_champion, find_measured, key_of, moves
 from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest
@@ -86,10 +86,7 @@ def _read_record(store: Store, run: str) -> dict[str, Any]:
 
 def trace(store: Store, run: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """All that is known of how a run's final model came to be. Raises `RunError` if the run is not finished."""
-    config = read_sealed(store, f"{run}/{CONFIG}")
-    if config is None:
-        raise RunError(f"{store.path(run)} holds no run: it has no {CONFIG}")
-    require_job(store, run, config)
+    config = read_config(store, run)
     record = _read_record(store, run)
     base = _find_base(config, record)
     before = [

@@ -12,8 +12,9 @@ from functools import partial
 from typing import NamedTuple
 
 from trainer.common.errors import ArtifactError, StorageError
-from trainer.common.formats import count, plural, score
+from trainer.common.formats import count, plural, score, show, show_json
 from trainer.common.tables import Table, text_table
+from trainer.common.transient import looking
 from trainer.config.kinds import kind_of_run
 from trainer.evaluation.measurement import read_result
 from trainer.records.evaluations import best_by
@@ -67,6 +68,17 @@ def list_runs(store: Store) -> str:
         for line in lines
     ]  # fmt: skip
     return f"{text_table(Table(columns, rows, words=5))}\n{plural(len(lines), 'run')} in {store.path('runs')}\n"
+
+
+@looking
+def tell(url: str, as_json: bool = False) -> None:
+    """Print the list of all runs. Nothing in the store is changed."""
+    store = Store(url)
+    store.require_there()
+    if as_json:
+        show_json(find_runs(store))
+    else:
+        show(list_runs(store))
 
 
 def find_runs(store: Store) -> list[RunLine]:

@@ -10,7 +10,7 @@ runs/X/lineage.json      written last: it holds the fingerprint of what the repo
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict
 from trainer import __version__
 from trainer.common.errors import ArtifactError
 from trainer.common.tables import Pairs, Table, markdown_pairs, markdown_table, markdown_text
+from trainer.config.kinds import kind_of_run
 from trainer.records.evaluations import Result, best_by
 from trainer.records.fields import tell_changes
 from trainer.records.sealed import read_sealed, write_sealed
@@ -135,52 +136,46 @@ class Report(BaseModel):
 
     key: str
     fingerprint: str
-    size: int
-    card: str
-    lineage: str
     markdown: str
     reused: bool = False
 
 
-def make_report(store: Store, run_key: str, report_content: Callable[[RunFacts], ReportContent]) -> Report:
+def report_content(facts: RunFacts) -> ReportContent:
+    """What is to be told of a run, as its kind tells it."""
+    content: ReportContent = kind_of_run(facts.config).kind.report_content(facts, facts.plan)
+    return content
+
+
+def make_report(store: Store, run_key: str) -> Report:
     """Write a finished run's report, model card and lineage, or find them as they would be written.
 
-    `run_key` is the run's folder in the store: runs/NAME; `report_content` says what is to be told of it. Raises
-    `RunError` if there is no finished run, `ArtifactError` if the data that it names is gone or its model is damaged.
+    `run_key` is the run's folder in the store: runs/NAME. Raises `RunError` if there is no finished run,
+    `ArtifactError` if the data that it names is gone or its model is damaged.
     """
     facts = read_facts(store, run_key)
     account = report_content(facts)
-    name, places = _identify(facts)
-    card_key = places[CARD]
-    found = _intact_report(store, facts, name, places)
-    reused = found is not None
-    if found is None:
+    name, page = _identify(facts), f"{run_key}/{REPORT}"
+    reused = _is_intact(store, facts, name)
+    if not reused:
         texts = {REPORT: render_page(facts, account), CARD: make_card(facts, account)}
         contents = {file: text.encode(errors="replace") for file, text in texts.items()}
-        found = [_record(file, data) for file, data in contents.items()]
         lineage = make_lineage(store, facts)
-        store.write_bytes(places[REPORT], contents[REPORT])
+        store.write_bytes(page, contents[REPORT])
         publish_card(store, facts, contents[CARD])
         write_outcome(
             store, facts, [each for section in account.samples for block in section.blocks for each in block.samples]
         )
-        lineage["report"] = {"fingerprint": name, "files": describe_files(found)}
+        made = [_record(file, data) for file, data in contents.items()]
+        lineage["report"] = {"fingerprint": name, "files": describe_files(made)}
         write_sealed(store, f"{run_key}/{LINEAGE}", lineage)
-    return Report(
-        key=places[REPORT],
-        fingerprint=name,
-        size=sum(record.size for record in found),
-        card=card_key,
-        lineage=f"{run_key}/{LINEAGE}",
-        markdown=make_markdown(facts, account, store.path(places[REPORT])),
-        reused=reused,
-    )
+    markdown = make_markdown(facts, account, store.path(page))
+    return Report(key=page, fingerprint=name, markdown=markdown, reused=reused)
 
 
 def find_fault(store: Store, facts: RunFacts) -> str | None:
     """Why `make_report` would write the run's report anew, or None if it would find it as it is to be."""
-    name, places = _identify(facts)
-    if _intact_report(store, facts, name, places) is not None:
+    name = _identify(facts)
+    if _is_intact(store, facts, name):
         return None
     try:
         earlier = read_sealed(store, f"{facts.key}/{LINEAGE}")
@@ -258,37 +253,31 @@ def make_markdown(facts: RunFacts, account: ReportContent, path: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _identify(facts: RunFacts) -> tuple[str, dict[str, str]]:
-    """The fingerprint of a run's report, and the keys of its page and its card."""
-    places = {REPORT: f"{facts.key}/{REPORT}", CARD: f"{facts.key}/{FINAL}/{CARD}"}
-    return facts.fingerprint([FORMAT, __version__, _digest_templates()]), places
+def _identify(facts: RunFacts) -> str:
+    """The fingerprint of a run's report."""
+    templates = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(TEMPLATES.iterdir())]
+    return facts.fingerprint([FORMAT, __version__, templates])
 
 
-def _intact_report(store: Store, facts: RunFacts, name: str, places: dict[str, str]) -> list[FileRecord] | None:
-    """The records of a report that was made from the same, if its files and the card's place in the manifest are
-    whole.
-    """
+def _is_intact(store: Store, facts: RunFacts, name: str) -> bool:
+    """Whether there is a report that was made from the same, with its files and the card's place in the manifest."""
     try:
         earlier = read_sealed(store, f"{facts.key}/{LINEAGE}")
     except ArtifactError as error:
         log.warning("%s: the report is made anew", error)
-        return None
+        return False
     if earlier is None or earlier.get("report", {}).get("fingerprint") != name:
-        return None
+        return False
     records = [FileRecord(**record) for record in earlier["report"]["files"]]
     for record in records:
-        data = store.find_bytes(places[record.name])
+        data = store.find_bytes(f"{facts.key}/{FINAL}/{CARD}" if record.name == CARD else f"{facts.key}/{record.name}")
         if data is None or _record(record.name, data) != record:
-            return None
-    return records if facts.card in records else None
+            return False
+    return facts.card in records
 
 
 def _record(name: str, data: bytes) -> FileRecord:
     return FileRecord(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
-
-
-def _digest_templates() -> list[str]:
-    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(TEMPLATES.iterdir())]
 
 
 def _pretty(value: Any) -> str:

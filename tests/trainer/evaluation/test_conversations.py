@@ -26,10 +26,10 @@ from trainer.evaluation.measurement import harness_job
 from trainer.kinds.chat.kind import KIND
 from trainer.pipelines.any_kind import ask_harness
 from trainer.pipelines.explain import explain_job
-from trainer.pipelines.reporting import make_report
-from trainer.registry.compare_runs import measure_run
+from trainer.registry.compare_figures import measure_run
 from trainer.registry.compared_runs import read_runs
 from trainer.registry.promotion import find_measured
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 
 FIGURE = "harness/tiny/acc"

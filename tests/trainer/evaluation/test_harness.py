@@ -23,13 +23,13 @@ from trainer.config.runs import PromotionConfig
 from trainer.evaluation.harness_identity import identify, name_of
 from trainer.evaluation.measurement import read_result
 from trainer.pipelines.any_kind import ask_harness
-from trainer.pipelines.reporting import make_report
 from trainer.records.evaluations import Result, Task
 from trainer.records.plans import PreparedData
-from trainer.registry.compare_runs import measure_run
+from trainer.registry.compare_figures import measure_run
 from trainer.registry.compared_runs import read_runs
 from trainer.registry.facts import read_facts
 from trainer.registry.promotion import find_measured, look
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 
 FIGURE = "harness/tiny/acc"

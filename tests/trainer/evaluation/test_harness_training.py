@@ -22,7 +22,7 @@ from trainer.evaluation.harness import AskedModel, figures_of
 from trainer.jobs import train
 from trainer.kinds.kind import identify_run
 from trainer.records.plans import PreparedData
-from trainer.registry.compare_curves import curve_table, draw_overlays
+from trainer.registry.compare_figures import curve_table, draw_overlays
 from trainer.registry.compared_runs import read_runs
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime

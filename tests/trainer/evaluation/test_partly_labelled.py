@@ -13,7 +13,7 @@ from tests.trainer.labelled_words import CLASSES, word_rows
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob
 from trainer.pipelines.any_kind import evaluate_run, train
-from trainer.pipelines.reporting import make_report
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 

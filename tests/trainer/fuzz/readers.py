@@ -15,10 +15,9 @@ from trainer.data.tokenization import STARTED
 from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
-from trainer.pipelines.compare import compare
 from trainer.pipelines.explain import explain_job
-from trainer.pipelines.reporting import make_report, report_content
 from trainer.records.plans import PreparedData
+from trainer.registry.compare_runs import compare
 from trainer.registry.curves import draw_curves
 from trainer.registry.facts import read_facts
 from trainer.registry.garbage import collect
@@ -26,6 +25,7 @@ from trainer.registry.leftovers import find_leftovers
 from trainer.registry.lineage import check, trace
 from trainer.registry.listing import find_runs
 from trainer.registry.promotion import find_measured, look, moves
+from trainer.registry.report import make_report, report_content
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.run_records import read_records

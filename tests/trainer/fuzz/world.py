@@ -26,11 +26,11 @@ from trainer.config.labelled import FinetuneJob
 from trainer.data import shard_building
 from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
-from trainer.pipelines.reporting import make_report
 from trainer.records.holds import SHORT, _hold
 from trainer.records.sealed import write_sealed
 from trainer.registry.pins import pin
 from trainer.registry.promotion import promote
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 
 FINISHED, STOPPED, TUNED, ANOTHER = "runs/finished", "runs/stopped", "runs/tuned", "runs/another"

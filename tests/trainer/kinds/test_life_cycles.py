@@ -25,17 +25,17 @@ from trainer.config.runs import RunJob
 from trainer.kinds.kind import entry_of, kind_of
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
-from trainer.pipelines.compare import compare
 from trainer.pipelines.explain import explain_job
-from trainer.pipelines.finished import find_finished
-from trainer.pipelines.reporting import make_report
+from trainer.pipelines.pipeline import find_finished
 from trainer.records.evaluations import Result
 from trainer.records.named_steps import here
 from trainer.records.sealed import require_sealed, write_sealed
+from trainer.registry.compare_runs import compare
 from trainer.registry.lineage import check, trace
 from trainer.registry.listing import find_runs
 from trainer.registry.pins import pin
 from trainer.registry.promotion import find_champion, find_measured, promote, roll_back
+from trainer.registry.report import make_report
 from trainer.store.manifest import MANIFEST, ArtifactRef
 from trainer.store.names import CARD, CONFIG, ENVIRONMENT, EVALUATION, FINAL, METRICS_FILE, PLAN, REPORT
 from trainer.store.storage import Store
@@ -106,7 +106,7 @@ def test_that_all_is_there_is_seen_without_the_libraries_that_compute_and_not_wh
     config = write_config(tmp_path / "job.yaml", job.model_dump(mode="json"))
     look = (
         "import sys; from trainer.kinds.kind import load_training_job; "
-        "from trainer.pipelines.finished import find_finished; "
+        "from trainer.pipelines.pipeline import find_finished; "
         "print(find_finished(load_training_job(sys.argv[1], ())), {'torch', 'transformers'} & sys.modules.keys())"
     )
     said = subprocess.run([sys.executable, "-c", look, str(config)], capture_output=True, text=True, check=True).stdout

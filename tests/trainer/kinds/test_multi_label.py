@@ -28,7 +28,7 @@ from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.labelled.workload import Finetuning
 from trainer.models.classifiers import classes_of
 from trainer.pipelines.any_kind import evaluate_run, train
-from trainer.pipelines.reporting import make_report
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 

@@ -35,7 +35,7 @@ from trainer.kinds.labelled.predictions import describe
 from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.labelled.workload import Finetuning
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
-from trainer.pipelines.reporting import make_report
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 

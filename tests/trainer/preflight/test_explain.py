@@ -23,11 +23,11 @@ from trainer.config.labelled import FinetuneJob
 from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, train
 from trainer.pipelines.explain import Looking, ReadOnlyStore, explain_job
-from trainer.pipelines.reporting import make_report
 from trainer.preflight.step_status import StepStatus
 from trainer.records.lease import Lease
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, write_sealed
+from trainer.registry.report import make_report
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
 

@@ -21,12 +21,12 @@ from trainer.config.jobs import PipelineJob
 from trainer.kinds.kind import identify_run
 from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
-from trainer.pipelines.compare import compare
 from trainer.records.evaluations import Result
 from trainer.records.lease import Lease
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import require_sealed
-from trainer.registry.compare_data import find_changes
+from trainer.registry.compare_runs import compare
+from trainer.registry.compared_runs import find_changes
 from trainer.registry.listing import find_runs, list_runs
 from trainer.registry.promotion import promote
 from trainer.store.storage import Store

@@ -10,8 +10,8 @@ from tests.trainer.curated_runs import curated_run, run_through
 from tests.trainer.small_jobs import Finished
 from trainer.common.formats import size
 from trainer.data.decisions import decisions_behind, read_decisions
-from trainer.pipelines.compare import compare
 from trainer.records.sealed import require_sealed
+from trainer.registry.compare_runs import compare
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
 

@@ -14,7 +14,7 @@ from tests.trainer.results import a_result
 from trainer.config.kinds import KINDS
 from trainer.records.basis import HarnessBasis, TextBasis, basis_by_split, examples_basis
 from trainer.records.evaluations import Asked, Result, Scores, Task
-from trainer.registry.compare_runs import compare_results
+from trainer.registry.compare_figures import compare_results
 from trainer.registry.compared_runs import ComparedRun
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store

@@ -7,9 +7,8 @@ from tests.trainer.small_jobs import Finished
 from trainer.common.formats import size
 from trainer.common.tables import markdown_text
 from trainer.data.decisions import read_decisions
-from trainer.pipelines.reporting import report_content
 from trainer.registry.facts import read_facts
-from trainer.registry.report import make_card
+from trainer.registry.report import make_card, report_content
 from trainer.store.storage import Store
 
 

@@ -30,8 +30,8 @@ from trainer.data.step_plan import make_tuning_plan
 from trainer.kinds.kind import identify_run
 from trainer.kinds.labelled.evaluate import classify
 from trainer.kinds.labelled.page import confusion_table
-from trainer.pipelines.reporting import make_report
 from trainer.records.sealed import read_sealed, write_sealed
+from trainer.registry.report import make_report
 from trainer.store.manifest import digest_file, find_damage
 from trainer.store.storage import Store
 from trainer.training.identity import claim_run, final_manifest
@@ -352,7 +352,7 @@ def test_missing_data_is_named(store: Store) -> None:
 def test_report_needs_none_of_the_libraries_that_train(store: Store) -> None:
     finetune(store, ["no", "yes"])
     code = (
-        f"import sys; from trainer.pipelines.reporting import make_report; from trainer.store.storage import Store\n"
+        f"import sys; from trainer.registry.report import make_report; from trainer.store.storage import Store\n"
         f"make_report(Store({store.url!r}), {RUN!r})\n"
         "assert not {'torch', 'transformers', 'sklearn', 'evaluate', 'datasets'} & set(sys.modules)"
     )

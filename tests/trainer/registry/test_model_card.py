@@ -23,8 +23,8 @@ from trainer.config.runs import CardConfig
 from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.tuning import describe_base, read_card
 from trainer.pipelines.any_kind import evaluate_run, train
-from trainer.pipelines.reporting import make_report
 from trainer.records.sealed import read_sealed, write_sealed
+from trainer.registry.report import make_report
 from trainer.store.names import CARD
 from trainer.store.storage import Store
 

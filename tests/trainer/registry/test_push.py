@@ -12,8 +12,8 @@ import pytest
 
 from tests.hub_writing import TOKEN, Hub, taking_commits
 from tests.trainer.small_jobs import Finished
-from trainer.pipelines.reporting import make_report
 from trainer.registry.promotion import promote
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
 

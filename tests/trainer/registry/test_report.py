@@ -27,11 +27,11 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.config.jobs import PipelineJob
 from trainer.data.step_plan import make_plan
 from trainer.kinds.kind import identify_run
-from trainer.pipelines.reporting import make_report
 from trainer.records.basis import TextBasis
 from trainer.records.evaluations import Sample, Scores
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, write_sealed
+from trainer.registry.report import make_report
 from trainer.store.manifest import ArtifactRef, digest_file, find_damage, make_manifest
 from trainer.store.storage import Store
 from trainer.training.identity import claim_run, final_manifest
@@ -299,7 +299,7 @@ def test_lineage_names_everything_behind_the_model(store: Store) -> None:
 
 KILLED_AT = """
 import os, sys
-from trainer.pipelines.reporting import make_report
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 puts, put = 0, Store.put
 def dying_put(self, path, key):

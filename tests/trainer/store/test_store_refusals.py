@@ -22,8 +22,8 @@ from tests.trainer.test_refusals import PUBLISHED, message_of
 from trainer.common.errors import EXIT_PREEMPTED, StorageError
 from trainer.common.progress import silent
 from trainer.common.transient import PATIENCE
-from trainer.pipelines.reporting import make_report
 from trainer.records.plans import PreparedData
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 
 LACK = (

@@ -22,8 +22,8 @@ from trainer.common.progress import silent
 from trainer.data.dataset import open_dataset
 from trainer.kinds.kind import kind_of
 from trainer.pipelines.any_kind import evaluate_run, train
-from trainer.pipelines.reporting import make_report
 from trainer.records.plans import PreparedData
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 from trainer.training.identity import data_keys
 

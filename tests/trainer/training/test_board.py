@@ -16,10 +16,9 @@ from tests.trainer.small_jobs import Finished
 from tests.trainer.store.test_store_refusals import fill, small_disk
 from trainer.common.progress import silent
 from trainer.pipelines.any_kind import train
-from trainer.pipelines.reporting import make_report
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import require_sealed, write_sealed
-from trainer.registry.report import OUTCOME
+from trainer.registry.report import OUTCOME, make_report
 from trainer.store.names import EVALUATION
 from trainer.store.storage import Store
 from trainer.training.run_log import RunLog

@@ -17,11 +17,11 @@ from trainer.common.errors import ArtifactError, PipelineError, RunError
 from trainer.common.progress import silent
 from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, train
-from trainer.pipelines.reporting import make_report
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, require_sealed, sealed_bytes, write_sealed
 from trainer.registry.listing import find_runs
 from trainer.registry.promotion import find_measured, promote
+from trainer.registry.report import make_report
 from trainer.store.names import CHECKPOINTS, CONFIG, EVALUATION, FINAL, LINEAGE, METRICS_FILE, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import recorded

@@ -18,10 +18,10 @@ from trainer.config.jobs import EvaluateJob
 from trainer.kinds.kind import identify_run, kind_of
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_checkpoint
-from trainer.pipelines.reporting import make_report
 from trainer.preflight.step_status import StepStatus, explain_run
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_pointer, read_sealed
+from trainer.registry.report import make_report
 from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest
 from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store

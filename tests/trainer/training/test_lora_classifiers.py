@@ -27,9 +27,9 @@ from trainer.config.predicting import PredictJob
 from trainer.kinds.kind import kind_of
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
-from trainer.pipelines.reporting import make_report
 from trainer.records.named_steps import here
 from trainer.registry.promotion import promote
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 from trainer.training.identity import data_keys
 

@@ -21,8 +21,8 @@ from trainer.kinds.pretraining.workload import MaskedPretraining
 from trainer.models.causal import build_masked, resolve_config
 from trainer.models.tokenizer import load_tokenizer
 from trainer.pipelines.any_kind import evaluate_run, train
-from trainer.pipelines.reporting import make_report
 from trainer.records.plans import PreparedData
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 from trainer.training.identity import data_keys
 

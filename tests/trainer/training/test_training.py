@@ -36,11 +36,10 @@ from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import load_tokenizer
 from trainer.pipelines.any_kind import train
-from trainer.pipelines.reporting import report_content
 from trainer.records.plans import PreparedData
 from trainer.registry.curves import with_planned_rates
 from trainer.registry.facts import read_facts
-from trainer.registry.report import render_page
+from trainer.registry.report import render_page, report_content
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint

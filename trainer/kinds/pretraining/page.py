@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.common.formats import NOTHING, count, number, percent, plural, short
+from trainer.common.formats import count, number, percent, plural, short
 from trainer.common.tables import Pairs, Table
 from trainer.config.training import masks_documents
 from trainer.data.shards import KIND as SHARDS
@@ -12,8 +12,7 @@ from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import BITS_PER_BYTE
 from trainer.records.evaluations import best_by
 from trainer.records.plans import StepPlan
-from trainer.registry.compare_data import DIGITS, compare_corpora, compare_curation
-from trainer.registry.compared_runs import ComparedKind, ComparedRun
+from trainer.registry.compared_runs import DIGITS, ComparedKind, ComparedRun, compare_corpora, compare_curation
 from trainer.registry.content import Block, Card, ReportContent, Section, Tile
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
@@ -28,7 +27,6 @@ from trainer.registry.sections import (
     tell_scores,
 )
 from trainer.registry.summary import checkpoint_table, loaded_beside, model_pairs, plan_pairs, size_tiles, speed_tiles
-from trainer.store.manifest import fingerprint
 from trainer.store.names import FINAL
 
 UNIT = "nats a token"
@@ -218,17 +216,10 @@ def _tokenizer(run: ComparedRun) -> dict[str, str]:
     }
 
 
-def _base(run: ComparedRun) -> str:
-    """Of a new model, there are no files that training starts from."""
-    pretrained = run.config["identity"]["model"]["pretrained"]
-    return fingerprint(pretrained) if pretrained else NOTHING
-
-
 COMPARED = ComparedKind(
     data="corpora",
     unit=lambda run: unit_of(run.config["job"]),
     tokenizer=_tokenizer,
-    base=_base,
     compare_data=lambda store, runs: [*compare_corpora(store, runs), *compare_curation(runs)],
     metrics=lambda runs: [],
 )

@@ -29,17 +29,17 @@ from trainer.config.labelled import FinetuneJob
 from trainer.data.encoded import encoded_details
 from trainer.kinds.kind import identify_run
 from trainer.pipelines.any_kind import evaluate_run, train
-from trainer.pipelines.compare import compare
 from trainer.pipelines.explain import explain_job
-from trainer.pipelines.reporting import make_report
 from trainer.preflight.step_status import NONE_YET, StepStatus
 from trainer.records.basis import why_incomparable
 from trainer.records.evaluations import Result
 from trainer.records.lease import Lease
 from trainer.records.sealed import read_sealed
+from trainer.registry.compare_runs import compare
 from trainer.registry.lineage import check, trace
 from trainer.registry.listing import find_runs
 from trainer.registry.promotion import find_measured, find_rival, pass_through
+from trainer.registry.report import make_report
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import CONFIG, EVALUATION, PLAN
 from trainer.store.storage import Store

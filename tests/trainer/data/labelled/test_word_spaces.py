@@ -19,7 +19,7 @@ from trainer.config.predicting import PredictJob
 from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.pipelines.any_kind import evaluate_run, train
-from trainer.pipelines.reporting import make_report
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 

@@ -1,18 +1,159 @@
-"""The curves of compared runs: in figures, as lines of blocks, and laid over each other for a page."""
+"""The figures of compared runs: those of their final models, and their curves, as lines of blocks or laid over each
+other.
+"""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
 from trainer.common.formats import count, duration, score
 from trainer.common.tables import Table
 from trainer.config.evaluation import PREFIX
 from trainer.evaluation.metrics import greater_is_better
-from trainer.records.evaluations import Criterion, best_by
+from trainer.records.basis import facts_of, task_of
+from trainer.records.evaluations import ALL, Criterion, Result, Scores, best_by
+from trainer.records.fields import all_same
 from trainer.registry.compared_runs import ComparedRun
+from trainer.registry.content import Block
 from trainer.registry.curves import SERIES, Curve, Line, draw_curves, standard_curves, task_curves, with_planned_rates
+from trainer.registry.sections import in_order
 from trainer.registry.summary import measure_speed
+from trainer.store.manifest import fingerprint
 from trainer.training.run_records import ASKED
+
+Measured = dict[str, tuple[float, Any]]
+"""Figures by name, each with what it was measured on: figures are compared if that is equal."""
+
+MARK = "*"
+
+
+def compare_results(runs: Sequence[ComparedRun]) -> Block:
+    """The final models' figures of runs of one kind."""
+    measured = [measure_run(run) for run in runs]
+    names = list(dict.fromkeys(name for each in measured for name in each))
+    missing = [run.letter for run, each in zip(runs, measured, strict=True) if not each]
+    notes = [f"{', '.join(missing)}: not evaluated."] if missing else []
+    if not names:
+        return Block(" ".join(notes))
+    apart = [name for name in names if not all_same([each[name][1] for each in measured if name in each])]
+    if apart:
+        notes.append(f"Not measured on the same, in the same way, so that none of them is best: {'; '.join(apart)}.")
+    rows = [[name, *_cells(runs, name, measured, name not in apart)] for name in names]
+    if any(cell.endswith(MARK) for row in rows for cell in row):
+        notes.append(f"{MARK} marks the best.")
+    return Block(" ".join(notes), Table([f"loss in {runs[0].unit}", *(run.letter for run in runs)], rows))
+
+
+def _cells(runs: Sequence[ComparedRun], name: str, measured: Sequence[Measured], marked: bool) -> list[str]:
+    values = [each[name][0] if name in each else None for each in measured]
+    known = [value for value in values if value is not None]
+    best = best_of(known, _direction(runs, name.rsplit(", ", 1)[0])) if marked and len(known) > 1 else None
+    return [f"{score(value)}{f' {MARK}' if value is not None and value == best else '  '}" for value in values]
+
+
+def _direction(runs: Sequence[ComparedRun], figure: str) -> bool:
+    """Whether a greater figure is better, as a job says of its own, as lm-eval says, or as it is usual."""
+    said = [better for run in runs for better in (*_said_by_job(run, figure), *_said_by_harness(run, figure))]
+    return greater_is_better(figure, said[0] if said else None)
+
+
+def _said_by_job(run: ComparedRun, figure: str) -> Iterator[bool]:
+    """Whether a greater one is better, if a figure decides about a run's checkpoints, or about its model."""
+    if (criterion := criterion_of(run)).figure == figure:
+        yield criterion.greater_is_better
+    gate = run.job.get("promotion") or {}
+    if gate.get("metric") == figure and gate.get("greater_is_better") is not None:
+        yield gate["greater_is_better"]
+
+
+def _said_by_harness(run: ComparedRun, figure: str) -> Iterator[bool]:
+    """Whether a greater one is better, of a figure of lm-eval's."""
+    task, found = task_of(figure), run.evaluation and run.evaluation.harness
+    if task and found and found.asked and task in found.asked.tasks:
+        better = found.asked.tasks[task].greater_is_better
+        yield from (better[name] for name in better if figure == f"{PREFIX}{task}/{name}")
+
+
+def measure_run(run: ComparedRun) -> Measured:
+    """The figures of a run's final model, each with what it was measured on; none if it is not evaluated."""
+    found = run.evaluation
+    if found is None:
+        return {}
+    groups: list[tuple[str | None, Scores]] = [*in_order(found.groups).items()]
+    if found.total is not None:
+        groups.insert(0, (None, found.total))
+    told: Measured = {
+        f"{figure}, {group or ALL}": (value, [_basis(run, found, figure, group), found.positive.get(figure)])
+        for group, scores in groups
+        for figure, value in scores.figures.items()
+    }
+    beside = found.harness.figures() if found.harness else {}
+    return {**told, **{name: (value, facts_of(name, found.measured_on)) for name, value in beside.items()}}
+
+
+def _basis(run: ComparedRun, found: Result, figure: str, group: str | None) -> Any:
+    """What a figure of a group, or of all, was measured on; the run's name if that is not recorded."""
+    basis = found.basis_of(group)
+    return facts_of(figure, basis) if basis else run.name
+
+
+class Spread(NamedTuple):
+    """A figure's mean over some runs, and its standard deviation (with n - 1); `values` are those of the runs, in
+    order.
+    """
+
+    mean: float
+    deviation: float
+    values: list[float]
+
+    def told(self) -> str:
+        """Both for people."""
+        return f"{score(self.mean)} ± {score(self.deviation)}"
+
+
+def spread_of(values: Sequence[float]) -> Spread:
+    """The mean and the deviation of the figures of two runs or more."""
+    return Spread(fmean(values), stdev(values), list(values))
+
+
+def spreads_of(figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    """The spread of each figure that all of the runs have."""
+    shared = [name for name in figures[0] if all(name in each for each in figures)]
+    return {name: spread_of([each[name] for each in figures]) for name in shared}
+
+
+def compare_seeds(runs: Sequence[ComparedRun]) -> list[Block]:
+    """A table of the runs of one kind that differ in the seed alone, a column for each such group; or nothing without
+    one.
+
+    A figure is told of the runs of a group that were measured on the same.
+    """
+    groups: dict[str, list[tuple[ComparedRun, Measured]]] = {}
+    for run in runs:
+        if measured := measure_run(run):
+            groups.setdefault(_without_seed(run.config["identity"]), []).append((run, measured))
+    spreads = [(group, _spread(group)) for group in groups.values() if len(group) > 1]
+    names = list(dict.fromkeys(name for _, found in spreads for name in found))
+    if not names:
+        return []
+    rows = [[name, *(found[name].told() if name in found else "" for _, found in spreads)] for name in names]
+    columns = ["mean ± deviation", *(", ".join(run.letter for run, _ in group) for group, _ in spreads)]
+    return [Block("Runs that differ in the seed alone, taken together.", Table(columns, rows))]
+
+
+def _spread(group: Sequence[tuple[ComparedRun, Measured]]) -> dict[str, Spread]:
+    """Of the figures that were measured on the same in all runs of a group."""
+    first = group[0][1]
+    alike = [name for name in first if all_same([each[name][1] if name in each else None for _, each in group])]
+    return spreads_of([{name: each[name][0] for name in alike} for _, each in group])
+
+
+def _without_seed(identity: Mapping[str, Any]) -> str:
+    """What names everything that decides a run's outcome but its seed."""
+    training = {name: value for name, value in identity["training"].items() if name != "seed"}
+    return fingerprint({**identity, "training": training})
+
 
 COMMON_STEPS = 5
 """Steps at which the runs' training losses are put side by side."""
