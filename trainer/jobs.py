@@ -158,8 +158,7 @@ def measure_rival(
     """Measure the champion on what a run was measured on, if its own scores are of something else. Called by every
     rank.
     """
-    from trainer.registry.gate import gates_on_harness, remeasure
-    from trainer.registry.promotion import find_rival
+    from trainer.registry.promotion import find_rival, gates_on_harness, remeasure
 
     gate, store = job.promotion, Store(job.store)
     if gate is None or evaluation is None:

@@ -6,29 +6,153 @@ only.
     models/NAME/champion    the moves, oldest first: a promotion puts a run on top, a rollback takes the top one away
 
 Everything is in one file, which is replaced only by who has read it as it is: a champion and its history never
-disagree, and of two promotions at once none is lost.
+disagree, and of two promotions at once none is lost. The gate says whether a model's figures are good enough, and can
+be compared with the champion's at all.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from trainer.common.errors import ArtifactError, RunError
+from trainer.common.errors import ArtifactError, ConfigError, RunError, TokenizerError
 from trainer.config.kinds import kind_of_run
 from trainer.config.runs import PromotionConfig
 from trainer.evaluation.measurement import read_result
+from trainer.evaluation.metrics import greater_is_better
+from trainer.records.basis import BITS_PER_BYTE, AnyBasis, ExamplesBasis, TextBasis, task_of, why_incomparable
 from trainer.records.evaluations import Result
 from trainer.records.holds import holding
 from trainer.records.results import Remeasured, Verdict
 from trainer.records.sealed import open_sealed, read_listed, read_sealed, sealed_bytes
 from trainer.records.shapes import Move
-from trainer.registry.gate import ALREADY, Basis, comparable_scores, judge, standing_champions
 from trainer.store.names import CHAMPION, CONFIG, FINAL
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
 
 log = logging.getLogger(__name__)
+
+
+ALREADY = "it is the champion already"
+
+BY_HAND = "only `headrace promote` makes it champion again"
+
+ROUNDING = 1e-9
+"""By which a difference of two scores may be short of what was asked for: 0.82 less 0.81 is below 0.01."""
+
+
+Basis = AnyBasis | None
+"""What scores were measured on, if that is known."""
+
+
+def judge(
+    gate: PromotionConfig,
+    run: str,
+    fingerprint: str,
+    scores: dict[str, float],
+    before: list[Move],
+    measured_on: Basis = None,
+    anew: Remeasured | None = None,
+) -> Verdict:
+    """Hold the scores of a run's model against the threshold and, if there is a champion, against its scores.
+
+    What was rolled back does not pass again by itself, nor, by a threshold alone, what another model took the place of.
+    `anew` holds the champion's scores of now, where those that it was promoted with were measured on something else.
+    Raises `RunError` if the metric was not measured.
+    """
+    standing = standing_champions(before)
+    champion = standing[-1] if standing else None
+    if champion is not None and _is_of(champion, run, fingerprint):
+        return Verdict(passed=True, reason=ALREADY)
+    promoted = [move for move in before if move.action == "promote" and _is_of(move, run, fingerprint)]
+    if promoted and not any(move is promoted[-1] for move in standing):
+        return Verdict(passed=False, reason=f"it was champion and was rolled back; {BY_HAND}")
+    if promoted and champion is not None and gate.better_by is None:
+        return Verdict(passed=False, reason=f"it was champion until {champion.run} took its place; {BY_HAND}")
+    if gate.metric not in scores:
+        raise RunError(
+            f"promotion.metric is {gate.metric!r}, which was not measured; there are {', '.join(sorted(scores))}"
+        )
+    score, sign = scores[gate.metric], 1 if greater_is_better(gate.metric, gate.greater_is_better) else -1
+    said = f"{gate.metric} {score:.4f}"
+    if not math.isfinite(score):
+        return Verdict(passed=False, reason=f"{said} is no number to compare")
+    if gate.threshold is not None:
+        side = "at least" if sign > 0 else "at most"
+        if not sign * score >= sign * gate.threshold:
+            return Verdict(passed=False, reason=f"{said} is not {side} {gate.threshold:g}")
+        said += f" is {side} {gate.threshold:g}"
+    if gate.better_by is None or champion is None:
+        return Verdict(passed=True, reason=said)
+    its = comparable_scores(gate.metric, measured_on, champion, anew)
+    if its is None:
+        return Verdict(passed=False, reason=f"{said}, but {_explain(gate.metric, measured_on, champion, anew)}")
+    ahead = sign * (score - its.scores[gate.metric])
+    said += (
+        f", {ahead:+.4f} on the champion's {its.scores[gate.metric]:.4f}{'' if its is champion else ', measured anew'}"
+    )
+    passed = ahead >= gate.better_by - ROUNDING
+    return Verdict(passed=passed, reason=said if passed else f"{said}: not {gate.better_by:g} better")
+
+
+def remeasure(champion: Move, measure: Callable[[], Result]) -> Remeasured:
+    """The champion's scores of now, or why they cannot be had: its model is gone, or does not read this data."""
+    named = {"run": champion.run, "fingerprint": champion.fingerprint}
+    try:
+        found = measure()
+    except (ArtifactError, ConfigError, TokenizerError) as error:
+        return Remeasured(**named, problem=str(error))
+    return Remeasured(**named, scores=found.figures(), measured_on=found.measured_on)
+
+
+def gates_on_harness(gate: PromotionConfig | None) -> bool:
+    """Whether a gate's figure is one of lm-eval, so that a champion must be measured by it too."""
+    return gate is not None and task_of(gate.metric) is not None
+
+
+def standing_champions(found: list[Move]) -> list[Move]:
+    """The champions that a rollback would come to, the present one last."""
+    standing: list[Move] = []
+    for move in found:
+        if move.action == "promote":
+            standing.append(move)
+        else:
+            standing.pop()
+    return standing
+
+
+def comparable_scores(
+    metric: str, measured_on: Basis, champion: Move, anew: Remeasured | None
+) -> Move | Remeasured | None:
+    """The champion's scores that hold a figure which was measured on the same: those of its promotion, or those of
+    now.
+    """
+    its = anew if anew is not None and _is_of(anew, champion.run, champion.fingerprint) else None
+    known: list[Move | Remeasured] = [champion, its] if its else [champion]
+    return next((each for each in known if not _differences(metric, measured_on, each)), None)
+
+
+def _explain(metric: str, measured_on: Basis, champion: Move, anew: Remeasured | None) -> str:
+    """Why there is nothing to compare a score with, and what to do."""
+    found = "; ".join(_differences(metric, measured_on, champion))
+    why = f"that is not to be compared with the champion {champion.run} ({found})"
+    if anew is None or not _is_of(anew, champion.run, champion.fingerprint):
+        return f"{why}; run it again, which measures the champion anew"
+    problem = anew.problem or "; ".join(_differences(metric, measured_on, anew))
+    has_bytes = isinstance(measured_on, TextBasis) or (isinstance(measured_on, ExamplesBasis) and measured_on.answers)
+    other = has_bytes and metric != BITS_PER_BYTE and task_of(metric) is None
+    advice = f"take promotion.metric: {BITS_PER_BYTE}, which tokenizers have in common, or " if other else ""
+    return f"{why}, nor can that model be measured on the same: {problem}; {advice}promote by hand"
+
+
+def _is_of(told: Move | Remeasured, run: str, fingerprint: str) -> bool:
+    """Whether something is told of this model."""
+    return (told.run, told.fingerprint) == (run, fingerprint)
+
+
+def _differences(metric: str, measured_on: Basis, its: Move | Remeasured) -> list[str]:
+    return why_incomparable(metric, measured_on, its.measured_on) if metric in its.scores else [f"it has no {metric!r}"]
 
 
 NAMED = 5
@@ -81,11 +205,7 @@ def _classes_of(model: dict[str, Any]) -> tuple[str, ...]:
 def find_rival(store: Store, gate: PromotionConfig, run: str, measured_on: Basis) -> Move | None:
     """The champion, if a run's model is to be compared with it and its scores were not measured on the same."""
     champion = find_champion(store, gate.name)
-    if (
-        gate.better_by is None
-        or champion is None
-        or (champion.run, champion.fingerprint) == (run, _model_of(store, run))
-    ):
+    if gate.better_by is None or champion is None or _is_of(champion, run, _model_of(store, run)):
         return None
     if other_use(store, run, champion.run):
         return None  # it is not measured, as it keeps its place
@@ -99,9 +219,18 @@ def look(
     scores: dict[str, float],
     measured_on: Basis = None,
     anew: Remeasured | None = None,
+    before: list[Move] | None = None,
 ) -> Verdict:
-    """What the gate says of a run's final model now; nothing is changed."""
-    return _judge(store, gate, run, _model_of(store, run), scores, moves(store, gate.name), measured_on, anew)
+    """What the gate says of a run's final model, by the moves `before` or those of now; nothing is changed.
+
+    A model for another use than the champion does not pass.
+    """
+    before = moves(store, gate.name) if before is None else before
+    fingerprint, standing = _model_of(store, run), standing_champions(before)
+    if standing and (difference := other_use(store, run, standing[-1].run)):
+        said = f"{difference}; choose another promotion.name, or promote by hand with another_use=true"
+        return Verdict(passed=False, reason=said)
+    return judge(gate, run, fingerprint, scores, before, measured_on, anew)
 
 
 def pass_through(
@@ -119,10 +248,11 @@ def pass_through(
     verdicts: list[Verdict] = []
 
     def on_top(before: list[Move]) -> Move | None:
-        verdicts.append(_judge(store, gate, run, fingerprint, scores, before, measured_on, anew))
-        if not verdicts[-1].passed or verdicts[-1].reason == ALREADY:
+        verdict = look(store, gate, run, scores, measured_on, anew, before)
+        verdicts.append(verdict)
+        if not verdict.passed or verdict.reason == ALREADY:
             return None
-        return _promotion(run, fingerprint, scores, verdicts[-1].reason, measured_on)
+        return _promotion(run, fingerprint, scores, verdict.reason, measured_on)
 
     with holding(store, run):
         fingerprint = _model_of(store, run)
@@ -132,8 +262,7 @@ def pass_through(
 
 def moves(store: Store, name: str) -> list[Move]:
     """All moves under a name, oldest first. Raises `ArtifactError` if the history is damaged."""
-    raw = _read(store, name)
-    return [] if raw is None else _meaning(store, name, raw)
+    return _meaning(store, name, store.find_bytes(key_of(name)))
 
 
 def find_champion(store: Store, name: str) -> Move | None:
@@ -163,7 +292,7 @@ def promote(
 
     def on_top(before: list[Move]) -> Move | None:
         champion = before[-1] if before else None
-        if champion is not None and (champion.run, champion.fingerprint) == (run, fingerprint):
+        if champion is not None and _is_of(champion, run, fingerprint):
             return None
         _require_same_use(store, name, run, champion, another_use)
         return _promotion(run, fingerprint, scores, reason, measured_on)
@@ -221,24 +350,6 @@ def key_of(name: str) -> str:
     return f"models/{name}/{CHAMPION}"
 
 
-def _judge(
-    store: Store,
-    gate: PromotionConfig,
-    run: str,
-    fingerprint: str,
-    scores: dict[str, float],
-    before: list[Move],
-    measured_on: Basis,
-    anew: Remeasured | None,
-) -> Verdict:
-    """What the gate says; a model for another use than the champion does not pass."""
-    standing = standing_champions(before)
-    if standing and (difference := other_use(store, run, standing[-1].run)):
-        said = f"{difference}; choose another promotion.name, or promote by hand with another_use=true"
-        return Verdict(passed=False, reason=said)
-    return judge(gate, run, fingerprint, scores, before, measured_on, anew)
-
-
 def _promotion(run: str, fingerprint: str, scores: dict[str, float], reason: str, measured_on: Basis) -> Move:
     return Move(
         action="promote",
@@ -255,14 +366,15 @@ def _add(store: Store, name: str, next_move: Callable[[list[Move]], Move | None]
     """Write the move that follows from those before it, or none; returns all. Decided anew if others were faster."""
     found: list[Move] = []
     tried: bytes | None = None
-    while (raw := _read(store, name)) is None or raw != tried:  # a request may be repeated after its answer was lost
-        found = [] if raw is None else _meaning(store, name, raw)
+    key = key_of(name)
+    while (raw := store.find_bytes(key)) is None or raw != tried:  # a request may be repeated after its answer was lost
+        found = _meaning(store, name, raw)
         move = next_move(found)
         if move is None:
             break
         found.append(move)
-        tried = sealed_bytes(key_of(name), {"moves": [each.model_dump() for each in found]})
-        if store.create(key_of(name), tried) if raw is None else store.swap(key_of(name), raw, tried):
+        tried = sealed_bytes(key, {"moves": [each.model_dump() for each in found]})
+        if store.create(key, tried) if raw is None else store.swap(key, raw, tried):
             break
     return found
 
@@ -274,12 +386,8 @@ def _model_of(store: Store, run: str) -> str:
     return manifest.fingerprint
 
 
-def _read(store: Store, name: str) -> bytes | None:
-    return store.find_bytes(key_of(name))
-
-
-def _meaning(store: Store, name: str, raw: bytes) -> list[Move]:
-    return [Move(**move) for move in open_sealed(store, key_of(name), raw)["moves"]]
+def _meaning(store: Store, name: str, raw: bytes | None) -> list[Move]:
+    return [] if raw is None else [Move(**move) for move in open_sealed(store, key_of(name), raw)["moves"]]
 
 
 def _now() -> str:
