@@ -10,7 +10,7 @@ from tasks.opening import open_flow
 from tasks.upkeep import collect_unreached
 from trainer.config.files import Overrides
 from trainer.config.jobs import GarbageJob
-from trainer.registry.garbage import Garbage
+from trainer.registry.leftovers import Garbage
 
 
 @flow(name="gc", log_prints=True)

@@ -119,9 +119,10 @@ def _foretell_rollback(job: RollbackJob) -> Foretold:
 def _show_garbage(job: GarbageJob) -> None:
     """Print what would be removed, as it is found."""
     from tasks.upkeep import REMOVE
-    from trainer.registry.garbage import collect, tell
+    from trainer.registry.garbage import collect
+    from trainer.registry.leftovers import tell
 
-    tell(collect(job.model_copy(update={"remove": False})), False, REMOVE)
+    tell(collect(job.model_copy(update={"remove": False})), False, how=REMOVE)
 
 
 DRY_RUNS: dict[type, Callable[[Any], Foretold]] = {

@@ -12,7 +12,7 @@ from trainer.records.evaluations import Result, Sample
 from trainer.records.plans import PreparedData
 from trainer.records.results import Outcome, PredictedTexts
 from trainer.records.shapes import Move
-from trainer.registry.garbage import Garbage, tell
+from trainer.registry.leftovers import Garbage, tell
 from trainer.registry.promotion import key_of
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -114,4 +114,4 @@ def show_garbage(job: GarbageJob, found: list[Garbage]) -> None:
     """Print what nothing reaches, with its size."""
     from tasks.upkeep import REMOVE
 
-    tell(found, job.remove, REMOVE)
+    tell(found, job.remove, how=REMOVE)

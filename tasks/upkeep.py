@@ -6,8 +6,8 @@ from tasks.patience import patient_task
 from tasks.showing import TaskLogger
 from trainer.common.formats import size
 from trainer.config.jobs import GarbageJob
-from trainer.registry.garbage import NOUN, Garbage, collect
-from trainer.registry.leftovers import describe, sum_up
+from trainer.registry.garbage import collect
+from trainer.registry.leftovers import GARBAGE, Garbage, describe, sum_up
 
 REMOVE = "remove=true"
 
@@ -19,9 +19,9 @@ def collect_unreached(job: GarbageJob) -> list[Garbage]:
     try:
         for each in collect(job):
             found.append(each)
-            TaskLogger().info(describe(each.what, each.size, each.modified, each.key))
+            TaskLogger().info(describe(each))
     finally:
-        total = sum_up([each.size for each in found], job.remove, *NOUN, REMOVE)
+        total = sum_up(found, job.remove, GARBAGE, REMOVE)
         create_table_artifact(garbage_table(found, job.remove), key="garbage", description=f"{job.store}: {total}")
     return found
 

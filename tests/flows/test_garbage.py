@@ -11,7 +11,7 @@ from tests.flows.looking import artifacts
 from tests.processes import Ended
 from tests.support import write_config
 from tests.trainer.stocked_store import OLD, add_encoded, job
-from trainer.registry.garbage import Garbage
+from trainer.registry.leftovers import Garbage
 from trainer.store.storage import Store
 
 

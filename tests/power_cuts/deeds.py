@@ -7,8 +7,8 @@ from datetime import timedelta
 from tests.trainer.stocked_store import add_encoded, add_run, add_superseded, add_tokenizer, found
 from trainer.common.errors import PipelineError
 from trainer.registry.leftovers import find_leftovers, remove_leftover
-from trainer.registry.pins import pin
 from trainer.registry.promotion import find_champion, promote, roll_back
+from trainer.registry.references import pin
 from trainer.store.manifest import publish_folder
 from trainer.store.names import FINAL_KIND
 from trainer.store.storage import Store

@@ -6,7 +6,8 @@ from typing import Any
 from tests.trainer.report_runs import publish
 from trainer.config.jobs import GarbageJob
 from trainer.records.sealed import write_sealed
-from trainer.registry.garbage import Garbage, collect
+from trainer.registry.garbage import collect
+from trainer.registry.leftovers import Garbage
 from trainer.store.manifest import Input
 from trainer.store.manifest import fingerprint as name_of
 from trainer.store.storage import Store

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainer.common.formats import count, plural, score, short
+from trainer.common.formats import count, plural, score
 from trainer.common.tables import Pairs, Table
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.splits import TEST, TRAIN, VALIDATION
@@ -12,13 +12,14 @@ from trainer.kinds.tuning import split_rows
 from trainer.records.evaluations import Result, best_by, label_figure
 from trainer.records.plans import TuningPlan
 from trainer.registry.compared_runs import DIGITS, ComparedKind, ComparedRun, compare_labelled
-from trainer.registry.content import Block, Card, ReportContent, Section, Tile
-from trainer.registry.curves import standard_curves
-from trainer.registry.facts import RunFacts
-from trainer.registry.sections import describe_harness, hub_metric, in_order, index_entry
-from trainer.registry.summary import (
+from trainer.registry.content import (
     NOT_EVALUATED,
+    Block,
+    Card,
     Comparison,
+    ReportContent,
+    Section,
+    Tile,
     checkpoint_table,
     find_comparison,
     loaded_beside,
@@ -27,10 +28,13 @@ from trainer.registry.summary import (
     size_tiles,
     speed_tiles,
     tell_length,
+    tell_made,
     tell_steps,
     verdict_unmeasured,
 )
-from trainer.store.names import FINAL
+from trainer.registry.curves import standard_curves
+from trainer.registry.facts import RunFacts
+from trainer.registry.sections import describe_harness, hub_metric, in_order, index_entry
 
 RECORD_FIELDS = {"kind", "step", "examples"}
 """What an evaluation's record holds besides its figures."""
@@ -85,7 +89,7 @@ def describe_tuning(
         plan=tell_plan(facts, plan, details, loss),
         model=model_pairs(facts, f"{facts.job['model']['pretrained']}, fine-tuned", details["vocab_size"], key),
         checkpoints=checkpoint_table(facts, labels, score),
-        card=make_card(facts, plan, labels, task, what, use.replace("{folder}", f"{facts.key}/{FINAL}")),
+        card=make_card(facts, plan, labels, task, what, use),
     )
 
 
@@ -245,11 +249,8 @@ def make_card(facts: RunFacts, plan: TuningPlan, figures: Mapping[str, str], tas
     job, data = facts.job, facts.job["data"]
     of_hub = data["source"] == "hub"
     metrics = list(dict.fromkeys(hub_metric(figure) for figure in figures if figure != "loss"))
-    summary = (
-        f"A {what} model ({facts.model_config.get('model_type', 'unknown family')}) of "
-        f"{short(facts.whole_parameters)} parameters, fine-tuned from {job['model']['pretrained']} on "
-        f"{count(plan.examples)} {plan.unit}s in {plural(facts.steps, 'optimizer step')}"
-    )
+    how = f"fine-tuned from {job['model']['pretrained']} on {count(plan.examples)} {plan.unit}s"
+    summary = tell_made(facts, f"{what} model", how)
     named = {"name": data["name"], "type": data["path"] if of_hub else data["name"], "config": data["subset"]}
     matter = {**({"datasets": [data["path"]]} if of_hub else {}), **({"metrics": metrics} if metrics else {})}
     evaluation, groups = facts.evaluation, in_order(facts.evaluation.groups) if facts.evaluation else {}

@@ -1,13 +1,10 @@
 """What a process does for a job of any kind: look at it, train, and measure a model."""
 
-from typing import TYPE_CHECKING
-
-from trainer.common.process import loading
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.harness_identity import identify_harness
-from trainer.evaluation.measurement import Measurement, evaluate
-from trainer.kinds.kind import AnyJob, identify_checkpoint, kind_of
+from trainer.evaluation.measurement import evaluate
+from trainer.kinds.kind import AnyJob, Later, identify_checkpoint, kind_of
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight
@@ -15,9 +12,6 @@ from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training import run
 from trainer.training.identity import TrainingData
-
-if TYPE_CHECKING:
-    from trainer.training.runtime import Runtime
 
 
 def train(
@@ -51,11 +45,5 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Result:
 def ask_harness(job: EvaluateJob, own: bool, progress: Progress) -> Result:
     """Have lm-eval measure a checkpoint; `own`: it is the final model of the run that the job trained."""
     store = Store(job.store)
-    return evaluate(store, identify_harness(store, job, own), _measure_harness, progress)
-
-
-def _measure_harness(wanted: Measurement, progress: Progress, runtime: "Runtime") -> Result:
-    with loading():
-        from trainer.evaluation.harness import measure_harness
-
-    return measure_harness(wanted, progress, runtime)
+    measure = Later("trainer.evaluation.harness.measure_harness")
+    return evaluate(store, identify_harness(store, job, own), measure, progress)

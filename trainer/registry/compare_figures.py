@@ -15,10 +15,9 @@ from trainer.records.basis import facts_of, task_of
 from trainer.records.evaluations import ALL, Criterion, Result, Scores, best_by
 from trainer.records.fields import all_same
 from trainer.registry.compared_runs import ComparedRun
-from trainer.registry.content import Block
+from trainer.registry.content import Block, measure_speed
 from trainer.registry.curves import SERIES, Curve, Line, draw_curves, standard_curves, task_curves, with_planned_rates
 from trainer.registry.sections import in_order
-from trainer.registry.summary import measure_speed
 from trainer.store.manifest import fingerprint
 from trainer.training.run_records import ASKED
 
@@ -112,15 +111,11 @@ class Spread(NamedTuple):
         return f"{score(self.mean)} ± {score(self.deviation)}"
 
 
-def spread_of(values: Sequence[float]) -> Spread:
-    """The mean and the deviation of the figures of two runs or more."""
-    return Spread(fmean(values), stdev(values), list(values))
-
-
 def spreads_of(figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
-    """The spread of each figure that all of the runs have."""
+    """The spread of each figure that all of the runs have, which are two or more."""
     shared = [name for name in figures[0] if all(name in each for each in figures)]
-    return {name: spread_of([each[name] for each in figures]) for name in shared}
+    values = {name: [each[name] for each in figures] for name in shared}
+    return {name: Spread(fmean(each), stdev(each), each) for name, each in values.items()}
 
 
 def compare_seeds(runs: Sequence[ComparedRun]) -> list[Block]:

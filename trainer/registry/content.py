@@ -1,10 +1,20 @@
-"""What is told of a run of any kind, in parts that the page, the model card and the gist show."""
+"""What is told of a run of any kind, in parts that the page, the model card and the gist show; and the parts that are
+told of every run in the same way: how far, how fast, at what size, its plan, checkpoints and machine.
+"""
 
+import math
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, NamedTuple
 
+from trainer.common.formats import count, duration, number, percent, plural, short, significant, size
 from trainer.common.tables import Pairs, Table
+from trainer.records.evaluations import best_by
 from trainer.registry.curves import Curve
+from trainer.registry.facts import RecordedRun, RunFacts
+from trainer.store.names import FINAL
 
 
 class Tile(NamedTuple):
@@ -71,3 +81,235 @@ class ReportContent:
 def first_table(sections: list[Section]) -> Table | None:
     """The first table in some sections."""
     return next((block.table for section in sections for block in section.blocks if block.table), None)
+
+
+def adapter_pairs(facts: RunFacts) -> Pairs:
+    """The adapter in words, if there was one."""
+    lora = facts.job["model"].get("lora")
+    if lora is None or facts.trained is None:
+        return []
+    targets = ", ".join(lora["targets"] or ["every linear layer"])
+    told = f"rank {lora['rank']}, alpha {lora['alpha']:g}, dropout {lora['dropout']:g}, on {targets}"
+    return [
+        ("Trained", f"{count(facts.trained['trained'])} parameters, {_share(facts.trained)}"),
+        ("LoRA", f"{told}; {'published as adapter' if facts.is_adapter else 'merged'}"),
+    ]
+
+
+def loaded_beside(use: str, facts: RunFacts) -> str:
+    """A program that loads the final model from `{folder}`: an adapter beside its base model."""
+    use = use.replace("{folder}", f"{facts.key}/{FINAL}")
+    if not facts.is_adapter:
+        return use
+    start = facts.config["start"] or {}
+    base = facts.config["base"]["hub"] or start.get("key") or facts.job["model"]["pretrained"]
+    beside = (
+        rf'base = \1.from_pretrained("{base}", config=AutoConfig.from_pretrained(folder))'
+        "\nmodel = PeftModel.from_pretrained(base, folder)"
+    )
+    loaded = re.sub(r"model = (\w+)\.from_pretrained\(folder\)", beside, use)
+    return re.sub(
+        r"(?m)^from transformers import ", "from peft import PeftModel\nfrom transformers import AutoConfig, ", loaded
+    )
+
+
+def _share(trained: dict[str, int]) -> str:
+    return f"{number(100 * trained['trained'] / trained['parameters'], 2)} % of {count(trained['parameters'])}"
+
+
+DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+class Speed(NamedTuple):
+    """Medians over the metric records, and sums over the run. MFU is the share of the machine's peak arithmetic."""
+
+    tokens_per_second: float | None
+    mfu: float | None
+    step_seconds: float | None
+    data_wait_seconds: float | None
+    training_seconds: float | None
+    stalls: list[float]
+    skipped: int
+
+
+class Comparison(NamedTuple):
+    """The evaluations before training and of the final model, both made on the way, of the same held-out data."""
+
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+def measure_speed(facts: RecordedRun) -> Speed:
+    """Speed figures from the metric records. Time spent evaluating is not recorded, so it is not in the sum."""
+    records = facts.of_kind("train")
+
+    def middle(field: str) -> float | None:
+        values = [record[field] for record in records if math.isfinite(record[field])]
+        return median(values) if values else None
+
+    seconds, attempts, steps = 0.0, 0, 0
+    for record in records:
+        seconds += record["step_seconds"] * (record["attempts"] - attempts)
+        attempts, steps = record["attempts"], record["step"]
+    return Speed(
+        middle("tokens_per_second"), middle("mfu"), middle("step_seconds"), middle("data_wait_seconds"),
+        seconds if records else None, [record["stall_seconds"] for record in facts.of_kind("checkpoint")],
+        attempts - steps,
+    )  # fmt: skip
+
+
+def find_comparison(facts: RunFacts) -> Comparison | None:
+    """The evaluations to compare, or None if the run made fewer than two."""
+    records = facts.of_kind("evaluation")
+    if len(records) < 2:
+        return None
+    return Comparison(
+        records[0], next((record for record in records if record["step"] == facts.best_step), records[-1])
+    )
+
+
+NOT_EVALUATED = "The finished model has not been evaluated: there is no evaluation in the store."
+
+
+def tell_steps(compared: Comparison) -> str:
+    """The steps of the evaluations that are compared."""
+    return f"steps {count(compared.before['step'])} and {count(compared.after['step'])}"
+
+
+def tell_made(facts: RunFacts, what: str, how: str) -> str:
+    """The sentence that the model card begins with: `what` model it is, of what size, and `how` it was trained."""
+    family, many = facts.model_config.get("model_type", "unknown family"), short(facts.whole_parameters)
+    return f"A {what} ({family}) of {many} parameters, {how} in {plural(facts.steps, 'optimizer step')}"
+
+
+def tell_length(facts: RunFacts) -> str:
+    """How long the training was that made the final model: `in 60 steps`, or `at step 40, the best of 60 steps`."""
+    steps = plural(facts.steps, "step")
+    return f"in {steps}" if facts.best_step is None else f"at step {count(facts.best_step)}, the best of {steps}"
+
+
+def verdict_unmeasured(facts: RunFacts, unit: str) -> str:
+    """One line of a run that made fewer than two evaluations on the way; `unit` is that of the loss."""
+    steps = plural(facts.steps, "step")
+    if records := facts.of_kind("train"):
+        first, last = records[0]["loss"], records[-1]["loss"]
+        return f"Training loss {number(first)} → {number(last)} {unit} in {steps}; nothing was evaluated on the way."
+    return f"Trained for {steps}; no metrics were recorded."
+
+
+def size_tiles(facts: RunFacts) -> list[Tile]:
+    """How large the model is, and how long it was trained."""
+    stored = ", ".join(DTYPES.get(kind, kind) for kind in facts.parameters)
+    family = facts.model_config.get("model_type", "model")
+    epochs, trained = facts.steps / facts.plan.steps_per_epoch, facts.trained
+    return [
+        Tile("Parameters", short(facts.whole_parameters), f"{family}, {stored}"),
+        *([Tile("Trained parameters", short(trained["trained"]), _share(trained))] if trained else []),
+        Tile("Optimizer steps", count(facts.steps), f"{significant(epochs)} epoch{'' if epochs == 1 else 's'}"),
+    ]
+
+
+def speed_tiles(facts: RunFacts) -> list[Tile]:
+    """How fast the training was."""
+    speed = measure_speed(facts)
+    return [
+        Tile("Tokens a second", count(speed.tokens_per_second), f"MFU {percent(speed.mfu)}"),
+        Tile("Time in steps", duration(speed.training_seconds), f"{duration(speed.step_seconds)} a step"),
+    ]
+
+
+CONFIG_FIELDS = {
+    "Layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "Width": ("hidden_size", "n_embd", "d_model"),
+    "Attention heads": ("num_attention_heads", "n_head"),
+    "Key and value heads": ("num_key_value_heads",),
+    "Longest context": ("max_position_embeddings", "n_positions"),
+}
+"""What model families call the same thing in their configurations."""
+
+
+def plan_pairs(facts: RunFacts, sample: str, samples: str, tokens: Pairs) -> Pairs:
+    """The step plan in words: what a sample is called, how many there are, and what is known of their tokens."""
+    plan, training = facts.plan, facts.job["training"]
+    length = plural(training["epochs"], "epoch") if training["epochs"] else plural(training["max_steps"], "step")
+    early = "" if facts.steps == plan.total_steps else f"; stopped early, after {count(facts.steps)}"
+    return [
+        ("Asked for", length),
+        (f"{sample}s".capitalize(), samples),
+        (
+            "Global batch",
+            f"{plural(plan.global_batch, sample)}: micro-batch {plan.micro_batch} × {plural(plan.ranks, 'rank')} × "
+            f"accumulation {plan.accumulation}",
+        ),
+        *tokens,
+        ("Steps an epoch", count(plan.steps_per_epoch)),
+        ("Steps in all", f"{count(plan.total_steps)}, of which {count(plan.warmup_steps)} warm up{early}"),
+        ("Schedule", f"{training['schedule']}, at most {training['learning_rate']:g}"),
+    ]
+
+
+def speed_pairs(facts: RunFacts) -> Pairs:
+    """Throughput in words."""
+    speed = measure_speed(facts)
+    wait = speed.data_wait_seconds
+    share = wait / speed.step_seconds if wait is not None and speed.step_seconds else None
+    stalls = f"{plural(len(speed.stalls), 'save')}: {duration(sum(speed.stalls))} in all" if speed.stalls else "no save"
+    longest = f", {duration(max(speed.stalls))} at most" if speed.stalls else ""
+    return [
+        ("Tokens a second", f"{count(speed.tokens_per_second)} (median)"),
+        ("MFU", f"{percent(speed.mfu)} of the machine's peak (median)"),
+        ("Step", f"{duration(speed.step_seconds)} (median)"),
+        ("Wait for data", f"{duration(wait)} a step ({percent(share)} of it)"),
+        ("Wait for checkpoints", stalls + longest),
+        ("Time in steps", f"{duration(speed.training_seconds)}, evaluations and checkpoints apart"),
+        ("Skipped steps", f"{count(speed.skipped)} (gradients that overflowed)"),
+    ]
+
+
+def model_pairs(facts: RunFacts, origin: str, vocab_size: int, tokenizer: str) -> Pairs:
+    """The model in words: what families name differently is given one name. `vocab_size` is that of the tokenizer."""
+    config = {**facts.model_config.get("text_config", {}), **facts.model_config}
+    stored = ", ".join(f"{count(value)} in {DTYPES.get(kind, kind)}" for kind, value in facts.parameters.items())
+    architecture = next(iter(config.get("architectures") or ()), "unknown")
+    named = (
+        (label, next((config[field] for field in fields if field in config), None))
+        for label, fields in CONFIG_FIELDS.items()
+    )
+    return [
+        ("Architecture", f"{architecture} ({config.get('model_type', 'unknown')})"),
+        ("Weights from", origin),
+        *([("Checkpoint", f"the best, of step {count(facts.best_step)}")] if facts.best_step is not None else []),
+        ("Parameters", stored or "unknown"),
+        *adapter_pairs(facts),
+        *((label, count(value)) for label, value in named if isinstance(value, int)),
+        ("Embeddings", f"{count(config.get('vocab_size'))}, for {count(vocab_size)} tokens"),
+        ("Tokenizer", tokenizer),
+        ("Files", f"{len(facts.final.files)}, {size(facts.final.size())}"),
+        ("Published", facts.final.created.replace("T", " ").replace("+00:00", " UTC")),
+    ]
+
+
+def environment_pairs(facts: RunFacts) -> Pairs:
+    """Versions and the machine."""
+    environment = dict(facts.environment)
+    packages = environment.pop("packages", {})
+    return [(name.capitalize(), str(value)) for name, value in environment.items()] + [
+        (name, str(value)) for name, value in packages.items()
+    ]
+
+
+def checkpoint_table(facts: RunFacts, figures: Mapping[str, str], show: Callable[[float | None], str]) -> Table:
+    """The checkpoints in the store, with some of their validation figures, each with its name for people, and that
+    which decides which is best.
+    """
+    decides = best_by(facts.job)
+    figures = figures if decides in figures else {**figures, decides: decides}
+    columns = ["Checkpoint", "Kept as", "Step", *(f"Validation {label}" for label in figures.values()), "Size"]
+    rows = [
+        [
+            each.name, ", ".join(each.reasons) or "recent", count(each.step),
+            *(show(each.scores.get(figure)) for figure in figures), size(each.size),
+        ]
+        for each in facts.checkpoints
+    ]  # fmt: skip
+    return Table(columns, rows, words=2)

@@ -1,5 +1,8 @@
 """What the store says about a finished run: read once, and all that the report, the model card and the lineage tell.
 
+And the record of lineage: every artifact behind a model by its key, fingerprint and digest. `headrace lineage STORE
+MODEL` shows it, with all that is behind it (trainer/registry/tell_store.py).
+
 Nothing here needs the libraries that train, so that a report is made in about a second.
 """
 
@@ -7,6 +10,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,19 +18,37 @@ from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, RunError, in_one_line
 from trainer.config.kinds import kind_of_run
+from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.decisions import decisions_behind
+from trainer.data.encoded import KIND as ENCODED
+from trainer.data.shards import KIND as SHARDS
+from trainer.data.tokenization import SOURCES
 from trainer.evaluation.decontamination import clean_of
 from trainer.evaluation.measurement import read_result
 from trainer.models.tensor_files import read_tensors
+from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.models.weights import ADAPTER_WEIGHTS
 from trainer.records.evaluations import CleanOf, Result
 from trainer.records.plans import RunPlan, read_plan
-from trainer.records.run_names import RUN_PREFIX, tell_runs_like
 from trainer.records.sealed import read_listed, read_pointer, read_sealed
 from trainer.records.shapes import remedy_of
 from trainer.registry.references import artifact_kind, artifacts_of
 from trainer.store.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
-from trainer.store.names import BEST, CARD, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, ENVIRONMENT, EPOCHS, FINAL, LAST, PLAN
+from trainer.store.names import (
+    BEST,
+    CARD,
+    CHECKPOINT_KIND,
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    EPOCHS,
+    EVALUATION,
+    FINAL,
+    HARNESS,
+    LAST,
+    PLAN,
+    REFERENCE_KIND,
+)
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
 from trainer.training.run_records import read_records
@@ -178,8 +200,9 @@ def read_config(store: Store, run_key: str) -> dict[str, Any]:
     """A run's config.json. Raises `RunError` if there is no such run, `ArtifactError` if the file is damaged."""
     config = read_sealed(store, f"{run_key}/{CONFIG}")
     if config is None:
-        like = tell_runs_like(store, run_key.removeprefix(RUN_PREFIX))
-        raise RunError(f"{store.path(run_key)} holds no run: it has no {CONFIG}; {like}")
+        raise RunError(
+            f"{store.path(run_key)} holds no run: it has no {CONFIG}; look into {store.path('runs')} for its name"
+        )
     require_job(store, run_key, config)
     return config
 
@@ -248,3 +271,105 @@ def _find_checkpoints(store: Store, run_key: str) -> list[KeptCheckpoint]:
             step, scores = manifest.details["step"], manifest.details["scores"] or {}
             found.append(KeptCheckpoint(name, step, scores, manifest.size(), tuple(reasons.get(name, ()))))
     return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+
+LINEAGE_FORMAT = 2
+EVALUATED = {"recipe", "data", "predictions", "clean_of"}
+"""What an evaluation says of the data that it read and the files that it wrote, where it has it."""
+
+SINGLE = {"tokenizer": "tokenizer", "encoded": "encoded set", "reference": "reference"}
+"""What a run has one of at most, by its key in the record, as people call it."""
+
+DECIDED = ("curation", "documents", "table", "kept_out")
+TOKENIZED = ("vocab_size", "trained_on", "taken_from")
+"""What is told of decisions, and of a tokenizer, of all that their manifests say."""
+
+
+def make_lineage(store: Store, facts: RunFacts) -> dict[str, Any]:
+    """The record that lineage.json holds, but for the report's own part. Reads each corpus's list of sources."""
+    return {
+        "format": LINEAGE_FORMAT,
+        "run": {
+            "key": facts.key,
+            "fingerprint": facts.config["fingerprint"],
+            "config": f"{facts.key}/{CONFIG}",
+            "config_sha256": facts.config_sha256,
+        },
+        **_describe_origins(store, facts),
+        "environment": facts.environment,
+        "model": {
+            "key": f"{facts.key}/{FINAL}",
+            "fingerprint": facts.final.fingerprint,
+            "created": facts.final.created,
+            "files": describe_files(facts.final.files),
+        },
+        "evaluation": _describe_evaluation(facts),
+    }
+
+
+def describe_files(files: list[FileRecord]) -> list[dict[str, Any]]:
+    """Names, sizes in bytes and checksums."""
+    return [record.model_dump() for record in files]
+
+
+def _describe_origins(store: Store, facts: RunFacts) -> dict[str, Any]:
+    """The data, and the model that training started from, where a run's record says where that was found."""
+    told: dict[str, Any] = {}
+    if shards := facts.made_from(SHARDS):
+        told["shards"] = [_describe_shards(store, source) for source in shards]
+    if decisions := facts.made_from(DECISIONS):
+        told["decisions"] = [_describe(source, DECIDED) for source in decisions]
+    for tokenizer in facts.made_from(TOKENIZER):  # the pieces that it was trained on, or the place it was taken from
+        told["tokenizer"] = {**_describe(tokenizer, TOKENIZED), **_name_decisions(tokenizer)}
+    for name, kind in (("encoded", ENCODED), ("reference", REFERENCE_KIND)):
+        for source in facts.made_from(kind):
+            files = describe_files(source.manifest.files)
+            told[name] = {**_describe(source), "details": source.manifest.details, "files": files}
+    if facts.config.get("start"):
+        files = facts.config["identity"]["model"]
+        told["pretrained"] = {"name": facts.job["model"]["pretrained"], **facts.config["start"], "files": files}
+    return told
+
+
+def _describe(source: Source, fields: Iterable[str] = ()) -> dict[str, Any]:
+    """An artifact, with some fields of what its manifest says of its making."""
+    manifest = source.manifest
+    return {
+        "key": source.key,
+        "fingerprint": manifest.fingerprint,
+        "manifest_sha256": source.sha256,
+        "created": manifest.created,
+        "headrace": manifest.headrace,
+        **{field: manifest.details.get(field) for field in fields},
+    }
+
+
+def _describe_shards(store: Store, source: Source) -> dict[str, Any]:
+    """A corpus, with a pointer to the list of its raw files: that list holds each one's path and checksum."""
+    key = f"{source.key}/{SOURCES}"
+    listed = source.manifest.digests().get(SOURCES)
+    pieces = read_listed(store, key, listed) or []
+    return {
+        **_describe(source, ("corpus", "totals")),
+        "source_files": len({piece["path"] for piece in pieces}),
+        "source_pieces": len(pieces),
+        "sources": key,
+        "sources_sha256": listed,
+        **_name_decisions(source),
+    }
+
+
+def _name_decisions(source: Source) -> dict[str, Any]:
+    """The decisions about the text that something was made from, if there are any."""
+    keys = decisions_behind(source.manifest)
+    return {"decisions": keys} if keys else {}
+
+
+def _describe_evaluation(facts: RunFacts) -> dict[str, Any] | None:
+    """The evaluation of the final model, and what it read and wrote."""
+    if facts.evaluation is None:
+        return None
+    told: dict[str, Any] = facts.evaluation.model_dump(mode="json", include=EVALUATED)
+    if facts.evaluation.harness is not None:
+        told["harness"] = {"key": f"{facts.key}/{HARNESS}", "fingerprint": facts.evaluation.harness.fingerprint}
+    return {"key": f"{facts.key}/{EVALUATION}", "fingerprint": facts.evaluation.fingerprint, **told}

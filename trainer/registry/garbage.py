@@ -33,10 +33,9 @@ from trainer.data.tokenization import STARTED
 from trainer.records.holds import forget_ended, held
 from trainer.records.lease import LEASE, Lease, is_held
 from trainer.records.run_names import FOLDERS, RUN_PREFIX
-from trainer.registry.leftovers import describe, sum_up
-from trainer.registry.pins import pinned, require_intact_pins
+from trainer.registry.leftovers import Garbage
 from trainer.registry.promotion import moves
-from trainer.registry.references import ARTIFACTS, References
+from trainer.registry.references import ARTIFACTS, References, pinned, require_intact_pins
 from trainer.store.local import Stored
 from trainer.store.manifest import MANIFEST, read_manifest
 from trainer.store.names import BEST, CHECKPOINTS, CONFIG, FINAL, LAST
@@ -216,21 +215,6 @@ def _newest_of_units(files: Iterable[Stored]) -> set[str]:
     return set(newest.values())
 
 
-NOUN = "folder that nothing reaches", "folders that nothing reaches"
-
-
-class Garbage(NamedTuple):
-    """What nothing reaches, and when it was last written to.
-
-    `size` is what its removal frees: bytes that shard sets on a disk share count with the last of them.
-    """
-
-    what: str
-    key: str
-    size: int
-    modified: datetime
-
-
 def collect(job: GarbageJob) -> Iterator[Garbage]:
     """What nothing reaches, one by one as it is removed, or would be. Lists the whole store, once.
 
@@ -329,16 +313,3 @@ def _freed(files: Iterable[Stored], links: Counter[int]) -> int:
         if file.links == 1 or links[file.inode] == file.links:
             freed += file.size
     return freed
-
-
-def tell(found: Iterable[Garbage], removed: bool, how: str = "--remove") -> None:
-    """Print what is found, as it is found, and the sum; `how` it is removed, if it was not."""
-    sizes: list[int] = []
-    try:
-        for each in found:
-            sizes.append(each.size)
-            print(describe(each.what, each.size, each.modified, each.key))
-    except (RunError, StorageError):
-        print(sum_up(sizes, removed, *NOUN, how))
-        raise
-    print(sum_up(sizes, removed, *NOUN, how))

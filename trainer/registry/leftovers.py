@@ -1,11 +1,11 @@
-"""What killed processes left behind in a store, found and removed."""
+"""What killed processes left behind in a store, found and removed; and how that and garbage are told."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from trainer.common.formats import plural
+from trainer.common.formats import plural, show_json
 from trainer.records.lease import is_held
 from trainer.store.local import Stored
 from trainer.store.manifest import MANIFEST
@@ -27,6 +27,23 @@ class Leftover(NamedTuple):
     size: int
     modified: datetime
     upload: str | None = None
+
+
+class Garbage(NamedTuple):
+    """What nothing reaches, and when it was last written to.
+
+    `size` is what its removal frees: bytes that shard sets on a disk share count with the last of them.
+    """
+
+    what: str
+    key: str
+    size: int
+    modified: datetime
+
+
+Nouns = tuple[str, str]
+LEFTOVERS: Nouns = ("leftover", "leftovers")
+GARBAGE: Nouns = ("folder that nothing reaches", "folders that nothing reaches")
 
 
 def find_leftovers(store: Store, older_than: timedelta = OLD) -> list[Leftover]:
@@ -71,12 +88,33 @@ def _is_of_a_held_run(store: Store, key: str) -> bool:
     return run is not None and is_held(store, run[0])
 
 
-def describe(what: str, size: int, modified: datetime, key: str) -> str:
+def describe(found: Leftover | Garbage) -> str:
     """A line on one thing: its kind, its bytes, when it was last written to, and its key."""
-    return f"{what:<16}{size / 1e6:>12,.1f} MB  {modified:%Y-%m-%d %H:%M} UTC  {key}"
+    return f"{found.what:<16}{found.size / 1e6:>12,.1f} MB  {found.modified:%Y-%m-%d %H:%M} UTC  {found.key}"
 
 
-def sum_up(sizes: Sequence[int], removed: bool, noun: str, many: str | None = None, how: str = "--remove") -> str:
+def sum_up(found: Sequence[Leftover | Garbage], removed: bool, nouns: Nouns, how: str = "--remove") -> str:
     """A line on all of them: their number, their bytes, and what became of them, or `how` they are removed."""
-    total = f"{plural(len(sizes), noun, many)}, {sum(sizes) / 1e6:,.1f} MB"
-    return f"{total}: removed" if removed else f"{total}{f'; {how} removes them' if sizes else ''}"
+    total = f"{plural(len(found), *nouns)}, {sum(each.size for each in found) / 1e6:,.1f} MB"
+    return f"{total}: removed" if removed else f"{total}{f'; {how} removes them' if found else ''}"
+
+
+def tell(
+    found: Iterable[Leftover | Garbage], removed: bool, nouns: Nouns = GARBAGE, how: str = "--remove",
+    as_json: bool = False, **beside: Any,
+) -> None:  # fmt: skip
+    """Print each thing as it is found, or removed, and the sum; or all of them as JSON, with what stands `beside`.
+
+    Also what there was before an error.
+    """
+    listed: list[Leftover | Garbage] = []
+    try:
+        for each in found:
+            listed.append(each)
+            if not as_json:
+                print(describe(each))
+    finally:
+        if as_json:
+            show_json({"removed": removed, "found": listed, **beside})
+        else:
+            print(sum_up(listed, removed, nouns, how))

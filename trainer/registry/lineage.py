@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -20,8 +21,7 @@ from trainer.records.basis import by_file, describe_file, labelled_digests
 from trainer.records.run_names import find_run_name, run_at
 from trainer.records.sealed import read_listed, read_sealed
 from trainer.records.shapes import Move
-from trainer.registry.facts import read_config, read_facts
-from trainer.registry.lineage_record import SINGLE, make_lineage
+from trainer.registry.facts import SINGLE, make_lineage, read_config, read_facts
 from trainer.registry.promotion import find_champion, find_measured, key_of, moves
 from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest
 from trainer.store.names import (
@@ -124,39 +124,31 @@ def _find_base(config: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]
     return {"name": name, "origin": "folder" if local else "hub", "key": None, "files": identity if local else {}}
 
 
-def _pieces(store: Store, shards: dict[str, Any]) -> Any:
-    """The list of a shard set's raw files; None where it is gone, or another one by now."""
+def _pieces(store: Store, shards: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """A shard set's raw files; None where their list is gone, or another one by now."""
     try:
-        return read_listed(store, shards["sources"], shards["sources_sha256"])
+        pieces = read_listed(store, shards["sources"], shards["sources_sha256"])
     except ArtifactError as error:
         log.warning("%s", error)
         return None
+    sizes = {piece["path"]: piece["file_bytes"] for piece in pieces or ()}
+    return pieces and [describe_file(path, each, sizes[path]) for path, each in by_file(pieces, "path").items()]
 
 
 def _run_of(store: Store, base: dict[str, Any] | None) -> str | None:
     """The run of this store that a base is of, also if it was named by its folder."""
-    if base is None:
-        return None
-    if base["key"] is None and base["origin"] != "folder":
+    if base is None or (base["key"] is None and base["origin"] != "folder"):
         return None
     return run_at(store, base["key"] or str(Path(base["name"]).absolute()))
 
 
 def _raw_files(store: Store, record: dict[str, Any], config: dict[str, Any]) -> dict[str, list[dict[str, Any]] | None]:
     """The raw files of each corpus, or of the labelled set, with their digests; None where the list is gone."""
-    listed = {shards["corpus"]: _pieces(store, shards) for shards in record.get("shards", ())}
-    found: dict[str, list[dict[str, Any]] | None] = {
-        corpus: pieces and _described(pieces) for corpus, pieces in listed.items()
-    }
+    found = {shards["corpus"]: _pieces(store, shards) for shards in record.get("shards", ())}
     if encoded := record.get("encoded"):
         data = config["job"]["data"]
         found[data["name"]] = _labelled_files(encoded["details"]["source"], data)
     return found
-
-
-def _described(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    sizes = {piece["path"]: piece["file_bytes"] for piece in pieces}
-    return [describe_file(path, each, sizes[path]) for path, each in by_file(pieces, "path").items()]
 
 
 def _labelled_files(source: dict[str, Any], data: dict[str, Any]) -> list[dict[str, Any]]:
@@ -188,7 +180,7 @@ def _describe_training(store: Store, run: str, model: dict[str, Any]) -> dict[st
 
 def _promotions(store: Store, run: str) -> dict[str, list[dict[str, Any]]]:
     """The moves that this run was a part of, by the name under which models are used."""
-    names = [name for name in store.names("models") if store.exists(key_of(name))]
+    names = store.names("models")
     found = {name: [move.model_dump() for move in moves(store, name) if move.run == run] for name in names}
     return {name: part for name, part in found.items() if part}
 
@@ -222,9 +214,8 @@ def _check_artifacts(store: Store, traced: dict[str, Any]) -> Iterator[Finding]:
     record, run = traced["lineage"], traced["run"]
     single = [record[name] for name in SINGLE if name in record]
     for artifact in [*single, *record.get("shards", []), *record.get("decisions", [])]:
-        yield _check_bytes(
-            store, f"{artifact['key']}/{MANIFEST}", artifact["manifest_sha256"], _remade(store, artifact)
-        )
+        note = partial(_remade, store, artifact)
+        yield _check_bytes(store, f"{artifact['key']}/{MANIFEST}", artifact["manifest_sha256"], note)
     for shards in record.get("shards", []):
         if shards["sources_sha256"]:
             yield _check_bytes(store, shards["sources"], shards["sources_sha256"])
@@ -240,47 +231,52 @@ def _check_artifacts(store: Store, traced: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _check_evaluation(store: Store, key: str, fingerprint: str) -> Finding:
+    def now() -> bool | None:
+        found = read_sealed(store, key)
+        return None if found is None else found["fingerprint"] == fingerprint
+
+    return _compare(key, now)
+
+
+def _compare(key: str, now: Callable[[], bool | None], note: Callable[[], str] = lambda: "") -> Finding:
+    """Whether an artifact is the same `now`, where None says that it is gone; with a note of what else became of it."""
     try:
-        now = read_sealed(store, key)
+        same = now()
     except ArtifactError as error:
         return Finding("artifact", key, "changed", str(error))
-    if now is None:
+    if same is None:
         return Finding("artifact", key, "gone")
-    return Finding("artifact", key, "same" if now["fingerprint"] == fingerprint else "changed")
+    return Finding("artifact", key, "same") if same else Finding("artifact", key, "changed", note())
 
 
 def _check_bytes(store: Store, key: str, sha256: str, note: Callable[[], str] = lambda: "") -> Finding:
-    try:
-        found = hashlib.sha256(store.read_bytes(key)).hexdigest()
-    except FileNotFoundError:
-        return Finding("artifact", key, "gone")
-    return Finding("artifact", key, "same") if found == sha256 else Finding("artifact", key, "changed", note())
+    def now() -> bool | None:
+        found = store.find_bytes(key)
+        return None if found is None else hashlib.sha256(found).hexdigest() == sha256
+
+    return _compare(key, now, note)
 
 
-def _remade(store: Store, artifact: dict[str, Any]) -> Callable[[], str]:
+def _remade(store: Store, artifact: dict[str, Any]) -> str:
     """What to say of an artifact with another manifest: it may have been made again, from the same."""
-
-    def note() -> str:
-        try:
-            manifest = parse_manifest(store.read_bytes(f"{artifact['key']}/{MANIFEST}"))
-        except (ValueError, RecursionError):
-            return "its manifest is damaged"
-        same = manifest.fingerprint == artifact["fingerprint"]
-        return f"made again at {manifest.created}, from {'the same' if same else 'something else'}"
-
-    return note
+    try:
+        manifest = parse_manifest(store.read_bytes(f"{artifact['key']}/{MANIFEST}"))
+    except (ValueError, RecursionError):
+        return "its manifest is damaged"
+    same = manifest.fingerprint == artifact["fingerprint"]
+    return f"made again at {manifest.created}, from {'the same' if same else 'something else'}"
 
 
 def _check_model(store: Store, key: str, expected: dict[str, str]) -> Finding:
     """A published model by the digests of its files; its model card may be another."""
-    try:
+
+    def now() -> bool | None:
         manifest = read_manifest(store, key, FINAL_KIND)
-    except ArtifactError as error:
-        return Finding("artifact", key, "changed", str(error))
-    if manifest is None:
-        return Finding("artifact", key, "gone")
-    now = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
-    return Finding("artifact", key, "same" if now == expected else "changed")
+        if manifest is None:
+            return None
+        return {name: each for name, each in manifest.digests().items() if name != CARD} == expected
+
+    return _compare(key, now)
 
 
 def _check_base(store: Store, base: dict[str, Any]) -> Finding:
@@ -288,12 +284,11 @@ def _check_base(store: Store, base: dict[str, Any]) -> Finding:
     if base["key"] is not None and base["key"].endswith(f"/{FINAL}"):
         return _check_model(store, base["key"], base["files"])
     if base["key"] is not None:
-        return Finding("artifact", base["key"], "same" if store.exists(f"{base['key']}/{MANIFEST}") else "gone")
+        return _compare(base["key"], lambda: store.exists(f"{base['key']}/{MANIFEST}") or None)
     if base["origin"] == "hub":
         return Finding("artifact", base["name"], "not here", "a model of the hub")
-    if not Path(base["name"]).is_dir():
-        return Finding("artifact", base["name"], "gone")
-    return Finding("artifact", base["name"], "same" if digest_files(Path(base["name"])) == base["files"] else "changed")
+    folder = Path(base["name"])
+    return _compare(base["name"], lambda: digest_files(folder) == base["files"] if folder.is_dir() else None)
 
 
 def check_file(file: dict[str, Any]) -> Finding:

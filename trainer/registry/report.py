@@ -27,12 +27,10 @@ from trainer.config.kinds import kind_of_run
 from trainer.records.evaluations import Result, best_by
 from trainer.records.fields import tell_changes
 from trainer.records.sealed import read_sealed, write_sealed
-from trainer.registry.content import Block, ReportContent, Section, first_table
+from trainer.registry.content import Block, ReportContent, Section, environment_pairs, first_table, speed_pairs
 from trainer.registry.curves import draw_curves, task_curves, with_planned_rates
-from trainer.registry.facts import RunFacts, read_facts
-from trainer.registry.lineage_record import describe_files, make_lineage
+from trainer.registry.facts import RunFacts, describe_files, make_lineage, read_facts
 from trainer.registry.sections import describe_metadata
-from trainer.registry.summary import environment_pairs, speed_pairs
 from trainer.store.manifest import FileRecord, write_manifest
 from trainer.store.names import CARD, FINAL, LINEAGE, REPORT, TENSORBOARD
 from trainer.store.storage import Store

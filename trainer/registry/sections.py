@@ -16,9 +16,18 @@ from trainer.data.shards import KIND as SHARDS
 from trainer.data.splits import TEST, TRAIN, VALIDATION
 from trainer.records.basis import BITS_PER_BYTE
 from trainer.records.evaluations import Asked, Result, Sample, Scores
-from trainer.registry.content import Block, ReportContent, Section, Tile
+from trainer.registry.content import (
+    NOT_EVALUATED,
+    Block,
+    ReportContent,
+    Section,
+    Tile,
+    find_comparison,
+    tell_length,
+    tell_steps,
+    verdict_unmeasured,
+)
 from trainer.registry.facts import RunFacts
-from trainer.registry.summary import NOT_EVALUATED, find_comparison, tell_length, tell_steps, verdict_unmeasured
 
 
 def describe_curation(facts: RunFacts) -> list[Block]:

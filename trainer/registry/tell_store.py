@@ -1,6 +1,7 @@
 """What `headrace gc`, `headrace pin`, `headrace leftovers` and `headrace lineage` print."""
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -10,12 +11,14 @@ from trainer.common.transient import looking
 from trainer.config.files import validate_job
 from trainer.config.jobs import GarbageJob
 from trainer.curation.telling import decision_rows, describe_decisions
-from trainer.registry.garbage import Garbage, collect, tell
-from trainer.registry.leftovers import OLD, Leftover, describe, find_leftovers, remove_leftover, sum_up
+from trainer.registry.facts import SINGLE
+from trainer.registry.garbage import collect
+from trainer.registry.leftovers import LEFTOVERS, OLD, Leftover, find_leftovers, remove_leftover, tell
 from trainer.registry.lineage import Finding, check, find_run, trace
-from trainer.registry.lineage_record import SINGLE
-from trainer.registry.pins import pin, pinned, unpin
+from trainer.registry.references import pin, pinned, unpin
 from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
 
 
 @looking
@@ -28,10 +31,9 @@ def tell_garbage(
     store = Store(url)
     store.require_there()
     found = collect(validate_job(GarbageJob, values, "of the command line"))
-    if as_json:
-        _show_garbage(store, found, remove)
-    else:
-        tell(found, remove)
+    pins = sorted(pinned(store))  # read first: after an error the store may be away
+    tell(found, remove, as_json=as_json, pinned=pins)
+    if not as_json:
         _tell_pins(store)
 
 
@@ -48,16 +50,6 @@ def change_pin(url: str, key: str | None, removed: bool, as_json: bool = False) 
         show_json({"pinned": sorted(pinned(store))})
     else:
         _tell_pins(store)
-
-
-def _show_garbage(store: Store, found: Iterable[Garbage], removed: bool) -> None:
-    """Print it as JSON, also what was found, or removed, before an error."""
-    pins = sorted(pinned(store))  # read first: after an error the store may be away
-    listed: list[Garbage] = []
-    try:
-        listed.extend(found)
-    finally:
-        show_json({"removed": removed, "found": listed, "pinned": pins})
 
 
 def _tell_pins(store: Store) -> None:
@@ -80,29 +72,14 @@ def tell_leftovers(
     found = find_leftovers(store, timedelta(hours=older_than))
     if not found:  # half an upload may be all that there is
         store.require_there()
-    _show(_settle(store, found, remove, as_json), remove, as_json)
+    tell((left for left in found if not remove or _is_removed(store, left)), remove, LEFTOVERS, as_json=as_json)
 
 
-def _settle(store: Store, found: list[Leftover], remove: bool, quiet: bool) -> Iterator[Leftover]:
-    """Each leftover, once it is gone if it is to be removed; what is in use again is left out."""
-    for left in found:
-        gone = not remove or remove_leftover(store, left)
-        if not quiet:
-            print(describe(left.what, left.size, left.modified, left.key) + ("" if gone else " (in use again, kept)"))
-        if gone:
-            yield left
-
-
-def _show(settled: Iterator[Leftover], removed: bool, as_json: bool) -> None:
-    """Print all of them as JSON, or their sum; also what was found, or removed, before an error."""
-    listed: list[Leftover] = []
-    try:
-        listed.extend(settled)
-    finally:
-        if as_json:
-            show_json({"removed": removed, "found": listed})
-        else:
-            print(sum_up([left.size for left in listed], removed, "leftover"))
+def _is_removed(store: Store, left: Leftover) -> bool:
+    removed = remove_leftover(store, left)
+    if not removed:
+        log.warning("%s is in use again: kept", store.path(left.key))
+    return removed
 
 
 EXIT_CHANGED = 1

@@ -28,8 +28,8 @@ from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.records.holds import SHORT, _hold
 from trainer.records.sealed import write_sealed
-from trainer.registry.pins import pin
 from trainer.registry.promotion import promote
+from trainer.registry.references import pin
 from trainer.registry.report import make_report
 from trainer.store.storage import Store
 

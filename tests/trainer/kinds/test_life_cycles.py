@@ -33,8 +33,8 @@ from trainer.records.sealed import require_sealed, write_sealed
 from trainer.registry.compare_runs import compare
 from trainer.registry.lineage import check, trace
 from trainer.registry.listing import find_runs
-from trainer.registry.pins import pin
 from trainer.registry.promotion import find_champion, find_measured, promote, roll_back
+from trainer.registry.references import pin
 from trainer.registry.report import make_report
 from trainer.store.manifest import MANIFEST, ArtifactRef
 from trainer.store.names import CARD, CONFIG, ENVIRONMENT, EVALUATION, FINAL, METRICS_FILE, PLAN, REPORT

@@ -22,7 +22,7 @@ from trainer.pipelines.any_kind import evaluate_checkpoint, train
 from trainer.records.holds import HOLDS, LONGEST, SPENT, forget_ended, held, hold_reused, holding
 from trainer.records.run_names import run_at
 from trainer.records.sealed import read_sealed, write_sealed
-from trainer.registry.pins import pin
+from trainer.registry.references import pin
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
 from trainer.training import run as training

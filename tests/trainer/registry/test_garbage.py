@@ -35,8 +35,8 @@ from trainer.data.tokenization import STARTED
 from trainer.pipelines.any_kind import train
 from trainer.records.lease import Lease
 from trainer.records.sealed import write_sealed
-from trainer.registry.pins import pin, pinned, unpin
 from trainer.registry.promotion import promote, roll_back
+from trainer.registry.references import pin, pinned, unpin
 from trainer.store.local import LocalFiles
 from trainer.store.manifest import MANIFEST, find_damage, fingerprint, read_manifest
 from trainer.store.storage import Store

@@ -18,7 +18,7 @@ from trainer.common.errors import RunError, StorageError
 from trainer.common.progress import silent
 from trainer.curation.showing import StoredDecisions
 from trainer.data.tokenization import STARTED
-from trainer.registry.pins import pin, unpin
+from trainer.registry.references import pin, unpin
 from trainer.store.local import LocalFiles
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store

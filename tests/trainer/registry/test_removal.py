@@ -15,8 +15,8 @@ from trainer.data.tokenization import STARTED
 from trainer.records.holds import holding
 from trainer.registry import garbage
 from trainer.registry.garbage import collect, remove_artifact
-from trainer.registry.pins import pin, pinned
 from trainer.registry.promotion import find_champion, key_of, pass_through, promote
+from trainer.registry.references import pin, pinned
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
 

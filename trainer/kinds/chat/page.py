@@ -7,7 +7,20 @@ from trainer.common.tables import Pairs
 from trainer.data.splits import TRAIN
 from trainer.kinds.tuning_page import compare_tuning, data_table, encoded_of, tell_in_train, use_by_asking
 from trainer.records.plans import TuningPlan
-from trainer.registry.content import Block, Card, ReportContent, Section, Tile
+from trainer.registry.content import (
+    Block,
+    Card,
+    ReportContent,
+    Section,
+    Tile,
+    checkpoint_table,
+    loaded_beside,
+    model_pairs,
+    plan_pairs,
+    size_tiles,
+    speed_tiles,
+    tell_made,
+)
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
 from trainer.registry.sections import (
@@ -19,8 +32,6 @@ from trainer.registry.sections import (
     tell_loss,
     tell_scores,
 )
-from trainer.registry.summary import checkpoint_table, loaded_beside, model_pairs, plan_pairs, size_tiles, speed_tiles
-from trainer.store.names import FINAL
 
 UNIT = "nats a token of an answer"
 
@@ -106,13 +117,10 @@ def _model(facts: RunFacts, encoded: str, details: dict[str, Any]) -> Pairs:
 
 def _card(facts: RunFacts, plan: TuningPlan) -> Card:
     job = facts.job
-    summary = (
-        f"A causal language model that answers ({facts.model_config.get('model_type', 'unknown family')}) of "
-        f"{short(facts.whole_parameters)} parameters, tuned from {job['model']['pretrained']} on "
-        f"{count(plan.examples)} conversations in {plural(facts.steps, 'optimizer step')}"
-    )
+    how = f"tuned from {job['model']['pretrained']} on {count(plan.examples)} conversations"
+    summary = tell_made(facts, "causal language model that answers", how)
     matter = {"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}
-    use = loaded_beside(use_by_asking(encoded_of(facts)[1]).replace("{folder}", f"{facts.key}/{FINAL}"), facts)
+    use = loaded_beside(use_by_asking(encoded_of(facts)[1]), facts)
     name = job["data"]["name"]
     results = index_scores(facts, "text-generation", UNIT, name, job["data"]["path"] or name)
     return Card("text-generation", "conversational", matter, results, summary, use)

@@ -13,7 +13,20 @@ from trainer.records.basis import BITS_PER_BYTE
 from trainer.records.evaluations import best_by
 from trainer.records.plans import StepPlan
 from trainer.registry.compared_runs import DIGITS, ComparedKind, ComparedRun, compare_corpora, compare_curation
-from trainer.registry.content import Block, Card, ReportContent, Section, Tile
+from trainer.registry.content import (
+    Block,
+    Card,
+    ReportContent,
+    Section,
+    Tile,
+    checkpoint_table,
+    loaded_beside,
+    model_pairs,
+    plan_pairs,
+    size_tiles,
+    speed_tiles,
+    tell_made,
+)
 from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
 from trainer.registry.sections import (
@@ -26,8 +39,6 @@ from trainer.registry.sections import (
     tell_loss,
     tell_scores,
 )
-from trainer.registry.summary import checkpoint_table, loaded_beside, model_pairs, plan_pairs, size_tiles, speed_tiles
-from trainer.store.names import FINAL
 
 UNIT = "nats a token"
 
@@ -179,29 +190,19 @@ def _model(facts: RunFacts) -> Pairs:
 def _card(facts: RunFacts, plan: StepPlan) -> Card:
     start = facts.job["model"]["pretrained"]
     corpora = ", ".join(corpus.name for corpus in plan.corpora)
-    summary = (
-        f"A {'masked' if _masked(facts) else 'causal'} language model "
-        f"({facts.model_config.get('model_type', 'unknown family')}) of "
-        f"{short(facts.whole_parameters)} parameters, trained {f'further from {start}' if start else 'from scratch'} "
-        f"on {count(facts.steps * plan.tokens_per_step)} tokens in {plural(facts.steps, 'optimizer step')}"
-    )
+    how = f"trained {f'further from {start}' if start else 'from scratch'}"
+    tokens = f"on {count(facts.steps * plan.tokens_per_step)} tokens"
+    masked = _masked(facts)
+    objective, task, use = ("masked", "fill-mask", MASKED_USE) if masked else ("causal", "text-generation", USE)
+    use = use.format(folder="{folder}", new_tokens=min(NEW_TOKENS, facts.job["training"]["context"] // 2))
     return Card(
-        _task(facts),
-        "masked-lm" if _masked(facts) else "causal-lm",
+        task,
+        f"{objective}-lm",
         {},
-        index_scores(facts, _task(facts), _unit(facts), f"held-out text of {corpora}", corpora),
-        summary,
-        loaded_beside(
-            (MASKED_USE if _masked(facts) else USE).format(
-                folder=f"{facts.key}/{FINAL}", new_tokens=min(NEW_TOKENS, facts.job["training"]["context"] // 2)
-            ),
-            facts,
-        ),
+        index_scores(facts, task, _unit(facts), f"held-out text of {corpora}", corpora),
+        tell_made(facts, f"{objective} language model", f"{how} {tokens}"),
+        loaded_beside(use, facts),
     )
-
-
-def _task(facts: RunFacts) -> str:
-    return "fill-mask" if _masked(facts) else "text-generation"
 
 
 def _tokenizer(run: ComparedRun) -> dict[str, str]:
