@@ -196,8 +196,9 @@ def common_steps(runs: Sequence[ComparedRun]) -> list[int]:
 
 def spark_table(runs: Sequence[ComparedRun]) -> Table:
     """Training and validation loss as lines of blocks, all on the same scale."""
-    curves = [(run, kind, _points(run, kind)) for run in runs for kind in ("train", "evaluation")]
-    drawn = [(run, kind, points) for run, kind, points in curves if points]
+    curves = [(run, kind, _recorded(run, kind, "loss")) for run in runs for kind in ("train", "evaluation")]
+    finite = [(run, kind, [point for point in points if math.isfinite(point[1])]) for run, kind, points in curves]
+    drawn = [(run, kind, points) for run, kind, points in finite if points]
     values = [value for *_, points in drawn for _, value in points]
     last = max((points[-1][0] for *_, points in drawn), default=0)
     said = {"train": "training", "evaluation": "validation"}
@@ -255,10 +256,6 @@ def _line_of(run: ComparedRun, line: Line) -> Line:
     return Line(
         run.letter, f"{line.kind} {run.letter}", line.field, SERIES[place % len(SERIES)], DASHES[place % len(DASHES)]
     )
-
-
-def _points(run: ComparedRun, kind: str) -> list[tuple[int, float]]:
-    return [(record["step"], record["loss"]) for record in run.of_kind(kind) if math.isfinite(record["loss"])]
 
 
 def _best(run: ComparedRun, figure: str) -> str:

@@ -49,7 +49,11 @@ GARBAGE: Nouns = ("folder that nothing reaches", "folders that nothing reaches")
 def find_leftovers(store: Store, older_than: timedelta = OLD) -> list[Leftover]:
     """What was last written to longer ago than this. Lists the whole store, once."""
     latest = datetime.now(UTC) - older_than
-    found = [left for left in [*_without_manifest(store), *_uploads(store)] if left.modified < latest]
+    uploads = (
+        Leftover("half an upload", each.key, each.size, each.modified, each.upload)
+        for each in store.unfinished_uploads()
+    )
+    found = [left for left in [*_without_manifest(store), *uploads] if left.modified < latest]
     return sorted((left for left in found if not _is_of_a_held_run(store, left.key)), key=lambda left: left.key)
 
 
@@ -76,11 +80,6 @@ def _without_manifest(store: Store) -> Iterator[Leftover]:
         if MANIFEST not in files:
             size, modified = sum(file.size for file in files.values()), max(file.modified for file in files.values())
             yield Leftover("staged" if folder.startswith(STAGING) else "uncommitted", folder, size, modified)
-
-
-def _uploads(store: Store) -> Iterator[Leftover]:
-    for upload in store.unfinished_uploads():
-        yield Leftover("half an upload", upload.key, upload.size, upload.modified, upload.upload)
 
 
 def _is_of_a_held_run(store: Store, key: str) -> bool:

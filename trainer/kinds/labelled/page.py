@@ -72,11 +72,6 @@ def use_of(details: dict[str, Any]) -> str:
     )  # fmt: skip
 
 
-def hub_task(details: dict[str, Any]) -> str:
-    """The hub's name of what the model does."""
-    return "token-classification" if details["task"] == "tokens" else "text-classification"
-
-
 LABELS = {
     "classification": "ids of classes", "multi-label": "which classes apply", "regression": "numbers",
     "tokens": "the id of each word's class",
@@ -229,8 +224,9 @@ LOSS_UNITS = {
 def describe_finetuning(facts: RunFacts, plan: TuningPlan) -> ReportContent:
     """The account of a fine-tuning run."""
     _, details = encoded_of(facts)
+    task = "token-classification" if details["task"] == "tokens" else "text-classification"  # as the hub calls it
     content = describe_tuning(
-        facts, plan, LOSS_UNITS[details["task"]], hub_task(details), tell_model(details), use_of(details),
+        facts, plan, LOSS_UNITS[details["task"]], task, tell_model(details), use_of(details),
         data=describe_data(facts, details), loss=_loss(facts.job["training"], details),
     )  # fmt: skip
     return replace(

@@ -71,7 +71,7 @@ NEW_TOKENS = 40
 
 def describe_pretraining(facts: RunFacts, plan: StepPlan) -> ReportContent:
     """The account of a pretraining run."""
-    unit, corpora = _unit(facts), [corpus.name for corpus in plan.corpora]
+    unit, corpora = unit_of(facts.job), [corpus.name for corpus in plan.corpora]
     how = f"The finished model on held-out text, in windows of {count(facts.job['training']['context'])} tokens."
     return ReportContent(
         verdict=tell_loss(facts, unit),
@@ -103,17 +103,9 @@ def unit_of(job: Mapping[str, Any]) -> str:
     return HIDDEN if job["training"].get("objective") == "masked" else UNIT
 
 
-def _masked(facts: RunFacts) -> bool:
-    return _unit(facts) == HIDDEN
-
-
 def _second_figure(facts: RunFacts) -> dict[str, str]:
     """The figure that is told beside the loss, with its name for people."""
-    return {"accuracy": "accuracy"} if _masked(facts) else {BITS_PER_BYTE: "bits per byte"}
-
-
-def _unit(facts: RunFacts) -> str:
-    return unit_of(facts.job)
+    return {"accuracy": "accuracy"} if unit_of(facts.job) == HIDDEN else {BITS_PER_BYTE: "bits per byte"}
 
 
 def _tiles(facts: RunFacts, plan: StepPlan) -> list[Tile]:
@@ -192,14 +184,14 @@ def _card(facts: RunFacts, plan: StepPlan) -> Card:
     corpora = ", ".join(corpus.name for corpus in plan.corpora)
     how = f"trained {f'further from {start}' if start else 'from scratch'}"
     tokens = f"on {count(facts.steps * plan.tokens_per_step)} tokens"
-    masked = _masked(facts)
+    masked = unit_of(facts.job) == HIDDEN
     objective, task, use = ("masked", "fill-mask", MASKED_USE) if masked else ("causal", "text-generation", USE)
     use = use.format(folder="{folder}", new_tokens=min(NEW_TOKENS, facts.job["training"]["context"] // 2))
     return Card(
         task,
         f"{objective}-lm",
         {},
-        index_scores(facts, task, _unit(facts), f"held-out text of {corpora}", corpora),
+        index_scores(facts, task, unit_of(facts.job), f"held-out text of {corpora}", corpora),
         tell_made(facts, f"{objective} language model", f"{how} {tokens}"),
         loaded_beside(use, facts),
     )
@@ -219,7 +211,7 @@ def _tokenizer(run: ComparedRun) -> dict[str, str]:
 
 COMPARED = ComparedKind(
     data="corpora",
-    unit=lambda run: unit_of(run.config["job"]),
+    unit=lambda run: unit_of(run.job),
     tokenizer=_tokenizer,
     compare_data=lambda store, runs: [*compare_corpora(store, runs), *compare_curation(runs)],
     metrics=lambda runs: [],
