@@ -101,7 +101,7 @@ def _hold(store: Store, key: str, lasting: timedelta) -> str:
 
 
 def _all(store: Store) -> Iterator[Hold]:
-    """All holds; whether one is what was written under its name, who removes something looks at (registry/pins.py)."""
+    """All holds. Who removes something checks that each is what was written under its name (registry/references.py)."""
     return chain.from_iterable(_of(store, folder) for folder in store.names(HOLDS))
 
 
