@@ -8,7 +8,7 @@ import pytest
 
 from samples.pairs import Function, documented_functions
 from samples.preferences import main, preferences_of
-from trainer.kinds.preference.pairs import read_pair
+from trainer.data.chat.messages import read_pair
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ KINDS = (
         "finetune",
         "task",
         "preference",
-        texts="trainer.kinds.preference.pairs.TEXTS",
+        texts="trainer.data.chat.messages.PAIR_TEXTS",
     ),
 )
 """The table of kinds."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.common.progress import Progress, silent
+from trainer.data.chat.messages import PAIR
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds import tuning
 from trainer.kinds.kind import Kind, Later, Planned
 from trainer.kinds.preference.job import PreferenceJob
-from trainer.kinds.preference.pairs import PAIR
 from trainer.models.pretrained import find_model
 from trainer.records.basis import ExamplesBasis, encoded_basis
 from trainer.records.named_steps import Do

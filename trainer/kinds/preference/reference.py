@@ -13,7 +13,6 @@ memory; what was computed before the work was broken off is kept.
 
 import logging
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,12 +68,6 @@ def parts_of(pairs: Mapping[str, int]) -> list[PartOf]:
         for split, size in pairs.items()
         for first in range(0, size, PART)
     ]
-
-
-def write_reference(folder: Path, reference: Reference) -> None:
-    """Write the files of an artifact into a folder."""
-    for split, sums in reference.items():
-        np.save(folder / f"{split}.npy", sums)
 
 
 def read_reference(store: Store, key: str) -> Reference:
@@ -211,7 +204,8 @@ def _publish(step: Step, data: ChatSet, parts: list[PartOf]) -> Manifest:
         sums.setdefault(part.split, []).extend(found)
     reference = {split: np.array(each, dtype=np.float64) for split, each in sums.items()}
     with step.store.staging(key=step.key) as folder:
-        write_reference(folder, reference)
+        for split, each in reference.items():
+            np.save(folder / f"{split}.npy", each)
         manifest = publish(step, folder, {"splits": {s: _describe(data, s, each) for s, each in reference.items()}})
     step.store.delete(f"cache/reference-{step.fingerprint}")
     _tell(manifest)
