@@ -2,6 +2,7 @@
 cut.
 """
 
+import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,10 @@ import pytest
 
 from tests.trainer.raw_files import FORMATS, PACKINGS, docstrings, pieces_of, read_all, sources
 from trainer.common.errors import RecordError
+from trainer.config.corpora import CorpusConfig
+from trainer.data.readers import read_documents, refuse
+from trainer.data.sources import find_pieces
+from trainer.store.storage import Store
 
 NAMED = ("one", "two", "three")
 
@@ -153,3 +158,19 @@ def test_a_column_that_is_named_twice_is_read_only_where_another_is_wanted(kind:
     with pytest.raises(RecordError, match=rf"raw\.{kind} has 2 columns named 'text'; give each a name of its own"):
         read_all(path, format=kind, text_field="text")
     assert read_all(path, format=kind, text_field="other") == ["three"]
+
+
+def test_few_large_rows_are_held_beside_their_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.data.records.PART_BYTES", 2**20)
+    draw = random.Random(1)
+    rows = [draw.randbytes(10**5).hex() for _ in range(60)]
+    pq.write_table(pa.table({"text": rows}), tmp_path / "a.parquet", use_dictionary=False)
+    corpus = CorpusConfig(name="one", paths=[str(tmp_path / "a.parquet")], format="parquet")
+    pieces = find_pieces(Store(str(tmp_path / "store")), corpus, 2**28)
+    before, most, texts = pa.total_allocated_bytes(), 0, []
+    for piece in pieces:
+        for document in read_documents(piece, corpus, refuse):
+            texts.append(document.text.decode())
+            most = max(most, pa.total_allocated_bytes() - before)
+    assert texts == rows
+    assert most < 1.3 * sum(map(len, rows))

@@ -1,5 +1,6 @@
 """What the assistant says, found in what a chat template writes, and decoded back."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,19 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from tests.trainer.chats import CHATML, END, LLAMA2, MARKED, START, chat_model, chat_tokenizer
+from tests.support import write_rows
+from tests.trainer.chats import CHATML, END, LLAMA2, MARKED, START, chat_job, chat_model, chat_tokenizer, write_chats
+from tests.trainer.made import encode_conversations
 from tests.trainer.small_tokenizers import byte_level_bpe, unigram, word_piece
-from trainer.common.errors import ConfigError, PipelineError, TokenizerError
+from trainer.common.errors import ArtifactError, ConfigError, PipelineError, TokenizerError
+from trainer.common.progress import silent
 from trainer.config.chat import ChatDataConfig
 from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder
 from trainer.data.chat.messages import Message, read_conversation
 from trainer.data.chat.template import bound_template
+from trainer.data.encoded import encoded_details
 from trainer.models.taken_tokenizer import END_OF_TEXT
+from trainer.store.storage import Store
 
 ASKED = [
     Message("user", "What is  it?\n"),
@@ -316,3 +322,41 @@ def test_a_record_without_a_conversation_is_refused(values: list[Any], problem: 
 
 def test_a_prompt_and_its_completion_are_a_question_and_its_answer() -> None:
     assert read_conversation([None, "a", "b"], ["prompt"]) == [Message("user", "a"), Message("assistant", "b")]
+
+
+CHANCE = "{% if messages[0].content | length > 40 %}{{ (messages[0].get | string)[-9:-3] }}{% endif %}" + MARKED
+"""Writes a part of an address, which nobody can tell from any other text, and of some conversations only."""
+
+
+@pytest.mark.parametrize("template", [MARKED, CHANCE], ids=["steady", "by chance"])
+def test_a_damaged_set_becomes_what_it_was_or_stays_as_it_is(template: str, tmp_path: Path) -> None:
+    job = chat_job(
+        write_chats(tmp_path), tmp_path / "store", chat_model(tmp_path / "llama"), data__chat_template=template
+    )
+    folder = tmp_path / "store" / encode_conversations(job, silent()).key
+    intact, manifest = (folder / "train.arrow").read_bytes(), (folder / "manifest.json").read_bytes()
+    (folder / "train.arrow").write_bytes(intact[:-1])
+    if template == MARKED:
+        assert not encode_conversations(job, silent()).reused
+        assert (folder / "train.arrow").read_bytes() == intact
+        return
+    with pytest.raises(ArtifactError, match="what is made today is not what was there"):
+        encode_conversations(job, silent())
+    assert ((folder / "train.arrow").read_bytes(), (folder / "manifest.json").read_bytes()) == (intact[:-1], manifest)
+
+
+def test_skipped_conversations_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    good = {"prompt": "What is it?", "completion": "A channel."}
+    rows = [{**good, "prompt": f"What is number {number}?"} for number in range(30)]
+    write_rows(tmp_path / "train.jsonl", [*rows, {"prompt": "alone"}, {"messages": []}])
+    for split in ("validation", "test"):
+        write_rows(tmp_path / f"{split}.jsonl", rows[:5])
+    model = chat_model(tmp_path / "model")
+    job = chat_job(tmp_path, tmp_path / "store", model, data__max_bad_records=2)
+    with caplog.at_level(logging.WARNING):
+        made = encode_conversations(job, silent(), model)
+    split = encoded_details(Store(job.store), made.key)["splits"]["train"]
+    assert (split["examples"], split["bad_records"]) == (30, 2)
+    assert split["skipped"][0].startswith(f"{tmp_path}/train.jsonl: line 31: ")
+    assert split["skipped"][1].startswith(f"{tmp_path}/train.jsonl: line 32: `messages` is an empty list")
+    assert f"data set chats, train split: skipped 2 bad records ({split['skipped'][0]}; " in caplog.text

@@ -1,11 +1,25 @@
 """Bad labelled data: one clear message that names the place and what was expected there, or a counted budget."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.trainer.labelled_data import as_csv, as_jsonl, as_parquet, read, records, saved_set, written
+from tests.trainer.labelled_data import (
+    as_csv,
+    as_jsonl,
+    as_parquet,
+    bert_folder,
+    flat_records,
+    job_of,
+    opened,
+    read,
+    records,
+    saved_set,
+    written,
+)
+from trainer.common.bad_records import skipped_rows
 from trainer.common.errors import CorpusError, RecordError
 
 BAD_RECORDS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -166,3 +180,30 @@ def test_a_line_that_is_not_text_is_named_by_its_byte_or_counted(tmp_path: Path)
     ):
         read(source="jsonl", train=[path], validation=[path])
     assert read(source="jsonl", train=[path], validation=[path], max_bad_records=1).bad["train"] == 1
+
+
+def test_skipped_rows_of_labelled_data_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = flat_records(40, ["no", "yes"])
+    rows[3] |= {"a": None}
+    rows[5] |= {"label": "maybe"}
+    rows[7] |= {"id": rows[2]["id"]}
+    rows[9] |= {"label": "perhaps"}
+    path = written(tmp_path / "train.jsonl", as_jsonl(rows))
+    good = written(tmp_path / "validation.jsonl", as_jsonl(flat_records(10, ["no", "yes"])))
+    job = job_of(
+        tmp_path / "store", source="jsonl", train=[path], validation=[good], classes=["no", "yes"], max_bad_records=4
+    )
+    with caplog.at_level(logging.WARNING):
+        details = opened(job, bert_folder(tmp_path / "bert")).details
+    assert details["splits"]["train"]["bad_records"] == 4 and "skipped" not in details["splits"]["validation"]
+    first = [
+        f"{path}: line 4: column 'a' holds no text",
+        f"{path}: line 8: column 'id': 'x002' names {path}: line 3 too; ids may not repeat",
+        f"{path}: line 6: column 'label': 'maybe' is no class of no, yes",
+    ]
+    found = details["splits"]["train"]["skipped"]
+    assert found[:2] == first[:2] and found[2].startswith(first[2].split(" of ")[0])
+    told = f"data set small, train split: skipped 4 bad records ({'; '.join(found)}; and 1 more)"
+    assert told in caplog.text
+    assert [row["where and why"] for row in skipped_rows(details)] == found
+    assert {row["bad records skipped"] for row in skipped_rows(details)} == {4}
