@@ -17,7 +17,7 @@ READS = {
     "prepare": "trainer.config.jobs.PrepareJob",
     "train": "trainer.config.jobs.PipelineJob",
     "evaluate": "trainer.config.jobs.EvaluateJob",
-    "predict": "trainer.config.predicting.PredictJob",
+    "predict": "trainer.config.labelled.PredictJob",
     "promote": "trainer.config.jobs.PromoteJob",
     "rollback": "trainer.config.jobs.RollbackJob",
 }

@@ -11,7 +11,7 @@ from trainer.common.process import loading
 from trainer.common.progress import for_people
 from trainer.config.jobs import EvaluateJob, GarbageJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.kinds import KINDS
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import PredictJob
 from trainer.kinds.kind import kind_of
 from trainer.store.storage import Store
 

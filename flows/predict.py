@@ -9,7 +9,7 @@ from flows.forms import FIRST, SettingsOf
 from tasks.evaluation import predict_texts
 from tasks.opening import open_flow
 from trainer.config.files import Overrides
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import PredictJob
 from trainer.records.results import PredictedTexts
 
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
-from trainer.config.labelled import TuningJob
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import PredictJob, TuningJob
 from trainer.kinds.labelled.predictions import describe
 from trainer.records.evaluations import Result, Sample
 from trainer.records.plans import PreparedData

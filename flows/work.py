@@ -25,7 +25,7 @@ from trainer.common.transient import exit_status
 from trainer.config.files import Job, read_values, validate_job
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
 from trainer.config.kinds import KINDS, marked
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import PredictJob
 from trainer.config.runs import RunJob
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from tasks.showing import TaskLogger, reused, showing
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
 from trainer.config.jobs import EvaluateJob
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import PredictJob
 from trainer.config.runs import RunJob
 from trainer.evaluation.harness_identity import identify_harness
 from trainer.evaluation.measurement import check_asked, find_result

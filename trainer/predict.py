@@ -8,7 +8,7 @@ from trainer.common.process import on_rank, own_rank
 from trainer.common.progress import for_people, silent
 from trainer.common.stopping import install_signal_handlers, leave
 from trainer.config.files import add_config, explain, load_job
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import PredictJob
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.labelled.predictions import describe
 from trainer.store.storage import Store

@@ -19,7 +19,7 @@ from tests.support import digests, final_bytes, only_run, small_values, steps_re
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.config.files import explain
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import PredictJob
 
 
 @pytest.fixture

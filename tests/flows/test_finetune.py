@@ -23,7 +23,7 @@ from tests.trainer.labelled_pairs import finetune_job, finetune_values
 from trainer.common.errors import ArtifactError, CorpusError
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import PredictJob
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.simulation import clients, predicting
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import PredictJob
 from trainer.kinds.labelled import predictions
 from trainer.records import lease, steps
 from trainer.records.lease import LEASE

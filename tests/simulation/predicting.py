@@ -8,7 +8,7 @@ from tests.simulation.bucket import URL
 from tests.simulation.clients import MODEL, whole_fold
 from tests.simulation.preparing import WrongRead
 from tests.simulation.world import World, pause
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import PredictJob
 from trainer.kinds.labelled.predictions import (
     FILE,
     KIND,

@@ -19,7 +19,7 @@ from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import PredictJob
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.labelled.predictions import KIND
 from trainer.records.results import PredictedTexts

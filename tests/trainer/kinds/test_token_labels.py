@@ -27,8 +27,7 @@ from tests.trainer.made import encode
 from trainer.common.errors import ConfigError, RecordError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.config.labelled import FinetuneJob
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import FinetuneJob, PredictJob
 from trainer.data.labelled import look
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.labelled.predictions import describe

@@ -19,7 +19,7 @@ from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import PredictJob
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.models.pretrained import find_model

@@ -22,8 +22,7 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
-from trainer.config.labelled import FinetuneJob
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import FinetuneJob, PredictJob
 from trainer.kinds.kind import kind_of
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train

@@ -21,7 +21,7 @@ from trainer.common.errors import ArtifactError, ConfigError, TokenizerError
 from trainer.common.formats import count, plural
 from trainer.common.progress import Bar, Progress
 from trainer.common.tables import text_pairs
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import PredictJob
 from trainer.data.labelled.encoded import EncodedSplit, open_split
 from trainer.data.labelled.encoding import TAGS, encode_block
 from trainer.data.labelled.look import HEAD_ROWS, WHOLE_BYTES, measure_lengths, stored_bytes

@@ -15,8 +15,7 @@ from trainer.common.bad_records import BadRecords, describe_bad
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
-from trainer.config.labelled import LabelledDataConfig
-from trainer.config.predicting import PredictJob, as_labelled
+from trainer.config.labelled import LabelledDataConfig, PredictJob, as_labelled
 from trainer.data.encoded import check_budget, in_data
 from trainer.data.labelled.examples import lacks_column
 from trainer.data.labelled.rows import Example, columns_of, read_rows, reading_of

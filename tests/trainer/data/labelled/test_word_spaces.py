@@ -15,7 +15,7 @@ from tests.trainer.labelled_data import END, gpt2_folder, job_of
 from tests.trainer.labelled_words import word_job, write_words
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.common.progress import silent
-from trainer.config.predicting import PredictJob
+from trainer.config.labelled import PredictJob
 from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.pipelines.any_kind import evaluate_run, train
