@@ -4,6 +4,7 @@ out.
 
 import json
 import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,15 +128,32 @@ def test_the_ranks_shares_together_are_the_batch(chats: Path, llama: Path, tmp_p
         assert loss_of(objective, shares).item() == pytest.approx(loss_of(objective, [expected]).item(), rel=1e-5)
 
 
+def plain_loop(
+    learner: Any, batches: Iterable[Mapping[str, Any]], total_steps: int, clip: float = math.inf
+) -> list[float]:
+    """The losses of a model of transformers that a loop of its course trains on these batches."""
+    weights = list(learner.parameters())
+    groups = [
+        {"params": [each for each in weights if each.dim() > 1], "weight_decay": 0.01},
+        {"params": [each for each in weights if each.dim() <= 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
+    schedule, losses = get_scheduler("linear", optimizer, 0, total_steps), []
+    for inputs in batches:
+        loss = learner(**inputs).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights, clip)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses
+
+
 def plain_losses(work: Chat, chats: Path, model: Path, steps: int) -> list[float]:
     """What a plain loop makes of the same conversations, one row each, masked by the template's own marks."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     learner = AutoModelForCausalLM.from_pretrained(model).train()
-    decayed = [p for p in learner.parameters() if p.dim() > 1]
-    others = [p for p in learner.parameters() if p.dim() <= 1]
-    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
-    schedule = get_scheduler("linear", optimizer, 0, work.plan.total_steps)
     rows = []
     for line in (chats / "train.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -143,7 +161,7 @@ def plain_losses(work: Chat, chats: Path, model: Path, steps: int) -> list[float
         asked = {"chat_template": MARKED, "return_dict": True, "return_assistant_tokens_mask": True}
         made = tokenizer.apply_chat_template(row.get("messages", pair), **asked)
         rows.append((made["input_ids"], made["assistant_masks"]))
-    found = []
+    batches = []
     for step in range(steps):
         examples = [e for w in work.order.examples(step) for e in work.windows.window(int(w))]
         width = max(len(rows[e][0]) for e in examples)
@@ -153,14 +171,8 @@ def plain_losses(work: Chat, chats: Path, model: Path, steps: int) -> list[float
             tokens, answered = (torch.tensor(each) for each in rows[example])
             ids[place, : len(tokens)], mask[place, : len(tokens)] = tokens, 1
             labels[place, : len(tokens)] = torch.where(answered == 1, tokens, -100)
-        loss = learner(input_ids=ids, attention_mask=mask, labels=labels).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        found.append(float(loss.detach()))
-    return found
+        batches.append({"input_ids": ids, "attention_mask": mask, "labels": labels})
+    return plain_loop(learner, batches, work.plan.total_steps, clip=1.0)
 
 
 def test_the_losses_are_those_of_a_plain_loop_of_transformers(

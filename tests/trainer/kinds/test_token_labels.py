@@ -16,10 +16,11 @@ from transformers import (
     BertConfig,
     BertForTokenClassification,
     DataCollatorForTokenClassification,
-    get_scheduler,
 )
 
-from tests.support import read_rows, records
+from tests.processes import start_ranks
+from tests.support import read_rows, records, write_config
+from tests.trainer.kinds.test_chat import plain_loop
 from tests.trainer.labelled_data import as_jsonl, bert_folder, written
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.labelled_words import CLASSES, label_words, word_job
@@ -28,11 +29,14 @@ from trainer.common.errors import ConfigError, RecordError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob, PredictJob
+from trainer.data.encoded import encoded_details
 from trainer.data.labelled import look
+from trainer.kinds.labelled import preflight
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.labelled.predictions import describe
 from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.labelled.workload import Finetuning
+from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.registry.report import make_report
 from trainer.store.storage import Store
@@ -62,12 +66,6 @@ def plain_losses(work: Finetuning, rows: list[dict[str, Any]], model: Path, step
     tokenizer = AutoTokenizer.from_pretrained(model)
     collate = DataCollatorForTokenClassification(tokenizer)
     learner = AutoModelForTokenClassification.from_pretrained(model).train()
-    groups = [
-        {"params": [p for p in learner.parameters() if p.dim() > 1], "weight_decay": 0.01},
-        {"params": [p for p in learner.parameters() if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
-    schedule = get_scheduler("linear", optimizer, 0, work.plan.total_steps)
     features = []
     for row in rows:
         inputs = dict(made := tokenizer(row["tokens"], truncation=True, is_split_into_words=True, max_length=LENGTH))
@@ -77,15 +75,8 @@ def plain_losses(work: Finetuning, rows: list[dict[str, Any]], model: Path, step
             for word in ids
         ]
         features.append(inputs)
-    found = []
-    for step in range(steps):
-        loss = learner(**collate([features[example] for example in work.order.examples(step)])).loss
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        found.append(float(loss.detach()))
-    return found
+    batches = (collate([features[example] for example in work.order.examples(step)]) for step in range(steps))
+    return plain_loop(learner, batches, work.plan.total_steps)
 
 
 def test_the_losses_are_those_of_a_plain_loop_of_transformers(
@@ -306,3 +297,81 @@ def test_labels_of_words_follow_their_form() -> None:
     assert label_words(["See", "Also", "os.path", "f()", "or", "It"]) == [
         "B-NAME", "I-NAME", "B-CODE", "I-CODE", "O", "B-NAME",
     ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT with a head for words, to which they are not all alike; not to be written to."""
+    folder = bert_folder(tmp_path_factory.mktemp("models") / "tagger")
+    names = dict(enumerate(CLASSES))
+    torch.manual_seed(5)
+    model = BertForTokenClassification(
+        BertConfig.from_pretrained(folder, id2label=names, label2id={n: i for i, n in names.items()})
+    )
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_the_look_measures_a_model_that_labels_words(
+    words: Path, tagger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = word_job(words, tmp_path / "store", tagger)
+    parameters = BertForTokenClassification.from_pretrained(tagger).num_parameters()
+    assert labelled_preflight(job, silent()).parameters == parameters, "without the pooler of one that classifies texts"
+    monkeypatch.setattr(preflight, "library_bytes", lambda: 0)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    changes = {"training__global_batch": 8, "training__processes": None}
+    whole, shared = (
+        labelled_preflight(
+            word_job(words, tmp_path / "store", tagger, **changes, training__sharding=sharding), silent()
+        )
+        for sharding in ("none", "fsdp")
+    )
+    assert 4 * parameters <= shared.about_host_bytes < whole.about_host_bytes
+
+
+def test_the_rows_that_ranks_read_make_the_whole_model(words: Path, tagger: Path, tmp_path: Path) -> None:
+    job = word_job(words, tmp_path / "store", tagger)
+    store = Store(job.store)
+    details = encoded_details(store, encode(job, silent()).key)
+    whole = load_classifier(store, job, details, tagger).state_dict()
+    halves = [
+        outline_classifier(job, details, tagger, lambda rows, rank=rank: (rank * rows // 2, (rank + 1) * rows // 2))
+        for rank in range(2)
+    ]
+    parameters = dict(halves[0].model.named_parameters()) if halves[0] else {}
+    assert parameters["classifier.weight"].shape == (len(CLASSES), 16) and not any(
+        "pooler" in name for name in parameters
+    )
+    assert set(parameters) == set(whole)
+    for name, expected in whole.items():
+        torch.testing.assert_close(torch.cat([half.read(name) for half in halves if half]), expected, rtol=0, atol=0)
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+def test_two_ranks_label_words_as_one_does(words: Path, tagger: Path, tmp_path: Path) -> None:
+    found = []
+    for ranks in (1, 2):
+        store = tmp_path / str(ranks)
+        data = {
+            "source": "jsonl", "paths": [f"{words}/train.jsonl"], "text_columns": ["tokens"], "id_column": "id",
+            "max_length": 16,
+        }  # fmt: skip
+        config = write_config(
+            tmp_path / f"{ranks}.yaml", {"store": str(store), "model": str(tagger), "batch": 5, "data": data}
+        )
+        ended = [rank.wait() for rank in start_ranks(tmp_path / f"said-{ranks}", ranks, "trainer.predict", config)]
+        assert [each.status for each in ended] == [0] * ranks, ended
+        assert "got no label" in ended[0].stdout
+        (path,) = store.glob("predictions/*/predictions.jsonl")
+        found.append(read_rows(path))
+    assert len(found[0]) == len((words / "train.jsonl").read_text().splitlines())
+    for one, two in zip(*found, strict=True):
+        assert (one["id"], one["prediction"]) == (two["id"], two["prediction"])
+        pairs = list(zip(one["probabilities"], two["probabilities"], strict=True))
+        assert all(other is None if each is None else each == pytest.approx(other, abs=1e-5) for each, other in pairs)
+    told = {each for line in found[0] for each in line["prediction"]}
+    assert None in told and len(told) > 2, "words are cut off, and are not all alike to it"
