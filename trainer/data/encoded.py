@@ -14,11 +14,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from trainer.common.bad_records import describe_bad
-from trainer.common.errors import ArtifactError, RecordError
+from trainer.common.errors import ArtifactError, RecordError, TokenizerError
 from trainer.config.chat import ConversationsConfig
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.sources import forgetting_changed
 from trainer.data.splits import SplitSource
+from trainer.models.pretrained import Checkpoint
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import labelled_digests, without_test
 from trainer.records.steps import CONTENTS, Explains, Sources, Step, publish
@@ -72,6 +73,13 @@ def tokenizer_paths(store: Store, key: str) -> list[Path]:
     """
     digests = {name: sha for name, sha in encoded_manifest(store, key).digests().items() if not name.endswith(ENDING)}
     return [fetch_made(store, key, name, sha256) for name, sha256 in digests.items()]
+
+
+def require_tokenizer(found: Checkpoint, details: Mapping[str, Any]) -> None:
+    """Raise `TokenizerError` if a model has another tokenizer than the one that encoded the set with these details."""
+    carried = found.files.get(TOKENIZER_FILE)
+    if carried is not None and carried != details["tokenizer_sha256"]:
+        raise TokenizerError(f"{found.key} has another tokenizer than the one that encoded this data")
 
 
 def encoded_manifest(store: Store, key: str) -> Manifest:

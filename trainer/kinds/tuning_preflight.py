@@ -5,16 +5,16 @@ from typing import Any, NamedTuple
 from transformers import AutoModelForCausalLM as CAUSAL
 from transformers import PretrainedConfig
 
-from trainer.common.formats import count, plural
+from trainer.common.formats import plural
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ConversationsConfig, ConversationsJob
 from trainer.config.labelled import TuningJob
-from trainer.data.chat.encoded import Counts, empty_counts, read_conversations, tell
+from trainer.data.chat.encoded import empty_counts, read_conversations, tell
 from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder
 from trainer.data.chat.messages import CONVERSATION, Form
 from trainer.data.encoded import encoded_details, split_sizes
-from trainer.data.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
+from trainer.data.labelled.look import rows_to_look_at, tell_heads
 from trainer.data.splits import find_splits
 from trainer.evaluation.harness_training import try_harness
 from trainer.kinds.kind import kind_of
@@ -171,21 +171,13 @@ def _look(store: Store, data: ConversationsConfig, encoder: ChatEncoder, form: F
     """What a look shows: the sizes of the splits, if it is one at all of the data."""
     source = find_splits(store, data)
     parts = [part for each in source.parts.values() for part in each]
-    counts = empty_counts(data, source)
-    if sum(map(stored_bytes, parts)) <= WHOLE_BYTES:
-        for _ in read_conversations(data, source, encoder, counts, progress, form=form):
-            pass
-        tell(data, counts)
-        sizes = {split: each.examples for split, each in counts.items()}
-        return Known(
-            sizes, f"all of it, {plural(sum(sizes.values()), 'conversation')}", None, _lengths(counts, encoder)
-        )
-    for _ in read_conversations(data, source, encoder, counts, progress, most=HEAD_ROWS, form=form):
+    counts, most = empty_counts(data, source), rows_to_look_at(parts)
+    for _ in read_conversations(data, source, encoder, counts, progress, most=most, form=form):
         pass
-    told = f"the first {count(HEAD_ROWS)} conversations of each of {plural(len(parts), 'file')}"
-    return Known(None, told, None, _lengths(counts, encoder))
-
-
-def _lengths(counts: dict[str, Counts], encoder: ChatEncoder) -> dict[str, Lengths]:
-    told = {split: each.told() for split, each in counts.items() if each.examples}
-    return recorded_lengths({"splits": told}, encoder.context)
+    found = {split: each.told() for split, each in counts.items() if each.examples}
+    lengths = recorded_lengths({"splits": found}, encoder.context)
+    if most is not None:
+        return Known(None, tell_heads("conversations", parts), None, lengths)
+    tell(data, counts)
+    sizes = {split: each.examples for split, each in counts.items()}
+    return Known(sizes, f"all of it, {plural(sum(sizes.values()), 'conversation')}", None, lengths)

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from trainer.common.errors import TokenizerError
 from trainer.config.chat import CausalEvaluationConfig, ChatModelConfig
 from trainer.config.labelled import TuningJob
-from trainer.data.encoded import encoded_details, split_sizes, tokenizer_paths
+from trainer.data.encoded import encoded_details, require_tokenizer, split_sizes, tokenizer_paths
 from trainer.data.order import EpochOrder
 from trainer.data.step_plan import make_tuning_plan
 from trainer.evaluation.harness_training import TasksInTraining, tasks_in_training
@@ -24,7 +23,6 @@ from trainer.models.causal import load_answering
 from trainer.models.outline import Outline, Rows, outline_answering
 from trainer.models.pretrained import Checkpoint, find_model, identify_base
 from trainer.models.quantized import Form, quantize_base
-from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.models.weights import Base
 from trainer.records.plans import TuningPlan
 from trainer.store.manifest import ArtifactRef
@@ -105,9 +103,8 @@ def measured_causal(wanted: Measurement, details: dict[str, Any], runtime: Runti
 
     Raises `TokenizerError` if it is another run's model, whose tokenizer did not encode this data.
     """
-    carried = wanted.model.files.get(TOKENIZER_FILE)
-    if not wanted.is_own and carried is not None and carried != details["tokenizer_sha256"]:
-        raise TokenizerError(f"{wanted.model.key} has another tokenizer than the one that encoded this data")
+    if not wanted.is_own:
+        require_tokenizer(wanted.model, details)
     with placed_causal(wanted.settings, wanted.model, details, runtime) as model:
         yield model
 

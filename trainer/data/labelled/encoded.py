@@ -54,19 +54,14 @@ class EncodedSplit:
         names: list[str] = self._names.to_pylist()
         return names
 
-    def read(
-        self, places: Sequence[int] | NDArray[np.int64], pad_to: int | None = None
-    ) -> dict[str, NDArray[np.int64]]:
-        """Some examples, padded on the right to the longest of them, or to `pad_to` tokens.
+    def read(self, places: Sequence[int] | NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        """Some examples, padded on the right to the longest of them.
 
         Returns int64 arrays of shape [B, T]: input_ids, attention_mask, and token_type_ids where they are stored.
-        Raises `ValueError` if an example is longer than `pad_to`.
         """
         places = np.asarray(places, dtype=np.int64)
         lengths = self.lengths[places]
-        width = int(lengths.max()) if pad_to is None else pad_to
-        if (lengths > width).any():
-            raise ValueError(f"an example has {int(lengths.max())} tokens, beyond pad_to {width}")
+        width = int(lengths.max())
         inputs = {
             name: column.read(places, width, self._pad_id if name == "input_ids" else 0)
             for name, column in self._columns.items()
@@ -76,10 +71,6 @@ class EncodedSplit:
     def rows(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the labels and the predictions of some examples stand."""
         return examples
-
-    def known(self, examples: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which rows of some examples are of labelled ones."""
-        return self.labelled[examples]
 
     def example_at(self, row: int) -> int:
         """The example that a label or a prediction is of."""
@@ -104,90 +95,64 @@ class EncodedSplit:
         return labels
 
 
-class Words:
-    """The words of the examples of a split, out of a column of `first_tokens`.
-
-    Those that the model sees stand one after another: `first_tokens` are their places, of shape [S], and `seen` says of
-    all words whether they are among them, of shape [W].
-    """
-
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        lists = column.combine_chunks()
-        firsts: NDArray[np.int32] = lists.flatten().to_numpy()
-        self.seen = firsts != UNSEEN
-        self.first_tokens = firsts[self.seen].astype(np.int64)
-        self._lengths: NDArray[np.int32] = lists.value_lengths().to_numpy()
-        self._ends = np.cumsum(self._lengths, dtype=np.int64)
-        self._seen_ends = np.concatenate([[0], np.cumsum(self.seen)])[np.concatenate([[0], self._ends])]
-
-    def rows(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The places of the seen words of some examples, one example after another."""
-        spans = zip(self._seen_ends[examples], self._seen_ends[examples + 1], strict=True)
-        return np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(start, end) for start, end in spans)])
-
-    def counts(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many words of each of some examples are seen."""
-        found: NDArray[np.int64] = self._seen_ends[examples + 1] - self._seen_ends[examples]
-        return found
-
-    def places(self, examples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the seen words of some examples stand in a batch of them: row and token."""
-        return np.repeat(np.arange(len(examples)), self.counts(examples)), self.first_tokens[self.rows(examples)]
-
-    def named(self, examples: NDArray[np.int64], ids: NDArray[Any], classes: Sequence[str]) -> list[list[str]]:
-        """The names of the classes of the seen words of some examples, in lists by example."""
-        names = [classes[number] for number in ids.tolist()]
-        ends = np.cumsum(self.counts(examples)).tolist()
-        return [names[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-
-    def of_examples(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which of all words are of chosen examples, of shape [W]."""
-        return np.repeat(chosen, self._lengths)
-
-    def example_at(self, row: int) -> int:
-        """The example that a seen word is of."""
-        return int(np.searchsorted(self._seen_ends, row, side="right")) - 1
-
-    def by_example(self) -> list[NDArray[np.bool_]]:
-        """Which words of each example are seen."""
-        return np.split(self.seen, self._ends[:-1])
-
-
 class EncodedWords(EncodedSplit):
     """Examples of which each word has a label.
 
-    `labels`: int64 of the words that the model sees, one example after another; `predictions` counts these words.
+    Those that the model sees stand one after another: `labels` are theirs, int64 [S], `predictions` counts them.
     """
 
     def __init__(self, table: pa.Table, pad_id: int) -> None:
-        self.words = Words(table[FIRST_TOKENS])
+        lists = table[FIRST_TOKENS].combine_chunks()
+        firsts: NDArray[np.int32] = lists.flatten().to_numpy()
+        self._seen = firsts != UNSEEN
+        self._first_tokens = firsts[self._seen].astype(np.int64)
+        self._words: NDArray[np.int32] = lists.value_lengths().to_numpy()
+        """Of each example, seen or not."""
+        starts = np.concatenate([[0], np.cumsum(self._words, dtype=np.int64)])
+        self._seen_starts = np.concatenate([[0], np.cumsum(self._seen)])[starts]
         super().__init__(table, pad_id)
-        self.predictions = len(self.words.first_tokens)
+        self.predictions = len(self._first_tokens)
 
     def rows(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the labels and the predictions of the words of some examples stand."""
-        return self.words.rows(examples)
-
-    def known(self, examples: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.repeat(self.labelled[examples], self.words.counts(examples))
+        """Where the labels and the predictions of the words of some examples stand, one example after another."""
+        spans = zip(self._seen_starts[examples], self._seen_starts[examples + 1], strict=True)
+        return np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(start, end) for start, end in spans)])
 
     def example_at(self, row: int) -> int:
-        return self.words.example_at(row)
+        return int(np.searchsorted(self._seen_starts, row, side="right")) - 1
 
     def pick(self, examples: NDArray[np.int64], logits: Any) -> Any:
         """The logits of the words of these examples, of shape [S, C], out of those of their tokens, [B, T, C]."""
-        return logits[self.words.places(examples)]
+        return logits[self._places(examples)]
 
     def batch_labels(self, examples: NDArray[np.int64], width: int) -> NDArray[Any]:
         """The label of each of `width` tokens, IGNORED but for the first ones of words, of shape [B, width]."""
         by_token = np.full((len(examples), width), IGNORED, dtype=np.int64)
-        by_token[self.words.places(examples)] = self.labels[self.rows(examples)]
+        by_token[self._places(examples)] = self.labels[self.rows(examples)]
         return by_token
 
+    def named(self, examples: NDArray[np.int64], ids: NDArray[Any], classes: Sequence[str]) -> list[list[str]]:
+        """The names of the classes of the seen words of some examples, in lists by example."""
+        names = [classes[number] for number in ids.tolist()]
+        ends = np.cumsum(self._counts(examples)).tolist()
+        return [names[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def seen(self) -> list[NDArray[np.bool_]]:
+        """Which words of each example are seen."""
+        return np.split(self._seen, np.cumsum(self._words)[:-1])
+
+    def _counts(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = self._seen_starts[examples + 1] - self._seen_starts[examples]
+        return found
+
+    def _places(self, examples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the seen words of some examples stand in a batch of them: row and token."""
+        return np.repeat(np.arange(len(examples)), self._counts(examples)), self._first_tokens[self.rows(examples)]
+
     def _read_labels(self, table: pa.Table) -> NDArray[Any]:
-        labels = np.full(len(self.words.seen), UNLABELLED, dtype=np.int64)
-        labels[self.words.of_examples(self.labelled)] = table["labels"].combine_chunks().flatten().to_numpy()
-        seen: NDArray[Any] = labels[self.words.seen]
+        labels = np.full(len(self._seen), UNLABELLED, dtype=np.int64)
+        labels[np.repeat(self.labelled, self._words)] = table["labels"].combine_chunks().flatten().to_numpy()
+        seen: NDArray[Any] = labels[self._seen]
         return seen
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +18,7 @@ from trainer.common.progress import Progress
 from trainer.config.engines import Engine, RayEngine
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.data.encoded import ENDING, PLACES, encoded_step, in_data, open_rows, writing_rows
-from trainer.data.labelled.encoded import FIRST_TOKENS, LISTS, UNSEEN, EncodedSet, Words, open_split
+from trainer.data.labelled.encoded import FIRST_TOKENS, LISTS, UNSEEN, EncodedSet, EncodedSplit, open_split
 from trainer.data.labelled.examples import (
     LabelledSet,
     LabelledSplit,
@@ -26,7 +27,7 @@ from trainer.data.labelled.examples import (
     read_split,
     require_examples,
 )
-from trainer.data.labelled.labels import TASKS, all_words, unlabelled
+from trainer.data.labelled.labels import TASKS, unlabelled
 from trainer.data.labelled.rows import BAD, Example, characters_of, scan_rows
 from trainer.data.labelled.text_encoder import Encoding, TextEncoder, load_text_encoder
 from trainer.data.shards import batches
@@ -83,7 +84,8 @@ def _write(
                 for split, examples in labelled.splits.items()
             }
         for split, examples in labelled.splits.items():
-            figures[split] |= _count(folder, split, examples, labelled.classes) | examples.bad.told()
+            written = open_split(open_rows(folder / f"{split}{ENDING}"), encoder.pad_id)
+            figures[split] |= _count(written, labelled.classes) | examples.bad.told()
         for split, number in labelled.in_train.items():
             figures[split]["in_train"] = number
     details = {
@@ -116,21 +118,15 @@ def write_split(
     kind = TAGS if examples.labels.dtype == object else pa.from_numpy_dtype(examples.labels.dtype)
     if examples.labels.ndim > 1:
         kind = pa.list_(kind, examples.labels.shape[1])
-    figures = {"examples": len(examples), "tokens": 0, "longest": 0, "truncated": 0}
-    if encoder.by_words:
-        figures |= {"words": 0, "unseen_words": 0}
+    figures, longest = Counter[str](), 0
     with writing_rows(folder, name, _schema(encoder, kind)) as writer:
         encode = partial(_encode_labelled, encoder=encoder, kind=kind, name=told)
         for encoded in carry(encode, _labelled_blocks(examples)):
             writer.write_batch(encoded.rows)
-            figures["tokens"] += encoded.tokens
-            figures["longest"] = max(figures["longest"], encoded.longest)
-            figures["truncated"] += encoded.truncated
-            if encoder.by_words:
-                figures["words"] += encoded.words
-                figures["unseen_words"] += encoded.unseen_words
+            figures.update(encoded.counts)
+            longest = max(longest, encoded.longest)
             advance(encoded.rows.num_rows)
-    return figures
+    return {"examples": len(examples), "longest": longest, **figures}
 
 
 def _labelled_blocks(split: LabelledSplit) -> Iterator[LabelledBlock]:
@@ -155,17 +151,13 @@ def _encode_labelled(block: LabelledBlock, encoder: TextEncoder, kind: pa.DataTy
 
 
 class EncodedBlock(NamedTuple):
-    """Encoded examples as rows of such a file, and what was counted of them: the truncated, tokens in all and at most.
-
-    Where each word has a label, all words, and those that have no token are counted as well.
+    """Encoded examples as rows of such a file, the tokens of the longest, and what was counted of them: the truncated,
+    and tokens; where each word has a label, all words, and those that the model does not see.
     """
 
     rows: pa.RecordBatch
-    truncated: int
-    tokens: int
     longest: int
-    words: int = 0
-    unseen_words: int = 0
+    counts: dict[str, int]
 
 
 def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array, name: str) -> EncodedBlock:
@@ -182,9 +174,9 @@ def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array, n
     schema = _schema(encoder, labels.type)
     columns = [_lists(encodings, each, LISTS[each], lengths) for each in LISTS if each in schema.names]
     columns = [pa.array([example.id for example in block], pa.string()), *columns, labels]
-    counts = (sum(each.truncated for each in encodings), int(lengths.sum()), int(lengths.max()))
+    counts = {"truncated": sum(each.truncated for each in encodings), "tokens": int(lengths.sum())}
     if not encoder.by_words:
-        return EncodedBlock(pa.record_batch(columns, schema=schema), *counts)
+        return EncodedBlock(pa.record_batch(columns, schema=schema), int(lengths.max()), counts)
     seen = np.array([np.count_nonzero(each.first_tokens != UNSEEN) for each in encodings])
     if not seen.all():
         example = block[int(np.argmin(seen))].id
@@ -197,9 +189,8 @@ def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array, n
         raise RecordError(f"data set {name}: of example {example!r}, no word can have a label: {why}")
     words = np.array([len(example.texts) for example in block])
     columns.append(_lists(encodings, FIRST_TOKENS, pa.int32(), words))
-    return EncodedBlock(
-        pa.record_batch(columns, schema=schema), *counts, int(words.sum()), int(words.sum() - seen.sum())
-    )
+    counts |= {"words": int(words.sum()), "unseen_words": int(words.sum() - seen.sum())}
+    return EncodedBlock(pa.record_batch(columns, schema=schema), int(lengths.max()), counts)
 
 
 def _schema(encoder: TextEncoder, labels: pa.DataType) -> pa.Schema:
@@ -207,28 +198,6 @@ def _schema(encoder: TextEncoder, labels: pa.DataType) -> pa.Schema:
     fields = [pa.field("id", pa.string()), *(pa.field(name, pa.list_(kind)) for name, kind in lists.items())]
     words = [pa.field(FIRST_TOKENS, pa.list_(pa.int32()))] if encoder.by_words else []
     return pa.schema([*fields, pa.field("labels", labels), *words])
-
-
-def count_labels(
-    labels: NDArray[Any], classes: list[str] | None, seen: NDArray[np.bool_] | None = None
-) -> dict[str, Any]:  # fmt: skip
-    """How many examples are labelled; how many, or how many words, of each class, or the numbers' mean and range.
-
-    Of the words of labelled examples, those are counted that are `seen`, of shape [words]; without it all.
-    """
-    known = labels[~unlabelled(labels)]
-    if classes is not None:
-        ids = all_words(known) if labels.dtype == object else known
-        if seen is not None:
-            ids = ids[seen]
-        counts = np.bincount(ids, minlength=len(classes)) if ids.ndim == 1 else ids.sum(axis=0, dtype=np.int64)
-        return {"labelled": len(known), "class_counts": {name: int(n) for name, n in zip(classes, counts, strict=True)}}
-    if not len(known):
-        return {"labelled": 0, "target": None}
-    return {
-        "labelled": len(known),
-        "target": {"mean": float(known.mean()), "min": float(known.min()), "max": float(known.max())},
-    }
 
 
 def _lists(encodings: list[Encoding], name: str, kind: pa.DataType, lengths: NDArray[np.int64]) -> pa.ListArray:
@@ -288,12 +257,24 @@ def _warn_of_unseen(details: dict[str, Any]) -> None:
             )  # fmt: skip
 
 
-def _count(folder: Path, split: str, examples: LabelledSplit, classes: list[str] | None) -> dict[str, Any]:
-    """What `count_labels` tells of a split that was written, of words those that the model sees."""
-    if examples.labels.dtype != object:
-        return count_labels(examples.labels, classes)
-    words = Words(open_rows(folder / f"{split}{ENDING}")[FIRST_TOKENS])
-    return count_labels(examples.labels, classes, words.seen[words.of_examples(~unlabelled(examples.labels))])
+def _count(split: EncodedSplit, classes: list[str] | None) -> dict[str, Any]:
+    """How many examples are labelled; how many, or how many words that the model sees, of each class, or the numbers'
+    mean and range.
+    """
+    known = split.labels[split.rows(np.flatnonzero(split.labelled))]
+    labelled = int(split.labelled.sum())
+    if classes is not None:
+        return {"labelled": labelled, "class_counts": count_classes(known, classes)}
+    if not labelled:
+        return {"labelled": 0, "target": None}
+    target = {"mean": float(known.mean()), "min": float(known.min()), "max": float(known.max())}
+    return {"labelled": labelled, "target": target}
+
+
+def count_classes(ids: NDArray[Any], classes: list[str]) -> dict[str, int]:
+    """How many labels there are of each class: ids of shape [N], or which apply, [N, C]."""
+    counts = np.bincount(ids, minlength=len(classes)) if ids.ndim == 1 else ids.sum(axis=0, dtype=np.int64)
+    return dict(zip(classes, counts.tolist(), strict=True))
 
 
 def _describe(

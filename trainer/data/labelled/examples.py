@@ -135,11 +135,8 @@ def require_all_classes(
     if not (absent := [name for number, name in enumerate(labels.classes) if number not in present]):
         return
     last = labels.classes[present[-1]]
-    if data.task == "tokens":
-        has_last = np.array([present[-1] in each for each in meant])
-    else:
-        has_last = meant[:, present[-1]] > 0 if meant.ndim > 1 else meant == present[-1]
-    row = int(np.flatnonzero(kept)[np.argmax(has_last)])
+    first = next(number for number in range(len(meant)) if present[-1] in classes_present(meant[number : number + 1]))
+    row = int(np.flatnonzero(kept)[first])
     place = next(islice(read_rows(data, parts), row, None)).place
     raise CorpusError(
         f"data set {data.name!r}: column {data.label_column!r} holds "
@@ -340,18 +337,10 @@ def _warn_of_classes(data: LabelledDataConfig, labels: Labels, splits: dict[str,
         )
 
 
-class RowTexts(NamedTuple):
-    """The numbers of a part and of a row in it, from 0, and the row's texts: one, the two of a pair, or its words in
-    one.
-    """
-
-    part: int
-    number: int
-    texts: tuple[str, ...]
-
-
-def read_texts(data: LabelledDataConfig, split: str, parts: Sequence[Part]) -> Iterator[RowTexts]:
-    """The texts of the good rows of a split's parts.
+def _texts_of(
+    data: LabelledDataConfig, split: str, parts: Sequence[Part], field: str
+) -> Iterator[tuple[int, int, str]]:
+    """The texts of a column of the good rows of a split's parts, a row's words in one.
 
     Raises `CorpusError` for a missing column and `RecordError` for the first bad row that may not be passed over, as
     reading the data as a whole does. Only what that says of labels because of other splits is not known here.
@@ -359,17 +348,11 @@ def read_texts(data: LabelledDataConfig, split: str, parts: Sequence[Part]) -> I
     for part in parts:
         require_columns(data, split, part, look_at_columns(part, reading_of(data)).names)
     is_good = iter(scan_rows(data, split, parts, False, lambda rows: None).codes != BAD)
+    column = data.text_columns.index(field)
     for place, part in enumerate(parts):
         for number, row in enumerate(read_rows(data, [part])):
             if next(is_good, False):  # a file that has grown is refused at its end
-                yield RowTexts(place, number, (" ".join(row.texts),) if data.task == "tokens" else row.texts)
-
-
-def _texts_of(
-    data: LabelledDataConfig, split: str, parts: Sequence[Part], field: str
-) -> Iterator[tuple[int, int, str]]:
-    column = data.text_columns.index(field)
-    yield from ((row.part, row.number, row.texts[column]) for row in read_texts(data, split, parts))
+                yield place, number, " ".join(row.texts) if data.task == "tokens" else row.texts[column]
 
 
 TEXTS = SplitTexts(

@@ -1,7 +1,7 @@
 """A look at labelled data before long work: at all of it if that takes seconds, else at how files begin."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -11,9 +11,9 @@ import numpy as np
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
-from trainer.data.labelled.encoding import count_labels
+from trainer.data.labelled.encoding import count_classes
 from trainer.data.labelled.examples import check_columns, open_labelled, read_labels
-from trainer.data.labelled.labels import TASKS, refuse_fractions
+from trainer.data.labelled.labels import TASKS, all_words, refuse_fractions, unlabelled
 from trainer.data.labelled.rows import BAD, Example, characters_of, read_rows, scan_rows
 from trainer.data.labelled.text_encoder import TextEncoder
 from trainer.data.shards import batches
@@ -58,13 +58,21 @@ HEAD_ROWS = 10_000
 """Rows of each file that are looked at where there is more."""
 
 
-class Look(NamedTuple):
-    """What a look at data has shown; `classes`, `splits` and `counts` are None where all of it must be read to know
-    them.
+def rows_to_look_at(parts: Sequence[Part]) -> int | None:
+    """How many rows of each part are looked at before long work; None: all of them."""
+    return None if sum(map(stored_bytes, parts)) <= WHOLE_BYTES else HEAD_ROWS
 
-    `splits` are the numbers of examples, `counts` those of each class in train; `told` says what was looked at. `seen`
-    are labels of words, where not all are known. `lengths` are by split, and `balance` counts classes, of what was
-    looked at.
+
+def tell_heads(what: str, parts: Sequence[Part]) -> str:
+    """What was looked at where that was not all."""
+    return f"the first {count(HEAD_ROWS)} {what} of each of {plural(len(parts), 'file')}"
+
+
+class Look(NamedTuple):
+    """What a look at data has shown; `classes` and `splits` are None where all of it must be read to know them.
+
+    `splits` are the numbers of examples; `told` says what was looked at. `seen` are labels of words, where not all are
+    known. `lengths` are by split, and `balance` counts the classes of train, of what was looked at.
     """
 
     classes: list[str] | None
@@ -72,7 +80,6 @@ class Look(NamedTuple):
     told: str
     lengths: dict[str, Lengths]
     balance: dict[str, int] | None = None
-    counts: dict[str, int] | None = None
     seen: list[str] | None = None
 
 
@@ -80,18 +87,20 @@ def look_at_labelled(store: Store, data: LabelledDataConfig, encoder: TextEncode
     """Check the data as far as that is cheap. Raises `CorpusError` and `RecordError` as encoding it would."""
     source = find_splits(store, data)
     parts = [part for each in source.parts.values() for part in each]
-    if sum(map(stored_bytes, parts)) > WHOLE_BYTES:
-        return _look_at_heads(data, source, encoder, progress, len(parts))
+    if rows_to_look_at(parts) is not None:
+        return _look_at_heads(data, source, encoder, progress, tell_heads("rows", parts))
     with open_labelled(data, source, progress) as found:
         sizes = {split: len(examples) for split, examples in found.splits.items()}
-        counts = count_labels(found.splits[TRAIN].labels, found.classes).get("class_counts")
+        labels = found.splits[TRAIN].labels
+        known = all_words(labels) if labels.dtype == object else labels[~unlabelled(labels)]
+        counts = count_classes(known, found.classes) if found.classes else None
         lengths = {split: measure_lengths(each.examples(), len(each), encoder) for split, each in found.splits.items()}
         told = f"all of it, {plural(sum(sizes.values()), 'example')}"
-        return Look(found.classes, sizes, told, lengths, counts, counts)
+        return Look(found.classes, sizes, told, lengths, counts)
 
 
 def _look_at_heads(
-    data: LabelledDataConfig, source: SplitSource, encoder: TextEncoder, progress: Progress, files: int
+    data: LabelledDataConfig, source: SplitSource, encoder: TextEncoder, progress: Progress, told: str
 ) -> Look:
     """Check columns and first rows: what labels mean if the classes are known, else only that they can be some."""
     _, named = check_columns(data, source.parts)
@@ -114,7 +123,6 @@ def _look_at_heads(
                     refuse_fractions(data, scan.values, None)
                 elif split == TRAIN and data.task == "tokens":
                     seen.update(str(label) for tags in scan.values if tags is not None for label in tags)
-    told = f"the first {count(HEAD_ROWS)} rows of each of {plural(files, 'file')}"
     return Look(classes, None, told, lengths, dict(sorted(balance.items())) or None, seen=sorted(seen) or None)
 
 

@@ -42,11 +42,6 @@ class Frame(NamedTuple):
         """Tokens that are added to the texts."""
         return sum(map(len, self.tokens))
 
-    @property
-    def divides(self) -> bool:
-        """Whether anything stands between the texts of a pair."""
-        return len(self.tokens[1]) > 0
-
 
 def find_frame(backend: Tokenizer, members: int) -> Frame:
     """The frame of one text, or of a pair (`members` 2), found by encoding a text of few tokens."""
@@ -345,7 +340,7 @@ def _choose_frame(tokenizer: Any, members: int, name: str) -> tuple[Frame, str |
     """
     backend: Tokenizer = tokenizer.backend_tokenizer
     frame = find_frame(backend, members)
-    if members == 1 or frame.divides:
+    if members == 1 or len(frame.tokens[1]):
         return frame, None
     token = tokenizer.sep_token or tokenizer.eos_token
     if token is None:

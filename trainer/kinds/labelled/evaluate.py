@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from trainer.common.errors import ConfigError, TokenizerError
+from trainer.common.errors import ConfigError
 from trainer.common.progress import Progress
 from trainer.config.labelled import FinetuneJob
+from trainer.data.encoded import require_tokenizer
 from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, EncodedWords, open_encoded
 from trainer.data.labelled.encoding import encode_files
 from trainer.data.labelled.text_encoder import load_text_encoder
@@ -27,20 +28,10 @@ from trainer.evaluation.measurement import PREDICTED, Measurement, check_asked, 
 from trainer.evaluation.metrics import has_positive, metric_identity
 from trainer.evaluation.own_metrics import marks_entities, score_entities
 from trainer.kinds.labelled.kind import NewFiles
-from trainer.kinds.labelled.measure import (
-    Predictions,
-    decide,
-    gather_scores,
-    label_count,
-    metric_names,
-    positive_figures,
-    predict,
-    split_lines,
-)
+from trainer.kinds.labelled.measure import decide, metric_names, positive_figures, predict, score, split_lines
 from trainer.models.causal import check_positions
 from trainer.models.classifiers import load_classifier, outline_classifier, task_of
 from trainer.models.pretrained import Checkpoint, load_config
-from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import OF_CLASS, ExamplesBasis, basis_by_split, examples_basis
 from trainer.records.evaluations import Classification, ClassScore, CleanOf, Result, Scores
 from trainer.records.run_names import run_at
@@ -59,7 +50,7 @@ def classify_split(held: EncodedSplit, predicted: NDArray[Any], names: Sequence[
     if not (isinstance(held, EncodedWords) and marks_entities(names)):
         return classify(*sides, names)
     # There is no matrix: an entity is found or not.
-    told, true = (held.words.named(examples, each, names) for each in sides)
+    told, true = (held.named(examples, each, names) for each in sides)
     return Classification(confusion=[], classes=_scores(score_entities(told, true, names)))
 
 
@@ -150,13 +141,9 @@ def _score(
         bar = stack.enter_context(progress.bar("evaluate", sum(len(data.splits[split]) for split in splits), "example"))
         for split in splits:
             held = data.splits[split]
-            logits = found.logits[split] = np.zeros((held.predictions, label_count(model)), dtype=np.float32)
-            rounds = _noting(predict(model, held, job.evaluation.batch, runtime, bar.advance), held, logits)
-            if not held.labelled.any():
-                for _ in rounds:
-                    pass
-            else:
-                found.groups[split] = Scores(figures=gather_scores(rounds, data, split, job, runtime))
+            logits = found.logits[split] = predict(model, held, job.evaluation.batch, runtime, bar.advance)
+            if held.labelled.any():
+                found.groups[split] = Scores(figures=score(logits, data, split, job, runtime))
                 if data.details["classes"]:
                     found.classification[split] = classify_split(held, decide(logits, data), data.details["classes"])
     return found
@@ -194,9 +181,7 @@ def _clean_of(store: Store, found: Checkpoint, data: EncodedSet) -> CleanOf | No
 
 def _check_reads(found: Checkpoint, data: EncodedSet) -> None:
     """Raise `TokenizerError` or `ConfigError` if another model cannot be scored on encoded data as it is."""
-    carried = found.files.get(TOKENIZER_FILE)
-    if carried is not None and carried != data.details["tokenizer_sha256"]:
-        raise TokenizerError(f"{found.key} has another tokenizer than the one that encoded this data")
+    require_tokenizer(found, data.details)
     config: Any = load_config(found.folder)
     longest = max(int(split.lengths.max()) for split in data.splits.values() if len(split))
     check_positions(config, longest, "the longest example")
@@ -209,13 +194,6 @@ def _check_reads(found: Checkpoint, data: EncodedSet) -> None:
         raise ConfigError(
             f"{found.key} tells {', '.join(map(str, known.values()))} apart, the data has {', '.join(classes)}"
         )
-
-
-def _noting(rounds: Iterator[Predictions], held: EncodedSplit, logits: NDArray[np.float32]) -> Iterator[Predictions]:
-    """Pass rounds on, and put their logits where they belong."""
-    for round_ in rounds:
-        logits[held.rows(round_.examples)] = round_.logits
-        yield round_
 
 
 def _write_predictions(

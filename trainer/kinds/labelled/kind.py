@@ -17,16 +17,17 @@ from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.raw_files import FORMAT_OF_ENDING, format_by_name
 from trainer.data.splits import TRAIN, SplitSource, find_splits
-from trainer.evaluation.measurement import PREDICTED, Measurement, encoded_of, predictions_key
+from trainer.evaluation.measurement import PREDICTED, Measurement, predictions_key
 from trainer.evaluation.metrics import OF_ONE_CLASS, greater_is_better, metric_identity, of_one_class
 from trainer.kinds import tuning
 from trainer.kinds.kind import Kind, Later, Planned
 from trainer.kinds.tuning import identify_tuning, plan_splits
 from trainer.models.pretrained import Checkpoint, classifies, find_model, read_object
+from trainer.records.run_names import run_at
 from trainer.records.sealed import read_sealed
 from trainer.registry.facts import require_job
 from trainer.store.manifest import ArtifactRef, read_manifest
-from trainer.store.names import CONFIG, EVALUATION, FINAL
+from trainer.store.names import CONFIG, FINAL
 from trainer.store.storage import Store
 from trainer.training.identity import Run
 
@@ -68,31 +69,21 @@ def _selection(job: FinetuneJob) -> dict[str, Any]:
 def identify_own(
     store: Store, job: FinetuneJob, run: str, data: Sequence[str] | None, other: str | None = None
 ) -> Measurement:
-    """The measurement of the final model of a job's run, or of an `other` run on this one's data.
-
-    `data` names the set that the job prepared, by default that which the run was last asked for with. Raises
-    `ArtifactError` if the model is missing or damaged, or it is not known what the run's data is.
+    """As `trainer.kinds.tuning.identify_own`; of the run's own model with predictions of all that it was not trained
+    on.
     """
-    (encoded,) = data or [encoded_of(store, run)]
+    measured = tuning.identify_own(store, job, run, data, other, evaluation=_measured_by(job))
     if other is not None:
-        return _on_splits(job, run, find_model(store, f"{other}/{FINAL}"), f"{other}/{FINAL}", encoded)
-    return _own(store, job, run, find_model(store, f"{run}/{FINAL}"), encoded)
-
-
-def _own(store: Store, job: FinetuneJob, run: str, found: Checkpoint, encoded: str) -> Measurement:
-    """Of a run's final model as its job says, with predictions of all that it was not trained on."""
-    manifest = read_manifest(store, encoded, ENCODED)
+        return measured
+    manifest = read_manifest(store, measured.data[0], ENCODED)
     splits = manifest.details["splits"] if manifest else ()
     predictions = tuple(predictions_key(run, split) for split in PREDICTED if split in splits) if manifest else None
-    own = _on_splits(job, run, found, f"{run}/{FINAL}", encoded)
-    return replace(own, place=f"{run}/{EVALUATION}", predictions=predictions)
+    return replace(measured, predictions=predictions)
 
 
-def _on_splits(job: FinetuneJob, run: str, found: Checkpoint, checkpoint: str, encoded: str) -> Measurement:
-    """Of a checkpoint on a run's own splits."""
+def _measured_by(job: FinetuneJob) -> dict[str, Any]:
     metrics = job.evaluation.metrics and [metric_identity(name) for name in job.evaluation.metrics]
-    evaluation = {"metrics": metrics, "positive_class": job.evaluation.positive_class}
-    return tuning.on_splits(job, run, found, checkpoint, encoded, evaluation=evaluation)
+    return {"metrics": metrics, "positive_class": job.evaluation.positive_class}
 
 
 class NewFiles(NamedTuple):
@@ -111,7 +102,7 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
     store, and for settings that only a language model has.
     """
     found = find_model(store, job.checkpoint)
-    run = "/".join(found.key.split("/")[:2]) if found.key is not None and found.key.startswith("runs/") else None
+    run = run_at(store, found.key) if found.key else None
     config: Any = read_sealed(store, f"{run}/{CONFIG}") if run else None
     if run is not None and config is not None:
         require_job(store, run, config)
@@ -139,8 +130,8 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
     encoded: str = config["data"]["key"]
     as_trained = config["job"]["training"]["precision"] == job.precision
     if job.labelled is None and found.key == f"{run}/{FINAL}" and as_trained:
-        return _own(store, own, run, found, encoded)
-    measured = _on_splits(own, run, found, job.checkpoint, encoded)
+        return identify_own(store, own, run, [encoded])
+    measured = tuning.on_splits(own, run, found, job.checkpoint, encoded, evaluation=_measured_by(own))
     return measured if job.labelled is None else _on_files(store, job.labelled, own, measured)
 
 

@@ -3,15 +3,17 @@
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
 from trainer.config.labelled import FinetuneJob
+from trainer.data.encoded import IGNORED
 from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, EncodedWords
 from trainer.evaluation.metrics import (
     METRICS,
@@ -30,15 +32,6 @@ MOST_TOLD = 12
 """Classes that a message lists."""
 
 
-class Predictions(NamedTuple):
-    """What a model says of some examples: their places in the split, and the logits, float32 [B, C], or of words [S,
-    C].
-    """
-
-    examples: NDArray[np.int64]
-    logits: NDArray[np.float32]
-
-
 @torch.no_grad()
 def predict(
     model: PreTrainedModel,
@@ -46,60 +39,45 @@ def predict(
     batch: int,
     runtime: Runtime,
     advance: Callable[[int], None] = nothing,
-) -> Iterator[Predictions]:
-    """Predict a split, a round of one batch a rank at a time, the longest examples first; all ranks get every round.
+) -> NDArray[np.float32]:
+    """The logits of a split, of shape [examples, C], the same on every rank; the longest examples are computed first.
 
     Where each word has a label, there are logits for each word that the model sees, as `EncodedSplit.rows` has them.
     """
     order = np.argsort(-split.lengths, kind="stable")
-    width = label_count(model)
-    for samples, share, computed in rounds(model, len(order), batch, runtime, advance):
-        examples = order[samples.start : samples.stop]
-        logits = torch.zeros(len(split.rows(examples)), width)
+    logits = torch.zeros(split.predictions, int(model.config.num_labels or 1))
+    for _, share, computed in rounds(model, len(order), batch, runtime, advance):
         if computed:
             read = split.read(order[computed.start : computed.stop])
             inputs = {name: torch.from_numpy(part).to(runtime.device) for name, part in read.items()}
             with runtime.accelerator.autocast():
                 found = model(**inputs).logits.float().cpu()
-            picked = split.pick(order[share.start : share.stop], found)
-            first_row = len(split.rows(order[samples.start : share.start]))
-            logits[first_row : first_row + len(picked)] = picked
-        yield Predictions(examples, runtime.sum(logits).numpy())
+            examples = order[share.start : share.stop]
+            logits[split.rows(examples)] = split.pick(examples, found)
+    return runtime.sum(logits).numpy()
 
 
-def label_count(model: PreTrainedModel) -> int:
-    """Logits an example: one for each class, or one number."""
-    return int(model.config.num_labels or 1)
-
-
-def score(model: PreTrainedModel, data: EncodedSet, split: str, job: FinetuneJob, runtime: Runtime) -> dict[str, float]:
-    """Mean loss and the job's metrics on a labelled split, the same on every rank."""
-    rounds = predict(model, data.splits[split], job.evaluation.batch, runtime)
-    return gather_scores(rounds, data, split, job, runtime)
-
-
-def gather_scores(
-    rounds: Iterator[Predictions], data: EncodedSet, split: str, job: FinetuneJob, runtime: Runtime
+def score(
+    logits: NDArray[np.float32], data: EncodedSet, split: str, job: FinetuneJob, runtime: Runtime
 ) -> dict[str, float]:
-    """Take in rounds of predictions as they come; returns the mean loss and the metrics, the same on every rank.
+    """Mean loss and the job's metrics of a split that a model gives these logits, the same on every rank.
 
     They are of the examples that are labelled, of which there must be some.
     """
     held = data.splits[split]
-    metrics = open_metrics(job, data.details["classes"]) if runtime.rank == 0 else None
-    losses: list[float] = []
-    for round_ in rounds:
-        examples, logits = round_.examples[held.labelled[round_.examples]], round_.logits[held.known(round_.examples)]
-        references = held.labels[held.rows(examples)]
-        losses += example_losses(logits, references).tolist()
-        if metrics is not None:
-            sides: list[Any] = [decide(logits, data), references]
-            if isinstance(held, EncodedWords):
-                sides = [held.words.named(examples, each, data.details["classes"]) for each in sides]
-            metrics.add_batch(*sides)
-    figures = runtime.on_first(lambda: metrics.compute() if metrics is not None else {})
-    # Rounded once: a sum of the rounds' sums has other last digits on another number of ranks.
-    scores = {"loss": math.fsum(losses) / len(losses), **figures}
+    examples = np.flatnonzero(held.labelled)
+    told, references = logits[held.rows(examples)], held.labels[held.rows(examples)]
+
+    def measure() -> dict[str, float]:
+        metrics = open_metrics(job, data.details["classes"])
+        sides: list[Any] = [decide(told, data), references]
+        if isinstance(held, EncodedWords):
+            sides = [held.named(examples, each, data.details["classes"]) for each in sides]
+        metrics.add_batch(*sides)
+        return metrics.compute()
+
+    losses = example_losses(torch.from_numpy(told).double(), torch.from_numpy(references))
+    scores = {"loss": math.fsum(losses.tolist()) / len(references), **runtime.on_first(measure)}
     _require_figure(job, scores)
     return scores
 
@@ -180,13 +158,6 @@ def applying(logits: NDArray[np.float32]) -> NDArray[np.int64]:
     return (logits > 0).astype(np.int64)
 
 
-def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The softmax of logits of shape [B, C], in float64."""
-    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    chances: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
-    return chances
-
-
 def prediction_lines(
     ids: Sequence[str], logits: NDArray[np.float32], classes: list[str] | None, several: bool = False
 ) -> Iterator[str]:
@@ -198,7 +169,8 @@ def prediction_lines(
         for name, number in zip(ids, logits[:, 0], strict=True):
             yield json.dumps({"id": name, "prediction": float(number)}, ensure_ascii=False) + "\n"
         return
-    likely = np.exp(-np.logaddexp(0, -logits.astype(np.float64))) if several else probabilities(logits)
+    scores = torch.from_numpy(logits).double()
+    likely = scores.sigmoid() if several else scores.softmax(dim=1)
     for name, chances, applies in zip(ids, likely.tolist(), applying(logits).tolist(), strict=True):
         chosen = [each for each, yes in zip(classes, applies, strict=True) if yes]
         line: dict[str, Any] = {"id": name, "prediction": chosen if several else classes[chances.index(max(chances))]}
@@ -206,21 +178,29 @@ def prediction_lines(
         yield json.dumps(line, ensure_ascii=False) + "\n"
 
 
-def example_losses(logits: NDArray[np.float32], labels: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
-    """-log p(label) of each example, its mean over the classes where several may apply, or its squared error, in
-    float64.
+def example_losses(
+    logits_BC: torch.Tensor, labels_B: torch.Tensor, class_weights_C: torch.Tensor | None = None, smoothing: float = 0.0
+) -> torch.Tensor:
+    """-log p(label) of each example in nats, or its squared error where labels are numbers. Shape [B], as precise as
+    the logits.
+
+    Where several labels may apply (shape [B, C]), the mean over the classes of -log p(applies, or not). Where each word
+    has one (labels of shape [B, T], logits [B, T, C]), the sum over the words.
+
+    With weights of classes and smoothing as in torch: (1 - s) w_y (-log p_y) + s / C sum_c w_c (-log p_c).
     """
-    if labels.dtype.kind == "f":
-        errors: NDArray[np.float64] = np.square(logits[:, 0].astype(np.float64) - labels)
-        return errors
-    if labels.ndim > 1:
-        scores = logits.astype(np.float64)
-        means: NDArray[np.float64] = (np.logaddexp(0, scores) - scores * labels).mean(axis=1)
-        return means
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    # Not the logarithm of a probability, which may be 0 where this is a large number.
-    surprises: NDArray[np.float64] = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
-    return surprises
+    if labels_B.is_floating_point():
+        return (logits_BC.squeeze(-1) - labels_B.to(logits_BC.dtype)).square()
+    if logits_BC.dim() > 2:
+        losses_BT = F.cross_entropy(
+            logits_BC.transpose(1, 2), labels_B, class_weights_C, ignore_index=IGNORED, reduction="none",
+            label_smoothing=smoothing,
+        )  # fmt: skip
+        return losses_BT.sum(dim=1)
+    if labels_B.dim() > 1:
+        applies_BC = labels_B.to(logits_BC.dtype)
+        return F.binary_cross_entropy_with_logits(logits_BC, applies_BC, reduction="none").mean(dim=1)
+    return F.cross_entropy(logits_BC, labels_B, class_weights_C, reduction="none", label_smoothing=smoothing)
 
 
 def split_lines(
@@ -239,8 +219,8 @@ def word_lines(split: EncodedWords, logits: NDArray[np.float32], classes: Sequen
     Both are null for a word that the model does not see.
     """
     told = iter(logits.argmax(axis=1).tolist())
-    chances = iter(probabilities(logits).max(axis=1).tolist())
-    for name, seen in zip(split.ids, split.words.by_example(), strict=True):
+    chances = iter(torch.from_numpy(logits).double().softmax(dim=1).amax(dim=1).tolist())
+    for name, seen in zip(split.ids, split.seen(), strict=True):
         line = {
             "id": name,
             "prediction": [classes[next(told)] if each else None for each in seen.tolist()],

@@ -18,18 +18,18 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError
-from trainer.common.formats import count, plural
-from trainer.common.progress import Bar, Progress
+from trainer.common.formats import plural
+from trainer.common.progress import Progress
 from trainer.common.tables import text_pairs
 from trainer.config.labelled import PredictJob
-from trainer.data.labelled.encoded import EncodedSplit, open_split
+from trainer.data.labelled.encoded import open_split
 from trainer.data.labelled.encoding import TAGS, encode_block
-from trainer.data.labelled.look import HEAD_ROWS, WHOLE_BYTES, measure_lengths, stored_bytes
+from trainer.data.labelled.look import measure_lengths, rows_to_look_at, tell_heads
 from trainer.data.labelled.rows import characters_of
 from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.data.shards import batches
 from trainer.data.splits import TRAIN
-from trainer.kinds.labelled.measure import applying, label_count, predict, split_lines
+from trainer.kinds.labelled.measure import applying, predict, split_lines
 from trainer.kinds.labelled.predictions import (
     FILE,
     NewTexts,
@@ -98,19 +98,16 @@ def _predict(
     several = model.config.problem_type == MULTI_LABEL
     if encoder.by_words and classes is None:
         raise ConfigError(f"{job.model} gives each word a number; expected a model that tells classes of words apart")
-    counts, figures = {"truncated": 0, "tokens": 0}, _Figures(classes, several)
-    if encoder.by_words:
-        counts |= {"words": 0, "unseen_words": 0}
+    counts, figures = Counter[str](), _Figures(classes, several)
     with ExitStack() as stack:
         file: TextIO | None = stack.enter_context(open(path, "w", encoding="utf-8")) if path else None
         bar = stack.enter_context(progress.bar("predict", sum(texts.counts), "text"))
         for block in batches(texts.examples(), BLOCK_CHARACTERS, characters_of, BLOCK_TEXTS):
             nothing = pa.nulls(len(block), TAGS if encoder.by_words else pa.int64())
             encoded = encode_block(block, encoder, nothing, job.name)
-            for name in counts:
-                counts[name] += getattr(encoded, name)
+            counts.update(encoded.counts)
             split = open_split(pa.Table.from_batches([encoded.rows]), encoder.pad_id)
-            logits = _logits(model, split, job.batch, runtime, bar)
+            logits = predict(model, split, job.batch, runtime, bar.advance)
             if not (finite := np.isfinite(logits).all(axis=1)).all():
                 name = split.ids[split.example_at(int(np.argmin(finite)))]
                 raise ArtifactError(
@@ -120,14 +117,6 @@ def _predict(
             if file is not None:
                 file.writelines(split_lines(split, logits, classes, several))
     return {**counts, "classes": classes, "predicted": figures.told()}
-
-
-def _logits(model: PreTrainedModel, split: EncodedSplit, batch: int, runtime: Runtime, bar: Bar) -> NDArray[np.float32]:
-    """What the model says of a block, of shape [texts, C], in the order of the texts, or of their words, [S, C]."""
-    logits = np.zeros((split.predictions, label_count(model)), dtype=np.float32)
-    for round_ in predict(model, split, batch, runtime, bar.advance):
-        logits[split.rows(round_.examples)] = round_.logits
-    return logits
 
 
 class _Figures:
@@ -205,11 +194,9 @@ def look_at_texts(job: PredictJob, wanted: Wanted, progress: Progress) -> TextsP
     if not classifies(read_object(Path(wanted.model.folder, "config.json")).get("architectures")):
         raise ConfigError(f"{job.model} is no finished classifier; fine-tune it on labelled data first")
     encoder, parts = load_text_encoder(wanted.model.folder, wanted.data, finished=True), wanted.source.parts[TRAIN]
-    whole = sum(map(stored_bytes, parts)) <= WHOLE_BYTES
-    with open_texts(wanted.data, parts, progress, None if whole else HEAD_ROWS) as texts:
+    most = rows_to_look_at(parts)
+    with open_texts(wanted.data, parts, progress, most) as texts:
         found = sum(texts.counts)
         lengths = measure_lengths(islice(texts.examples(), found), found, encoder)
-        told = f"all of {plural(len(parts), 'file')}"
-        if not whole:
-            told = f"the first {count(HEAD_ROWS)} rows of each of {plural(len(parts), 'file')}"
+        told = tell_heads("rows", parts) if most else f"all of {plural(len(parts), 'file')}"
         return TextsPreview(looked_at=told, texts=found, bad=texts.bad.told(), lengths=lengths)

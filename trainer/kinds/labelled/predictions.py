@@ -125,12 +125,11 @@ def _text_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[str]
 
 def _trained_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[str] | None:
     """The text columns of the run that made a model; None for a model that is of no run of this store."""
-    if found.key is None or not found.key.startswith("runs/"):
+    run = run_at(store, found.key) if found.key else None
+    config: Any = read_sealed(store, f"{run}/{CONFIG}") if run else None
+    if config is None:
         return None
-    run: Any = read_sealed(store, f"runs/{found.key.split('/')[1]}/{CONFIG}")
-    if run is None:
-        return None
-    columns: list[str] | None = run["job"]["data"].get("text_columns")
+    columns: list[str] | None = config["job"]["data"].get("text_columns")
     if columns is None:
         raise ConfigError(
             f"{job.model} is a language model, which predicts no classes; fine-tune it on labelled data first"

@@ -72,7 +72,7 @@ def _look(
         return details, Known(split_sizes(details), f"encoded already: {encoded.key}", None, lengths, counts)
     encoder = load_text_encoder(source, job.data)
     look = look_at_labelled(store, job.data, encoder, progress)
-    _check_class_weights(job, look.classes, look.counts)
+    _check_class_weights(job, look.classes, look.balance if look.splits else None)
     classes = look.classes or look.seen or ["0", "1"] if job.data.task != "regression" else None
     details = {
         "task": job.data.task,

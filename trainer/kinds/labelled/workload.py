@@ -7,14 +7,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from trainer.config.labelled import FinetuneJob
 from trainer.data.dataset import Batch
-from trainer.data.encoded import IGNORED
 from trainer.data.labelled.encoded import EncodedSplit, find_class_weights, open_encoded
-from trainer.kinds.labelled.measure import score
+from trainer.kinds.labelled.measure import example_losses, predict, score
 from trainer.kinds.tuning_workload import TuningWorkload
 from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.models.outline import Outline, Rows
@@ -44,34 +42,11 @@ class LabelLoss(nn.Module):
 
         Where each word has a label, the labels are of shape [B, T].
         """
-        logits = self.model(**inputs).logits
+        logits = self.model(**inputs).logits.float()
         by_class = self.class_weights
         if by_class is not None:
             by_class = by_class.to(logits.device)  # where a sharded model computes, its loss need not lie
         return (example_losses(logits, labels, by_class, self._smoothing) * weights).sum()
-
-
-def example_losses(
-    logits_BC: torch.Tensor, labels_B: torch.Tensor, class_weights_C: torch.Tensor | None = None, smoothing: float = 0.0
-) -> torch.Tensor:
-    """-log p(label) of each example in nats, or its squared error where labels are numbers. Shape [B], float32.
-
-    Where several labels may apply (shape [B, C]), the mean over the classes of -log p(applies, or not). Where each word
-    has one (labels of shape [B, T], logits [B, T, C]), the sum over the words.
-
-    With weights of classes and smoothing as in torch: (1 - s) w_y (-log p_y) + s / C sum_c w_c (-log p_c).
-    """
-    if labels_B.is_floating_point():
-        return (logits_BC.float().squeeze(-1) - labels_B.float()).square()
-    if logits_BC.dim() > 2:
-        logits_BCT = logits_BC.float().transpose(1, 2)
-        losses_BT = F.cross_entropy(
-            logits_BCT, labels_B, class_weights_C, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing
-        )
-        return losses_BT.sum(dim=1)
-    if labels_B.dim() > 1:
-        return F.binary_cross_entropy_with_logits(logits_BC.float(), labels_B.float(), reduction="none").mean(dim=1)
-    return F.cross_entropy(logits_BC.float(), labels_B, class_weights_C, reduction="none", label_smoothing=smoothing)
 
 
 class Finetuning(TuningWorkload):
@@ -113,8 +88,9 @@ class Finetuning(TuningWorkload):
         return float(np.array(self._class_weights)[self._train.labels[rows]].sum())
 
     def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
-        scores = score(model, self._set, "validation", self._job, runtime)
-        return Measured(scores, {"examples": len(self._set.splits["validation"])})
+        held_out = self._set.splits["validation"]
+        logits = predict(model, held_out, self._job.evaluation.batch, runtime)
+        return Measured(score(logits, self._set, "validation", self._job, runtime), {"examples": len(held_out)})
 
 
 def weights_of(job: FinetuneJob, details: dict[str, Any]) -> list[float] | None:

@@ -26,7 +26,6 @@ from tests.trainer.labelled_data import (
 )
 from tests.trainer.made import encode, find_encoded
 from tests.trainer.preparing import leftovers, stamps
-from tests.trainer.raw_files import docstrings
 from tests.trainer.small_tokenizers import byte_level_bpe, random_texts
 from trainer.common.errors import ArtifactError, CorpusError, RecordError
 from trainer.common.progress import silent
@@ -45,17 +44,6 @@ def files(tmp_path: Path) -> dict[str, list[str]]:
     rows = records(50)
     parts = {"train": rows[:30], "validation": rows[30:40], "test": rows[40:]}
     return {split: [written(tmp_path / "raw" / f"{split}.jsonl", as_jsonl(part))] for split, part in parts.items()}
-
-
-def test_padding_can_be_asked_for_to_a_length(gpt2: Path, tmp_path: Path) -> None:
-    found = encoded_rows(tmp_path, pair_rows(docstrings(20)), gpt2, max_length=10)
-    batch = found.splits["train"].read([2, 0], pad_to=16)
-    lengths = found.splits["train"].lengths[[2, 0]]
-    assert {values.shape for values in batch.values()} == {(2, 16)}
-    assert batch["attention_mask"].sum(axis=1).tolist() == lengths.tolist()
-    assert (batch["input_ids"][batch["attention_mask"] == 0] == found.pad_id).all()
-    with pytest.raises(ValueError, match="an example has 10 tokens, beyond pad_to 9"):
-        found.splits["train"].read([2, 0], pad_to=9)
 
 
 @pytest.mark.parametrize("ids", [[0, 1, 2], [1, 2]])
