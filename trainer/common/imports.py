@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from importlib.machinery import all_suffixes
 from importlib.util import resolve_name
 from pathlib import Path
 
@@ -31,14 +32,31 @@ def with_imports(path: Path) -> list[Path]:
     """A file, and after it, by name, those of its folder that it imports, directly or not, by relative or plain
     names.
     """
-    folder, found, wanted = path.parent, set[Path](), [path]
+    return [path, *sorted(_followed([path], path.parent) - {path})]
+
+
+def files_behind(module: str, folder: Path, within: str | None = None) -> list[Path]:
+    """The files of a folder that importing a module there loads, directly or not: all, or those `within` one top
+    package.
+    """
+    return sorted(_followed(_files_of(module, folder), folder, within))
+
+
+def _followed(files: list[Path], folder: Path, within: str | None = None) -> set[Path]:
+    found, wanted = set[Path](), files
     while wanted:
         source = wanted.pop()
         found.add(source)
         package = ".".join([BESIDE, *source.relative_to(folder).parent.parts])
-        for name in imports_of(source, package):
-            place = folder.joinpath(*name.removeprefix(f"{BESIDE}.").split("."))
-            above = [each for each in place.parents if each.is_relative_to(folder) and each != folder]
-            files = [place.with_suffix(".py"), *(each / "__init__.py" for each in (place, *above))]
-            wanted += [file for file in files if file.is_file() and file not in found and file not in wanted]
-    return [path, *sorted(found - {path})]
+        for name in (each.removeprefix(f"{BESIDE}.") for each in imports_of(source, package)):
+            if within in (None, name.partition(".")[0]):
+                wanted += [file for file in _files_of(name, folder) if file not in found and file not in wanted]
+    return found
+
+
+def _files_of(module: str, folder: Path) -> list[Path]:
+    """The files of a folder that Python loads a module from: the module's own, and those of the packages above it."""
+    place = folder.joinpath(*module.split("."))
+    packages = [place, *(each for each in place.parents if each.is_relative_to(folder) and each != folder)]
+    stems = [str(place), *(str(each / "__init__") for each in packages)]
+    return [file for stem in stems for suffix in all_suffixes() if (file := Path(stem + suffix)).is_file()]

@@ -11,27 +11,12 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from functools import cache
-from importlib.machinery import (
-    BYTECODE_SUFFIXES,
-    EXTENSION_SUFFIXES,
-    SOURCE_SUFFIXES,
-    ExtensionFileLoader,
-    FileFinder,
-    ModuleSpec,
-    SourceFileLoader,
-    SourcelessFileLoader,
-)
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from trainer.common.errors import ConfigError
-from trainer.common.imports import imports_of
-
-LOADERS = (
-    (ExtensionFileLoader, EXTENSION_SUFFIXES), (SourceFileLoader, SOURCE_SUFFIXES),
-    (SourcelessFileLoader, BYTECODE_SUFFIXES),
-)  # fmt: skip
+from trainer.common.imports import files_behind
 
 
 def source_files(module: str) -> list[Path]:
@@ -40,61 +25,20 @@ def source_files(module: str) -> list[Path]:
 
     Of what is installed, what lies beside is other libraries, and does not count. A module without a file has none.
     """
-    modules = _Modules(module.partition(".")[0])
-    files: set[Path] = set()
-    wanted, seen = [module], set[str]()
-    while wanted:
-        name = wanted.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        if parent := name.rpartition(".")[0]:
-            wanted.append(parent)
-        spec = modules.find(name)
-        if spec is not None and (path := _file(spec)) is not None:
-            files.add(path)
-            if path.suffix in SOURCE_SUFFIXES:
-                wanted += imports_of(path, name if spec.submodule_search_locations is not None else parent)
-    return sorted(files)
-
-
-class _Modules:
-    """The modules of a top package or plain module, and of the folder that it lies in, by name."""
-
-    def __init__(self, top: str) -> None:
-        try:
-            spec = find_spec(top)
-        except ValueError:  # one that was made by a program
-            spec = None
-        self._found: dict[str, ModuleSpec | None] = {top: spec}
-        self._beside = _folders_beside(spec) if spec is not None else []
-
-    def find(self, name: str) -> ModuleSpec | None:
-        if name not in self._found:
-            found = (FileFinder(folder, *LOADERS).find_spec(name) for folder in self._folders(name.rpartition(".")[0]))
-            self._found[name] = next((spec for spec in found if spec is not None), None)
-        return self._found[name]
-
-    def _folders(self, package: str) -> list[str]:
-        if not package:
-            return self._beside
-        spec = self.find(package)
-        return list(spec.submodule_search_locations or ()) if spec is not None else []
-
-
-def _folders_beside(spec: ModuleSpec) -> list[str]:
-    """The folders that a top package or a plain module lies in, unless libraries are installed there."""
-    own = spec.submodule_search_locations
-    if own is None:
-        own = [str(path)] if (path := _file(spec)) is not None else []
-    folders = dict.fromkeys(Path(each).parent for each in own)
+    top = module.partition(".")[0]
+    try:
+        spec = find_spec(top)
+    except ValueError:  # one that was made by a program
+        spec = None
+    if spec is None:
+        return []
+    places = spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
     library = Path(sysconfig.get_path("stdlib"))
-    return [str(each) for each in folders if each != library and each.name not in ("site-packages", "dist-packages")]
-
-
-def _file(spec: ModuleSpec) -> Path | None:
-    path = Path(spec.origin) if spec.has_location and spec.origin else None
-    return path if path is not None and path.is_file() else None
+    files: set[Path] = set()
+    for folder in dict.fromkeys(Path(place).parent for place in places):
+        installed = folder == library or folder.name in ("site-packages", "dist-packages")
+        files.update(files_behind(module, folder, top if installed else None))
+    return sorted(files)
 
 
 _loaded: dict[str, str] = {}
