@@ -25,10 +25,8 @@ from trainer.evaluation.own_metrics import (
     SEVERAL,
     TAGS,
     WORD_ACCURACY,
-    OneLabel,
+    OwnMetric,
     Sentences,
-    SeveralLabels,
-    Tags,
     marks_entities,
 )
 from trainer.records.evaluations import Criterion
@@ -45,6 +43,11 @@ METRICS: dict[str, Task] = {
     **dict.fromkeys(TAGS, "tokens"),
 }
 """Our own, and what they are for."""
+
+TYPES: dict[Task, type | None] = {
+    "classification": np.int64, "multi-label": np.int8, "regression": np.float64, "tokens": None,
+}  # fmt: skip
+"""As what predictions and labels are kept until they are measured; those of words are lists of names."""
 
 USUAL: dict[Task, Sequence[str]] = {
     "classification": ("accuracy", "f1"), "multi-label": SEVERAL, "regression": ("pearsonr", "spearmanr"),
@@ -217,15 +220,11 @@ def _load(name: str, task: Task, classes: int) -> Measure:
     misfit = _misfit(plain, task, classes)
     if misfit is not None:
         raise ConfigError(f"metric {name!r} {misfit}")
-    if name in SEVERAL:
-        return Measure(name, SeveralLabels(name), {})
-    if name in TAGS:
-        return Measure(name, Tags(name), {})
     options = {"average": "macro"} if plain in AVERAGED and classes > 2 else {}
     if name.startswith(HUB):
         return Measure(name, _load_from_hub(plain), options)
     if name in FIGURES:
-        return Measure(name, OneLabel(FIGURES[name], np.float64 if name in OF_NUMBERS else np.int64), options)
+        return Measure(name, OwnMetric(FIGURES[name], TYPES[task]), options)
     path = _find_file(name)
     return Measure(path.stem, _load_file(path), options)
 

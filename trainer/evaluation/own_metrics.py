@@ -8,27 +8,33 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Figure = Callable[..., float]
-"""A figure of the true and the predicted class ids, or numbers, of shape [N], and of options."""
+"""A figure of the true and the predicted class ids, or numbers, of shape [N], or which classes apply, of shape [N, C],
+or the labels of words; and of options."""
 
 Sentences = list[list[str]]
 """The labels of the words of each example."""
 
 
-def of_scikit(name: str, **options: Any) -> Figure:
-    """The function of scikit-learn's metrics with this name, which is loaded when it is called."""
+def of_library(module: str, name: str, **options: Any) -> Figure:
+    """The function of a library's module with this name, which is loaded when it is called."""
 
-    def figure(true: NDArray[Any], told: NDArray[Any], **more: Any) -> float:
-        from sklearn import metrics
-
-        return float(getattr(metrics, name)(true, told, **options, **more))
+    def figure(true: Any, told: Any, **more: Any) -> float:
+        return float(getattr(import_module(module), name)(true, told, **options, **more))
 
     return figure
+
+
+def of_scikit(name: str, **options: Any) -> Figure:
+    """The function of scikit-learn's metrics with this name."""
+    return of_library("sklearn.metrics", name, **options)
 
 
 def matthews(true: NDArray[np.int64], told: NDArray[np.int64]) -> float:
@@ -61,10 +67,30 @@ def squared_error(true: NDArray[np.float64], told: NDArray[np.float64]) -> float
     return of_scikit("mean_squared_error")(true, told) if np.isfinite([true, told]).all() else math.nan
 
 
+def all_labels_right(true: NDArray[np.int8], told: NDArray[np.int8]) -> float:
+    """The share of examples all of whose labels are told."""
+    return float((told == true).all(axis=1).mean())
+
+
+def f1_micro(true: NDArray[np.int8], told: NDArray[np.int8]) -> float:
+    """F1 over all labels, also where there is one class: 2 hits / (predicted + true), 0 where both are none."""
+    return 2 * int((told * true).sum()) / max(int(told.sum() + true.sum()), 1)
+
+
+def f1_macro(true: NDArray[np.int8], told: NDArray[np.int8]) -> float:
+    """The mean of the same over the classes."""
+    return float(np.mean(2 * (told * true).sum(axis=0) / np.maximum(told.sum(axis=0) + true.sum(axis=0), 1)))
+
+
 ACCURACY: dict[str, Figure] = {"accuracy": of_scikit("accuracy_score")}
 F1: dict[str, Figure] = {"f1": of_scikit("f1_score", zero_division=0.0)}
-
 MATTHEWS: dict[str, Figure] = {"matthews_correlation": matthews}
+OF_WORDS: dict[str, Figure] = {"accuracy": of_library("seqeval.metrics", "accuracy_score")}
+OF_ENTITIES: dict[str, Figure] = {
+    name: of_library("seqeval.metrics", f"{name}_score", zero_division=0) for name in ("precision", "recall", "f1")
+}
+
+SEQEVAL, WORD_ACCURACY = "seqeval", "word_accuracy"
 
 FIGURES: dict[str, Mapping[str, Figure]] = {
     "accuracy": ACCURACY,
@@ -80,74 +106,40 @@ FIGURES: dict[str, Mapping[str, Figure]] = {
     **{f"glue/{name}": {**ACCURACY, **F1} for name in ("mrpc", "qqp")},
     **{f"glue/{name}": ACCURACY for name in ("mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli", "hans")},
     "glue/stsb": {"pearson": correlation("pearsonr"), "spearmanr": correlation("spearmanr")},
+    "subset_accuracy": {"subset_accuracy": all_labels_right},
+    "f1_micro": {"f1_micro": f1_micro},
+    "f1_macro": {"f1_macro": f1_macro},
+    SEQEVAL: {**OF_ENTITIES, **OF_WORDS},
+    WORD_ACCURACY: OF_WORDS,
 }
-"""What each metric of one label an example gives, by the names that the modules of `evaluate` give their figures."""
+"""What each metric gives, by the names that the modules of `evaluate` give their figures."""
 
 OF_NUMBERS = ("pearsonr", "spearmanr", "mse", "glue/stsb")
-"""Those of labels that are numbers; the others are of classes."""
+SEVERAL = ("subset_accuracy", "f1_micro", "f1_macro")
+TAGS = (SEQEVAL, WORD_ACCURACY)
+"""Those of labels that are numbers, of several labels an example, and of words; the others are of classes."""
 
 
-class OneLabel:
-    """Figures of examples that have one label each, with what `Metrics` calls of a module of `evaluate`."""
+class OwnMetric:
+    """Figures of all examples, with what `Metrics` calls of a module of `evaluate`. `dtype` is None of words."""
 
-    def __init__(self, figures: Mapping[str, Figure], dtype: type) -> None:
+    def __init__(self, figures: Mapping[str, Figure], dtype: type | None) -> None:
         self._figures, self._dtype = figures, dtype
-        self._told: list[NDArray[Any]] = []
-        self._true: list[NDArray[Any]] = []
+        self._told: list[Any] = []
+        self._true: list[Any] = []
 
-    def add_batch(self, predictions: NDArray[Any], references: NDArray[Any]) -> None:
-        """Take in predicted and true class ids, or numbers, of shape [B]."""
-        self._told.append(np.asarray(predictions, self._dtype))
-        self._true.append(np.asarray(references, self._dtype))
+    def add_batch(self, predictions: NDArray[Any] | Sentences, references: NDArray[Any] | Sentences) -> None:
+        """Take in what is predicted and what is true, as `Metrics.add_batch` does."""
+        for kept, side in ((self._told, predictions), (self._true, references)):
+            kept.append(side if self._dtype is None else np.asarray(side, self._dtype))
 
     def compute(self, **options: Any) -> dict[str, float]:
         """The figures of all that was taken in since the last call."""
-        true, told = np.concatenate(self._true), np.concatenate(self._told)
+        join: Callable[[list[Any]], Any] = np.concatenate if self._dtype else lambda side: [*chain(*side)]
+        true, told = join(self._true), join(self._told)
         self._told, self._true = [], []
         return {name: figure(true, told, **options) for name, figure in self._figures.items()}
 
-
-SEVERAL = ("subset_accuracy", "f1_micro", "f1_macro")
-"""The share of examples all of whose labels are told, and F1 over all labels, or its mean over the classes."""
-
-
-class SeveralLabels:
-    """One of these figures, with what `Metrics` calls of a module of `evaluate`. It counts; no example is kept."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._clear()
-
-    def _clear(self) -> None:
-        self._examples, self._exact = 0, 0
-        self._hits: NDArray[np.int64] | int = 0
-        self._either: NDArray[np.int64] | int = 0
-
-    def add_batch(self, predictions: NDArray[Any], references: NDArray[Any]) -> None:
-        """Take in which classes are predicted and which apply, 0 or 1, of shape [B, C]."""
-        told, true = np.asarray(predictions, dtype=np.int64), np.asarray(references, dtype=np.int64)
-        self._examples += len(true)
-        self._exact += int((told == true).all(axis=1).sum())
-        self._hits = self._hits + (told * true).sum(axis=0)
-        self._either = self._either + (told + true).sum(axis=0)
-
-    def compute(self) -> dict[str, float]:
-        """The figure of all that was taken in since the last call: F1 = 2 hits / (predicted + true), 0 where both are
-        none.
-        """
-        hits, either = np.atleast_1d(self._hits), np.atleast_1d(self._either)
-        figures = {
-            "subset_accuracy": self._exact / self._examples,
-            "f1_micro": 2 * int(hits.sum()) / max(int(either.sum()), 1),
-            "f1_macro": float(np.mean(2 * hits / np.maximum(either, 1))),
-        }
-        self._clear()
-        return {self._name: figures[self._name]}
-
-
-SEQEVAL, WORD_ACCURACY = "seqeval", "word_accuracy"
-TAGS = (SEQEVAL, WORD_ACCURACY)
-"""Precision, recall and F1 of whole entities with the accuracy of words; and that accuracy alone."""
 
 TAG = re.compile(r"[BIES]-.+|[BIESO]")
 
@@ -157,32 +149,6 @@ def marks_entities(classes: Sequence[str]) -> bool:
     them.
     """
     return all(TAG.fullmatch(name) for name in classes) and any(name.startswith(("B", "I")) for name in classes)
-
-
-class Tags:
-    """One of these metrics, with what `Metrics` calls of a module of `evaluate`."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._told: Sentences = []
-        self._true: Sentences = []
-
-    def add_batch(self, predictions: Sentences, references: Sentences) -> None:
-        """Take in the labels that are told and those that are true."""
-        self._told += predictions
-        self._true += references
-
-    def compute(self) -> dict[str, float]:
-        """The figures of all that was taken in since the last call."""
-        from seqeval.metrics import accuracy_score
-        from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
-
-        told, true, self._told, self._true = self._told, self._true, [], []
-        accuracy = float(accuracy_score(true, told))
-        if self._name == WORD_ACCURACY:
-            return {"accuracy": accuracy}
-        precision, recall, f1, _ = precision_recall_fscore_support(true, told, average="micro", zero_division=0)
-        return {"precision": float(precision), "recall": float(recall), "f1": float(f1), "accuracy": accuracy}
 
 
 def score_entities(told: Sentences, true: Sentences, classes: Sequence[str]) -> list[tuple[str, Any, Any, Any, Any]]:
