@@ -4,7 +4,7 @@ it.
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainer.data.decisions import decisions_alike, decisions_behind, read_decisions
 from trainer.data.shards import KIND as SHARDS
@@ -14,15 +14,6 @@ from trainer.records.sealed import read_sealed
 from trainer.store.manifest import Manifest, read_manifest
 from trainer.store.names import CONFIG
 from trainer.store.storage import Store
-
-
-class KeptOut(NamedTuple):
-    """Whether all that was asked for was kept out of training; of its texts, those of fewer words were not looked
-    for.
-    """
-
-    all_of_it: bool
-    least_words: int | None = None
 
 
 def clean_of(store: Store, run: str, asked: AbstractSet[tuple[str, str]] | None = None) -> CleanOf | None:
@@ -56,14 +47,15 @@ def clean_of(store: Store, run: str, asked: AbstractSet[tuple[str, str]] | None 
     )
 
 
-def find_kept_out(store: Store, run: str, asked: AbstractSet[tuple[str, str]]) -> KeptOut | None:
-    """Whether some texts were kept out of all text that a run's model was trained on; None if it is not known.
+def find_kept_out(store: Store, run: str, asked: AbstractSet[tuple[str, str]]) -> dict[str, Any]:
+    """Whether some texts were all `kept_out` of the text that a run's model was trained on, but for those of fewer than
+    `least_words` words, which were not looked for; nothing if it is not known.
 
     They are told by their files' SHA-256 and the fields that hold them.
     """
     sets = _sets(store, run)
     if sets is None:
-        return None
+        return {}
     least_words = 0
     for shards in sets:
         looked_for: dict[tuple[str, str], int] = {}  # each with the words from which on it was looked for
@@ -71,9 +63,9 @@ def find_kept_out(store: Store, run: str, asked: AbstractSet[tuple[str, str]]) -
             least = min(each["least_words"] for each in said.values())
             looked_for[_content(file)] = min(least, looked_for.get(_content(file), least))
         if not asked <= looked_for.keys():
-            return KeptOut(False)
+            return {"kept_out": False}
         least_words = max([least_words, *(looked_for[each] for each in asked)])
-    return KeptOut(True, least_words)
+    return {"kept_out": True, "least_words": least_words}
 
 
 def clean_of_splits(store: Store, run: str, details: Mapping[str, Any], fields: Sequence[str]) -> CleanOf | None:

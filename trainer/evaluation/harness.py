@@ -1,16 +1,13 @@
 """The stage in which lm-eval measures a model on its tasks: the same figures as its own command line gives."""
 
 import logging
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard, cast
+from typing import Any, cast
 
 import torch
 from jinja2 import TemplateError
-from lm_eval import evaluator
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -23,7 +20,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.data.chat.template import bound_template
 from trainer.evaluation.decontamination import find_kept_out
 from trainer.evaluation.harness_identity import asked_for, identify, installed_version, name_of, questions_of
-from trainer.evaluation.harness_tasks import Loaded, hearing, load_tasks, set_seeds
+from trainer.evaluation.harness_tasks import Loaded, Results, evaluate_tasks, figures_of, hearing, load_tasks, set_seeds
 from trainer.evaluation.measurement import Measurement
 from trainer.evaluation.scoring import nothing
 from trainer.models.causal import load_model, load_pretrained
@@ -134,13 +131,8 @@ class AskedModel(HFLM):  # type: ignore[misc]
         return self._share(super().generate_until, requests)
 
 
-UNFILTERED = "none"
-"""How lm-eval calls answers that go through no filter."""
-
 RESAMPLES = 100_000
 """What lm-eval takes by default for the standard errors of figures that are no means."""
-
-Results = Mapping[str, Any]
 
 
 def measure_harness(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
@@ -173,16 +165,12 @@ def ask(model: AskedModel, loaded: Loaded, options: HarnessConfig, resamples: in
     set_seeds(together["tasks"].values())
     try:
         with model.asked():
-            found: Results = evaluator.evaluate(
-                model, together, limit=options.limit, bootstrap_iters=resamples, log_samples=False,
-                apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
-            )  # fmt: skip
+            return evaluate_tasks(model, together, options, options.limit, resamples)
     except (KeyError, TypeError, ValueError, ArithmeticError, AssertionError, TemplateError) as error:
         raise ConfigError(
             f"evaluation.harness: lm-eval cannot ask {', '.join(options.tasks)}: {type(error).__name__}: "
             f"{brief(error)}; its own command line, `lm_eval`, tells more of a task"
         ) from error
-    return found
 
 
 def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[int], None]) -> AskedModel:
@@ -220,7 +208,7 @@ def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results,
         name: Task(
             version=str(found["versions"].get(name, "")), identity=identities[name],
             greater_is_better={figure: each.greater for figure, each in figures.items() if each.greater is not None},
-            **_kept_out(store, run, questions_of(name, local)),
+            **(find_kept_out(store, run, asked) if run and (asked := questions_of(name, local)) else {}),
         )
         for name, figures in measured.items()
     }  # fmt: skip
@@ -239,43 +227,7 @@ def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results,
     )
 
 
-class TaskFigure(NamedTuple):
-    """A figure, with its standard error, and whether a greater one is better, where lm-eval tells it."""
-
-    value: float
-    error: float | None
-    greater: bool | None
-
-
-def figures_of(found: Results, task: str) -> dict[str, TaskFigure]:
-    """The figures of a task, or of a group: `acc` of lm-eval's `acc,none`, and `exact_match,strict` of one that goes
-    through a filter.
-    """
-    figures, told, better = {}, found["results"][task], found["higher_is_better"].get(task, {})
-    for key, value in told.items():
-        figure, comma, filtered = key.partition(",")
-        if not comma or figure.endswith("_stderr") or not _is_number(value):
-            continue
-        error = told.get(f"{figure}_stderr,{filtered}")
-        figures[figure if filtered == UNFILTERED else key] = TaskFigure(
-            float(value), float(error) if _is_number(error) else None, better.get(figure)
-        )
-    return figures
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
 def _examples(name: str, found: Results) -> int:
     """The examples of a task that were asked, or of all tasks of a group."""
     counts, members = found["n-samples"], found["group_subtasks"].get(name)
     return int(counts[name]["effective"]) if name in counts else sum(_examples(each, found) for each in members or ())
-
-
-def _kept_out(store: Store, run: str | None, questions: AbstractSet[tuple[str, str]] | None) -> dict[str, Any]:
-    """Whether a task's questions were kept out of the text that a run's model was trained on; nothing if that is not
-    known.
-    """
-    found = find_kept_out(store, run, questions) if run and questions else None
-    return {"kept_out": found.all_of_it, "least_words": found.least_words} if found else {}

@@ -1,7 +1,6 @@
 """What is measured of a model on tasks of lm-eval: what defines a task. Free of heavy imports."""
 
 import hashlib
-from collections.abc import Iterable
 from glob import glob
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
@@ -32,7 +31,7 @@ def identify(options: HarnessConfig, lm_eval: str) -> dict[str, TaskIdentity]:
             continue
         of_it = [local[name], *(task for _, task in leaves(name, local) if task is not None)]
         files = sorted({file for task in of_it for file in task.files})
-        definition = digest_of([digest_file(file).sha256 for file in files])
+        definition = hashlib.sha256("\n".join(digest_file(file).sha256 for file in files).encode()).hexdigest()
         data = {(each.path, each.asked): each for task in of_it for each in task_data(task)}
         found[name] = TaskIdentity(definition=definition, data=[data[key] for key in sorted(data)], **how)
     return found
@@ -63,11 +62,6 @@ def questions_of(name: str, local: dict[str, LocalTask]) -> set[tuple[str, str]]
             return None
         found |= set(product(asked, fields))
     return found
-
-
-def digest_of(digests: Iterable[str]) -> str:
-    """One digest of several."""
-    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 def name_of(identity: TaskIdentity) -> str:

@@ -1,28 +1,41 @@
-"""Loading tasks as lm-eval does, and what it warns of."""
+"""Loading tasks as lm-eval does, what it warns of, and its figures; and asking some examples of tasks before training,
+without a model: whether that can be done, and which figures there will be.
+"""
 
 import logging
+import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
 from lm_eval import evaluator
 from lm_eval.api import task as asking
+from lm_eval.api.model import LM
 from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
+from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
+from transformers import PretrainedConfig
 
 from trainer.common.errors import ConfigError, brief, shortened
-from trainer.config.evaluation import HarnessConfig
+from trainer.config.evaluation import PREFIX, HarnessConfig
 from trainer.config.harness_files import LocalTask, leaves, local_tasks
+from trainer.data.chat.template import bound_template
 from trainer.evaluation.harness_identity import identify, installed_version
+from trainer.evaluation.metrics import greater_is_better
 from trainer.models.pretrained import hub_reason
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
+log = logging.getLogger(__name__)
+
+Results = Mapping[str, Any]
 
 NAMED = 3
 """Names that are told where one is looked for that no task has."""
@@ -80,6 +93,49 @@ def set_seeds(tasks: Iterable[Any] = ()) -> None:
     torch.manual_seed(DEFAULT_OTHER_SEED)
 
 
+def evaluate_tasks(
+    model: LM, tasks: dict[str, Any], options: HarnessConfig, limit: int | None, resamples: int
+) -> Results:
+    """What lm-eval finds out of a model; the standard errors of some figures are of so many `resamples`."""
+    found: Results = evaluator.evaluate(
+        model, tasks, limit=limit, bootstrap_iters=resamples, log_samples=False,
+        apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
+    )  # fmt: skip
+    return found
+
+
+UNFILTERED = "none"
+"""How lm-eval calls answers that go through no filter."""
+
+
+class TaskFigure(NamedTuple):
+    """A figure, with its standard error, and whether a greater one is better, where lm-eval tells it."""
+
+    value: float
+    error: float | None
+    greater: bool | None
+
+
+def figures_of(found: Results, task: str) -> dict[str, TaskFigure]:
+    """The figures of a task, or of a group: `acc` of lm-eval's `acc,none`, and `exact_match,strict` of one that goes
+    through a filter.
+    """
+    figures, told, better = {}, found["results"][task], found["higher_is_better"].get(task, {})
+    for key, value in told.items():
+        figure, comma, filtered = key.partition(",")
+        if not comma or figure.endswith("_stderr") or not _is_number(value):
+            continue
+        error = told.get(f"{figure}_stderr,{filtered}")
+        figures[figure if filtered == UNFILTERED else key] = TaskFigure(
+            float(value), float(error) if _is_number(error) else None, better.get(figure)
+        )
+    return figures
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
 def _check_each_once(tasks: dict[str, dict[str, Any]]) -> None:
     """Raise `ConfigError` for a task that two of the names ask for, of which lm-eval would not tell the figures
     apart.
@@ -125,17 +181,12 @@ def _set_few_shot(name: str, task: Any, few_shot: int | None) -> None:
     of_task = task.get_config("num_fewshot")
     count = (of_task or 0) if few_shot is None or of_task == 0 else few_shot
     task.set_config(key="num_fewshot", value=count)
-    if count and (found := len(task.fewshot_docs()) - _spares_question(task)) < count:
+    # Of the same split, lm-eval leaves the question out of the examples before it.
+    if count and (found := len(task.fewshot_docs()) - (task.fewshot_cfg.split == task.config.test_split)) < count:
         raise ConfigError(
             f"evaluation.harness: {count} solved examples are to stand before each question of task {name!r}, which "
             f"has {found}; set evaluation.harness.few_shot to {found} or less"
         )
-
-
-def _spares_question(task: Any) -> bool:
-    """Whether lm-eval leaves a question out of the solved examples before it, as they are of the same split."""
-    spares: bool = task.fewshot_cfg.split == task.config.test_split
-    return spares
 
 
 def _doubt_examples(name: str, task: Any) -> str | None:
@@ -220,22 +271,106 @@ def hearing() -> Iterator[Callable[[], list[str]]]:
 
 
 class _Heard(logging.Handler):
-    """Counts warnings by the line of the program that gives them, and keeps the first of each."""
+    """Keeps warnings by the line of the program that gives them."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._first: dict[tuple[str, int], str] = {}
-        self._counts: dict[tuple[str, int], int] = {}
+        self._said: dict[tuple[str, int], list[str]] = defaultdict(list)
 
     def emit(self, record: logging.LogRecord) -> None:
         said = record.getMessage()
         if not any(usual in said for usual in NO_DOUBT):
-            place = (record.pathname, record.lineno)
-            self._first.setdefault(place, shortened(said))
-            self._counts[place] = self._counts.get(place, 0) + 1
+            self._said[record.pathname, record.lineno].append(shortened(said))
 
     def told(self) -> list[str]:
-        return [
-            said if self._counts[place] == 1 else f"{said} (and {self._counts[place] - 1:,} more like it)"
-            for place, said in self._first.items()
-        ]
+        return [f"{said} (and {len(more):,} more like it)" if more else said for said, *more in self._said.values()]
+
+
+class Decides(NamedTuple):
+    """A figure that decides something, and whether the job says that greater is better."""
+
+    figure: str
+    greater_is_better: bool | None = None
+
+
+EXAMPLES = 4
+"""How many of each task are asked."""
+
+
+def try_tasks(
+    options: HarnessConfig, config: PretrainedConfig, decide: Mapping[str, Decides], tokenizer: Any = None
+) -> None:
+    """Ask some examples of each task as a model of this configuration would be asked, and tell what lm-eval warns of.
+
+    `decide`: figures that decide something, by the settings that name them. `tokenizer`: the one with the chat
+    template, if that is to be used. Raises `ConfigError` for tasks that cannot be loaded or asked, for a figure that no
+    task has, and for one of which lm-eval says otherwise than its name whether greater is better.
+    """
+    if tokenizer is not None:
+        bound_template(tokenizer, "this job")
+    model = _NoModel(resolve_max_length(config), tokenizer)
+    figures: dict[str, bool | None] = {}
+    with hearing() as heard:
+        found = load_tasks(options)
+        for name, loaded in found.tasks.items():
+            try:
+                figures |= _try(loaded, options, model)
+            except Exception as error:  # each task fails in its own way: its functions, its fields, its metrics
+                raise ConfigError(
+                    f"evaluation.harness: lm-eval cannot ask the task {name!r}: {type(error).__name__}: {brief(error)}"
+                ) from error
+    for doubt in [*found.doubts, *heard()]:
+        log.warning("evaluation.harness: %s", doubt)
+    for setting, (figure, said) in decide.items():
+        if not figure.startswith(PREFIX):
+            continue
+        if figure not in figures:
+            like = get_close_matches(figure, figures, NAMED) or figures
+            raise ConfigError(f"{setting} is {figure!r}, which no task has that is asked; there is {', '.join(like)}")
+        told = figures[figure]
+        if said is None and told is not None and told != greater_is_better(figure):
+            beside = f"{setting.rpartition('.')[0]}.greater_is_better"
+            better = "greater" if told else "smaller"
+            raise ConfigError(f"{setting} is {figure!r}, of which lm-eval says that {better} is better: set {beside}")
+
+
+def _try(loaded: dict[str, Any], options: HarnessConfig, model: "_NoModel") -> dict[str, bool | None]:
+    """The figures of a task, or of a group and its tasks, by the names that a gate knows them by, and whether lm-eval
+    says that greater is better.
+    """
+    for task in loaded["tasks"].values():
+        task.aggregation = lambda: defaultdict(lambda: len)  # some of few examples would be no number
+    limit = min(options.limit or EXAMPLES, EXAMPLES)
+    found = evaluate_tasks(model, loaded, options, limit, resamples=0)
+    return {
+        f"{PREFIX}{name}/{figure}": each.greater
+        for name in found["results"]
+        for figure, each in figures_of(found, name).items()
+    }
+
+
+class _NoModel(LM):  # type: ignore[misc]
+    """Gives every request the same answer, if a model of so many positions could give one."""
+
+    tokenizer_name = ""  # for a cache of requests, which is not used
+    apply_chat_template = HFLM.apply_chat_template  # it leaves out a task's description where a template takes none
+
+    def __init__(self, positions: int, tokenizer: Any) -> None:
+        super().__init__()
+        self._positions = positions
+        self.tokenizer, self.chat_template_args = tokenizer, dict[str, Any]()
+
+    def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
+        return [(-1.0, False)] * len(requests)
+
+    def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
+        return [-1.0] * len(requests)
+
+    def generate_until(self, requests: Sequence[Any]) -> list[str]:
+        longest = max(normalize_gen_kwargs(request.args[1])["max_gen_toks"] for request in requests)
+        if longest >= self._positions:
+            raise ValueError(
+                f"answers may have {longest} tokens (generation_kwargs.max_gen_toks), but the model has "
+                f"{self._positions} positions, which the question needs too"
+            )
+        return ["an answer"] * len(requests)

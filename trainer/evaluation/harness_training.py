@@ -34,7 +34,7 @@ def try_harness(job: RunJob, options: HarnessConfig | None, config: PretrainedCo
     from trainer.evaluation.harness_identity import installed_version
 
     installed_version()  # else that is told
-    from trainer.evaluation.harness_trial import Decides, try_tasks
+    from trainer.evaluation.harness_tasks import Decides, try_tasks
 
     decide = {}
     if isinstance(asked := job.evaluation, SelectionConfig):
@@ -73,8 +73,8 @@ class TasksInTraining:
         """
         import torch
 
-        from trainer.evaluation.harness import AskedModel, ask, figures_of
-        from trainer.evaluation.harness_tasks import hearing
+        from trainer.evaluation.harness import AskedModel, ask
+        from trainer.evaluation.harness_tasks import figures_of, hearing
         from trainer.models.losses import masks_made
 
         was_training = model.training

@@ -18,7 +18,8 @@ from tests.trainer.preferences import preference_job
 from trainer.common.errors import ConfigError, Preempted
 from trainer.common.progress import silent
 from trainer.config.runs import RunJob
-from trainer.evaluation.harness import AskedModel, figures_of
+from trainer.evaluation.harness import AskedModel
+from trainer.evaluation.harness_tasks import figures_of
 from trainer.jobs import train
 from trainer.kinds.kind import identify_run
 from trainer.records.plans import PreparedData
@@ -188,7 +189,7 @@ def test_a_figure_that_is_no_number_is_never_better_and_ends_training_early(
     def overflow(*_: Any, **__: Any) -> Any:
         raise OverflowError("math range error")
 
-    monkeypatch.setattr("trainer.evaluation.harness.evaluator.evaluate", overflow)
+    monkeypatch.setattr("trainer.evaluation.harness_tasks.evaluator.evaluate", overflow)
     monkeypatch.setattr("trainer.kinds.pretraining.preflight.try_harness", lambda *_: None)
     monkeypatch.setattr("trainer.evaluation.measurement.harness_job", lambda *_: None)
     monkeypatch.setattr("trainer.pipelines.pipeline.harness_job", lambda *_: None)
