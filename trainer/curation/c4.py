@@ -8,9 +8,9 @@ over.
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.curation.characters import OTHER, Points, lower_case
-from trainer.curation.loops import compiled
-from trainer.curation.texts import Lines, Texts
+from trainer.curation.characters import OTHER, Lines, Points, lower_case
+from trainer.curation.loops import DOT, compiled, ends_with_dots, without_space
+from trainer.curation.texts import Texts
 
 C4 = np.dtype([
     ("sentences", np.int32),  # of good lines that mention neither JavaScript nor policies
@@ -28,7 +28,7 @@ FEWEST_WORDS, LONGEST_WORD = 3, 1000
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 CITATIONS = ("[edit]", "[citation needed]")
 
-DOT, OPENING, CLOSING, DIGIT_0, DIGIT_9, CURLY_BRACKET = map(ord, ".[]09{")
+OPENING, CLOSING, DIGIT_0, DIGIT_9, CURLY_BRACKET = map(ord, "[]09{")
 ENDS_OF_LINE = tuple(map(ord, ".?!\"'"))
 ENDS_OF_SENTENCE = tuple(map(ord, ".?!"))
 CLOSERS = tuple(map(ord, "\"')]”’»"))
@@ -61,12 +61,12 @@ def _count_lines(
     for text in range(len(measured)):
         row = measured[text]
         for line in range(lines.starts[text], lines.starts[text + 1]):
-            first, end = _strip(is_space, lines.first[line], lines.end[line])
+            first, end = without_space(is_space, lines.first[line], lines.end[line])
             if not _has_good_words(is_space, first, end):
                 continue
             lowered = lower[points[first:end]]  # a line at a time, as all of them are four times as large as ASCII is
             end = first + _without_citations(lowered, 0, end - first, citations)
-            if end == first or not _ends_well(points, first, end):
+            if end == first or points[end - 1] not in ENDS_OF_LINE or ends_with_dots(points, first, end):
                 continue
             said = lowered[: end - first]
             row.lorem_ipsum_lines += _contains(said, lorem_ipsum)
@@ -78,15 +78,6 @@ def _count_lines(
                 row.policy_lines += 1
                 continue
             row.sentences += _sentences(points, is_space, first, end)
-
-
-@compiled
-def _strip(is_space: Flags, first: int, end: int) -> tuple[int, int]:
-    while first < end and is_space[first]:
-        first += 1
-    while first < end and is_space[end - 1]:
-        end -= 1
-    return first, end
 
 
 @compiled
@@ -117,13 +108,6 @@ def _without_citations(points: Phrase, first: int, end: int, citations: tuple[Ph
         if end == before:
             break
     return end
-
-
-@compiled
-def _ends_well(points: Points, first: int, end: int) -> bool:
-    if end - first >= 3 and points[end - 1] == DOT and points[end - 2] == DOT and points[end - 3] == DOT:
-        return False
-    return points[end - 1] in ENDS_OF_LINE
 
 
 @compiled

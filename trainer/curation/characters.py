@@ -66,6 +66,30 @@ class Said(NamedTuple):
     starts: Positions
 
 
+class Words(NamedTuple):
+    """What stands between white space: characters `[first, end)` each, those of text t at `[starts[t], starts[t + 1])`.
+
+    So the papers count words. A symbol is a word without letter, number or mark.
+    """
+
+    first: Positions
+    end: Positions
+    hashes: Hashes
+    symbol: NDArray[np.bool_]
+    starts: Positions
+
+
+class Lines(NamedTuple):
+    """The lines of all texts as `str.splitlines` cuts them: characters `[first, end)` each, without what ends the
+    line.
+    """
+
+    first: Positions
+    end: Positions
+    hashes: Hashes
+    starts: Positions
+
+
 LAST_CASED = 0x1FFFF
 """No character behind this one has a lower case."""
 

@@ -21,7 +21,7 @@ from trainer.curation.contamination import (
     read_files,
     read_hashes,
 )
-from trainer.curation.deciding import EXACT, NEAR, CurationRun, Plan, make_plan
+from trainer.curation.deciding import EXACT, NEAR, CurationRun, Plan, count_reasons, make_plan
 from trainer.curation.shared_keys import Duplicates
 from trainer.curation.showing import StoredDecisions
 from trainer.data.decisions import KIND, PIECES, read_pieces
@@ -57,11 +57,7 @@ def count(decided: CurationRun) -> dict[str, list[dict[str, Any]]]:
     counts = {corpus.name: np.zeros((2, len(decided.names) + 1), np.int64) for corpus, _ in decided.plan.corpora}
     for each in decided.numbering.units:
         (sizes,) = each.unit.read(decided.store, decided.size, "bytes")
-        reasons = decided.reasons[each.documents]
-        counts[each.unit.corpus.name] += [
-            np.bincount(reasons, minlength=len(decided.names) + 1),
-            np.bincount(reasons, sizes, minlength=len(decided.names) + 1).astype(np.int64),
-        ]
+        counts[each.unit.corpus.name] += count_reasons(decided.reasons[each.documents], sizes, decided.names)
     return {
         corpus: [
             {"reason": reason, "documents": int(documents), "bytes": int(size)}

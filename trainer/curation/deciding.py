@@ -3,6 +3,7 @@ put to, and the documents that it is compared with (`CurationRun`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
@@ -27,7 +28,6 @@ from trainer.curation.measures import (
     all_tests,
     columns_of,
     of_corpus,
-    unique,
 )
 from trainer.curation.shared_keys import (
     Compared,
@@ -73,6 +73,18 @@ class Plan(NamedTuple):
     def raw_bytes(self) -> int:
         return sum(piece.size for _, pieces in self.corpora for piece in pieces)
 
+    def test(self, corpus: str, documents: int, read: Callable[..., Sequence[NDArray[Any]]]) -> NDArray[np.uint8]:
+        """The first test that each of some documents of a corpus breaks, by its number from 1; 0 if none.
+
+        `read` gives arrays of a measure of theirs, by their names.
+        """
+        broken = np.zeros(documents, np.uint8)
+        for by, tests in groupby(of_corpus(self.tests, corpus), key=lambda test: test.measure):
+            bounds = list(tests)
+            for test, values in zip(bounds, read(by, *(each.bound.field for each in bounds)), strict=True):
+                broken[(broken == 0) & test.breaks(values)] = self.tests.index(test) + 1
+        return broken
+
 
 def make_plan(
     store: Store,
@@ -85,7 +97,8 @@ def make_plan(
     tests = all_tests(options.filters)
     if len(tests) > MOST_REASONS:
         raise ConfigError(f"data.curation.filters have {len(tests)} bounds; at most {MOST_REASONS} can be told apart")
-    measured = [measure.folder for measure in measures_of(options, tests)]  # first, as it refuses unknown functions
+    measures = measures_of(options, tests)
+    measured = [measure.folder for measure in measures]  # first, as it refuses unknown functions
     evaluation = find_evaluation(store, options.decontaminate) if options.decontaminate else []
     corpora = [(corpus, find_pieces(store, corpus, data.shards.piece_bytes, advance)) for corpus in data.corpora]
     wanted = options.decontaminate
@@ -97,7 +110,7 @@ def make_plan(
         PIECE_BYTES: data.shards.piece_bytes,
         CONTENTS: {
             "transformations": transform_options(options.transform),
-            "functions": functions_of(tests),
+            "functions": {each.function: each.source for each in measures if isinstance(each, Function)},
             "measures": measured,
             "kept out": kept_out,
             "text": fingerprint([[corpus.name, identities(pieces)] for corpus, pieces in corpora]),
@@ -106,15 +119,16 @@ def make_plan(
     return Plan(recipe, corpora, evaluation, tests)
 
 
-def functions_of(tests: Sequence[Test]) -> dict[str, str]:
-    """The functions of the user's that documents are put to, each with the digest of the files that it comes from."""
-    return {test.measure.function: test.measure.source for test in tests if isinstance(test.measure, Function)}
-
-
 def reasons_of(options: CurationConfig, tests: Sequence[Test]) -> list[str]:
     """Why documents go, in the order in which it is tried."""
     ends = {CONTAMINATED: options.decontaminate, EXACT: options.exact, NEAR: options.near}
     return [*(test.reason for test in tests), *(reason for reason, wanted in ends.items() if wanted is not None)]
+
+
+def count_reasons(reasons: NDArray[np.uint8], sizes: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.int64]:
+    """How many documents stay, and go for each of the reasons named, and their bytes: of shape [2, reasons + 1]."""
+    documents = np.bincount(reasons, minlength=len(names) + 1)
+    return np.array([documents, np.bincount(reasons, sizes, minlength=len(names) + 1)]).astype(np.int64)
 
 
 def measures_of(options: CurationConfig, tests: Sequence[Test], overlaps: Sequence[Measure] = ()) -> list[Measure]:
@@ -122,7 +136,7 @@ def measures_of(options: CurationConfig, tests: Sequence[Test], overlaps: Sequen
     found: list[Measure] = [Size(), *(test.measure for test in tests), *overlaps]
     found += [Digest.of(options.exact)] if options.exact else []
     found += [Signature.of(options.near)] if options.near else []
-    return unique(found)
+    return list(dict.fromkeys(found))
 
 
 def require_numbers(
@@ -197,19 +211,13 @@ class CurationRun:
             require_numbers(self.store, corpus, pieces, units, self.tests[corpus.name])
         for each in self.numbering.units:
             check_stop()
-            broken = np.zeros(int(each.counts.sum()), np.uint8)
-            for by, tests in groupby(self.tests[each.unit.corpus.name], key=lambda test: test.measure):
-                bounds = list(tests)
-                for test, values in zip(
-                    bounds, each.unit.read(self.store, by, *(t.bound.field for t in bounds)), strict=True
-                ):
-                    broken[(broken == 0) & test.breaks(values)] = self.plan.tests.index(test) + 1
+            reasons = self.plan.test(each.unit.corpus.name, int(each.counts.sum()), partial(each.unit.read, self.store))
             if self.overlap is not None:
                 (first,) = each.unit.read(self.store, self.overlap, "first")
-                goes = (broken == 0) & (first != NOTHING)
-                broken[goes] = self.number_of(CONTAMINATED)
+                goes = (reasons == 0) & (first != NOTHING)
+                reasons[goes] = self.number_of(CONTAMINATED)
                 self.shared[each.unit.corpus.name].append(first[goes])
-            self.reasons[each.documents] = broken
+            self.reasons[each.documents] = reasons
 
         for corpus, pieces in self.plan.corpora:
             if self.borders is not None and is_cut_within_documents(corpus):

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.curation.characters import LETTER, OTHER, Hashes, Points, Positions
-from trainer.curation.loops import FACTOR, compiled
-from trainer.curation.texts import Lines, Texts, Words, share
+from trainer.curation.characters import LETTER, OTHER, Hashes, Lines, Points, Positions, Words
+from trainer.curation.loops import DOT, FACTOR, compiled, ends_with_dots, without_space
+from trainer.curation.texts import Texts, share
 
 TOP_N, DUPLICATE_N = (2, 3, 4), (5, 6, 7, 8, 9, 10)
 SHORTEST, LONGEST, FIRST_DUPLICATE = 2, 10, 5
@@ -221,7 +221,7 @@ QUALITY_COUNTS = np.dtype([
     "ellipsis_lines")
 ])  # fmt: skip
 
-HASH, HYPHEN, DOT, BULLET, ELLIPSIS = 0x23, 0x2D, 0x2E, 0x2022, 0x2026
+HASH, HYPHEN, BULLET, ELLIPSIS = 0x23, 0x2D, 0x2022, 0x2026
 
 
 def quality(texts: Texts, stop_words: Sequence[str] = STOP_WORDS) -> NDArray[np.void]:
@@ -290,18 +290,7 @@ def _count_line_marks(points: Points, is_space: NDArray[np.bool_], lines: Lines,
     for text in range(len(counts)):
         count = counts[text]
         for line in range(lines.starts[text], lines.starts[text + 1]):
-            first, end = lines.first[line], lines.end[line]
-            while first < end and is_space[first]:
-                first += 1
-            while first < end and is_space[end - 1]:
-                end -= 1
+            first, end = without_space(is_space, lines.first[line], lines.end[line])
             if first < end:
                 count.bullet_lines += points[first] == HYPHEN or points[first] == BULLET
-                count.ellipsis_lines += _ends_with_ellipsis(points, first, end)
-
-
-@compiled
-def _ends_with_ellipsis(points: Points, first: int, end: int) -> bool:
-    if points[end - 1] == ELLIPSIS:
-        return True
-    return end - first >= 3 and points[end - 1] == DOT and points[end - 2] == DOT and points[end - 3] == DOT
+                count.ellipsis_lines += points[end - 1] == ELLIPSIS or ends_with_dots(points, first, end)

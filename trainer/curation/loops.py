@@ -34,10 +34,12 @@ from trainer.curation.characters import (
     SPACE,
     UNDERSCORE,
     Hashes,
+    Lines,
     Points,
     Positions,
     Said,
     Spelling,
+    Words,
 )
 from trainer.store.checked_files import FOLDER, machine_cache
 
@@ -82,6 +84,7 @@ def _folder() -> Path | None:
     return folder
 
 
+DOT = ord(".")
 START, FACTOR = np.uint64(0xCBF29CE484222325), np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -94,22 +97,18 @@ def _mix(value: np.uint64) -> np.uint64:
 
 
 @compiled
-def count_words(kinds: NDArray[np.uint8], starts: Positions) -> Positions:
-    """How many runs of characters each text has that are no white space."""
-    counts = np.zeros(len(starts) - 1, np.int64)
-    for text in range(len(counts)):
-        is_space = True
+def find_words(points: Points, starts: Positions, kinds: NDArray[np.uint8]) -> Words:
+    """The runs of characters of all texts that are no white space."""
+    word_starts = np.zeros(len(starts), np.int64)
+    for text in range(len(starts) - 1):
+        count, is_space = word_starts[text], True
         for at in range(starts[text], starts[text + 1]):
             was_space, is_space = is_space, kinds[at] < OTHER
-            counts[text] += was_space and not is_space
-    return counts
-
-
-@compiled
-def find_words(
-    points: Points, starts: Positions, kinds: NDArray[np.uint8],
-    first: Positions, end: Positions, hashes: Hashes, symbol: NDArray[np.bool_], word_starts: Positions,
-) -> None:  # fmt: skip
+            count += was_space and not is_space
+        word_starts[text + 1] = count
+    total = word_starts[-1]
+    first, end = np.empty(total, np.int64), np.empty(total, np.int64)
+    hashes, symbol = np.empty(total, np.uint64), np.empty(total, np.bool_)
     for text in range(len(starts) - 1):
         at, stop = starts[text], starts[text + 1]
         for word in range(word_starts[text], word_starts[text + 1]):
@@ -122,6 +121,7 @@ def find_words(
                 says |= kinds[at] >= NUMBER
                 at += 1
             end[word], hashes[word], symbol[word] = at, _mix(own), not says
+    return Words(first, end, hashes, symbol, word_starts)
 
 
 @compiled
@@ -230,21 +230,17 @@ def _behind_line_end(points: Points, at: int, stop: int) -> int:
 
 
 @compiled
-def count_lines(points: Points, starts: Positions, kinds: NDArray[np.uint8]) -> Positions:
-    counts = np.zeros(len(starts) - 1, np.int64)
-    for text in range(len(counts)):
-        at, stop = starts[text], starts[text + 1]
+def find_lines(points: Points, starts: Positions, kinds: NDArray[np.uint8]) -> Lines:
+    """The lines of all texts."""
+    line_starts = np.zeros(len(starts), np.int64)
+    for text in range(len(starts) - 1):
+        at, stop, count = starts[text], starts[text + 1], line_starts[text]
         while at < stop:
             at = _behind_line_end(points, _end_of_line(kinds, at, stop), stop)
-            counts[text] += 1
-    return counts
-
-
-@compiled
-def find_lines(
-    points: Points, starts: Positions, kinds: NDArray[np.uint8],
-    first: Positions, end: Positions, hashes: Hashes, line_starts: Positions,
-) -> None:  # fmt: skip
+            count += 1
+        line_starts[text + 1] = count
+    total = line_starts[-1]
+    first, end, hashes = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total, np.uint64)
     for text in range(len(starts) - 1):
         at, stop = starts[text], starts[text + 1]
         for line in range(line_starts[text], line_starts[text + 1]):
@@ -254,6 +250,23 @@ def find_lines(
                 own = (own ^ np.uint64(points[at])) * FACTOR
             hashes[line] = _mix(own)
             at = _behind_line_end(points, end[line], stop)
+    return Lines(first, end, hashes, line_starts)
+
+
+@compiled
+def without_space(is_space: NDArray[np.bool_], first: int, end: int) -> tuple[int, int]:
+    """Where characters begin and end but for white space."""
+    while first < end and is_space[first]:
+        first += 1
+    while first < end and is_space[end - 1]:
+        end -= 1
+    return first, end
+
+
+@compiled
+def ends_with_dots(points: Points, first: int, end: int) -> bool:
+    """Whether the last three characters are dots."""
+    return end - first >= 3 and points[end - 1] == DOT and points[end - 2] == DOT and points[end - 3] == DOT
 
 
 @compiled

@@ -124,11 +124,6 @@ class PlaceError(CorpusError):
         return PlaceError, (self.corpus, self.piece, self.number, str(self))
 
 
-def unique(measures: Sequence[Measure]) -> list[Measure]:
-    """Each measure once, in the order of their first appearance."""
-    return list(dict.fromkeys(measures))
-
-
 @dataclass(frozen=True)
 class Size(Measure):
     """The bytes of UTF-8 of each document."""
@@ -304,10 +299,6 @@ class Test(NamedTuple):
     corpora: tuple[str, ...] | None = None
     languages: tuple[str, ...] = ()
 
-    def is_for(self, corpus: str) -> bool:
-        """Whether a corpus's documents are put to it."""
-        return self.corpora is None or corpus in self.corpora
-
     def breaks(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Which documents break it. What is not a number breaks every bound."""
         if self.languages:
@@ -361,7 +352,7 @@ def tests_of(rule: Rule, label: str) -> Iterator[Test]:
 
 def of_corpus(tests: Sequence[Test], corpus: str) -> list[Test]:
     """Those that a corpus's documents are put to."""
-    return [test for test in tests if test.is_for(corpus)]
+    return [test for test in tests if test.corpora is None or corpus in test.corpora]
 
 
 def columns_of(tests: Iterable[Test]) -> list[str]:

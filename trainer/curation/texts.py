@@ -13,7 +13,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from functools import cache, cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,38 +23,16 @@ from trainer.curation.characters import (
     SEVERAL,
     UNDERSCORE,
     Hashes,
+    Lines,
     Points,
     Positions,
     Said,
     Spelling,
+    Words,
     kinds_of_characters,
     lower_case,
     plain_spelling,
 )
-
-
-class Words(NamedTuple):
-    """What stands between white space: characters `[first, end)` each, those of text t at `[starts[t], starts[t + 1])`.
-
-    So the papers count words. A symbol is a word without letter, number or mark.
-    """
-
-    first: Positions
-    end: Positions
-    hashes: Hashes
-    symbol: NDArray[np.bool_]
-    starts: Positions
-
-
-class Lines(NamedTuple):
-    """The lines of all texts as `str.splitlines` cuts them: characters `[first, end)` each, without what ends the
-    line.
-    """
-
-    first: Positions
-    end: Positions
-    hashes: Hashes
-    starts: Positions
 
 
 class Texts:
@@ -92,14 +69,9 @@ class Texts:
     @cached_property
     def words(self) -> Words:
         """The words of all texts, as they are counted."""
-        from trainer.curation.loops import count_words, find_words
+        from trainer.curation.loops import find_words
 
-        starts = starts_of(count_words(self.kinds, self.starts))
-        total = int(starts[-1])
-        first, end, hashes = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total, np.uint64)
-        words = Words(first, end, hashes, np.empty(total, np.bool_), starts)
-        find_words(self.points, self.starts, self.kinds, *words)
-        return words
+        return find_words(self.points, self.starts, self.kinds)
 
     def said(self, spelling: Spelling | None = None) -> Said:
         """The words of all texts as they are compared: in lower case, unless another spelling is given."""
@@ -110,13 +82,9 @@ class Texts:
     @cached_property
     def lines(self) -> Lines:
         """The lines of all texts."""
-        from trainer.curation.loops import count_lines, find_lines
+        from trainer.curation.loops import find_lines
 
-        starts = starts_of(count_lines(self.points, self.starts, self.kinds))
-        total = int(starts[-1])
-        lines = Lines(np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total, np.uint64), starts)
-        find_lines(self.points, self.starts, self.kinds, *lines)
-        return lines
+        return find_lines(self.points, self.starts, self.kinds)
 
 
 def shingles(texts: Texts, n: int) -> tuple[Hashes, Positions]:

@@ -1,17 +1,19 @@
 """What curation would drop, guessed from a sample of documents, before any long work."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import DataConfig
+from trainer.curation.characters import Hashes
 from trainer.curation.contamination import NOTHING, Wanted, find_shared, look_for, name_frequent, wanted_of
-from trainer.curation.deciding import CONTAMINATED, Plan, make_plan, reasons_of
-from trainer.curation.measures import Batch, Place, PlaceError, Test, columns_of, of_corpus, unique
+from trainer.curation.deciding import CONTAMINATED, EXACT, NEAR, Plan, count_reasons, make_plan, reasons_of
+from trainer.curation.measures import Batch, Measure, Place, PlaceError, Rows, Size, columns_of, of_corpus
 from trainer.curation.telling import tell_frequent
 from trainer.curation.texts import matching_words
 from trainer.curation.units import with_address
@@ -27,45 +29,13 @@ FROM_A_PIECE = 8
 BATCH_BYTES = 2**20
 
 
-class Tried:
-    """What went of a corpus's sampled documents: by reason how many, and their bytes; and those n-grams that they
-    share.
+class Tried(NamedTuple):
+    """How many of a corpus's sampled documents go for each reason, and their bytes, of shape [2, reasons + 1]; and the
+    n-grams that they share.
     """
 
-    def __init__(self, tests: Sequence[Test], wanted: list[Wanted]) -> None:
-        self.tests, self.wanted = tests, wanted
-        reasons = [*(test.reason for test in tests), *([CONTAMINATED] if wanted else [])]
-        self.dropped: dict[str, NDArray[np.int64]] = {reason: np.zeros(2, np.int64) for reason in reasons}
-        self.total, self.firsts = np.zeros(2, np.int64), np.zeros(0, np.uint64)
-
-    def add(self, batch: Batch) -> None:
-        """Put some documents to the tests, in their order, and then to that of the evaluation sets."""
-        rows = {measure: measure(batch) for measure in unique([test.measure for test in self.tests])}
-        sizes = np.array([len(document.text) for document in batch.documents])
-        left = np.ones(len(sizes), bool)
-        self.total += _count(left, sizes)
-        for test in self.tests:
-            broken = left & test.breaks(rows[test.measure][test.bound.field])
-            self.dropped[test.reason] += _count(broken, sizes)
-            left &= ~broken
-        if self.wanted:
-            said = matching_words(batch.matching)
-            firsts = find_shared(self.wanted, said.hashes, said.starts)["first"]
-            shared = left & (firsts != NOTHING)
-            self.dropped[CONTAMINATED] += _count(shared, sizes)
-            self.firsts = np.concatenate([self.firsts, firsts[shared]])
-
-    def shares(self, corpus: str) -> list[RuleShare]:
-        """What is told of each reason."""
-        (of, of_bytes) = self.total.tolist()
-        return [
-            RuleShare(corpus=corpus, reason=reason, dropped=dropped, of=of, dropped_bytes=size, of_bytes=of_bytes)
-            for reason, (dropped, size) in ((reason, counts.tolist()) for reason, counts in self.dropped.items())
-        ]
-
-
-def _count(documents: NDArray[np.bool_], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.array([documents.sum(), sizes[documents].sum()])
+    counts: NDArray[np.int64]
+    firsts: Hashes
 
 
 def preview_curation(store: Store, data: DataConfig) -> CurationPreview:
@@ -79,33 +49,58 @@ def preview_curation(store: Store, data: DataConfig) -> CurationPreview:
     plan = make_plan(store, data)
     looked_for = look_for(options.decontaminate, options.transform, plan.evaluation) if options.decontaminate else None
     wanted = wanted_of(looked_for.hashes) if looked_for else []
-    tried = {corpus.name: Tried(of_corpus(plan.tests, corpus.name), wanted) for corpus in data.corpora}
-    for corpus, own in tried.items():
-        if own.dropped:
-            _try(plan, data, corpus, own)
+    names = reasons_of(options, plan.tests)
+    tried = {corpus.name: _try(plan, data, corpus.name, wanted, names) for corpus in data.corpora}
     frequent: list[dict[str, Any]] = []
     if looked_for:
         frequent = name_frequent(
             {corpus: own.firsts for corpus, own in tried.items()},
-            {corpus: int(own.total[0]) for corpus, own in tried.items()},
+            {corpus: int(own.counts[0].sum()) for corpus, own in tried.items()},
             looked_for.hashes, looked_for.examples, plan.evaluation, options.transform,
         )  # fmt: skip
     return CurationPreview(
-        shares=[share for corpus, own in tried.items() for share in own.shares(corpus)],
-        unestimated=[reason for reason in reasons_of(options, []) if reason != CONTAMINATED],
+        shares=[share for corpus, own in tried.items() for share in _shares(plan, corpus, own, names)],
+        unestimated=[reason for reason in names if reason in (EXACT, NEAR)],
         warnings=list(tell_frequent(frequent)),
     )
 
 
-def _try(plan: Plan, data: DataConfig, corpus: str, tried: Tried) -> None:
+def _try(plan: Plan, data: DataConfig, corpus: str, wanted: list[Wanted], names: list[str]) -> Tried:
+    """Put a sample of a corpus's documents to its tests, in their order, and then to that of the evaluation sets."""
+    counts, firsts = np.zeros((2, len(names) + 1), np.int64), [np.empty(0, np.uint64)]
+    measures = dict.fromkeys(test.measure for test in of_corpus(plan.tests, corpus))
     places: list[Place] = []
-    for documents in batches(_sample(plan, data, corpus, places), BATCH_BYTES, text_bytes):
+    sampled = _sample(plan, data, corpus, places) if measures or wanted else ()
+    for documents in batches(sampled, BATCH_BYTES, text_bytes):
         check_stop()
+        batch = Batch(documents, places)
         try:
-            tried.add(Batch(documents, places))
+            rows = {measure: measure(batch) for measure in measures}
         except PlaceError as error:
             raise with_address(error, plan.corpora) from error
         places.clear()
+        reasons = plan.test(corpus, len(documents), partial(_fields, rows))
+        if wanted:
+            said = matching_words(batch.matching)
+            first = find_shared(wanted, said.hashes, said.starts)["first"]
+            goes = (reasons == 0) & (first != NOTHING)
+            reasons[goes] = names.index(CONTAMINATED) + 1
+            firsts.append(first[goes])
+        counts += count_reasons(reasons, Size()(batch)["bytes"], names)
+    return Tried(counts, np.concatenate(firsts))
+
+
+def _fields(rows: Mapping[Measure, Rows], of: Measure, *names: str) -> list[NDArray[Any]]:
+    return [rows[of][name] for name in names]
+
+
+def _shares(plan: Plan, corpus: str, tried: Tried, names: list[str]) -> Iterator[RuleShare]:
+    """What is told of each reason for which documents of a corpus may go."""
+    (of, of_bytes) = tried.counts.sum(axis=1).tolist()
+    for reason in [*(test.reason for test in of_corpus(plan.tests, corpus)), CONTAMINATED]:
+        if reason in names:
+            dropped, size = tried.counts[:, names.index(reason) + 1].tolist()
+            yield RuleShare(corpus=corpus, reason=reason, dropped=dropped, of=of, dropped_bytes=size, of_bytes=of_bytes)
 
 
 def _sample(plan: Plan, data: DataConfig, corpus: str, places: list[Place]) -> Iterator[Document]:

@@ -113,7 +113,7 @@ def why(step: Step) -> list[str]:
         return [NONE_YET]
     now = step.explains.sources()
     files = [_compare_sources(step, each, now) for each in closest]
-    best = min(range(len(closest)), key=lambda place: len(files[place]))
+    best = min(range(len(closest)), key=lambda place: sum(map(len, files[place].values())))
     told = [*closest[best].differing, *describe_files(files[best])]
     return told or _compare_inputs(step, closest[best].manifest, step.told) or [f"{closest[best].key} was {UNRECORDED}"]
 
@@ -157,9 +157,9 @@ def _recipe_of(store: Store, key: str) -> dict[str, Any]:
         return {}
 
 
-def _compare_sources(step: Step, other: Likeness, now: Sources) -> list[str]:
-    """Raw files that differ; of files that were cut by another rule, which alone changes none, those that differ
-    besides.
+def _compare_sources(step: Step, other: Likeness, now: Sources) -> dict[str, list[str]]:
+    """Raw files that differ, by what became of them; of files that were cut by another rule, which alone changes none,
+    those that differ besides.
     """
     before = step.explains.recall_sources(other.key, other.manifest)
     if step.explains.by_content:
@@ -167,7 +167,11 @@ def _compare_sources(step: Step, other: Likeness, now: Sources) -> list[str]:
         before, now = ({name: held for name, held in each.items() if held not in same} for each in (before, now))
     if other.manifest.recipe.get(PIECE_BYTES) != step.recipe.get(PIECE_BYTES):
         before = {name: _despite_cuts(held, now.get(name)) for name, held in before.items()}
-    return compare_files(before, now)
+    return {
+        "changed": [name for name in now if name in before and before[name] != now[name]],
+        "added": [name for name in now if name not in before],
+        "removed": [name for name in before if name not in now],
+    }
 
 
 def compare_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -178,16 +182,6 @@ def compare_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]
     return tell_changes(settings[0], settings[1])
 
 
-def compare_files(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Names of files that differ, each after what became of it; `old` and `new` are digests by name."""
-    changed = [f"changed {name}" for name in new if name in old and old[name] != new[name]]
-    return (
-        changed
-        + [f"added {name}" for name in new if name not in old]
-        + [f"removed {name}" for name in old if name not in new]
-    )
-
-
 def _despite_cuts(old: Any, new: Any) -> Any:
     """A file's pieces as they are now if all that is known to differ is where it is cut."""
     if not isinstance(old, list) or not isinstance(new, list):
@@ -196,11 +190,10 @@ def _despite_cuts(old: Any, new: Any) -> Any:
     return new if recut else old
 
 
-def describe_files(differing: Sequence[str]) -> list[str]:
-    """Files that differ in one line, counted, the first few named; none if there are none."""
+def describe_files(differing: Mapping[str, Sequence[str]]) -> list[str]:
+    """Files that differ in one line, by what became of them, counted, the first few named; none if there are none."""
     parts = []
-    for word in ("changed", "added", "removed"):
-        names = [each.removeprefix(f"{word} ") for each in differing if each.startswith(f"{word} ")]
+    for word, names in differing.items():
         more = f" and {count(len(names) - NAMED)} more" if len(names) > NAMED else ""
         if names:
             parts.append(f"{count(len(names))} {word} ({', '.join(names[:NAMED])}{more})")
