@@ -11,7 +11,7 @@ from trainer.config.runs import RunJob
 from trainer.kinds.kind import kind_of
 from trainer.pipelines.pipeline import find_finished
 from trainer.records.plans import RunPlan
-from trainer.records.results import AnyPreflight, Finished
+from trainer.records.results import AnyPreflight, Finished, TuningPreflight
 from trainer.training.identity import TrainingData
 
 
@@ -24,7 +24,7 @@ def preflight(job: RunJob) -> AnyPreflight | Finished:
             made = run_stage("preflight", {"job": job.model_dump(mode="json")}, show, TaskLogger())
         found = TypeAdapter(AnyPreflight).validate_python(made)
     TaskLogger().info("preflight: %s", found.describe())
-    for name, told in found.data_rows():
+    for name, told in found.data_rows() if isinstance(found, TuningPreflight) else ():
         TaskLogger().info("%s: %s", name, told)
     return found
 

@@ -11,7 +11,7 @@ from tasks.patience import patient, patient_task
 from tasks.showing import TaskLogger
 from trainer.config.runs import PromotionConfig
 from trainer.records.evaluations import Result
-from trainer.records.holds import LONG, LONGEST, holding
+from trainer.records.lease import LONG, LONGEST, holding
 from trainer.records.results import Remeasured, Verdict
 from trainer.registry.promotion import ALREADY, Basis, find_rival, key_of, look, pass_through, remeasure
 from trainer.store.storage import Store

@@ -15,7 +15,7 @@ import yaml
 
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
-from trainer.records.holds import HOLDS
+from trainer.records.lease import HOLDS
 from trainer.records.sealed import read_sealed, seal_line, write_sealed
 from trainer.store.names import BEST, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, LINEAGE, METRICS_FILE, PLAN
 from trainer.store.storage import Store

@@ -18,7 +18,7 @@ from tests.trainer.curating import curated_job, prose, write_documents
 from tests.trainer.labelled_pairs import finetune_values, write_pairs
 from tests.trainer.preferences import preference_values, write_preferences
 from tests.trainer.stocked_store import contents
-from trainer.records.holds import HOLDS
+from trainer.records.lease import HOLDS
 from trainer.registry.promotion import moves
 from trainer.store.storage import Store
 

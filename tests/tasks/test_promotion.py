@@ -6,7 +6,7 @@ from tasks import promotion
 from tests.trainer.results import a_result
 from tests.trainer.stocked_store import add_encoded, add_run, found, keys
 from trainer.config.runs import PromotionConfig
-from trainer.records.holds import held
+from trainer.records.lease import held
 from trainer.registry.promotion import find_champion, look, pass_through
 from trainer.store.storage import Store
 

@@ -293,7 +293,8 @@ def check_optimization(job: RunJob) -> int:
     if training.epochs is not None and training.evaluate_every is None:  # else it depends on the data
         check_patience(training, steps_per_epoch=1, total_steps=training.epochs)
     make_schedule(torch.optim.SGD([torch.zeros(1)]), training, training.max_steps or 1)
-    tell_cautions(job, most)
+    for each in cautions(training, most):
+        log.warning("%s", each)
     return most
 
 
@@ -336,12 +337,6 @@ USUAL_RATES = {"adamw": (1e-5, 1e-2), "adafactor": (1e-5, 2e-2), "sgd": (1e-3, 1
 
 USUAL_TUNING = (1e-6, 5e-3)
 """The same of what tunes a pretrained model; an adapter takes the higher ones. Of sgd it is that of training."""
-
-
-def tell_cautions(job: RunJob, ranks: int) -> None:
-    """Warn of each unusual setting."""
-    for each in cautions(job.training, ranks):
-        log.warning("%s", each)
 
 
 def cautions(training: OptimizationConfig, ranks: int) -> Iterator[str]:

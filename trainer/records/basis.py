@@ -120,10 +120,8 @@ KEPT = 0.999
 """The share of a text's bytes that its tokens must stand for, so that they are said to tell all of it."""
 
 
-class Basis(BaseModel):
-    """Frozen, and refuses fields that it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Basis(Record):
+    """What all have that figures are measured on."""
 
     harness: dict[str, str] | None = Field(default=None, exclude_if=lambda value: value is None)
     """What each task of lm-eval is, where figures of such tasks stand beside the others."""

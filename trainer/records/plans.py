@@ -3,25 +3,22 @@
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from trainer.common.formats import count, plural, short
+from trainer.records.basis import Record
 from trainer.store.manifest import ArtifactRef
 
 
-class PreparedData(BaseModel):
+class PreparedData(Record):
     """A tokenizer and shards: references to everything that pretraining reads."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     tokenizer: ArtifactRef
     shards: list[ArtifactRef]
 
 
-class CorpusPlan(BaseModel):
+class CorpusPlan(Record, strict=True):
     """A corpus's part in the run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str
     documents: int
@@ -33,10 +30,8 @@ class CorpusPlan(BaseModel):
     passes: float
 
 
-class Plan(BaseModel):
+class Plan(Record, strict=True):
     """What every training loop needs to know of its length."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     global_batch: int = Field(ge=1)
     ranks: int = Field(ge=1)
@@ -53,15 +48,8 @@ class Plan(BaseModel):
 
     def figures(self) -> dict[str, int]:
         """The figures that people look at, by their names."""
-        names = (
-            "total_steps",
-            "warmup_steps",
-            "steps_per_epoch",
-            "global_batch",
-            "ranks",
-            "micro_batch",
-            "accumulation",
-        )
+        last = ("global_batch", "ranks", "micro_batch", "accumulation")
+        names = ("total_steps", "warmup_steps", "steps_per_epoch", *last)
         return {name.replace("_", " "): getattr(self, name) for name in names}
 
     def fixed(self) -> dict[str, Any]:

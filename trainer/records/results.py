@@ -71,10 +71,6 @@ class Preflight(Record):
             f"{self.parameters / 1e6:.1f}M parameters, {plural(self.ranks, 'rank')}"
         )
 
-    def data_rows(self) -> list[tuple[str, str]]:
-        """Nothing is known of the data by splits."""
-        return []
-
     def lines(self) -> list[str]:
         """The plan of a job that is not started, for a terminal."""
         counted = []
@@ -239,10 +235,6 @@ class Finished(Record):
     def describe(self) -> str:
         """In one line."""
         return f"{self.run} is finished and measured: there is nothing to compute"
-
-    def data_rows(self) -> list[tuple[str, str]]:
-        """The data was looked at when it was prepared."""
-        return []
 
 
 AnyPreflight = Preflight | TuningPreflight

@@ -162,15 +162,18 @@ class Environment(Shape):
     packages: dict[str, str]
 
 
+class Named(Shape):
+    key: Key
+    fingerprint: str
+
+
 class RunMade(Shape):
     key: RunKey
     fingerprint: str
     config_sha256: Digest
 
 
-class ModelMade(Shape):
-    key: Key
-    fingerprint: str
+class ModelMade(Named):
     created: str
     files: list[FileRecord]
 
@@ -180,9 +183,7 @@ class ReportMade(Shape):
     files: list[FileRecord]
 
 
-class MadeFrom(Shape):
-    key: Key
-    fingerprint: str
+class MadeFrom(Named):
     manifest_sha256: Digest
 
 
@@ -203,15 +204,8 @@ class DecisionsMade(MadeFrom):
     kept_out: KeptOutDetails | None
 
 
-class MeasuredBeside(Shape):
-    key: Key
-    fingerprint: str
-
-
-class Measured(Shape):
-    key: Key
-    fingerprint: str
-    harness: MeasuredBeside | None = None
+class Measured(Named):
+    harness: Named | None = None
 
 
 class Lineage(Shape):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError
-from trainer.records.holds import hold_reused
+from trainer.records.lease import hold_reused
 from trainer.records.run_names import FOLDERS
 from trainer.store.details import require_details
 from trainer.store.manifest import (

@@ -30,8 +30,7 @@ from trainer.common.errors import ArtifactError, RunError, StorageError
 from trainer.config.jobs import GarbageJob
 from trainer.data.decisions import KIND
 from trainer.data.tokenization import STARTED
-from trainer.records.holds import forget_ended, held
-from trainer.records.lease import LEASE, Lease, is_held
+from trainer.records.lease import LEASE, Lease, forget_ended, held, is_held
 from trainer.records.run_names import FOLDERS, RUN_PREFIX
 from trainer.registry.leftovers import Garbage
 from trainer.registry.promotion import moves

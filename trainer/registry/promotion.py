@@ -23,7 +23,7 @@ from trainer.evaluation.measurement import read_result
 from trainer.evaluation.metrics import greater_is_better
 from trainer.records.basis import BITS_PER_BYTE, AnyBasis, ExamplesBasis, TextBasis, task_of, why_incomparable
 from trainer.records.evaluations import Result
-from trainer.records.holds import holding
+from trainer.records.lease import holding
 from trainer.records.results import Remeasured, Verdict
 from trainer.records.sealed import open_sealed, read_listed, read_sealed, sealed_bytes
 from trainer.records.shapes import Move

@@ -11,7 +11,7 @@ from trainer.config.runs import RunJob
 from trainer.config.training import MuonConfig
 from trainer.models.weights import SETTINGS
 from trainer.records.fields import tell_changes
-from trainer.records.holds import is_being_removed
+from trainer.records.lease import is_being_removed
 from trainer.records.plans import PreparedData
 from trainer.records.run_names import made_at, tell_runs_like
 from trainer.records.sealed import read_pointer, read_sealed, write_sealed

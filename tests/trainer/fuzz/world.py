@@ -26,7 +26,7 @@ from trainer.config.labelled import FinetuneJob
 from trainer.data import shard_building
 from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
-from trainer.records.holds import SHORT, _hold
+from trainer.records.lease import SHORT, _hold
 from trainer.records.sealed import write_sealed
 from trainer.registry.promotion import promote
 from trainer.registry.references import pin

@@ -19,7 +19,7 @@ from trainer.common.errors import ArtifactError, RunError, StorageError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.pipelines.any_kind import evaluate_checkpoint, train
-from trainer.records.holds import HOLDS, LONGEST, SPENT, forget_ended, held, hold_reused, holding
+from trainer.records.lease import HOLDS, LONGEST, SPENT, forget_ended, held, hold_reused, holding
 from trainer.records.run_names import run_at
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.references import pin

@@ -9,7 +9,7 @@ import pytest
 
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.preflight.step_status import status, why
-from trainer.records.holds import held
+from trainer.records.lease import held
 from trainer.records.steps import Explains, Step, dependents_of, find_artifact, find_published, make, publish
 from trainer.store.manifest import MANIFEST, Input, Manifest, read_manifest, write_manifest
 from trainer.store.storage import Store

@@ -12,7 +12,7 @@ from tests.trainer.stocked_store import OLD, add_encoded, add_run, add_supersede
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.config.runs import PromotionConfig
 from trainer.data.tokenization import STARTED
-from trainer.records.holds import holding
+from trainer.records.lease import holding
 from trainer.registry import garbage
 from trainer.registry.garbage import collect, remove_artifact
 from trainer.registry.promotion import find_champion, key_of, pass_through, promote
