@@ -17,7 +17,7 @@ from tests.trainer.chats import MARKED, chat_job, chat_model, write_chats
 from trainer.common.progress import silent
 from trainer.kinds.chat.workload import Chat
 from trainer.pipelines.any_kind import train
-from trainer.records.named_steps import here
+from trainer.records.steps import here
 from trainer.store.storage import Store
 from trainer.training.run_records import read_records
 

@@ -14,7 +14,7 @@ from trainer.common.progress import silent
 from trainer.config.files import read_values
 from trainer.kinds.pretraining.kind import prepare
 from trainer.kinds.pretraining.workload import Pretraining
-from trainer.records.named_steps import here
+from trainer.records.steps import here
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.saver import Saver, take_snapshot

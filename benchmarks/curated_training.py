@@ -23,8 +23,8 @@ from trainer.config.files import load_job, override
 from trainer.config.jobs import PipelineJob
 from trainer.data.shards import is_held_out
 from trainer.kinds.pretraining.kind import prepare
-from trainer.records.named_steps import here
 from trainer.records.sealed import require_sealed
+from trainer.records.steps import here
 from trainer.store.storage import Store
 
 SEEDS = (1, 2, 3)

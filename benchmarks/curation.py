@@ -20,7 +20,7 @@ from trainer.common.progress import silent
 from trainer.config.files import load_job
 from trainer.config.jobs import PrepareJob
 from trainer.kinds.pretraining.kind import prepare
-from trainer.records.named_steps import here
+from trainer.records.steps import here
 from trainer.store.checked_files import RACY_SECONDS
 
 PAIRS = 3

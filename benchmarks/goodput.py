@@ -50,7 +50,7 @@ from trainer.data.dataset import open_dataset
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import shard_manifests
 from trainer.kinds.pretraining.kind import prepare
-from trainer.records.named_steps import here
+from trainer.records.steps import here
 from trainer.store.storage import Store
 
 QUICKSTART = load_job(PipelineJob, "configs/quickstart.yaml")

@@ -28,9 +28,9 @@ from trainer.config.jobs import GarbageJob, PrepareJob
 from trainer.data.order import CorpusOrder, DataOrder
 from trainer.jobs import train
 from trainer.kinds.pretraining.kind import prepare
-from trainer.records.named_steps import here
 from trainer.records.run_names import find_run_name
 from trainer.records.sealed import read_sealed, seal_line, unseal_line, write_sealed
+from trainer.records.steps import here
 from trainer.registry.garbage import collect
 from trainer.registry.listing import find_runs
 from trainer.store.checked_files import RACY_SECONDS

@@ -17,7 +17,7 @@ from benchmarks.measure import say
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.kinds.pretraining.kind import prepare
-from trainer.records.named_steps import here
+from trainer.records.steps import here
 
 SHAPES = {"5M": (4, 256), "91M": (12, 768), "120M": (16, 768)}
 """Layers and channels."""

@@ -19,7 +19,7 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
 from trainer.curation.deciding import EXACT, NEAR
 from trainer.data.decisions import open_decisions, read_decisions
-from trainer.records.named_steps import here
+from trainer.records.steps import here
 from trainer.store.storage import Store
 
 TEXT = re.compile(r"\.(pyi?|txt|md|rst|html?|[ch]|[1-9][a-z]*\.gz)$")

@@ -8,7 +8,7 @@ from benchmarks.jobs import job, raw_corpora, run_job
 from benchmarks.measure import say, spread
 from trainer.common.progress import silent
 from trainer.kinds.pretraining.kind import prepare
-from trainer.records.named_steps import here
+from trainer.records.steps import here
 
 PAIRS = 3
 STEPS = 60

@@ -52,7 +52,7 @@ from trainer.kinds.preference.workload import Preference
 from trainer.models.adapters import adapter_tensors
 from trainer.models.weights import PREFIX
 from trainer.pipelines.any_kind import train
-from trainer.records.named_steps import here
+from trainer.records.steps import here
 from trainer.store.storage import Store
 from trainer.training.run_records import read_records
 

@@ -14,7 +14,7 @@ from benchmarks.measure import say
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.kinds.pretraining.kind import prepare
-from trainer.records.named_steps import here
+from trainer.records.steps import here
 
 ROUNDS = 3
 LATE = 1_000_000

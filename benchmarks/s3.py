@@ -25,7 +25,7 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.shard_files import ShardFiles
 from trainer.kinds.pretraining.kind import prepare
-from trainer.records.named_steps import here
+from trainer.records.steps import here
 from trainer.store.checked_files import write_sums
 from trainer.store.manifest import digest_file
 from trainer.store.remote import TRANSFERS

@@ -26,7 +26,7 @@ from tests.processes import kill_all
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.kinds.pretraining.kind import prepare
-from trainer.records.named_steps import here
+from trainer.records.steps import here
 
 ROUNDS = 5
 LOOK_SECONDS = 0.01

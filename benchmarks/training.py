@@ -37,8 +37,8 @@ from trainer.models.dropout import draw_fast
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import load_tokenizer
 from trainer.records.evaluations import Criterion
-from trainer.records.named_steps import here
 from trainer.records.plans import PreparedData
+from trainer.records.steps import here
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.compiling import compile_objective

@@ -10,7 +10,7 @@ from tasks.reporting import report
 from tasks.training import train
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.measurement import harness_job
-from trainer.records import named_steps
+from trainer.records import steps
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight, Finished, Verdict
@@ -42,7 +42,7 @@ class AsTasks:
 
     def make(self, name: str, job: Any, **made: Any) -> ArtifactRef:
         self._kept.append(job)
-        ranks = {"ranks": self._ranks} if named_steps.STEPS[name].made_by else {}
+        ranks = {"ranks": self._ranks} if steps.STEPS[name].made_by else {}
         ref: ArtifactRef = STEPS[name](job, **made, **ranks, return_state=True).result()
         return self._keep(ref)
 

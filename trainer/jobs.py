@@ -21,9 +21,9 @@ from trainer.evaluation.measurement import harness_job
 from trainer.kinds.kind import kind_of, load_training_job
 from trainer.pipelines.pipeline import run_pipeline
 from trainer.records.evaluations import Result
-from trainer.records.named_steps import in_ranks
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight, Remeasured, Verdict
+from trainer.records.steps import in_ranks
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.identity import TrainingData, data_keys

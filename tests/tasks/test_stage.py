@@ -17,7 +17,7 @@ from tests.tasks.running import Prepared, prepare, run
 from trainer.common.errors import EXIT_PREEMPTED, CorpusError, PipelineError, Preempted, RecordError, StorageError
 from trainer.common.progress import Update
 from trainer.pipelines.worker import STAGES, launch, stage
-from trainer.records.named_steps import STEPS
+from trainer.records.steps import STEPS
 from trainer.store.manifest import ArtifactRef
 
 

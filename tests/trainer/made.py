@@ -7,8 +7,8 @@ from trainer.config.chat import ChatJob
 from trainer.config.jobs import PrepareJob
 from trainer.config.labelled import FinetuneJob
 from trainer.kinds.pretraining.kind import prepare as prepare_data
-from trainer.records.named_steps import here, look_for
 from trainer.records.plans import PreparedData
+from trainer.records.steps import here, look_for
 from trainer.store.manifest import ArtifactRef
 
 

@@ -141,7 +141,6 @@ def read_hashes(store: Store, key: str) -> dict[int, Hashes]:
     return {int(name): hashes for name, hashes in read_all(store, key).items()}
 
 
-FILES = ("sha256", "field", "texts", "too_short")
 RECORD_BITS = 32
 
 
@@ -159,11 +158,6 @@ def examples_key(key: str) -> str:
     return f"{key.removesuffix('.npz')}-examples.npz"
 
 
-def example_numbers(files: NDArray[np.int64], records: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What stands for the examples that some records of some files are."""
-    return (files << RECORD_BITS) | records
-
-
 def example_of(numbers: NDArray[np.int64], hashes: Hashes, hashed: np.uint64) -> tuple[int, int]:
     """The first example, by its file and its record, of an n-gram's hash, which is one of these."""
     file, record = divmod(int(numbers[np.searchsorted(hashes, hashed)]), 1 << RECORD_BITS)
@@ -172,7 +166,7 @@ def example_of(numbers: NDArray[np.int64], hashes: Hashes, hashed: np.uint64) ->
 
 def read_files(store: Store, key: str) -> list[ExampleFile]:
     """The files whose hashes are kept under `key`."""
-    columns = read_arrays(store, examples_key(key), *FILES)
+    columns = read_arrays(store, examples_key(key), *ExampleFile._fields)
     return [ExampleFile(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
@@ -253,7 +247,7 @@ def find_overlap(
     if not (is_intact(store, key) and is_intact(store, examples_key(key))):
         wanted = look_for(options, transform, found)
         write_arrays(store, key, {str(length): hashes for length, hashes in wanted.hashes.items()})
-        columns = {name: np.array([getattr(file, name) for file in wanted.files]) for name in FILES}
+        columns = {name: np.array([getattr(file, name) for file in wanted.files]) for name in ExampleFile._fields}
         examples = {str(length): numbers for length, numbers in wanted.examples.items()}
         write_arrays(store, examples_key(key), {**examples, **columns})
     return Overlap(store.url, key)
@@ -270,7 +264,7 @@ def look_for(
         counts = np.zeros((len(each.pieces), 2), np.int64)
         for batch in batches(read_examples(each, transform), BATCH_BYTES, text_bytes, TOGETHER):
             of_file, records = np.array([(example.file, example.number) for example in batch], np.int64).T
-            numbers = example_numbers(len(files) + of_file, records)
+            numbers = (len(files) + of_file) << RECORD_BITS | records
             hashed = hashes_of(matching(Texts([example.text for example in batch])), options)
             np.add.at(counts, of_file, np.column_stack([np.ones(len(batch), np.int64), hashed.too_short]))
             for length, (some, texts) in hashed.hashes.items():
@@ -328,14 +322,6 @@ SHARE, FEWEST = 0.01, 3
 """Of a corpus's documents one n-gram drops more than this share, and at least so many, when it is told."""
 
 
-def most_frequent(firsts: Hashes, documents: int) -> dict[int, int]:
-    """The n-grams that drop many of a corpus's documents, and how many; a document counts for the first that it has."""
-    hashes, counts = np.unique(firsts, return_counts=True)
-    many = (counts > SHARE * documents) & (counts >= FEWEST)
-    found = sorted(zip(counts[many].tolist(), hashes[many].tolist(), strict=True), reverse=True)
-    return {hashed: count for count, hashed in found}
-
-
 def name_frequent(
     firsts: Mapping[str, Hashes],
     documents: Mapping[str, int],
@@ -344,13 +330,16 @@ def name_frequent(
     found: Sequence[EvaluationSet],
     transform: TransformConfig | None,
 ) -> list[dict[str, Any]]:
-    """A line for each such n-gram of each corpus: its words, and the example that has them.
+    """A line for each n-gram that drops many of a corpus's documents: its words, and the example that has them.
 
-    `firsts` are the n-grams for which documents went, by corpus; `hashes` and `examples` are what is looked for.
+    A document counts for the first that it has. `firsts` are the n-grams for which documents went, by corpus; `hashes`
+    and `examples` are what is looked for.
     """
     lines = []
     for corpus, own in firsts.items():
-        for hashed, count in most_frequent(own, documents[corpus]).items():
+        found_hashes, counts = np.unique(own, return_counts=True)
+        many = (counts > SHARE * documents[corpus]) & (counts >= FEWEST)
+        for count, hashed in sorted(zip(counts[many].tolist(), found_hashes[many].tolist(), strict=True), reverse=True):
             length = next(length for length, each in hashes.items() if np.isin(hashed, each))
             file, record = example_of(examples[length], hashes[length], np.uint64(hashed))
             place, texts = _example(found, transform, file, record)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from trainer.curation.contamination import (
     read_files,
     read_hashes,
 )
-from trainer.curation.deciding import EXACT, NEAR, CurationRun, Plan, count_reasons, make_plan
+from trainer.curation.deciding import EXACT, NEAR, CurationRun, count_reasons, make_plan
 from trainer.curation.shared_keys import Duplicates
 from trainer.curation.showing import StoredDecisions
 from trainer.data.decisions import KIND, PIECES, read_pieces
+from trainer.data.pieces import Piece
 from trainer.data.shard_building import Workers
 from trainer.data.sources import PIECE_BYTES, forgetting_changed
 from trainer.data.tokenization import carrier_of
@@ -94,28 +96,23 @@ def _kept_out(decided: CurationRun) -> dict[str, Any] | None:
     if (wanted := decided.options.decontaminate) is None or decided.overlap is None:
         return None
     key = decided.overlap.key
+    hashes = read_hashes(decided.store, key)
+    frequent = name_frequent(
+        {corpus: np.concatenate(parts) for corpus, parts in decided.shared.items() if parts},
+        {corpus: int(counts.sum()) for corpus, counts in decided.numbering.counts.items()},
+        hashes, read_examples_of(decided.store, key, hashes), decided.plan.evaluation, decided.options.transform,
+    )  # fmt: skip
     return {
         "ngram": wanted.ngram, "least_words": wanted.least_words, "key": key, "examples": examples_key(key),
         "files": describe(decided.plan.evaluation),
         "texts": [file._asdict() for file in read_files(decided.store, key)],
-        "frequent": _frequent(decided, key),
+        "frequent": frequent,
     }  # fmt: skip
 
 
-def _frequent(decided: CurationRun, key: str) -> list[dict[str, Any]]:
-    hashes = read_hashes(decided.store, key)
-    return name_frequent(
-        {corpus: np.concatenate(parts) for corpus, parts in decided.shared.items() if parts},
-        {corpus: int(counts.sum()) for corpus, counts in decided.numbering.counts.items()},
-        hashes,
-        read_examples_of(decided.store, key, hashes),
-        decided.plan.evaluation,
-        decided.options.transform,
-    )
-
-
 def _of_corpus(decided: CurationRun, name: str) -> dict[str, NDArray[Any]]:
-    own = _documents(decided, name)
+    first = decided.numbering.firsts[name]
+    own = slice(first, first + int(decided.numbering.counts[name].sum()))
     found = [np.concatenate(arrays) for arrays in zip(NO_DUPLICATES, *decided.duplicates, strict=True)]
     order = np.argsort(found[0])
     order = order[slice(*np.searchsorted(found[0][order], (own.start, own.stop)))]
@@ -143,11 +140,6 @@ def _require_some(corpus: str, table: list[dict[str, Any]]) -> None:
     )
 
 
-def _documents(decided: CurationRun, corpus: str) -> slice:
-    first = decided.numbering.firsts[corpus]
-    return slice(first, first + int(decided.numbering.counts[corpus].sum()))
-
-
 def curate(store: Store, job: PrepareJob, progress: Progress) -> Step:
     """The step that decides of each document whether it stays.
 
@@ -169,31 +161,25 @@ def curate(store: Store, job: PrepareJob, progress: Progress) -> Step:
             return manifest
 
     def recall_sources(key: str, manifest: Manifest) -> Sources:
-        listed = read_pieces(store, key, manifest)
         kept_out = manifest.details["kept_out"]
-        pieces = by_file(vars(piece) for pieces in listed.values() for piece in pieces)
-        functions = manifest.recipe[CONTENTS]["functions"]
-        return {**pieces, **_evaluation_files(kept_out["files"] if kept_out else []), **_functions(functions)}
+        files = kept_out["files"] if kept_out else []
+        return _sources(read_pieces(store, key, manifest).values(), files, manifest.recipe)
 
     return Step(
         store, KIND, KIND, "text", plan.recipe, build, told=frozenset({PIECE_BYTES}),
         otherwise="delete the folder to have it decided anew",
         explains=Explains(
-            sources=lambda: _sources(plan), recall_sources=recall_sources,
+            sources=lambda: _sources([pieces for _, pieces in plan.corpora], describe(plan.evaluation), plan.recipe),
+            recall_sources=recall_sources,
             parts=lambda: Parts(work=f"about {size(plan.raw_bytes)} of raw text"),
         ),
     )  # fmt: skip
 
 
-def _sources(plan: Plan) -> Sources:
+def _sources(corpora: Iterable[Iterable[Piece]], files: list[dict[str, str]], recipe: Mapping[str, Any]) -> Sources:
     """The pieces of raw files, the evaluation sets that are kept out, and the files that functions come from."""
-    pieces = by_file(vars(piece) for _, pieces in plan.corpora for piece in pieces)
-    return {**pieces, **_evaluation_files(describe(plan.evaluation)), **_functions(plan.recipe[CONTENTS]["functions"])}
-
-
-def _evaluation_files(files: list[dict[str, str]]) -> dict[str, str]:
-    return {f"{file['path']}, kept out": file["sha256"] for file in files}
-
-
-def _functions(digests: dict[str, str]) -> dict[str, str]:
-    return {f"that of {name}, or one that it imports": digest for name, digest in digests.items()}
+    return {
+        **by_file(vars(piece) for pieces in corpora for piece in pieces),
+        **{f"{file['path']}, kept out": file["sha256"] for file in files},
+        **{f"that of {name}, or one that it imports": sha256 for name, sha256 in recipe[CONTENTS]["functions"].items()},
+    }

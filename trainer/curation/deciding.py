@@ -179,10 +179,11 @@ class CurationRun:
         self.tests = {corpus.name: of_corpus(plan.tests, corpus.name) for corpus, _ in plan.corpora}
         longest = self.overlap.longest if self.overlap else 1
         self.borders = BorderWords(longest - 1) if longest > 1 else None
-        self.measures = {
-            corpus.name: measures_of(self.options, self.tests[corpus.name], self._overlaps(corpus))
-            for corpus, _ in plan.corpora
-        }
+        self.measures: dict[str, list[Measure]] = {}
+        for corpus, _ in plan.corpora:
+            across = self.borders if is_cut_within_documents(corpus) else None
+            overlaps = [each for each in (self.overlap, across) if each is not None]
+            self.measures[corpus.name] = measures_of(self.options, self.tests[corpus.name], overlaps)
         self.size: Measure = Size()
         self.duplicates: list[Duplicates] = []
         self.compared: Compared | None = None
@@ -244,11 +245,6 @@ class CurationRun:
         self.shared[corpus].append(across[across != NOTHING])
         shared = parts[across != NOTHING]
         self.reasons[np.union1d(shared, shared + 1)] = self.number_of(CONTAMINATED)
-
-    def _overlaps(self, corpus: CorpusConfig) -> list[Measure]:
-        """What is measured of a corpus because of the evaluation sets."""
-        across = self.borders if is_cut_within_documents(corpus) else None
-        return [each for each in (self.overlap, across) if each is not None]
 
     def drop_duplicates(self) -> None:
         """Drop all but the first of documents that are the same, and then near duplicates.

@@ -223,7 +223,9 @@ def _read_job(found: EvaluationSet, job: OfJob) -> Iterator[tuple[int, int, Docu
     with TemporaryDirectory(prefix="headrace-") as folder:
         try:
             for split, pieces in job.splits.items():
-                parts = [fetch_part(_part(piece), Path(folder)) for piece in pieces]
+                # Whole files; of Parquet, the digest stands before the numbers of row groups.
+                raw = [RawFile(piece.path, piece.path, piece.sha256.partition(":")[0]) for piece in pieces]
+                parts = [fetch_part(Part(file.path, file.path, files=(file,)), Path(folder)) for file in raw]
                 for part, number, text in job.texts.read(job.data, split, parts, found.corpus.text_field):
                     if (path := parts[part].name) not in known:
                         yield files[path], number, Document(text.encode(), ends=True)
@@ -232,11 +234,6 @@ def _read_job(found: EvaluationSet, job: OfJob) -> Iterator[tuple[int, int, Docu
             raise
         except CorpusError as error:
             raise type(error)(f"data.curation.decontaminate.jobs: {job.path}: {error}", error.transient) from error
-
-
-def _part(piece: Piece) -> Part:
-    """A whole file, as the data of jobs is read; of Parquet, its digest stands before the numbers of its row groups."""
-    return Part(piece.path, piece.path, files=(RawFile(piece.path, piece.path, piece.sha256.partition(":")[0]),))
 
 
 def _whole(documents: Iterable[Document]) -> Iterator[Document]:

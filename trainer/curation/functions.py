@@ -60,8 +60,12 @@ def load_function(function: str, digest: str) -> Callable[[str], Any]:
     Raises `ConfigError` if there is no such function, or its files are others now: else their verdicts would be kept
     under the name of those that were looked at.
     """
-    if _loaded.get(function, digest) != digest:
-        _forget(function)
+    if _loaded.get(function, digest) != digest:  # Python is to load anew what comes from its files
+        files = {str(path) for path in source_files(function.partition(":")[0])}
+        for known, loaded in list(sys.modules.items()):
+            if getattr(loaded, "__file__", None) in files:
+                del sys.modules[known]
+        importlib.invalidate_caches()
     module, _, name = function.partition(":")
     try:
         found: Callable[[str], Any] = getattr(importlib.import_module(module), name)
@@ -77,12 +81,3 @@ def load_function(function: str, digest: str) -> Callable[[str], Any]:
             "meanwhile, or this machine has others; start the command again, with the same files on every machine"
         )
     return found
-
-
-def _forget(function: str) -> None:
-    """Have Python load anew what comes from the function's files."""
-    files = {str(path) for path in source_files(function.partition(":")[0])}
-    for name, module in list(sys.modules.items()):
-        if getattr(module, "__file__", None) in files:
-            del sys.modules[name]
-    importlib.invalidate_caches()

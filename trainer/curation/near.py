@@ -11,6 +11,7 @@ nor on the order in which they finish.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,14 +123,10 @@ def _files(store: Store, part: Part) -> list[str]:
 
 
 def _ngrams(part: Part, ngram: int) -> Iterator[NDArray[np.uint64]]:
+    """The hashes of each document's n-grams, ascending and each once."""
     for batch in batches(_documents(part), BATCH_BYTES, text_bytes, BATCH_DOCUMENTS):
-        yield from ngrams_of(Texts([document.text for document in batch]), ngram)
-
-
-def ngrams_of(texts: Texts, ngram: int) -> list[NDArray[np.uint64]]:
-    """The hashes of each text's n-grams, ascending and each once."""
-    hashes, starts = shingles(composed(texts), ngram)
-    return [np.unique(hashes[start:end]) for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]
+        hashes, starts = shingles(composed(Texts([document.text for document in batch])), ngram)
+        yield from (np.unique(hashes[start:end]) for start, end in pairwise(starts.tolist()))
 
 
 def _documents(part: Part) -> Iterator[Document]:

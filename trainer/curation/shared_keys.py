@@ -355,9 +355,7 @@ def _read_all(store: Store, folder: str, slices: Sequence[Slice]) -> Iterator[Sh
 
 def _marks(of: Sharing) -> NDArray[np.uint64]:
     """A number for each group that tells which documents it holds."""
-    mixed = (of.documents.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(32)
+    mixed = _mixed(of.documents.astype(np.uint64)[:, None], 0)
     return np.add.reduceat(mixed, starts_of(of.sizes)[:-1]) if len(of.sizes) else mixed
 
 

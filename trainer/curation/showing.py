@@ -55,14 +55,6 @@ class Shown(NamedTuple):
     original: str | None = None
 
 
-class Cluster(NamedTuple):
-    """A document, and how many documents of a corpus are duplicates of it, directly or as a copy of one that is."""
-
-    original: Place
-    corpus: str
-    duplicates: int
-
-
 class SharedWithExamples:
     """What documents share with the evaluation sets that decisions kept out, of which their manifest says
     `kept_out`.
@@ -233,8 +225,8 @@ class StoredDecisions:
         why = self._why(corpus, number, its_reason, self._read(corpus, number))
         return f"it is a copy of {place}; that one goes as {its_reason}: {why}"
 
-    def clusters(self, corpus: CorpusConfig, most: int) -> list[Cluster]:
-        """The documents that have the most duplicates in a corpus."""
+    def clusters(self, corpus: CorpusConfig, most: int) -> list[tuple[Place, int]]:
+        """The documents that have the most duplicates in a corpus, also as copies of one that is, and how many."""
         originals = self.of(corpus.name).originals
         roots = originals.copy()
         for other in map(self.of, (each.name for each in self.corpora)):  # a copy may be one of a near duplicate
@@ -244,7 +236,7 @@ class StoredDecisions:
                 roots[again] = other.originals[at[again]]
         found, counts = np.unique(roots, return_counts=True)
         largest = np.argsort(-counts, kind="stable")[:most]
-        return [Cluster(self._place(*self._find(int(found[each]))), corpus.name, int(counts[each])) for each in largest]
+        return [(self._place(*self._find(int(found[each]))), int(counts[each])) for each in largest]
 
     def similarities(self, corpus: CorpusConfig) -> list[int]:
         """How many near duplicates of a corpus have a similarity within each of the `BINS`."""
@@ -259,11 +251,11 @@ class StoredDecisions:
         yield from decision_warnings(self.manifest.details)
         for corpus in self.corpora:
             documents = int(self.of(corpus.name).counts.sum())
-            for each in self.clusters(corpus, 1):
-                if each.duplicates >= max(LEAST_IN_CLUSTER, LARGE_CLUSTER * documents):
+            for original, count in self.clusters(corpus, 1):
+                if count >= max(LEAST_IN_CLUSTER, LARGE_CLUSTER * documents):
                     yield (
-                        f"corpus {corpus.name!r}: {each.duplicates:,} of its documents "
-                        f"({each.duplicates / documents:.1%}) are duplicates of one, {each.original}"
+                        f"corpus {corpus.name!r}: {count:,} of its documents ({count / documents:.1%}) are duplicates "
+                        f"of one, {original}"
                     )
 
     def _find(self, document: int) -> tuple[CorpusConfig, int]:

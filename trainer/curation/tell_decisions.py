@@ -122,8 +122,7 @@ def _alike(decided: StoredDecisions, corpus: CorpusConfig) -> dict[str, Any]:
     return {
         "similarities": [{"least": least, "most": most, "documents": found} for (least, most), found in bins],
         "clusters": [
-            {"original": str(each.original), "duplicates": each.duplicates}
-            for each in decided.clusters(corpus, CLUSTERS)
+            {"original": str(original), "duplicates": count} for original, count in decided.clusters(corpus, CLUSTERS)
         ],
     }
 

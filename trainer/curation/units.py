@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ from trainer.common.process import keep_large_buffers
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import TransformConfig
 from trainer.curation.measures import Batch, Measure, Place, PlaceError, Rows
+from trainer.curation.texts import starts_of
 from trainer.data.decisions import read_curated, transform_options
 from trainer.data.pieces import Piece, assigned
 from trainer.data.readers import Document, ignore, read_documents
@@ -108,19 +109,15 @@ def read_all(store: Store, key: str) -> Arrays:
 @contextmanager
 def _opened(store: Store, key: str) -> Iterator[Any]:
     try:
-        with np.load(_source(store, key)) as arrays:
+        # Of a folder the file, of which only what is asked for is read; of a bucket all its bytes, of which no copy is
+        # kept.
+        source = store.fetch(key) if store.local is not None else io.BytesIO(store.read_bytes(key))
+        with np.load(source) as arrays:
             yield arrays
     except (FileNotFoundError, *DAMAGED) as error:
         raise StorageError(
             f"{store.path(key)} is gone or damaged ({error}); start the command again, which makes it anew"
         ) from error
-
-
-def _source(store: Store, key: str) -> Path | io.BytesIO:
-    """Of a folder the file, of which only what is asked for is read; of a bucket all its bytes, of which no copy is
-    kept.
-    """
-    return store.fetch(key) if store.local is not None else io.BytesIO(store.read_bytes(key))
 
 
 def with_address(error: PlaceError, corpora: Iterable[tuple[CorpusConfig, Sequence[Piece]]]) -> CorpusError:
@@ -270,17 +267,13 @@ def _measure_pieces(
             found[each].append(each(batch))
         places.clear()
         advance(sum(len(document.text) for document in batch.documents))
-    ends = np.cumsum(counts)
-    return {
-        each: _divided({name: np.concatenate([rows[name] for rows in parts]) for name in parts[0]}, ends)
-        for each, parts in found.items()
-    }
-
-
-def _divided(rows: Rows, ends: NDArray[np.int64]) -> list[Rows]:
-    """Rows by piece."""
-    starts = np.concatenate([[0], ends])[:-1]
-    return [{name: values[start:end] for name, values in rows.items()} for start, end in zip(starts, ends, strict=True)]
+    by_piece: dict[Measure, list[Rows]] = {}
+    for each, parts in found.items():
+        rows = {name: np.concatenate([rows[name] for rows in parts]) for name in parts[0]}
+        by_piece[each] = [
+            {name: values[start:end] for name, values in rows.items()} for start, end in pairwise(starts_of(counts))
+        ]
+    return by_piece
 
 
 READERS = 16

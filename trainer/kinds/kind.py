@@ -14,9 +14,8 @@ from trainer.config.kinds import KINDS, JobKind, kinds_read_by, load, marked
 from trainer.config.labelled import TuningJob
 from trainer.config.runs import RunJob
 from trainer.evaluation.measurement import Measure, Measurement
-from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
-from trainer.records.steps import Step
+from trainer.records.steps import Do, Step
 from trainer.store.storage import Store
 from trainer.training.identity import Run, TrainingData
 

@@ -35,9 +35,9 @@ from trainer.preflight.resources import (
     require_room,
     run_bytes,
 )
-from trainer.records.named_steps import look_for
 from trainer.records.plans import RunPlan
 from trainer.records.results import Lengths, TuningPreflight
+from trainer.records.steps import look_for
 from trainer.store.storage import Store
 from trainer.training.identity import check_origin
 

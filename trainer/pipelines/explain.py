@@ -23,7 +23,7 @@ from trainer.preflight.step_status import (
     own_result,
     status,
 )
-from trainer.records.named_steps import STEPS, open_step, title_of
+from trainer.records.steps import STEPS, open_step
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.identity import TrainingData, data_keys
@@ -52,7 +52,7 @@ class Looking:
 
     def make(self, name: str, job: Any, **made: Any) -> ArtifactRef:
         """Look for the artifact of a step."""
-        title = title_of(name, job, **made)
+        title = STEPS[name].title.format(job=job, **made)
         for each in (made[needed] for needed in STEPS[name].needs):
             if each is not None and (missing := self._missing.get(each.key)):
                 self.stages.append(StepStatus(title, "depends", reasons=(missing.later,)))

@@ -14,10 +14,10 @@ from trainer.evaluation.harness_identity import identify_harness
 from trainer.evaluation.measurement import find_result, harness_job
 from trainer.kinds.kind import Kind, kind_of
 from trainer.records.evaluations import Result
-from trainer.records.named_steps import Do, NotMade, only_look
 from trainer.records.plans import RunPlan, read_plan
 from trainer.records.results import AnyPreflight, Finished, Outcome, Verdict
 from trainer.records.sealed import require_sealed
+from trainer.records.steps import Do, NotMade, only_look
 from trainer.store.manifest import MANIFEST, ArtifactRef
 from trainer.store.names import FINAL, PLAN
 from trainer.store.storage import Store

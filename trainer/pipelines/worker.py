@@ -287,7 +287,7 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
 
 def module_of(name: str) -> str:
     """The module that a step or a stage is in."""
-    from trainer.records.named_steps import STEPS
+    from trainer.records.steps import STEPS
 
     return STEPS[name].module if name in STEPS else STAGES[name].rpartition(".")[0]
 
@@ -296,13 +296,10 @@ def stage(name: str) -> Callable[..., Any]:
     """The function of a step or a stage, taking its arguments as JSON-like values and validating them by its own
     annotations.
     """
-    from pydantic import validate_call
-
-    from trainer.config.kinds import load
-    from trainer.records.named_steps import ANY_TYPE, make_named
+    from trainer.records.steps import checked, make_named
 
     importlib.import_module(module_of(name))
-    return partial(make_named, name) if name not in STAGES else validate_call(config=ANY_TYPE)(load(STAGES[name]))
+    return checked(STAGES[name]) if name in STAGES else partial(make_named, name)
 
 
 def telling(work: Callable[[], None], rank: int) -> int:

@@ -87,7 +87,7 @@ class Lease:
             log.warning("the lease stays, and counts until it is old: %s", failure)
 
     def _give_back(self) -> None:
-        raw = self._read()
+        raw = self._store.find_bytes(self._key)
         if raw is not None and not self._lost and (self._meaning(raw) or self._mine)["id"] == self._mine["id"]:
             self._store.delete(self._key)
 
@@ -97,7 +97,7 @@ class Lease:
 
     def _take_over(self) -> bool:
         """Put this lease in the place of a dead one; returns False if that has changed, or is gone."""
-        raw = self._read()
+        raw = self._store.find_bytes(self._key)
         if raw is None:
             return False
         held = self._meaning(raw)
@@ -178,7 +178,8 @@ class Lease:
             if self._store.swap(self._key, self._written, written):
                 self._written = written
             else:
-                raw = self._read()  # after a request that was repeated, it may be the one just written
+                # After a request that was repeated, it may be the one just written.
+                raw = self._store.find_bytes(self._key)
                 held = None if raw is None else self._meaning(raw)
                 known = time.time() - self._shown < STALE_SECONDS  # else another process may have taken it since
                 if raw is not None and held is None and known and self._store.swap(self._key, raw, written):
@@ -187,9 +188,6 @@ class Lease:
                 self._lost = held is None or held["id"] != self._mine["id"]
                 self._written = raw or b""
             self._shown = time.time()
-
-    def _read(self) -> bytes | None:
-        return self._store.find_bytes(self._key)
 
     def _encoded(self) -> bytes:
         return sealed_bytes(self._key, {**self._mine, "beat": _now()}, indent=None)
@@ -362,7 +360,7 @@ def _hold(store: Store, key: str, lasting: timedelta) -> str:
 
 
 def _all(store: Store) -> Iterator[Hold]:
-    """All holds; whether one is what was written under its name, who removes something looks at (registry/pins.py)."""
+    """All holds. Who removes something checks that each is what was written under its name (registry/references.py)."""
     return chain.from_iterable(_of(store, folder) for folder in store.names(HOLDS))
 
 

@@ -2,6 +2,9 @@
 
 A step is named by its recipe and by the contents of what it is made from, so what was made again to the same content
 changes nothing after it. What a manifest says of an artifact is what its step said: see `Manifest`.
+
+What a pipeline asks for, and what a worker process is asked for, is the name of a step, of `STEPS`, and arguments. Each
+module of theirs is imported only when its step is looked at.
 """
 
 import json
@@ -12,9 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+from pydantic import ConfigDict, validate_call
 
 from trainer.common.errors import ArtifactError
+from trainer.common.progress import Progress, silent
+from trainer.config.kinds import load
 from trainer.records.lease import hold_reused
 from trainer.records.run_names import FOLDERS
 from trainer.store.details import require_details
@@ -139,7 +146,19 @@ class Step:
 
         Raises `ArtifactError` if something was made from it, and its content is not known.
         """
-        return _expected(self)
+        former = _former(self)
+        if self.settles:
+            return Expected(former.content, []) if former else None
+        found = dependents_of(self.store, self.key) if self.folder in FOLDERS else {}
+        if not found:
+            return None
+        contents = [former.content] if former else [content for content in found.values() if content]
+        if not contents:
+            raise ArtifactError(
+                f"{self.store.path(self.key)} is damaged or lost, and what it was is recorded nowhere that can be read"
+                f"{_needed_by(list(found))}. Put back a copy of its files, or {self.otherwise}"
+            )
+        return Expected(contents[0], list(found))
 
     def refer(self, manifest: Manifest | None, reused: bool = False) -> ArtifactRef:
         """The reference to it by which other steps are given it; without a manifest, to one that is still to be
@@ -223,22 +242,6 @@ class Expected(NamedTuple):
     dependents: list[str]
 
 
-def _expected(step: Step) -> Expected | None:
-    former = _former(step)
-    if step.settles:
-        return Expected(former.content, []) if former else None
-    found = dependents_of(step.store, step.key) if step.folder in FOLDERS else {}
-    if not found:
-        return None
-    contents = [former.content] if former else [content for content in found.values() if content]
-    if not contents:
-        raise ArtifactError(
-            f"{step.store.path(step.key)} is damaged or lost, and what it was is recorded nowhere that can be read"
-            f"{_needed_by(list(found))}. Put back a copy of its files, or {step.otherwise}"
-        )
-    return Expected(contents[0], list(found))
-
-
 def _former(step: Step) -> Manifest | None:
     with suppress(ArtifactError):
         return read_manifest(step.store, step.key, step.kind)
@@ -296,3 +299,102 @@ def _accepted(step: Step, manifest: Manifest) -> ArtifactRef | None:
 def _is_held(step: Step) -> bool:
     """Hold what may be removed until a run says that it reads it; returns whether it is still there."""
     return step.folder not in FOLDERS or hold_reused(step.store, step.key)
+
+
+class Named(NamedTuple):
+    """Where the function is that returns a step, and what the step is called, given the job and what it is made from.
+
+    `needs` are the arguments whose artifacts must be there before the step can be named. A step that can begin
+    something early takes `early`.
+    """
+
+    module: str
+    function: str
+    title: str
+    needs: tuple[str, ...] = ()
+    early: bool = False
+    made_by: str | None = None
+    """The function, as `module.function`, that finds or makes the artifact where all ranks make it together: each of
+    them calls it. None where one process makes it."""
+
+
+STEPS = {
+    "curate": Named("trainer.curation.curate", "curate", "the decisions"),
+    "tokenizer": Named("trainer.data.tokenizer_training", "make_tokenizer", "the tokenizer"),
+    "tokenize": Named(
+        "trainer.data.tokenization", "tokenize", "shards of {corpus}", ("decisions", "tokenizer"), early=True
+    ),
+    "encode": Named("trainer.kinds.kind", "encode", "encoded set {job.data.name}"),
+    "reference": Named(
+        "trainer.kinds.preference.kind", "reference_step", "reference of {job.data.name}", ("data",),
+        made_by="trainer.kinds.preference.reference.make_reference",
+    ),
+}  # fmt: skip
+
+
+class Do(Protocol):
+    """Asks for the artifact of a step of a job, by the step's name: makes it here or as a task, or only looks."""
+
+    def __call__(self, name: str, job: Any, **made: Any) -> ArtifactRef: ...
+
+
+def open_step(name: str, store: Store, progress: Progress, **arguments: Any) -> Step:
+    """A step, of its arguments as they are or as JSON: they are validated by the function's own annotations."""
+    named = STEPS[name]
+    step: Step = checked(f"{named.module}.{named.function}")(store=store, progress=progress, **arguments)
+    return step
+
+
+def checked(function: str) -> Callable[..., Any]:
+    """A function by its name, which takes JSON-like values and validates them by its own annotations."""
+    found: Callable[..., Any] = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(load(function))
+    return found
+
+
+def make_named(name: str, progress: Progress, job: Any, **made: Any) -> ArtifactRef:
+    """Find or make the artifact of a step, of arguments as they are, or as a worker process is given them."""
+    named = STEPS[name]
+    if named.made_by is not None:
+        ref: ArtifactRef = checked(named.made_by)(job=job, progress=progress, **made)
+        return ref
+    store = Store(job["store"] if isinstance(job, Mapping) else job.store)
+    early = {"early": True} if named.early else {}
+    return make(open_step(name, store, progress, job=job, **made, **early))
+
+
+def look_for(name: str, job: Any, check: bool = True, **made: Any) -> ArtifactRef | None:
+    """The published artifact of a step of a job, and intact if that is to be checked; None if it is to be made."""
+    step = open_step(name, Store(job.store), silent(), job=job, **made)
+    try:
+        return find_artifact(step) if check else find_published(step)
+    finally:
+        step.release()
+
+
+class NotMade(Exception):
+    """What a step makes is not there."""
+
+
+def only_look(name: str, job: Any, check: bool = True, **made: Any) -> ArtifactRef:
+    """Makes nothing: raises `NotMade` where the artifact of a step is to be made."""
+    found = look_for(name, job, check, **made)
+    if found is None:
+        raise NotMade(name)
+    return found
+
+
+def here(progress: Progress) -> Do:
+    """Makes each step in this process."""
+    return lambda name, job, **made: make_named(name, progress, job, **made)
+
+
+def in_ranks(runtime: Any, progress: Progress) -> Do:
+    """Makes each step in ranks that all ask for it: on the first one, or by all of them together."""
+
+    def do(name: str, job: Any, **made: Any) -> ArtifactRef:
+        if STEPS[name].made_by is not None:
+            return make_named(name, progress, job, **made)
+        ref: ArtifactRef = runtime.on_first(lambda: make_named(name, progress, job, **made))
+        return ref
+
+    return do

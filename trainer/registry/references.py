@@ -21,8 +21,7 @@ from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
-from trainer.records.lease import HOLDS, LONGEST, is_being_removed
-from trainer.records.lease import is_held
+from trainer.records.lease import HOLDS, LONGEST, is_being_removed, is_held
 from trainer.records.run_names import FOLDERS, RUN_PREFIX, find_run_name, run_at
 from trainer.records.sealed import read_sealed, sealed_bytes
 from trainer.records.shapes import remedy_of

@@ -20,10 +20,10 @@ from trainer.models.pretrained import find_model
 from trainer.models.weights import is_adapter, require_base
 from trainer.records.fields import tell_changes
 from trainer.records.lease import Lease, clear_dead_lease, is_held
-from trainer.records.named_steps import in_ranks
 from trainer.records.plans import Plan, RunPlan
 from trainer.records.sealed import require_sealed, write_sealed
 from trainer.records.shapes import folder_name
+from trainer.records.steps import in_ranks
 from trainer.store.manifest import ArtifactRef, fetch_artifact, publish_folder
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, FINAL_KIND
 from trainer.store.storage import Store

@@ -11,8 +11,8 @@ from trainer.data.dataset import Batch
 from trainer.models.outline import Outline, Rows
 from trainer.models.weights import Base
 from trainer.records.evaluations import Criterion
-from trainer.records.named_steps import Do
 from trainer.records.plans import Plan
+from trainer.records.steps import Do
 from trainer.store.storage import Store
 from trainer.training.identity import Run, TrainingData
 from trainer.training.loop import Measured

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import write_config
 from tests.trainer.curating import curated_job, decide, prose, reasons_of, write_documents
-from trainer.common.errors import ConfigError, CorpusError
+from trainer.common.errors import CorpusError
 from trainer.config.curation import DecontaminateConfig, EvaluationText
 from trainer.config.jobs import PrepareJob
 from trainer.curation.contamination import hashes_of
@@ -156,9 +156,6 @@ def test_the_labelled_text_of_a_job_is_kept_out(tmp_path: Path, raw: Path) -> No
     assert [number for number, reason in enumerate(reasons) if reason == "contaminated"] == [6, 8], (
         "it is cut from train"
     )
-    write_config(path, {**values, "data": {"source": "hub", "path": "a/b", "text_columns": ["sentence"]}})
-    with pytest.raises(ConfigError, match="its data is of source hub; name files of it"):
-        decide(job_of(tmp_path, raw, jobs=[str(path)]))
 
 
 def test_n_grams_may_be_shorter_than_the_examples_that_count(tmp_path: Path, raw: Path) -> None:
@@ -172,15 +169,6 @@ def test_a_missing_evaluation_file_is_an_error_before_anything_is_measured(tmp_p
     with pytest.raises(CorpusError, match=r"data.curation.decontaminate: .*no file matches '.*none.txt'"):
         decide(job_of(tmp_path, raw, files=[{"paths": [str(tmp_path / "none.txt")]}]))
     assert not (tmp_path / "store" / "measures").exists()
-
-
-@pytest.mark.parametrize(("document", "example"), [("e\u0301", "\u00e9"), ("\u00e9", "e\u0301")])
-def test_characters_that_are_written_otherwise_are_the_same(tmp_path: Path, document: str, example: str) -> None:
-    words = prose(5, 20)
-    raw = write_documents(tmp_path / "a.jsonl", [" ".join([*words, document, "last"]), "something else"])
-    (tmp_path / "eval.txt").write_text(" ".join([*words, example, "last"]) + "\n")
-    job = job_of(tmp_path, raw, files=[{"paths": [str(tmp_path / "eval.txt")]}], ngram=21)
-    assert reasons_of(job, decide(job).key, "one") == ["contaminated", "kept"]
 
 
 def test_an_evaluation_set_is_compared_as_documents_are_made(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.s3 import S3Server
 from tests.support import digests, settled, write_config
 from tests.trainer.curating import Here, curated_job, decide, originals_of, prose, reasons_of, write_documents
 from tests.trainer.made import prepare
-from trainer.common.errors import ArtifactError, ConfigError, CorpusError
+from trainer.common.errors import ArtifactError, CorpusError
 from trainer.common.progress import silent
 from trainer.config.corpora import CorpusConfig
 from trainer.config.jobs import PrepareJob
@@ -374,19 +374,6 @@ def test_thresholds_that_nothing_passes_are_an_error_with_the_largest_reasons(ra
     ):
         decide(job)
     assert not (tmp_path / "store" / "decisions").exists()
-
-
-def test_a_function_that_raises_names_the_document(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "judging.py").write_text("def judge(text):\n    return 1 / (len(text) - 500)\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    job = job_of(
-        raw, tmp_path / "store", {"filters": [{"kind": "function", "function": "judging:judge", "least_value": -9}]}
-    )
-    with pytest.raises(CorpusError, match=r"corpus 'two': \S+two/c.jsonl#\d+: judging:judge raised ZeroDivisionError"):
-        decide(job)
-    with pytest.raises(ConfigError, match="there is no function 'judging:other'"):
-        decide(job_of(raw, tmp_path / "store", {"filters": [{"kind": "function", "function": "judging:other"}]}))
 
 
 @pytest.mark.workers

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.trainer.curating import curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, prose, write_documents
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.curation import CurationConfig
 from trainer.config.jobs import PrepareJob
@@ -90,20 +90,6 @@ def test_a_function_that_is_none_is_told(
     with pytest.raises(Exception, match=says) as raised:
         decide(job_of(tmp_path, {"kind": "function", "function": f"{module}:judge"}))
     assert type(raised.value).__name__ in ("ConfigError", "CorpusError")
-
-
-@pytest.mark.workers
-def test_what_a_functions_file_imports_beside_it_names_its_verdicts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "asking.py").write_text("import asked\n\n\ndef judge(text):\n    return len(text) > asked.LEAST\n")
-    (tmp_path / "asked.py").write_text("LEAST = 5\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    job = job_of(tmp_path, {"kind": "function", "function": "asking:judge"})
-    made = decide(job)
-    assert reasons_of(job, made.key, "one") == ["kept"] * 4
-    (tmp_path / "asked.py").write_text("LEAST = 6\n")
-    assert decide(job).key != made.key
 
 
 def test_a_document_that_a_function_raises_for_is_named_as_it_is_shown(

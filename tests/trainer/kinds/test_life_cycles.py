@@ -28,8 +28,8 @@ from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.explain import explain_job
 from trainer.pipelines.pipeline import find_finished
 from trainer.records.evaluations import Result
-from trainer.records.named_steps import here
 from trainer.records.sealed import require_sealed, write_sealed
+from trainer.records.steps import here
 from trainer.registry.compare_runs import compare
 from trainer.registry.lineage import check, trace
 from trainer.registry.listing import find_runs

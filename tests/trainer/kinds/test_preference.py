@@ -29,7 +29,7 @@ from trainer.kinds.preference.job import PreferenceJob
 from trainer.kinds.preference.reference import read_reference
 from trainer.kinds.preference.workload import Preference
 from trainer.pipelines.any_kind import evaluate_run, train
-from trainer.records.named_steps import here
+from trainer.records.steps import here
 from trainer.store.manifest import ArtifactRef, read_manifest
 from trainer.store.names import REFERENCE_KIND
 from trainer.store.storage import Store

@@ -134,7 +134,7 @@ def test_a_remote_store_whose_name_is_a_pattern_is_refused(url: str) -> None:
 
 
 def test_an_address_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="cannot be opened: .*refused"):
+    with pytest.raises(StorageError, match=r"cannot be opened: .*refused"):
         Store("ftp://127.0.0.1:9/x")
 
 

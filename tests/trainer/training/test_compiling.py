@@ -15,7 +15,7 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.data.dataset import Batch
 from trainer.kinds.kind import kind_of, load_training_job
-from trainer.records.named_steps import here
+from trainer.records.steps import here
 from trainer.store.storage import Store
 from trainer.training.compiling import compile_objective
 from trainer.training.parallelize import place_model

@@ -26,7 +26,7 @@ from trainer.config.labelled import FinetuneJob, PredictJob
 from trainer.kinds.kind import kind_of
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
-from trainer.records.named_steps import here
+from trainer.records.steps import here
 from trainer.registry.promotion import promote
 from trainer.registry.report import make_report
 from trainer.store.storage import Store

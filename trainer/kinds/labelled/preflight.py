@@ -18,8 +18,8 @@ from trainer.kinds.labelled.measure import check_best_by, metric_names
 from trainer.kinds.tuning_preflight import Known, Size, Start, conclude, look_at_start, measure_size, recorded_lengths
 from trainer.models.classifiers import classifier_config, kind_of
 from trainer.preflight.resources import WEIGHT_BYTES, Memory, library_bytes
-from trainer.records.named_steps import look_for
 from trainer.records.results import TuningPreflight
+from trainer.records.steps import look_for
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.runtime import count_gpus

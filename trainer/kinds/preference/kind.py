@@ -13,8 +13,7 @@ from trainer.kinds.kind import Kind, Later, Planned
 from trainer.kinds.preference.job import PreferenceJob
 from trainer.models.pretrained import find_model
 from trainer.records.basis import ExamplesBasis, encoded_basis
-from trainer.records.named_steps import Do
-from trainer.records.steps import CONTENTS, Explains, Step
+from trainer.records.steps import CONTENTS, Do, Explains, Step
 from trainer.store.manifest import ArtifactRef, Manifest, recall_manifest
 from trainer.store.names import REFERENCE_KIND
 from trainer.store.storage import Store

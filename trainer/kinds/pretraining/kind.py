@@ -20,9 +20,9 @@ from trainer.evaluation.metrics import describe_selection
 from trainer.kinds.kind import Kind, Later, Planned
 from trainer.kinds.tuning import describe_base
 from trainer.models.pretrained import MASKED, Checkpoint, find_model, find_outside, read_object
-from trainer.records.named_steps import Do, NotMade, only_look
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, require_sealed
+from trainer.records.steps import Do, NotMade, only_look
 from trainer.registry.facts import require_job
 from trainer.store.manifest import ArtifactRef, digest_file
 from trainer.store.names import CONFIG, EVALUATION, FINAL

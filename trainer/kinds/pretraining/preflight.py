@@ -45,9 +45,9 @@ from trainer.preflight.resources import (
     require_room,
     run_bytes,
 )
-from trainer.records.named_steps import look_for
 from trainer.records.plans import PreparedData
 from trainer.records.results import CorpusPreview, CurationPreview, Preflight
+from trainer.records.steps import look_for
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 from trainer.training.identity import check_origin

@@ -37,8 +37,8 @@ from trainer.data.labelled.encoded import EncodedSet, EncodedWords
 from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.pipelines.any_kind import evaluate_run, train
-from trainer.registry.report import make_report
 from trainer.records.basis import split_content
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 
