@@ -71,6 +71,12 @@ def decide(job: PrepareJob) -> ArtifactRef:
     return curate(job, silent())
 
 
+def kept_out(job: PrepareJob) -> list[int]:
+    """The documents of the corpus `one` that go because they share words with an evaluation set."""
+    reasons = reasons_of(job, decide(job).key, "one")
+    return [number for number, reason in enumerate(reasons) if reason == "contaminated"]
+
+
 def reasons_of(job: PrepareJob, key: str, corpus: str) -> list[str]:
     """Of each document of a corpus, in the order of its files, why it goes, or `kept`."""
     store = Store(job.store)

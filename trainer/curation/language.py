@@ -43,7 +43,8 @@ class Model(NamedTuple):
 def language(texts: Texts) -> NDArray[np.void]:
     """The fields of `LANGUAGE` for each text."""
     model, classes = _load_model()
-    letters = [_letters(text) for text in texts.strings]
+    written = (text.lower() if text.isupper() else text for text in texts.strings)  # as the model is made for
+    letters = [unicodedata.normalize("NFC", text).encode() for text in written]
     starts = starts_of(np.fromiter(map(len, letters), np.int64, len(letters)))
     scores, found = _score(np.frombuffer(b"".join(letters), np.uint8), starts, model)
     # So that long texts are not all too sure.
@@ -62,11 +63,6 @@ def language(texts: Texts) -> NDArray[np.void]:
 def languages() -> set[str]:
     """The codes of the languages that the model knows."""
     return {code.decode() for code in _load_model()[1].tolist()}
-
-
-def _letters(text: str) -> bytes:
-    """The bytes that the model is made for."""
-    return unicodedata.normalize("NFC", text.lower() if text.isupper() else text).encode()
 
 
 @cache

@@ -351,7 +351,8 @@ def cautions(training: OptimizationConfig, ranks: int) -> Iterator[str]:
             "training.sharding is fsdp with one process: nothing is divided, and steps take longer than with sharding: "
             "none; set training.processes to the number of GPUs, or training.sharding to none"
         )
-    if training.precision == "bf16" and not count_gpus(training.device) and not _computes_bf16():
+    has_bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # instructions for products
+    if training.precision == "bf16" and not count_gpus(training.device) and not has_bf16:
         yield (
             "training.precision is bf16, which this processor does not compute in: it is emulated, and slower than "
             "fp32; set training.precision to fp32 here"
@@ -363,8 +364,3 @@ def _rate(name: str, rate: float, optimizer: str, usual: tuple[float, float]) ->
     if not least / 10 <= rate <= most * 10:
         what = "high: the loss will probably diverge" if rate > most else "low: little will be learnt"
         yield f"{name} is {rate:g}, which is {what}; with {optimizer}, {least:g} to {most:g} is usual"
-
-
-def _computes_bf16() -> bool:
-    """Whether this processor has instructions for products of bf16."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

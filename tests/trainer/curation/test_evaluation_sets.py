@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import write_config
 from tests.trainer.chats import chat_values
-from tests.trainer.curating import curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, kept_out, prose, write_documents
 from tests.trainer.labelled_pairs import finetune_values
 from tests.trainer.labelled_words import word_values
 from trainer.common.errors import ConfigError, CorpusError, RecordError
@@ -39,11 +39,6 @@ def job_of(folder: Path, values: dict[str, Any], **options: Any) -> PrepareJob:
     raw = write_documents(folder / "raw.jsonl", [" ".join([*prose(n, 20), each]) for n, each in enumerate(SENTENCES)])
     named = {"jobs": [str(write_config(folder / "tuning.yaml", values))], **options}
     return curated_job(folder / "store", {"one": str(raw)}, {"exact": None, "decontaminate": named})
-
-
-def kept_out(job: PrepareJob) -> list[int]:
-    reasons = reasons_of(job, decide(job).key, "one")
-    return [number for number, reason in enumerate(reasons) if reason == "contaminated"]
 
 
 def conversation(*said: str) -> dict[str, Any]:

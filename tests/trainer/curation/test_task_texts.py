@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.curating import curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.curating import curated_job, decide, kept_out, prose, write_documents
 from tests.trainer.evaluation.harness_tasks import TASK, write_questions, write_yaml
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.jobs import PrepareJob
@@ -34,11 +34,6 @@ def job_of(folder: Path, *tasks: str) -> PrepareJob:
     ]
     raw = write_documents(folder / "raw.jsonl", documents)
     return curated_job(folder / "store", {"one": str(raw)}, {"exact": None, "decontaminate": {"tasks": list(tasks)}})
-
-
-def kept_out(job: PrepareJob) -> list[int]:
-    reasons = reasons_of(job, decide(job).key, "one")
-    return [number for number, reason in enumerate(reasons) if reason == "contaminated"]
 
 
 @pytest.mark.parametrize(
