@@ -30,5 +30,7 @@ RUNNING = (*dict.fromkeys(kind.command for kind in KINDS), *READS)
 
 os.environ.setdefault("DO_NOT_TRACK", "1")  # Prefect reads it when it is loaded: it sends no figures of use
 
-if sys.argv[0] == "-m":  # as long as `python -m flows.X` is looked for: before Prefect is loaded, which takes seconds
+# As long as `python -m flows.X` is looked for: before Prefect is loaded, which takes seconds. Not for `flows.command`,
+# which knows of each command whether it heeds a stop.
+if sys.argv[0] == "-m" and "flows.command" not in sys.orig_argv:
     install_signal_handlers(LATEST)

@@ -117,20 +117,24 @@ def test_a_conversation_beyond_the_models_positions_is_told_and_can_begin_anew(a
 
 def test_an_interrupt_ends_an_answer_and_the_end_of_input_the_talk(answering: Finished) -> None:
     """In a terminal of its own, as a person has it."""
+    how = Sampling(temperature=3.0, seed=2, new_tokens=400)
+    model = load_chat_model(Store(str(answering.store)), answering.name, how)
+    whole = model.say("Tell me all.", lambda part: None)
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "flows.command", "chat", str(answering.store), answering.name]
     process = subprocess.Popen(
-        [*command, "--new-tokens", "400", "--temperature", "3"], stdin=theirs, stdout=theirs, stderr=theirs,
-        start_new_session=True,
+        [*command, "--new-tokens", "400", "--temperature", "3", "--seed", "2"], stdin=theirs, stdout=theirs,
+        stderr=theirs, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
     said = b""
 
-    def wait_for(words: bytes) -> None:
+    def wait_for(words: bytes) -> bytes:
         nonlocal said
         while words not in said:
             said += os.read(ours, 4096)
-        said = said.partition(words)[2]
+        before, _, said = said.partition(words)
+        return before
 
     wait_for(b"> ")
     os.write(ours, b"Tell me all.\n")
@@ -138,7 +142,7 @@ def test_an_interrupt_ends_an_answer_and_the_end_of_input_the_talk(answering: Fi
     while not said.strip():
         said += os.read(ours, 4096)
     process.send_signal(signal.SIGINT)
-    wait_for(b"> ")
+    assert len(wait_for(b"\r\n> ")) < len(whole) / 2
     os.write(ours, b"\x04")
     assert process.wait(30) == 0
     os.close(ours)

@@ -41,8 +41,9 @@ def base(prepared: tuple[Path, PreparedData], tmp_path_factory: pytest.TempPathF
 def test_a_model_is_adapted_as_peft_does_it_in_a_plain_loop(
     raw: Path, stocked: Path, data: PreparedData, base: Path
 ) -> None:
-    run = adapt(raw, stocked, data, base)
-    job = lora_job(raw, stocked, base)
+    damped = {"training__epsilon": 1e-3}  # else Adam takes a whole step by a gradient that is nothing but rounding
+    run = adapt(raw, stocked, data, base, **damped)
+    job = lora_job(raw, stocked, base, **damped)
     plain = AutoModelForCausalLM.from_pretrained(base)
     torch.manual_seed(job.training.seed)
     targets = ["c_attn", "c_proj", "c_fc"]
@@ -51,7 +52,7 @@ def test_a_model_is_adapted_as_peft_does_it_in_a_plain_loop(
     assert [loss for _, loss, _, _ in curve(stocked)] == pytest.approx(losses, abs=1e-4)
     merged = adapted.merge_and_unload().state_dict()
     published = load_file(stocked / run / "final" / "model.safetensors")
-    assert max(float((merged[name] - each).abs().max()) for name, each in published.items()) < 1e-4
+    assert max(float((merged[name] - each).abs().max()) for name, each in published.items()) < 1e-6
     started = load_file(base / "model.safetensors")
     assert max(float((started[name] - each).abs().max()) for name, each in published.items()) > 0.1, (
         "far from where it began"
