@@ -32,5 +32,5 @@ os.environ.setdefault("DO_NOT_TRACK", "1")  # Prefect reads it when it is loaded
 
 # As long as `python -m flows.X` is looked for: before Prefect is loaded, which takes seconds. Not for `flows.command`,
 # which knows of each command whether it heeds a stop.
-if sys.argv[0] == "-m" and "flows.command" not in sys.orig_argv:
+if sys.argv[0] == "-m" and "flows.command" not in (word.removeprefix("-m") for word in sys.orig_argv):
     install_signal_handlers(LATEST)

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache, partial
 from importlib.machinery import all_suffixes
 from importlib.util import resolve_name
 from pathlib import Path
@@ -43,6 +44,7 @@ def files_behind(module: str, folder: Path, within: str | None = None) -> list[P
 
 
 def _followed(files: list[Path], folder: Path, within: str | None = None) -> set[Path]:
+    looked = cache(partial(_files_of, folder=folder))
     found, wanted = set[Path](), files
     while wanted:
         source = wanted.pop()
@@ -50,7 +52,7 @@ def _followed(files: list[Path], folder: Path, within: str | None = None) -> set
         package = ".".join([BESIDE, *source.relative_to(folder).parent.parts])
         for name in (each.removeprefix(f"{BESIDE}.") for each in imports_of(source, package)):
             if within in (None, name.partition(".")[0]):
-                wanted += [file for file in _files_of(name, folder) if file not in found and file not in wanted]
+                wanted += [file for file in looked(name) if file not in found and file not in wanted]
     return found
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import chain, pairwise, zip_longest
+from itertools import pairwise, zip_longest
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType, TracebackType
@@ -127,15 +127,21 @@ def build(recipe: Recipe, shard: ShardWork, advance: Advance) -> ShardRecord:
 def shard_documents(recipe: Recipe, shard: ShardWork, advance: Advance, on_bad: OnBad) -> Iterator[Document]:
     """The documents of a shard; `advance` is told of the bytes of each.
 
-    A document that is cut ends where the piece with its next part is not the shard's next one.
+    A document that is cut ends where what follows is not of the same piece, or of the file's next one.
     """
-    for number, (piece, decided) in enumerate(zip_longest(shard.pieces, shard.decided)):
-        documents = read_curated(piece, recipe.corpus, on_bad, recipe.transform, decided)
-        goes_on = any(piece.precedes(following) for following in shard.pieces[number + 1 : number + 2])
-        for document, following in pairwise(chain(documents, [None])):
-            assert document is not None
-            advance(len(document.text) + 1)
-            yield document if goes_on or following is not None else document._replace(ends=True)
+
+    def read() -> Iterator[tuple[Piece, Document] | None]:
+        for piece, decided in zip_longest(shard.pieces, shard.decided):
+            for document in read_curated(piece, recipe.corpus, on_bad, recipe.transform, decided):
+                yield piece, document
+        yield None
+
+    for found, following in pairwise(read()):
+        assert found is not None
+        piece, document = found
+        goes_on = following is not None and (following[0] == piece or piece.precedes(following[0]))
+        advance(len(document.text) + 1)
+        yield document if goes_on else document._replace(ends=True)
 
 
 def finished_shards(

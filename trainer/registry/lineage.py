@@ -120,8 +120,8 @@ def _find_base(config: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]
     name, identity = config["job"]["model"]["pretrained"], config["identity"]["model"]["pretrained"]
     if name is None:
         return None
-    local = isinstance(identity, dict)
-    return {"name": name, "origin": "folder" if local else "hub", "key": None, "files": identity if local else {}}
+    files = identity if isinstance(identity, dict) else {}  # once a model of the hub was but named
+    return {"name": name, "origin": config["base"]["origin"], "key": None, "files": files}
 
 
 def _pieces(store: Store, shards: dict[str, Any]) -> list[dict[str, Any]] | None:

@@ -46,8 +46,10 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def __init__(self, adamw: torch.optim.AdamW, muon: torch.optim.Muon) -> None:
         self._adamw, self._muon = adamw, muon
-        # An adapter may leave nothing to AdamW. Groups of nothing are none: torch restores no more than one of them.
-        groups = [group for group in [*adamw.param_groups, *muon.param_groups] if group["params"]]
+        groups = [*adamw.param_groups, *muon.param_groups]
+        filled = [group for group in groups if group["params"]]
+        if len(filled) < len(groups) - 1:  # an adapter leaves nothing to AdamW: torch restores one empty group, not two
+            groups = filled
         super().__init__(groups, {"lr": adamw.defaults["lr"]})
         self._share()
 

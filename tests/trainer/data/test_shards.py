@@ -159,6 +159,19 @@ def test_a_text_ends_where_another_follows_though_it_goes_on_in_another_shard(
     assert (len(found) == len(texts)) == (hands == 1 and held_out == 0)
 
 
+def test_a_text_ends_where_its_next_part_is_passed_over(tmp_path: Path) -> None:
+    tokenizer = byte_level_bpe()
+    info = info_of(tokenizer)
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "a").write_bytes(b"first line\n" * 100 + b"second \xff line\n" * 20)
+    (raw / "b").write_text("another text\n")
+    record = build(tmp_path / "out", f"{raw}/*", info, piece_bytes=1090, max_bad_records=1)
+    ids = read_side(tmp_path / "out", "shard", 3, token_dtype(info.max_id)).ids
+    assert record.bad_records == 1
+    assert [tokenizer.decode(each)[:12] for each in stretches(ids, info.eos_id)] == ["first line\nf", "another text"]
+
+
 def test_bad_records_are_counted_up_to_the_budget_and_refused_beyond(tmp_path: Path) -> None:
     raw = tmp_path / "a.jsonl"
     raw.write_text('{"text": "one"}\n{\n{"text": 2}\n{"text": "three"}\n')

@@ -31,6 +31,9 @@ from trainer.training.runtime import Runtime
 MOST_TOLD = 12
 """Classes that a message lists."""
 
+AT_ONCE = 2**16
+"""Examples, or words, whose losses are computed together."""
+
 
 @torch.no_grad()
 def predict(
@@ -66,7 +69,8 @@ def score(
     """
     held = data.splits[split]
     examples = np.flatnonzero(held.labelled)
-    told, references = logits[held.rows(examples)], held.labels[held.rows(examples)]
+    rows = slice(None) if held.labelled.all() else held.rows(examples)  # all are not copied
+    told, references = logits[rows], held.labels[rows]
 
     def measure() -> dict[str, float]:
         metrics = open_metrics(job, data.details["classes"])
@@ -76,8 +80,12 @@ def score(
         metrics.add_batch(*sides)
         return metrics.compute()
 
-    losses = example_losses(torch.from_numpy(told).double(), torch.from_numpy(references))
-    scores = {"loss": math.fsum(losses.tolist()) / len(references), **runtime.on_first(measure)}
+    def losses() -> Iterator[float]:
+        for start in range(0, len(references), AT_ONCE):
+            part, labels = (torch.from_numpy(each[start : start + AT_ONCE]) for each in (told, references))
+            yield from example_losses(part.double(), labels).tolist()
+
+    scores = {"loss": math.fsum(losses()) / len(references), **runtime.on_first(measure)}
     _require_figure(job, scores)
     return scores
 
