@@ -388,7 +388,8 @@ def test_a_model_with_a_head_of_its_own_is_trained_as_a_whole_one(
     else:  # what is between the layers is bf16 too, which has 8 bits
         losses = [[loss for _, loss, _, _ in curve(store)] for store in stores]
         assert losses[1] == pytest.approx(losses[0], rel=2**-8)
-        assert losses[1][-1] < losses[1][0]
+        (_, before), *_, (_, after) = held_out_losses(stores[1])
+        assert after < before, "of the same text; of a few batches in turn, the last may be the hardest"
 
 
 def test_a_model_without_repeated_blocks_is_refused(raw: Path, stocked: Path, tmp_path: Path) -> None:
