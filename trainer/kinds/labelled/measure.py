@@ -82,7 +82,7 @@ def score(
 
     def losses() -> Iterator[float]:
         for start in range(0, len(references), AT_ONCE):
-            part, labels = (torch.from_numpy(each[start : start + AT_ONCE]) for each in (told, references))
+            part, labels = (torch.tensor(each[start : start + AT_ONCE]) for each in (told, references))
             yield from example_losses(part.double(), labels).tolist()
 
     scores = {"loss": math.fsum(losses()) / len(references), **runtime.on_first(measure)}
