@@ -100,7 +100,13 @@ def _schedules(client: httpx.Client) -> list[tuple[dict[str, Any], dict[str, Any
         for each in parse_yaml(DEPLOYMENTS.read_text())["deployments"]
     }
     names = {"name": {"any_": [name for _, name in ours]}}
-    found = client.post("/deployments/filter", json={"deployments": names}).raise_for_status().json()
+    found: list[dict[str, Any]] = []
+    while True:  # the server answers with so many at a time
+        answer = client.post("/deployments/filter", json={"deployments": names, "offset": len(found)})
+        page = answer.raise_for_status().json()
+        found += page
+        if not page:
+            break
     return [
         (each, schedule)
         for each in found

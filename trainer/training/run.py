@@ -236,7 +236,9 @@ def _train(
         if runtime.rank == 0:
             constant, told = _constant_curves(schedule, plan), job.model_dump(mode="json")
             trackers = stack.enter_context(Trackers(job.tracking, job.name, run.key.removeprefix("runs/"), told))
-            runlog = stack.enter_context(RunLog(store, run.key, state.step, told, constant, lease.check, trackers))
+            runlog = stack.enter_context(
+                RunLog(store, run.key, state.step, told, constant, lease.check, trackers, state.unmeasured)
+            )
 
         def check() -> None:
             if runlog is not None:

@@ -24,7 +24,8 @@ class RunLog:
 
     Records from after the step that a run resumes at are dropped first, and damaged ones; all of them if it begins
     anew. A save is told before it begins. If that is not among them when a run resumes there, some are lost: then a
-    number is left out, so that every reader can tell. `constant` names curves that never change in this run:
+    number is left out, so that every reader can tell. Where a step was saved `unmeasured`, what came after that save is
+    dropped too: the step is evaluated, and saved, again. `constant` names curves that never change in this run:
     TensorBoard is not shown those.
     """
 
@@ -37,6 +38,7 @@ class RunLog:
         constant: Collection[str] = (),
         check: Callable[[], None] = lambda: None,
         trackers: Trackers | None = None,
+        unmeasured: bool = False,
     ) -> None:
         """`check` is called before records are sent, and raises if this process may no longer write to the run.
 
@@ -44,7 +46,7 @@ class RunLog:
         """
         self._trackers = trackers
         self._store, self._run, self._key, self._check = store, run, f"{run}/{METRICS_FILE}", check
-        self._keep(step, (store.find_bytes(self._key) or b"") if step else b"")
+        self._keep(step, (store.find_bytes(self._key) or b"") if step else b"", unmeasured)
         self._events = store.fetch(f"{run}/{TENSORBOARD}") if store.local else self._path.parent / TENSORBOARD
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
         if not self._written:
@@ -76,7 +78,7 @@ class RunLog:
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
         self._board.rewind(step)
 
-    def _keep(self, step: int, content: bytes) -> None:
+    def _keep(self, step: int, content: bytes, unmeasured: bool = False) -> None:
         """Keep the intact records up to a step. It is looked for from the end, so that the time hardly grows with the
         run.
         """
@@ -87,23 +89,28 @@ class RunLog:
             if record is not None and not _is_after(step, record):
                 lines[number] = line
                 break
+        saves = self._saves(lines, step)
+        if unmeasured and saves:
+            lines = {number: line for number, line in lines.items() if number <= saves[-1]}
         self._written = max(lines, default=0)
-        if step and not self._tells_save(lines, step):
+        if step and not saves:
             log.warning("%s ends before step %d was saved: records are missing", self._store.path(self._key), step)
             self._written += 1
         self._path = self._store.begin(self._key, b"".join(line + b"\n" for line in lines.values()))
 
-    def _tells_save(self, lines: dict[int, bytes], step: int) -> bool:
-        """Whether records end with the save of a step, which is told before it begins, and what else came of that
-        step.
+    def _saves(self, lines: dict[int, bytes], step: int) -> list[int]:
+        """The numbers of the records that end with a step which say that it is about to be saved, the last one first.
+
+        A step is saved again where its evaluation was broken off.
         """
-        for line in reversed(lines.values()):
+        saves = []
+        for number, line in reversed(lines.items()):
             record = open_line(self._store, self._run, line)
             if record is None or record["step"] < step:
-                return False
+                break
             if record["kind"] == "save":
-                return True
-        return False
+                saves.append(number)
+        return saves
 
     def sync(self) -> None:
         """Make what is written survive a power cut: before a checkpoint is committed, from which a run goes on with it.

@@ -148,6 +148,20 @@ def test_the_record_of_the_end_is_written_anew_by_a_run_that_goes_on(
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize("breaks", [1, 3])
+def test_an_evaluation_that_is_made_again_is_recorded_once(empty_store: Store, breaks: int) -> None:
+    """The evaluation of step 2 was broken off; what was measured and saved in its place was not committed."""
+    write(empty_store, 0, 1, 2, kind="save")
+    for _ in range(breaks):
+        with RunLog(empty_store, RUN, 2, unmeasured=True) as log:
+            log.write("evaluation", 2, loss=2.0)
+            log.write("save", 2)
+            log.write("checkpoint", 2, stall_seconds=0.0, epoch=None, scores={"loss": 2.0})
+    write(empty_store, 2, 3)  # it was committed
+    kinds = [record["kind"] for record in read_records(empty_store, RUN)]
+    assert kinds == ["save", "save", "evaluation", "save", "checkpoint", "train"]
+
+
 @pytest.mark.parametrize("kept", range(4))
 def test_records_that_are_missing_before_the_step_of_a_resume_are_told_from_then_on(
     empty_store: Store, caplog: pytest.LogCaptureFixture, kept: int
