@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.simulation import clients, preparing
 from tests.simulation.bucket import URL, Bucket, Faults
-from tests.simulation.clients import RUNS
+from tests.simulation.clients import BASES, RUNS
 from tests.simulation.machines import Folders
 from tests.simulation.planted import planted
 from tests.simulation.predicting import predict_all
@@ -29,6 +29,10 @@ STEPS_OF_FAULTS, MOST_STEPS, LAST_STEPS = 2500, 20_000, 3000
 CALM, ROTTEN, DISTURBED, AGAIN = 0.3, 0.1, 0.01, 0.2
 """The share of seeds in which nothing is disturbed, in which bits flip too, of requests after which something is
 disturbed, and of clients that have ended well and are started again."""
+
+TAKES_PART = 0.5
+"""The share of seeds in which a client takes part: the fewer do, the sooner those that do meet, and the more seeds
+there are in a night (swarm testing, as in Groce et al., ISSTA 2012)."""
 
 PREDICTED = 2
 """With so many runs predictions are made, and with the champion."""
@@ -64,7 +68,10 @@ class Trial:
             self._faults.refused, self._faults.unanswered = draw.choice([0, 0.05, 0.3]), draw.choice([0, 0.01, 0.05])
         self.bucket = Bucket(self.world, self._faults)
         self._relied = Counter[str]()
-        self._watch = Watch(self.world, self.bucket, self._calm, self._relied)
+        chosen = {name for name in RUNS if draw.random() < TAKES_PART} or {draw.choice([*RUNS])}
+        chosen |= {BASES[name] for name in chosen if name in BASES}
+        self._runs = {name: data for name, data in RUNS.items() if name in chosen}
+        self._watch = Watch(self.world, self.bucket, self._calm, self._relied, [*self._runs])
         self._promoted: list[str] = []
         self._predicted: list[str] = []
         self._machines = [Machine("one"), Machine("two")]
@@ -88,24 +95,28 @@ class Trial:
 
     def _start_all(self) -> None:
         world, raw, relied = self.world, self._raw, self._relied
-        for name, data in RUNS.items():
+        for name, data in self._runs.items():
             self._start(f"train {name}", partial(clients.train, world, name, data, raw, relied), times=6)
-        self._start("train one again", partial(clients.train, world, "one", RUNS["one"], raw, relied), times=2)
+        twice = world.draw.choice([*self._runs])
+        others: dict[str, Callable[[], object]] = {
+            f"train {twice} again": partial(clients.train, world, twice, self._runs[twice], raw, relied),
+            "predict": partial(predict_all, world, self._mixed()[:PREDICTED], raw, self._predicted),
+            "leftovers": partial(clients.remove_leftovers, world),
+        }
         for data in dict.fromkeys(RUNS.values()):
-            self._start(f"prepare {data}", partial(preparing.prepare, world, data, raw, relied), times=1)
-        self._start("predict", partial(predict_all, world, self._mixed()[:PREDICTED], raw, self._predicted), times=2)
+            others[f"prepare {data}"] = partial(preparing.prepare, world, data, raw, relied)
         for number in range(2):
-            self._start(f"curate {number}", partial(preparing.curate_text, world, raw, relied), times=2)
-            self._start(f"collect {number}", partial(clients.collect_garbage, world), times=2)
-            self._start(
-                f"promote {number}", partial(clients.promote_runs, world, self._mixed(), self._promoted), times=2
-            )
-            self._start(f"sweep {number}", partial(clients.sweep, world), times=2)
-        self._start("leftovers", partial(clients.remove_leftovers, world), times=2)
+            others[f"curate {number}"] = partial(preparing.curate_text, world, raw, relied)
+            others[f"collect {number}"] = partial(clients.collect_garbage, world)
+            others[f"promote {number}"] = partial(clients.promote_runs, world, self._mixed(), self._promoted)
+            others[f"sweep {number}"] = partial(clients.sweep, world)
+        for name, work in others.items():
+            if world.draw.random() < TAKES_PART:
+                self._start(name, work, times=2)
 
     def _mixed(self) -> list[str]:
         """All runs, in some order."""
-        return self.world.draw.sample([*RUNS], len(RUNS))
+        return self.world.draw.sample([*self._runs], len(self._runs))
 
     def _start(self, name: str, work: Callable[[], object], times: int, machine: Machine | None = None) -> None:
         """Start a client on some machine, and again, as another process, when it was killed or has failed."""
@@ -178,7 +189,7 @@ class Trial:
         """
         self._end_faults()
         self.world.stepped = lambda: None
-        for name, data in RUNS.items():
+        for name, data in self._runs.items():
             self._do_last(name, partial(clients.train, self.world, name, data, self._raw, self._relied))
         names = self._mixed()[:PREDICTED]
         self._do_last("predict", partial(predict_all, self.world, names, self._raw, self._predicted))

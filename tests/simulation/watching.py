@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from tests.simulation.bucket import URL, Bucket
-from tests.simulation.clients import BASES, MODEL, RUNS, whole_fold
+from tests.simulation.clients import BASES, MODEL, whole_fold
 from tests.simulation.world import Process, World
 from trainer.records.lease import LEASE, STALE_SECONDS
 from trainer.registry.promotion import key_of
@@ -34,9 +34,9 @@ class Watch:
     refused: there more must hold.
     """
 
-    def __init__(self, world: World, bucket: Bucket, calm: bool, relied: Counter[str]) -> None:
-        """`relied` counts who relies on an artifact and has not said so yet."""
-        self._world, self._bucket, self._calm, self._relied = world, bucket, calm, relied
+    def __init__(self, world: World, bucket: Bucket, calm: bool, relied: Counter[str], runs: list[str]) -> None:
+        """`relied` counts who relies on an artifact and has not said so yet; `runs` take part."""
+        self._world, self._bucket, self._calm, self._relied, self._runs = world, bucket, calm, relied, runs
         bucket.written, bucket.removed = self._look_at_written, self._look_at_removed
         self.violations: list[str] = []
         self.ended_with: dict[str, Exception] = {}
@@ -261,7 +261,7 @@ class Watch:
         """When all is done: every run has the sum over all its samples, and nothing lacks what it is made from."""
         self.look_at_rest()
         objects, left = self._bucket.objects, set[str]()
-        for name in RUNS:
+        for name in self._runs:
             final, error = objects.get(f"{ROOT}/runs/{name}/{FINAL}/total.txt"), self.ended_with.get(f"last {name}")
             if final is not None and final.data == final.written == whole_fold(name).encode():
                 continue

@@ -1,10 +1,12 @@
 """Raw files: opening them, packed or not, here or on a server; their size, and what is said of bad ones."""
 
+import bz2
 import csv
 import io
+import lzma
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -129,7 +131,7 @@ class SourceFile:
 def open_raw(path: str, start: int = 0) -> IO[bytes]:
     """Open a raw file at a byte offset; .gz and .zst are unpacked (from their beginning only)."""
     compression = compression_of(path)
-    if compression in ("zip", "zstd"):
+    if compression in ("zip", "zstd", *DECOMPRESSORS):
         return unpack(open_bytes(path), compression)
     if compression is not None:
         unpacked: IO[bytes] = fsspec.open(path, "rb", compression=compression).open()
@@ -147,8 +149,56 @@ def unpack(file: IO[bytes], compression: str) -> IO[bytes]:
         return io.BufferedReader(pa.input_stream(file, compression=compression))
     if compression == "zip":
         return _Member(file)
+    if compression in DECOMPRESSORS:
+        return io.BufferedReader(_Streams(file, DECOMPRESSORS[compression]))
     unpacked: IO[bytes] = compr[compression](file, mode="rb")
     return unpacked
+
+
+DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    "bz2": bz2.BZ2Decompressor, "xz": lzma.LZMADecompressor, "lzma": lzma.LZMADecompressor,
+}  # fmt: skip
+
+
+class _Streams(io.RawIOBase):
+    """What is packed in a file of one stream or of several, one after another.
+
+    The standard library's readers take a later stream that is damaged for rubbish, and end there without a word. Raises
+    `OSError` or `LZMAError` for what is no stream, `EOFError` where one is cut short.
+    """
+
+    def __init__(self, file: IO[bytes], new: Callable[[], Any]) -> None:
+        self._file, self._new, self._stream, self._packed = file, new, new(), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._stream.eof or self._begins_another():
+            if self._stream.needs_input and not self._packed and not self._fill():
+                raise EOFError("the file ends before what is packed in it does")
+            found = self._stream.decompress(self._packed, len(buffer))
+            self._packed = b""
+            if found:
+                buffer[: len(found)] = found
+                return len(found)
+        return 0
+
+    def _begins_another(self) -> bool:
+        """Whether another stream follows the one that has ended; zeros between them fill up blocks."""
+        self._packed = self._stream.unused_data.lstrip(b"\0")
+        while not self._packed and self._fill():
+            self._packed = self._packed.lstrip(b"\0")
+        self._stream = self._new() if self._packed else self._stream
+        return bool(self._packed)
+
+    def _fill(self) -> bool:
+        self._packed = self._file.read(io.DEFAULT_BUFFER_SIZE)
+        return bool(self._packed)
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()
 
 
 class _Member(io.BufferedReader):
@@ -217,6 +267,10 @@ def compression_of(path: str) -> str | None:
     return found
 
 
+DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+"""What is raised by files that cannot be read or unpacked."""
+
+
 @contextmanager
 def reading(path: str) -> Iterator[None]:
     """Say of a raw file that cannot be opened, is damaged, or is on a server that is away, which it is: a
@@ -227,7 +281,7 @@ def reading(path: str) -> Iterator[None]:
     except PipelineError:
         raise
     except Exception as error:
-        if isinstance(error, OSError | EOFError | zlib.error | zipfile.BadZipFile) or is_transient(error):
+        if isinstance(error, DAMAGED) or is_transient(error):
             raise unreadable(path, error) from error
         raise
 

@@ -15,6 +15,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
+from trainer.common.errors import RecordError
 from trainer.common.process import QuickEnd, die_with_parent, return_large_buffers
 from trainer.common.stopping import SIGNALS, StopRequested, blocked_stops
 from trainer.config.corpora import CorpusConfig
@@ -127,19 +128,28 @@ def build(recipe: Recipe, shard: ShardWork, advance: Advance) -> ShardRecord:
 def shard_documents(recipe: Recipe, shard: ShardWork, advance: Advance, on_bad: OnBad) -> Iterator[Document]:
     """The documents of a shard; `advance` is told of the bytes of each.
 
-    A document that is cut ends where what follows is not of the same piece, or of the file's next one.
+    A document that is cut ends where what follows is not of the same piece, or of the file's next one, and where a part
+    of it is left out, as it holds no text.
     """
+    left_out = 0
 
-    def read() -> Iterator[tuple[Piece, Document] | None]:
+    def leave_out(error: RecordError) -> None:
+        nonlocal left_out
+        left_out += 1
+        on_bad(error)
+
+    def read() -> Iterator[tuple[Piece, Document, int] | None]:
         for piece, decided in zip_longest(shard.pieces, shard.decided):
-            for document in read_curated(piece, recipe.corpus, on_bad, recipe.transform, decided):
-                yield piece, document
+            for document in read_curated(piece, recipe.corpus, leave_out, recipe.transform, decided):
+                yield piece, document, left_out
         yield None
 
     for found, following in pairwise(read()):
         assert found is not None
-        piece, document = found
-        goes_on = following is not None and (following[0] == piece or piece.precedes(following[0]))
+        piece, document, before = found
+        goes_on = (
+            following is not None and following[2] == before and (following[0] == piece or piece.precedes(following[0]))
+        )
         advance(len(document.text) + 1)
         yield document if goes_on else document._replace(ends=True)
 

@@ -205,8 +205,9 @@ def _find_folder(store: Store, data: SplitsConfig) -> SplitSource:
 def _choose(name: str, loaded: Any, data: SplitsConfig) -> dict[str, list[str]]:
     """The names of the data set's splits that make up each split: as given, else by the same name."""
     wanted = _wanted(data)
+    named = {name for names in wanted.values() for name in names or ()}
     for split in (VALIDATION, TEST):
-        if not wanted[split] and split in loaded and split not in data.train:
+        if not wanted[split] and split in loaded and split not in named:
             wanted[split] = [split]
     chosen = {split: names for split, names in wanted.items() if names}
     for missing in (each for names in chosen.values() for each in names if each not in loaded):

@@ -23,7 +23,14 @@ from trainer.data.chat.encoded import ChatSplit
 from trainer.data.encoded import tokenizer_paths
 from trainer.models.causal import load_model, most_positions
 from trainer.models.generation import continue_tokens
-from trainer.models.pretrained import Checkpoint, continues_text, find_model, load_config, load_tokenizer
+from trainer.models.pretrained import (
+    Checkpoint,
+    continues_text,
+    find_model,
+    load_config,
+    load_tokenizer,
+    require_one_meaning,
+)
 from trainer.models.weights import check_weights
 from trainer.records.evaluations import Sample
 from trainer.store.names import CHAMPION
@@ -135,6 +142,7 @@ def load_chat_model(store: Store, name: str, how: Sampling) -> ChatModel:
 
 def find_named(store: Store, name: str) -> Checkpoint:
     """A model by any of its names; a champion's, too, without the folder of champions before it."""
+    require_one_meaning(store, name)
     champion = f"models/{name}/{CHAMPION}"
     return find_model(store, champion if "/" not in name and store.exists(champion) else name, hub=True)
 

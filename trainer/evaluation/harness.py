@@ -20,7 +20,16 @@ from trainer.config.jobs import EvaluateJob
 from trainer.data.chat.template import bound_template
 from trainer.evaluation.decontamination import find_kept_out
 from trainer.evaluation.harness_identity import asked_for, identify, installed_version, name_of, questions_of
-from trainer.evaluation.harness_tasks import Loaded, Results, evaluate_tasks, figures_of, hearing, load_tasks, set_seeds
+from trainer.evaluation.harness_tasks import (
+    Loaded,
+    Results,
+    evaluate_tasks,
+    figures_of,
+    hearing,
+    load_tasks,
+    set_seeds,
+    tasks_in,
+)
 from trainer.evaluation.measurement import Measurement
 from trainer.evaluation.scoring import nothing
 from trainer.models.causal import load_model, load_pretrained
@@ -218,7 +227,7 @@ def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results,
             name: Scores(
                 figures={figure: each.value for figure, each in figures.items()},
                 errors={figure: each.error for figure, each in figures.items() if each.error is not None},
-                counts={"examples": _examples(name, found), "few_shot": int(found["n-shot"].get(name, 0))},
+                counts={"examples": _examples(name, found), **_few_shot(name, found)},
             )
             for name, figures in measured.items()
         },
@@ -229,5 +238,10 @@ def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results,
 
 def _examples(name: str, found: Results) -> int:
     """The examples of a task that were asked, or of all tasks of a group."""
-    counts, members = found["n-samples"], found["group_subtasks"].get(name)
-    return int(counts[name]["effective"]) if name in counts else sum(_examples(each, found) for each in members or ())
+    return sum(int(found["n-samples"][each]["effective"]) for each in tasks_in(found, name))
+
+
+def _few_shot(name: str, found: Results) -> dict[str, int]:
+    """How many solved examples stood before each question; nothing of a group whose tasks differ in that."""
+    told = {int(found["n-shot"].get(each, 0)) for each in tasks_in(found, name)}
+    return {"few_shot": told.pop()} if len(told) == 1 else {}

@@ -120,16 +120,31 @@ def figures_of(found: Results, task: str) -> dict[str, TaskFigure]:
     """The figures of a task, or of a group: `acc` of lm-eval's `acc,none`, and `exact_match,strict` of one that goes
     through a filter.
     """
-    figures, told, better = {}, found["results"][task], found["higher_is_better"].get(task, {})
+    figures, told = {}, found["results"][task]
     for key, value in told.items():
         figure, comma, filtered = key.partition(",")
         if not comma or figure.endswith("_stderr") or not _is_number(value):
             continue
         error = told.get(f"{figure}_stderr,{filtered}")
         figures[figure if filtered == UNFILTERED else key] = TaskFigure(
-            float(value), float(error) if _is_number(error) else None, better.get(figure)
+            float(value), float(error) if _is_number(error) else None, _greater(found, task, figure)
         )
     return figures
+
+
+def _greater(found: Results, task: str, figure: str) -> bool | None:
+    """Whether greater is better, as the task says, or all tasks of a group that have the figure; else None."""
+    said = [found["higher_is_better"].get(each, {}) for each in tasks_in(found, task)]
+    told = {better[figure] for better in said if figure in better}
+    return told.pop() if len(told) == 1 else None
+
+
+def tasks_in(found: Results, name: str) -> list[str]:
+    """The tasks of a group, those of its groups too; of a task itself. lm-eval tells some things of tasks alone, and of
+    groups of groups too little.
+    """
+    members = found["group_subtasks"].get(name)
+    return [task for each in members for task in tasks_in(found, each)] if members else [name]
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

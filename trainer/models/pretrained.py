@@ -16,7 +16,7 @@ from trainer.models.weights import CONVERT, Base, base_of, is_adapter, read_base
 from trainer.records.run_names import made_by, tell_runs_like, ways_to
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.manifest import MANIFEST, digest_file, fetch_files, read_manifest, require_intact
-from trainer.store.names import CARD, CHAMPION, CHECKPOINT_KIND, FINAL, FINAL_KIND, is_plain_key
+from trainer.store.names import CARD, CHAMPION, CHECKPOINT_KIND, CONFIG, FINAL, FINAL_KIND, is_plain_key
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:
@@ -165,6 +165,16 @@ def _champion(store: Store, name: str) -> dict[str, Any] | None:
     is_champion = re.fullmatch(rf"models/[^/]+/{CHAMPION}", name) is not None and is_plain_key(name)
     found = read_sealed(store, name) if is_champion else None
     return found["moves"][-1] if found else None
+
+
+def require_one_meaning(store: Store, name: str) -> None:
+    """Raise `ConfigError` if a name is a run's, and the one under which another run's model is champion."""
+    champion = _champion(store, f"models/{name}/{CHAMPION}")
+    if champion is not None and champion["run"] != f"runs/{name}" and store.exists(f"runs/{name}/{CONFIG}"):
+        raise ConfigError(
+            f"{name!r} is a run, and the name under which the model of {champion['run']} is champion: say runs/{name}, "
+            f"or models/{name}/{CHAMPION}"
+        )
 
 
 def digest_files(folder: Path) -> dict[str, str]:

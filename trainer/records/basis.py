@@ -271,7 +271,7 @@ def facts_of(figure: str, basis: AnyBasis) -> dict[str, Any]:
 
     The bits a byte of a whole text are comparable between tokenizers: how a model reads a text is then part of what it
     is, and so is its context. A choice of windows is one of tokens, and stands for other text in other shards. With a
-    document mask the first token of a document is not predicted, which makes it other text too.
+    document mask the first token of a document is not predicted: how many bytes that are, the tokenizer decides.
     """
     if task := task_of(figure):
         return {f"lm-eval's task {task}": (basis.harness or {}).get(task)}
@@ -286,7 +286,7 @@ def facts_of(figure: str, basis: AnyBasis) -> dict[str, Any]:
     text = {f"held-out text of {corpus}": digest for corpus, digest in basis.held_out.items()}
     if basis.document_mask:
         text["document mask"] = "on"
-    if figure == BITS_PER_BYTE and basis.max_windows is None and basis.keeps_text:
+    if figure == BITS_PER_BYTE and basis.max_windows is None and basis.keeps_text and not basis.document_mask:
         return text
     read = {"tokenizer": basis.tokenizer, "context": basis.context, "precision": basis.precision}
     chosen = None if basis.max_windows is None else f"{basis.max_windows} windows a corpus of {', '.join(basis.shards)}"

@@ -205,7 +205,7 @@ class Result(Record):
             told = self.groups
         else:
             told = (self.asked.tasks if self.asked else {}).keys() & (self.measured_on.harness or {}).keys()
-            if any(not scores.counts.keys() >= {"examples", "few_shot"} for scores in self.groups.values()):
+            if any("examples" not in scores.counts for scores in self.groups.values()):
                 raise ValueError("it does not count the examples of each task")
         whole = [self.total] if self.total else []
         if self.by != "task" and any("loss" not in scores.figures for scores in (*whole, *self.groups.values())):

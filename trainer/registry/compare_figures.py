@@ -115,20 +115,27 @@ def spreads_of(figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
     """The spread of each figure that all of the runs have, which are two or more."""
     shared = [name for name in figures[0] if all(name in each for each in figures)]
     values = {name: [each[name] for each in figures] for name in shared}
-    return {name: Spread(fmean(each), stdev(each), each) for name, each in values.items()}
+    return {name: Spread(fmean(each), _deviation(each), each) for name, each in values.items()}
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """The standard deviation, with n - 1; none of what is no number."""
+    return stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def compare_seeds(runs: Sequence[ComparedRun]) -> list[Block]:
     """A table of the runs of one kind that differ in the seed alone, a column for each such group; or nothing without
     one.
 
-    A figure is told of the runs of a group that were measured on the same.
+    A figure is told of the runs of a group that were measured on the same. Of runs with the same seed, which are one
+    under several names, the first counts; a fork begins with other weights than a run of its settings.
     """
-    groups: dict[str, list[tuple[ComparedRun, Measured]]] = {}
+    groups: dict[str, dict[int, tuple[ComparedRun, Measured]]] = {}
     for run in runs:
         if measured := measure_run(run):
-            groups.setdefault(_without_seed(run.config["identity"]), []).append((run, measured))
-    spreads = [(group, _spread(group)) for group in groups.values() if len(group) > 1]
+            by_seed = groups.setdefault(_without_seed(run.config), {})
+            by_seed.setdefault(run.config["identity"]["training"]["seed"], (run, measured))
+    spreads = [(group, _spread(group)) for each in groups.values() if len(group := [*each.values()]) > 1]
     names = list(dict.fromkeys(name for _, found in spreads for name in found))
     if not names:
         return []
@@ -144,10 +151,11 @@ def _spread(group: Sequence[tuple[ComparedRun, Measured]]) -> dict[str, Spread]:
     return spreads_of([{name: each[name][0] for name in alike} for _, each in group])
 
 
-def _without_seed(identity: Mapping[str, Any]) -> str:
+def _without_seed(config: Mapping[str, Any]) -> str:
     """What names everything that decides a run's outcome but its seed."""
+    identity = config["identity"]
     training = {name: value for name, value in identity["training"].items() if name != "seed"}
-    return fingerprint({**identity, "training": training})
+    return fingerprint([{**identity, "training": training}, config["fork"]])
 
 
 COMMON_STEPS = 5

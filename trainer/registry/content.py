@@ -179,7 +179,7 @@ def tell_steps(compared: Comparison) -> str:
 def tell_made(facts: RunFacts, what: str, how: str) -> str:
     """The sentence that the model card begins with: `what` model it is, of what size, and `how` it was trained."""
     family, many = facts.model_config.get("model_type", "unknown family"), short(facts.whole_parameters)
-    return f"A {what} ({family}) of {many} parameters, {how} in {plural(facts.steps, 'optimizer step')}"
+    return f"A {what} ({family}) of {many} parameters, {how} in {plural(facts.made_at, 'optimizer step')}"
 
 
 def tell_length(facts: RunFacts) -> str:

@@ -143,6 +143,11 @@ class RunFacts(RecordedRun):
         step: int | None = self.final.details.get("step")
         return step
 
+    @property
+    def made_at(self) -> int:
+        """The step that the final model is of."""
+        return self.steps if self.best_step is None else self.best_step
+
     def made_from(self, kind: str) -> list[Source]:
         """The artifacts of one kind that the run was made from."""
         return [source for source in self.sources if source.manifest.kind == kind]

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from trainer.common.errors import ArtifactError, PipelineError, RunError
 from trainer.common.formats import tell_nearest
 from trainer.data.raw_files import digest_stretch, unreadable
-from trainer.models.pretrained import digest_files
+from trainer.models.pretrained import digest_files, require_one_meaning
 from trainer.records.basis import by_file, describe_file, labelled_digests
 from trainer.records.run_names import find_run_name, run_at
 from trainer.records.sealed import read_listed, read_sealed
@@ -46,10 +46,12 @@ def find_run(store: Store, model: str) -> str:
     """The key of the run behind a model: runs/NAME or its final folder, models/NAME, or NAME of a run, champion or job.
 
     A run's name may be its beginning. Raises `ArtifactError` if there is none, or if the champion's run holds another
-    model by now, `ConfigError` if several runs may be meant, `RunError` if the champion's run is gone.
+    model by now, `ConfigError` if several may be meant, `RunError` if the champion's run is gone.
     """
     name = model.rstrip("/").removesuffix(f"/{FINAL}").removesuffix(f"/{CHAMPION}")
     kind, _, rest = name.rpartition("/")
+    if not kind:
+        require_one_meaning(store, rest)
     if kind in ("", "runs") and store.exists(f"runs/{rest}/{CONFIG}"):
         return f"runs/{rest}"
     if kind in ("", "models") and (champion := find_champion(store, rest)):

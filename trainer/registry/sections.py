@@ -155,7 +155,7 @@ def index_harness(facts: RunFacts) -> list[dict[str, Any]]:
         index_entry(
             "text-generation", {"name": name, "type": name},
             {
-                figure: (f"{figure} (lm-eval, {scores.counts['few_shot']}-shot)", value)
+                figure: (f"{figure} (lm-eval{_shots(scores)})", value)
                 for figure, value in scores.figures.items()
             },
         )
@@ -163,8 +163,16 @@ def index_harness(facts: RunFacts) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def _shots(scores: Scores) -> str:
+    """How many solved examples there were; nothing of a group whose tasks differ in that."""
+    few_shot = scores.counts.get("few_shot")
+    return "" if few_shot is None else f", {few_shot}-shot"
+
+
 def _task_rows(name: str, scores: Scores, asked: Asked) -> list[list[str]]:
-    end = [count(scores.counts["examples"]), count(scores.counts["few_shot"]), asked.tasks[name].tell_kept_out()]
+    few_shot = scores.counts.get("few_shot")
+    solved = "as its tasks say" if few_shot is None else count(few_shot)
+    end = [count(scores.counts["examples"]), solved, asked.tasks[name].tell_kept_out()]
     return [
         [name, figure, number(value), number(scores.errors.get(figure)), *end]
         for figure, value in scores.figures.items()

@@ -17,7 +17,7 @@ from trainer.config.runs import RunJob
 from trainer.data.dataset import batches_from
 from trainer.models.adapters import count_trained, is_adapted, load_adapter, merge, save_model
 from trainer.models.pretrained import find_model
-from trainer.models.weights import is_adapter, require_base
+from trainer.models.weights import Base, is_adapter, require_base
 from trainer.records.fields import tell_changes
 from trainer.records.lease import Lease, clear_dead_lease, is_held
 from trainer.records.plans import Plan, RunPlan
@@ -234,6 +234,7 @@ def _train(
         runlog: RunLog | None = None
         saver: Saver | None = None
         if runtime.rank == 0:
+            _tell_base_that_goes(_published_beside(job, workload))
             constant, told = _constant_curves(schedule, plan), job.model_dump(mode="json")
             trackers = stack.enter_context(Trackers(job.tracking, job.name, run.key.removeprefix("runs/"), told))
             runlog = stack.enter_context(
@@ -295,6 +296,21 @@ def _require_base(start: Path | None, workload: Workload) -> None:
         require_base(start, workload.base)
 
 
+def _published_beside(job: RunJob, workload: Workload) -> Base | None:
+    """The model that what is published is an adapter of; None where a whole model is."""
+    return workload.base if job.model.lora is not None and job.model.lora.publish == "adapter" else None
+
+
+def _tell_base_that_goes(base: Base | None) -> None:
+    """Warn of an adapter that nobody can load any more when another run has gone on."""
+    if base is not None and base.key is not None and not base.key.endswith(f"/{FINAL}"):
+        log.warning(
+            "the adapter will be loaded beside %s, a checkpoint that its run deletes if it goes on: begin with a run's "
+            "final model, or set model.lora.publish to merged",
+            base.key,
+        )
+
+
 def _let_go(measure: Callable[[PreTrainedModel, Runtime], T], model: PreTrainedModel, runtime: Runtime) -> T:
     """Measure a model; what was gathered of it for that is let go."""
     try:
@@ -328,7 +344,7 @@ def _publish(
     if best is not None and not is_sharded(model):
         model = workload.load_model(Path(find_model(store, saved).folder))
     counts = {"trained": count_trained(model)._asdict()} if is_adapted(model) else {}
-    base = workload.base if job.model.lora is not None and job.model.lora.publish == "adapter" else None
+    base = _published_beside(job, workload)
     if is_adapted(model) and base is None:
         if getattr(job.model, "quantize", None):
             cast(Any, model).cpu()  # there is room for its plain weights, as there was when it was loaded

@@ -2,7 +2,12 @@
 cut.
 """
 
+import bz2
+import gzip
+import json
+import lzma
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.trainer.raw_files import FORMATS, PACKINGS, docstrings, pieces_of, read_all, sources
-from trainer.common.errors import RecordError
+from trainer.common.errors import CorpusError, RecordError
 from trainer.config.corpora import CorpusConfig
 from trainer.data.readers import read_documents, refuse
 from trainer.data.sources import find_pieces
@@ -129,6 +134,25 @@ def test_a_zstandard_file_of_several_frames_is_read_to_its_end(tmp_path: Path) -
     pack = PACKINGS[".zst"]
     (tmp_path / "a.txt.zst").write_bytes(pack(b"one\ntw") + pack(b"o\nthree\n"))
     assert read_all(tmp_path / "a.txt.zst", format="lines") == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize(("ending", "pack"), [(".bz2", bz2.compress), (".xz", lzma.compress), (".gz", gzip.compress)])
+def test_a_file_of_several_streams_is_read_to_its_end_or_refused(
+    ending: str, pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    texts = [f"{number} {text}" for number, text in enumerate(docstrings(10))]
+    streams = [pack(f"{json.dumps({'text': text})}\n".encode()) for text in texts]
+    path = tmp_path / f"a.jsonl{ending}"
+    path.write_bytes(b"".join(streams))
+    assert read_all(path, format="jsonl") == texts
+    path.write_bytes(streams[0] + bytes(8) + streams[1])
+    assert read_all(path, format="jsonl") == texts[:2]
+    cut, rubbish, flipped = b"".join(streams)[:-5], b"".join(streams) + b"rubbish", bytearray(b"".join(streams))
+    flipped[sum(map(len, streams[:3])) + 1] ^= 1  # in the head of the fourth
+    for damaged in (cut, rubbish, bytes(flipped)):
+        path.write_bytes(damaged)
+        with pytest.raises(CorpusError, match=r"a\.jsonl.* cannot be read"):
+            read_all(path, format="jsonl")
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])

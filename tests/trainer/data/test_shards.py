@@ -12,7 +12,7 @@ from tests.trainer.raw_files import docstrings, sources
 from tests.trainer.shard_files import Ids, Side, build, read_side, write_lines
 from tests.trainer.small_tokenizers import bpe_that_ends_texts_itself, byte_level_bpe, info_of, random_texts, words
 from trainer.common.errors import ArtifactError, RecordError
-from trainer.data import shards
+from trainer.data import readers, shards
 from trainer.data.encoders import ENGINES
 from trainer.data.shards import is_held_out, open_shards, read_record, token_dtype, write_record
 from trainer.models.taken_tokenizer import END_OF_TEXT
@@ -170,6 +170,25 @@ def test_a_text_ends_where_its_next_part_is_passed_over(tmp_path: Path) -> None:
     ids = read_side(tmp_path / "out", "shard", 3, token_dtype(info.max_id)).ids
     assert record.bad_records == 1
     assert [tokenizer.decode(each)[:12] for each in stretches(ids, info.eos_id)] == ["first line\nf", "another text"]
+
+
+@pytest.mark.parametrize("piece_bytes", [2**30, 5 * 2**12, 2**12])
+def test_a_text_ends_where_a_part_of_it_is_left_out(
+    piece_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a file that is read in parts: within a piece, and where a piece begins or ends."""
+    raw, line, size = tmp_path / "a.txt", b"%s line\n", 2**12
+    monkeypatch.setattr(readers, "PART_BYTES", size)
+    first, gone, last = (line % word * (size // len(line % word)) for word in (b"first", b"gone", b"last"))
+    raw.write_bytes(first + b"gone \xff\n" + gone + last)
+    tokenizer = byte_level_bpe()
+    info = info_of(tokenizer)
+    record = build(tmp_path / "out", raw, info, piece_bytes=piece_bytes, max_bad_records=2)
+    ids = read_side(tmp_path / "out", "shard", 3, token_dtype(info.max_id)).ids
+    assert record.bad_records
+    found = [tokenizer.decode(each) for each in stretches(ids, info.eos_id)]
+    assert len(found) == 2 and found[0].startswith("first") and found[1].endswith("last line\n")
+    assert "last" not in found[0] and "first" not in found[1]
 
 
 def test_bad_records_are_counted_up_to_the_budget_and_refused_beyond(tmp_path: Path) -> None:

@@ -71,6 +71,14 @@ def test_a_choice_of_windows_is_another_text_with_another_tokenizer() -> None:
     assert elsewhere == ["choice: 8 windows a corpus of shards/code-1 here, 8 windows a corpus of shards/code-2 there"]
 
 
+def test_with_a_document_mask_the_tokenizer_decides_which_bytes_are_predicted() -> None:
+    masked = ON.model_copy(update={"document_mask": True})
+    assert not why_incomparable("bits_per_byte", masked, masked)
+    assert why_incomparable("bits_per_byte", masked, masked.model_copy(update={"tokenizer": "other"})) == [
+        "tokenizer: t here, other there"
+    ]
+
+
 def test_what_is_not_recorded_is_not_compared() -> None:
     assert why_incomparable("bits_per_byte", ON, None) == ["what it was measured on is not recorded"]
 

@@ -39,7 +39,7 @@ from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
-FORMAT = 5
+FORMAT = 6
 
 BLOCK = 512
 """Conversations that are written at a time."""

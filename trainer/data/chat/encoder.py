@@ -6,6 +6,7 @@ for an answer whose beginning would share a token with what stands before it: th
 asked.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from trainer.common.errors import ConfigError
 from trainer.config.chat import ConversationsConfig
@@ -104,6 +106,12 @@ class ChatEncoder:
         """The bytes of text that each token id stands for."""
         return byte_lengths(self.tokenizer.backend_tokenizer.to_str())
 
+    @cached_property
+    def _whole_offsets(self) -> Tokenizer:
+        """The tokenizer without what it does to tokens at last: some leave blanks out of offsets there."""
+        spelt = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        return Tokenizer.from_str(json.dumps({**spelt, "post_processor": None}))
+
     def _tokens(self, text: str, starts: Sequence[int]) -> Tokens:
         """The ids of a text, and from where to where in it each stands; none stands on both sides of an answer's start.
 
@@ -129,7 +137,7 @@ class ChatEncoder:
 
     def _encode(self, text: str, at: int = 0) -> Tokens:
         """The ids of a text that stands at a place of another, and from where to where each stands there."""
-        found = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+        found = self._whole_offsets.encode(text, add_special_tokens=False)
         return np.array(found.ids, dtype=np.int32), np.array(found.offsets, dtype=np.int64).reshape(-1, 2) + at
 
     def _spelt(self, conversation: Sequence[Message]) -> set[int]:

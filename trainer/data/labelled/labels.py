@@ -7,6 +7,7 @@ texts. Numbers that are written with a fraction are no classes, unless `classes`
 import math
 import re
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -36,17 +37,19 @@ class Labels(NamedTuple):
 
 
 def plain_label(value: object, data: LabelledDataConfig) -> Label | None:
-    """A label as it is found in a row, or None if it is missing. Raises `ValueError` if it can be none at all."""
+    """A label as it is found in a row, or None if it is missing. Raises `ValueError` if it can be none at all.
+
+    A truth value, and a whole number of a table, is a class that is so spelt (true, 1.0), else an integer.
+    """
     if (
         value is None
         or (isinstance(value, float) and math.isnan(value))
         or (isinstance(value, str) and not value.strip())
     ):
         return None
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, float) and data.task != "regression" and value.is_integer():
-        return int(value)  # how tables hold integers beside missing values
+    if isinstance(value, bool) or (isinstance(value, float) and data.task != "regression" and value.is_integer()):
+        spelt = (name for name in data.classes or () if name.casefold() == str(value).casefold())
+        return next(spelt, int(value))  # a table holds integers beside missing values as such numbers
     if isinstance(value, str | int | float):
         return value
     hint = ""
@@ -107,10 +110,10 @@ def _name_classes(where: str, found: Sequence[Label]) -> list[str]:
     _refuse_mixed(where, names)
     alike: dict[str, str] = {}
     for name in names:
-        if (other := alike.setdefault(name.strip().casefold(), name)) != name:
+        if (other := alike.setdefault(unicodedata.normalize("NFKC", name).strip().casefold(), name)) != name:
             raise CorpusError(
-                f"{where} holds {other!r} and {name!r}, which differ by case or blanks alone: correct them, or name "
-                "all classes in `classes`"
+                f"{where} holds {other!r} and {name!r}, which differ by case, blanks or their form in Unicode alone: "
+                "correct them, or name all classes in `classes`"
             )
     return names
 

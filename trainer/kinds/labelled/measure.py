@@ -1,6 +1,7 @@
 """Predictions of a fine-tuned model, and its figures: every example once, whatever the batch and the ranks."""
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -27,6 +28,8 @@ from trainer.evaluation.metrics import (
 from trainer.evaluation.own_metrics import SEQEVAL, WORD_ACCURACY, marks_entities
 from trainer.evaluation.scoring import nothing, rounds
 from trainer.training.runtime import Runtime
+
+log = logging.getLogger(__name__)
 
 MOST_TOLD = 12
 """Classes that a message lists."""
@@ -74,11 +77,15 @@ def score(
 
     def measure() -> dict[str, float]:
         metrics = open_metrics(job, data.details["classes"])
-        sides: list[Any] = [decide(told, data), references]
+        finite = bool(np.isfinite(told).all())
+        sides: list[Any] = [decide(told if finite else np.zeros_like(told), data), references]
         if isinstance(held, EncodedWords):
             sides = [held.named(examples, each, data.details["classes"]) for each in sides]
         metrics.add_batch(*sides)
-        return metrics.compute()
+        figures = metrics.compute()
+        if not finite:  # the class of what is no number is that which comes first
+            log.warning("the model gives logits that are no numbers: none of its figures on %s is one", split)
+        return figures if finite else dict.fromkeys(figures, math.nan)
 
     def losses() -> Iterator[float]:
         for start in range(0, len(references), AT_ONCE):
@@ -171,18 +178,21 @@ def prediction_lines(
 ) -> Iterator[str]:
     """A JSON object for each example: its name, its likeliest class and all probabilities, or its number.
 
-    Where `several` classes may apply, the list of those that do.
+    Where `several` classes may apply, the list of those that do. Null where the model gives what is no number.
     """
+    known = [math.isfinite(total) for total in logits.sum(axis=1).tolist()]
     if classes is None:
-        for name, number in zip(ids, logits[:, 0], strict=True):
-            yield json.dumps({"id": name, "prediction": float(number)}, ensure_ascii=False) + "\n"
+        for name, number, sure in zip(ids, logits[:, 0].tolist(), known, strict=True):
+            yield json.dumps({"id": name, "prediction": number if sure else None}, ensure_ascii=False) + "\n"
         return
     scores = torch.from_numpy(logits).double()
     likely = scores.sigmoid() if several else scores.softmax(dim=1)
-    for name, chances, applies in zip(ids, likely.tolist(), applying(logits).tolist(), strict=True):
-        chosen = [each for each, yes in zip(classes, applies, strict=True) if yes]
-        line: dict[str, Any] = {"id": name, "prediction": chosen if several else classes[chances.index(max(chances))]}
-        line["probabilities"] = {each: round(chance, 6) for each, chance in zip(classes, chances, strict=True)}
+    for name, chances, applies, sure in zip(ids, likely.tolist(), applying(logits).tolist(), known, strict=True):
+        line: dict[str, Any] = {"id": name, "prediction": None, "probabilities": None}
+        if sure:
+            chosen = [each for each, yes in zip(classes, applies, strict=True) if yes]
+            line["prediction"] = chosen if several else classes[chances.index(max(chances))]
+            line["probabilities"] = {each: round(chance, 6) for each, chance in zip(classes, chances, strict=True)}
         yield json.dumps(line, ensure_ascii=False) + "\n"
 
 
@@ -224,14 +234,19 @@ def split_lines(
 def word_lines(split: EncodedWords, logits: NDArray[np.float32], classes: Sequence[str]) -> Iterator[str]:
     """A JSON object for each example: its name, and of each word its likeliest class and how likely that is.
 
-    Both are null for a word that the model does not see.
+    Both are null for a word that the model does not see, or of which it gives what is no number.
     """
-    told = iter(logits.argmax(axis=1).tolist())
-    chances = iter(torch.from_numpy(logits).double().softmax(dim=1).amax(dim=1).tolist())
+    likeliest = logits.argmax(axis=1).tolist()
+    chances = torch.from_numpy(logits).double().softmax(dim=1).amax(dim=1).tolist()
+    told = iter([
+        (classes[each], round(chance, 6)) if math.isfinite(chance) else (None, None)
+        for each, chance in zip(likeliest, chances, strict=True)
+    ])  # fmt: skip
     for name, seen in zip(split.ids, split.seen(), strict=True):
+        words = [next(told) if each else (None, None) for each in seen.tolist()]
         line = {
             "id": name,
-            "prediction": [classes[next(told)] if each else None for each in seen.tolist()],
-            "probabilities": [round(next(chances), 6) if each else None for each in seen.tolist()],
+            "prediction": [label for label, _ in words],
+            "probabilities": [chance for _, chance in words],
         }
         yield json.dumps(line, ensure_ascii=False) + "\n"

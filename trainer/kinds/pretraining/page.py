@@ -183,7 +183,7 @@ def _card(facts: RunFacts, plan: StepPlan) -> Card:
     start = facts.job["model"]["pretrained"]
     corpora = ", ".join(corpus.name for corpus in plan.corpora)
     how = f"trained {f'further from {start}' if start else 'from scratch'}"
-    tokens = f"on {count(facts.steps * plan.tokens_per_step)} tokens"
+    tokens = f"on {count(facts.made_at * plan.tokens_per_step)} tokens"
     masked = unit_of(facts.job) == HIDDEN
     objective, task, use = ("masked", "fill-mask", MASKED_USE) if masked else ("causal", "text-generation", USE)
     use = use.format(folder="{folder}", new_tokens=min(NEW_TOKENS, facts.job["training"]["context"] // 2))

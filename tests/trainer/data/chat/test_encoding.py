@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tests.support import write_rows
@@ -90,6 +90,28 @@ def test_what_stands_before_an_answer_is_read_as_it_is_when_a_model_is_asked(
     assert found.input_ids[: len(asked)].tolist() == asked
     assert not found.answered[: len(asked)].any() and found.answered[len(asked)]
     assert encoder.tokenizer.decode(found.input_ids[found.answered]) == f"{answer}{END}assistant{END}"
+
+
+@pytest.mark.parametrize("trim", [True, False])
+def test_an_answer_that_begins_with_blanks_is_learnt_whole_though_offsets_leave_them_out(
+    trim: bool, tmp_path: Path
+) -> None:
+    """A token for a line's end and a blank would stand on both sides of where it begins."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=trim)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=258, initial_alphabet=alphabet, show_progress=False, special_tokens=[END])
+    tokenizer.train_from_iterator(["\n " * 50], trainer)
+    folder = chat_model(tmp_path / "llama")
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END).save_pretrained(folder)
+    begins = "{% for m in messages %}{{ m['role'] + '\n' + m['content'] + eos_token }}{% endfor %}"
+    encoder = encoder_of(folder, begins + "{% if add_generation_prompt %}{{ 'assistant\n' }}{% endif %}")
+    assert "\u010a\u0120" in tokenizer.get_vocab()
+    answer = "    return x"
+    found = encoder.encode([ASKED[0], Message("assistant", answer)])
+    assert encoder.tokenizer.decode(found.input_ids[found.answered]) == answer + END
 
 
 def test_a_template_that_has_a_date_of_its_own_writes_that_when_it_is_trained_and_when_it_is_asked(llama: Path) -> None:

@@ -108,6 +108,15 @@ def test_a_saved_data_set_gives_its_splits_and_class_names(tmp_path: Path) -> No
     assert sorted(found.ids["train"] + found.ids["validation"]) == [row["id"] for row in rows[:20]]
 
 
+def test_a_split_that_one_setting_names_is_no_default_of_another(tmp_path: Path) -> None:
+    folder = saved_set(tmp_path / "a", {"train": records(10), "test": records(5)})
+    assert {*read(source="disk", path=folder, validation=["test"]).ids} == {"train", "validation"}
+    folder = saved_set(tmp_path / "b", {"train": records(10), "validation": records(5)})
+    found = read(source="disk", path=folder, test=["validation"], validation_fraction=0.5)
+    assert {split: len(each) for split, each in found.ids.items()}["test"] == 5
+    assert len(found.ids["train"]) + len(found.ids["validation"]) == 10
+
+
 def test_a_saved_data_set_without_splits_is_all_train(tmp_path: Path) -> None:
     rows = records(30)
     datasets.Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved"))
@@ -192,6 +201,14 @@ def test_integers_are_ids_and_texts_are_names_that_are_numbered_in_order(tmp_pat
     assert classes_of(["01", "1"], "jsonl") == (["01", "1"], [0, 1])
     assert classes_of([True, False]) == (["0", "1"], [1, 0])
     assert classes_of([1.0, 0.0], "parquet") == (["0", "1"], [1, 0])
+    for kind in ("csv", "jsonl", "parquet"):  # a class that is so spelt, in whatever file
+        for names in (["true", "false"], ["True", "False"]):
+            spelt = [str(names[0]), str(names[1])] if kind == "csv" else [True, False]
+            assert classes_of(spelt, kind, classes=names) == (names, [0, 1])
+        assert classes_of([1.0, 0.0, 1.0], kind, classes=["1.0", "0.0"]) == (["1.0", "0.0"], [0, 1, 0])
+    assert classes_of([True, False], classes=["ham", "spam"]) == (["ham", "spam"], [1, 0])
+    with pytest.raises(CorpusError, match="differ by case, blanks or their form in Unicode alone"):
+        classes_of(["caf\u00e9", "cafe\u0301", "tea"])
 
 
 def test_class_names_in_a_parquet_file_are_found(tmp_path: Path) -> None:
