@@ -147,7 +147,7 @@ class LabelledDataConfig(SplitsConfig):
     classes: list[str] | None = Field(
         default=None, min_length=2, description="names of the classes in the order of their ids; default: as the data "
         "set names them, else the labels found in train, sorted. Integer labels are ids, unless all classes are "
-        "integers"
+        "integers; true and 1.0 are classes that are so spelt, if there are such"
     )  # fmt: skip
     max_length: int | None = Field(
         default=None,

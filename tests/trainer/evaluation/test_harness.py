@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.processes import cores
 from tests.trainer.adapted_runs import adapt, write_base
 from tests.trainer.curated_runs import curated_run, run_through
-from tests.trainer.evaluation.harness_tasks import QUESTIONS, write_questions, write_task
+from tests.trainer.evaluation.harness_tasks import QUESTIONS, write_questions, write_task, write_yaml
 from tests.trainer.small_jobs import Finished
 from trainer.common import stopping
 from trainer.common.errors import ConfigError
@@ -30,6 +31,7 @@ from trainer.registry.compared_runs import read_runs
 from trainer.registry.facts import read_facts
 from trainer.registry.promotion import find_measured, look
 from trainer.registry.report import make_report
+from trainer.registry.sections import describe_harness, index_harness
 from trainer.store.storage import Store
 
 FIGURE = "harness/tiny/acc"
@@ -65,6 +67,27 @@ def test_the_figures_of_a_run_stand_beside_its_evaluation_and_are_reused(run: Fi
     assert (run.store / run.run / "harness.json").read_bytes() == kept
     evaluation = find_measured(Store(str(run.store)), run.run)
     assert evaluation is not None and evaluation.figures()[FIGURE] == scores.figures["acc"]
+
+
+def test_a_group_of_groups_has_what_its_tasks_have_in_common(run: Finished, tmp_path: Path) -> None:
+    options = write_task(tmp_path / "tasks", metric_list=[{"metric": "acc", "higher_is_better": False}])
+    written = yaml.safe_load((tmp_path / "tasks" / "tiny.yaml").read_text())
+    write_yaml(tmp_path / "tasks" / "none.yaml", {**written, "task": "none", "num_fewshot": 0})
+    mean = {"aggregate_metric_list": [{"metric": "acc"}]}
+    for group, members in (("inner", ["tiny"]), ("whole", ["inner"]), ("mixed", ["inner", "none"])):
+        write_yaml(tmp_path / "tasks" / f"{group}.yaml", {"group": group, "task": members, **mean})
+    found = {}
+    for name in ("whole", "mixed"):
+        found[name] = measure(run, options.model_copy(update={"tasks": [name], "few_shot": 1}))
+        assert found[name].asked is not None and found[name].asked.tasks[name].greater_is_better == {"acc": False}
+    assert found["whole"].groups["whole"].counts == {"examples": 3, "few_shot": 1}
+    assert found["mixed"].groups["mixed"].counts == {"examples": 6}
+    facts = read_facts(Store(str(run.store)), run.run)
+    (entry,) = [each for each in index_harness(facts) if each["dataset"]["name"] == "mixed"]
+    assert entry["metrics"][0]["name"] == "acc (lm-eval)"
+    (section,) = describe_harness(facts)
+    table = section.blocks[0].table
+    assert table is not None and ["mixed", "as its tasks say"] in [[row[0], row[-2]] for row in table.rows]
 
 
 @pytest.mark.deep

@@ -1,5 +1,7 @@
 """Weights of classes and label smoothing, against torch and scikit-learn."""
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,14 @@ from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
-from trainer.data.labelled.encoded import find_class_weights
+from trainer.data.labelled.encoded import find_class_weights, open_encoded
 from trainer.kinds.labelled.kind import identify
+from trainer.kinds.labelled.measure import score, split_lines
 from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.labelled.workload import Finetuning, read_inputs
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
+from trainer.training.runtime import Runtime
 
 WEIGHTS = {"match": 2.5, "other": 0.25}
 """The classes of the pairs, in another order than that of their ids."""
@@ -54,6 +58,22 @@ def test_the_loss_of_a_global_batch_is_the_mean_that_torch_computes_whatever_the
     assert not objective.state_dict().keys() - {f"model.{name}" for name in model.state_dict()}, (
         "a checkpoint is as before"
     )
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_logits_that_are_no_numbers_have_no_figures_and_predict_nothing(
+    number: float, pairs: Path, pretrained: Path, tmp_path: Path, runtime: Runtime
+) -> None:
+    job = finetune_job(pairs, tmp_path / "store", pretrained)
+    data = open_encoded(Store(job.store), encode(job, silent()).key)
+    held = data.splits["validation"]
+    logits = np.zeros((len(held), 2), dtype=np.float32)
+    assert all(map(math.isfinite, score(logits, data, "validation", job, runtime).values()))
+    logits[3] = number
+    figures = score(logits, data, "validation", job, runtime)
+    assert {"loss", "accuracy", "f1"} <= figures.keys() and not any(map(math.isfinite, figures.values()))
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in split_lines(held, logits, ["a", "b"], False)]
+    assert [line["prediction"] for line in lines[2:5]] == ["a", None, "a"] and lines[3]["probabilities"] is None
 
 
 def test_balanced_weights_are_scikit_learns() -> None:

@@ -64,3 +64,13 @@ def test_the_preflights_tell_them(
     labelled_preflight(finetune_job(pairs, tmp_path / "other", pretrained, training__learning_rate=5.0), silent())
     assert "training.learning_rate is 100, which is high" in caplog.text
     assert "training.learning_rate is 5, which is high" in caplog.text
+
+
+def test_files_that_two_corpora_hold_are_told(raw: Path, tmp_path: Path) -> None:
+    job = small_job(raw, tmp_path / "store")
+    assert not preflight(job, silent()).warnings
+    one, other = job.data.corpora
+    both = one.model_copy(update={"name": other.name})
+    shared = job.model_copy(update={"data": job.data.model_copy(update={"corpora": [one, both]})})
+    (told,) = preflight(shared, silent()).warnings
+    assert re.fullmatch(rf"\d+ files of corpus {one.name} \(.*\) are in {other.name} too: they count in both", told)

@@ -1,5 +1,6 @@
 """When figures of fine-tuned models are compared: if they are of the same examples, with whatever tokenizer."""
 
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from tests.trainer.results import a_result
 from trainer.config.kinds import KINDS
 from trainer.records.basis import HarnessBasis, TextBasis, basis_by_split, examples_basis
 from trainer.records.evaluations import Asked, Result, Scores, Task
-from trainer.registry.compare_figures import compare_results
+from trainer.registry.compare_figures import compare_results, compare_seeds
 from trainer.registry.compared_runs import ComparedRun
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
@@ -193,6 +194,22 @@ def language_model(letter: str, loss: float, bits: float, tokenizer: str) -> Com
         evaluation=a_result({"code": figures}, by="corpus", total=total, measured_on=basis),
         model_config={}, parameters=None, sources={},
     )  # fmt: skip
+
+
+def test_seeds_are_those_of_fresh_runs_or_of_forks_of_one_checkpoint_and_each_counts_once() -> None:
+    def run(letter: str, seed: int, loss: float, fork: dict[str, str] | None = None) -> ComparedRun:
+        made = language_model(letter, loss, 2.0, "small")
+        identity = {"model": "small", "training": {"seed": seed}}
+        return replace(made, config={**made.config, "identity": identity, "fork": fork})
+
+    fork = {"run": "runs/a", "checkpoint": "checkpoints/step-00000010"}
+    fresh, again, forked = run("A", 0, 3.0), run("B", 0, 3.0), run("C", 1, 2.0, fork)
+    assert not compare_seeds([fresh, again]) and not compare_seeds([fresh, forked])
+    (found,) = compare_seeds([fresh, again, forked, run("D", 2, 3.5), run("E", 2, 2.5, fork)])
+    assert found.table is not None and found.table.columns == ["mean ± deviation", "A, D", "C, E"]
+    assert next(row for row in found.table.rows if row[0] == "loss, all")[1:] == ["3.2500 ± 0.3536", "2.2500 ± 0.3536"]
+    (found,) = compare_seeds([fresh, run("D", 2, math.nan)])
+    assert found.table is not None and ["loss, all", "– ± –"] in found.table.rows
 
 
 def test_of_models_with_different_tokenizers_the_best_by_bits_a_byte_is_marked_and_by_loss_none_is() -> None:

@@ -271,6 +271,7 @@ def test_best_checkpoint_as_the_final_model_is_told_by_its_step(store: Store) ->
     make_report(store, RUN)
     text = page(store)
     assert "Validation accuracy 0.5000 → 0.9000, loss 0.5000 → 0.1000 at step 10, the best of 20 steps." in text
+    assert "fine-tuned from bert-base-uncased on 160 examples in 10 optimizer steps" in card(store)
     assert "the best, of step 10" in text
 
 

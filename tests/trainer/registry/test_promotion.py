@@ -2,14 +2,17 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, RunError
+from trainer.config.labelled import FinetuneJob
 from trainer.config.runs import PromotionConfig
 from trainer.models.pretrained import find_model
 from trainer.records.basis import TextBasis
@@ -78,6 +81,19 @@ def test_the_gate_passes_what_it_should(
     verdict = judge(gate(**values), "runs/new", "new", scores, [] if before is None else [champion(before)], ON)
     assert verdict.passed == passed
     assert f"{next(iter(scores.values())):.4f}" in verdict.reason
+
+
+@pytest.mark.parametrize(("best", "asked"), [(False, None), (None, True), (True, False), (False, False), (None, None)])
+def test_a_figure_that_decides_twice_has_one_direction(tmp_path: Path, best: bool | None, asked: bool | None) -> None:
+    values = {
+        **finetune_job(tmp_path, tmp_path, "any").model_dump(mode="json"),
+        "evaluation": {"best_by": "distance", "greater_is_better": best},
+        "promotion": {"name": "lm", "metric": "distance", "better_by": 0, "greater_is_better": asked},
+    }
+    said = "'distance', but evaluation.greater_is_better is .* and promotion.greater_is_better is .*: set both to the"
+    with nullcontext() if best is asked else pytest.raises(ValidationError, match=said):
+        FinetuneJob.model_validate(values)
+    FinetuneJob.model_validate({**values, "promotion": {**values["promotion"], "metric": "loss"}})
 
 
 def test_what_is_asked_for_to_the_last_digit_is_enough() -> None:

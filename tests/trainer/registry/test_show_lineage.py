@@ -19,6 +19,7 @@ from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.config.corpora import CorpusConfig
 from trainer.data.sources import find_pieces
+from trainer.evaluation.dialogue import find_named
 from trainer.models.pretrained import find_model
 from trainer.records.basis import by_file, describe_file
 from trainer.records.sealed import read_sealed, write_sealed
@@ -142,6 +143,15 @@ def test_a_model_is_found_by_each_of_its_names(store: Store, finished: Finished)
     shutil.copytree(store.path(finished.run), store.path("runs/tiny-01234567"))
     with pytest.raises(ConfigError, match="has made several runs"):
         find_run(store, "tiny")
+    shutil.copytree(store.path(finished.run), store.path("runs/other"))
+    promote(store, "other", finished.run, {}, "why")
+    promote(store, name, finished.run, {}, "a run's name, but of the same run")
+    assert find_run(store, "runs/other") == "runs/other"
+    assert find_run(store, "models/other/champion") == find_run(store, name) == finished.run
+    with pytest.raises(ConfigError, match="is champion: say runs/other, or models/other/champion"):
+        find_run(store, "other")
+    with pytest.raises(ConfigError, match="is champion: say runs/other, or models/other/champion"):
+        find_named(store, "other")
 
 
 @pytest.mark.parametrize("reported", [True, False])

@@ -17,6 +17,7 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.kinds.kind import identify_run, kind_of
 from trainer.models.pretrained import find_model
+from trainer.models.weights import base_of
 from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.preflight.step_status import StepStatus, explain_run
 from trainer.records.plans import PreparedData
@@ -25,6 +26,7 @@ from trainer.registry.report import make_report
 from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest
 from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
+from trainer.training.run import _tell_base_that_goes
 
 STEPS = 20
 
@@ -282,3 +284,11 @@ def test_a_checkpoint_whose_moments_are_not_those_of_the_adapter_is_passed_over(
     adapt(raw, stocked, data, base, **changes)
     assert "of shape (1, 3) for a weight of shape (4, 32)" in caplog.text
     assert final_bytes(stocked) == whole
+
+
+@pytest.mark.parametrize(
+    ("key", "told"), [("runs/a/final", False), ("runs/a/checkpoints/step-00000010", True), (None, False)]
+)
+def test_a_base_that_its_run_may_delete_is_told(key: str | None, told: bool, caplog: pytest.LogCaptureFixture) -> None:
+    _tell_base_that_goes(base_of("base", "store" if key else "hub", key, {"model.safetensors": "ab"}))
+    assert (f"will be loaded beside {key}, a checkpoint that its run deletes if it goes on" in caplog.text) == told

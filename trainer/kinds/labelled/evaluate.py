@@ -144,7 +144,7 @@ def _score(
             logits = found.logits[split] = predict(model, held, job.evaluation.batch, runtime, bar.advance)
             if held.labelled.any():
                 found.groups[split] = Scores(figures=score(logits, data, split, job, runtime))
-                if data.details["classes"]:
+                if data.details["classes"] and np.isfinite(logits).all():
                     found.classification[split] = classify_split(held, decide(logits, data), data.details["classes"])
     return found
 

@@ -1,11 +1,14 @@
 """The look at everything before long work starts: inputs, store, devices, model, batches; and what it will take."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import combinations
 
 from transformers import AutoModelForCausalLM as CAUSAL
 from transformers import AutoModelForMaskedLM as MASKED
 
 from trainer.common.errors import TokenizerError
+from trainer.common.formats import plural
 from trainer.common.process import return_freed_memory
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
@@ -133,8 +136,16 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         free_disk_bytes=store.free_bytes(),
         curation=curation.shares,
         unestimated=curation.unestimated,
-        warnings=curation.warnings,
+        warnings=[*_tell_shared(sources), *curation.warnings],
     )
+
+
+def _tell_shared(sources: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:
+    """Warnings of files that are in two corpora."""
+    paths = {corpus: {file.path for file in files} for corpus, files in sources.items()}
+    for one, other in combinations(paths, 2):
+        if both := paths[one] & paths[other]:
+            yield f"{plural(len(both), 'file')} of corpus {one} ({min(both)}) are in {other} too: they count in both"
 
 
 def _mask_id(job: PipelineJob, tokenizer: TokenizerInfo) -> int | None:
