@@ -57,7 +57,8 @@ class Watch:
 
     def _look_at_written(self, key: str) -> None:
         run = OF_A_RUN.fullmatch(key)
-        late = key in self._gone and self._world.running is not None and self._world.running.sent
+        gone = key in self._gone or (run is not None and f"{ROOT}/{run[1]}/{CONFIG}" in self._gone)
+        late = gone and self._comes_late()
         if run and run[2].endswith((MANIFEST, LAST)):
             (self._revived.add if late else self._revived.discard)(run[1])
         self._gone.discard(key)
@@ -145,15 +146,21 @@ class Watch:
             self.violations.append(f"{mine.name} {does} {run}, which it lost {silent:.0f} s ago")
         return False
 
-    def _look_at_given_back(self, key: str, process: Process) -> None:
+    def _look_at_given_back(self, key: str) -> None:
         """A lease that is given back is looked at, and then removed: between the two its process may stand still until
         another has it, or the request may be late. Who has it ends then, and is started again.
         """
-        assert self._world.running is not None
-        if self._world.running.sent or self._world.now - process.frozen_until < AT_ONCE:
+        if self._comes_late():
             self.seen["given back late, when another had it"] += 1
         else:
             self.violations.append(f"{key} was removed by a process that does not hold it")
+
+    def _comes_late(self) -> bool:
+        """Whether a request was on its way for long, or was about to be sent when its process began to stand still."""
+        running = self._world.running
+        if running is None:
+            return False
+        return running.sent or self._world.now - running.process.frozen_until < AT_ONCE
 
     def _is_held_for_long(self, run: str) -> bool:
         """Whether a process that lives holds it, and did so before anybody began to look at what is there now."""
@@ -202,7 +209,7 @@ class Watch:
             self._ended_leases.add((key, self._leases.pop(key, "")))
             self._lost[key, holder] = self._world.now
             if holder != process.pid and self._lives(holder):
-                self._look_at_given_back(key, process)
+                self._look_at_given_back(key)
         if run and run[2] == CONFIG:
             self._committed = {each: by for each, by in self._committed.items() if f"/{run[1]}/" not in each}
             if self._champions[-1:] == [run[1]]:
