@@ -91,19 +91,6 @@ class RunJob(Schema):
         return self
 
     @model_validator(mode="after")
-    def _one_figure_has_one_direction(self) -> Self:
-        if self.promotion is None or not isinstance(self.evaluation, SelectionConfig):
-            return self
-        best, gate = self.evaluation.greater_is_better, self.promotion.greater_is_better
-        if self.promotion.metric == self.evaluation.best_by and best is not gate:
-            raise ValueError(
-                f"evaluation.best_by and promotion.metric are both {self.promotion.metric!r}, but "
-                f"evaluation.greater_is_better is {_spelt(best)} and promotion.greater_is_better is {_spelt(gate)}: "
-                "set both to the same"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _lora_goes_with_the_rest(self) -> Self:
         if self.model.lora is not None and self.training.sharding == "fsdp":
             raise ValueError(
@@ -111,8 +98,3 @@ class RunJob(Schema):
                 "written in parts"
             )
         return self
-
-
-def _spelt(said: bool | None) -> str:
-    """A choice as a job spells it."""
-    return "not set" if said is None else str(said).lower()

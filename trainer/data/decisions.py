@@ -146,7 +146,7 @@ def _kept(documents: Iterator[Document], piece: Piece, decided: PieceMask) -> It
 
 
 KIND = "decisions"
-FORMAT = 4
+FORMAT = 5
 PIECES = "pieces.json"
 LISTED = TypeAdapter(dict[str, list[Piece]])
 

@@ -12,13 +12,15 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
-from trainer.common.errors import DeviceError, StorageError
+from trainer.common.errors import ConfigError, DeviceError, StorageError
 from trainer.common.formats import plural, size
 from trainer.config.engines import RayEngine
+from trainer.config.evaluation import SelectionConfig
 from trainer.config.labelled import FinetuneTrainingConfig
 from trainer.config.runs import RunJob
 from trainer.config.training import OptimizationConfig, TrainingConfig
 from trainer.data.step_plan import check_patience, divide_batch
+from trainer.evaluation.metrics import greater_is_better
 from trainer.models.causal import Units
 from trainer.store.checked_files import FOLDER, machine_cache
 from trainer.store.storage import Store
@@ -281,11 +283,12 @@ def require_checkpoint_room(store: Store, needed: int) -> None:
 
 
 def check_optimization(job: RunJob) -> int:
-    """Check trackers, devices, batches and schedule, without the data, and warn of what is unusual.
+    """Check trackers, devices, batches, schedule and what decides, without the data, and warn of what is unusual.
 
     Returns the number of ranks, of a cluster the most.
     """
     training = job.training
+    _check_direction(job)
     check_trackers(job.tracking)
     fewest, most = _plan_ranks(job)
     for ranks in range(fewest, most + 1):
@@ -296,6 +299,20 @@ def check_optimization(job: RunJob) -> int:
     for each in cautions(training, most):
         log.warning("%s", each)
     return most
+
+
+def _check_direction(job: RunJob) -> None:
+    """Raise `ConfigError` if greater is better of a figure for the choice of a checkpoint, and worse for the gate."""
+    gate, chosen = job.promotion, job.evaluation
+    if gate is None or not isinstance(chosen, SelectionConfig) or gate.metric != chosen.best_by:
+        return
+    for_choice, for_gate = (greater_is_better(gate.metric, each.greater_is_better) for each in (chosen, gate))
+    if for_choice != for_gate:
+        raise ConfigError(
+            f"evaluation.best_by and promotion.metric are both {gate.metric!r}, but a "
+            f"{'greater' if for_choice else 'smaller'} one is better for the first, by name or as it is set, and a "
+            f"{'greater' if for_gate else 'smaller'} one for the second: set greater_is_better in both"
+        )
 
 
 def _plan_ranks(job: RunJob) -> tuple[int, int]:

@@ -286,8 +286,8 @@ def facts_of(figure: str, basis: AnyBasis) -> dict[str, Any]:
     text = {f"held-out text of {corpus}": digest for corpus, digest in basis.held_out.items()}
     if basis.document_mask:
         text["document mask"] = "on"
-    if figure == BITS_PER_BYTE and basis.max_windows is None and basis.keeps_text and not basis.document_mask:
-        return text
+    if figure == BITS_PER_BYTE and basis.max_windows is None and basis.keeps_text:
+        return {**text, "tokenizer": basis.tokenizer} if basis.document_mask else text
     read = {"tokenizer": basis.tokenizer, "context": basis.context, "precision": basis.precision}
     chosen = None if basis.max_windows is None else f"{basis.max_windows} windows a corpus of {', '.join(basis.shards)}"
     hidden = {"masking": fingerprint(basis.masking)} if basis.masking else {}

@@ -12,7 +12,7 @@ from trainer.records.basis import ExamplesBasis, HarnessBasis, Record, TextBasis
 from trainer.store.manifest import fingerprint
 from trainer.store.names import Count, Digest, Figure, Key, Share
 
-FORMAT = 4
+FORMAT = 5
 
 FIRST = ("loss", "perplexity", "bits_per_byte")
 """The figures that are told first."""

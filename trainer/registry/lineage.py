@@ -50,7 +50,7 @@ def find_run(store: Store, model: str) -> str:
     """
     name = model.rstrip("/").removesuffix(f"/{FINAL}").removesuffix(f"/{CHAMPION}")
     kind, _, rest = name.rpartition("/")
-    if not kind:
+    if "/" not in model.rstrip("/"):
         require_one_meaning(store, rest)
     if kind in ("", "runs") and store.exists(f"runs/{rest}/{CONFIG}"):
         return f"runs/{rest}"

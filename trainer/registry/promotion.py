@@ -140,7 +140,9 @@ def _explain(metric: str, measured_on: Basis, champion: Move, anew: Remeasured |
     if anew is None or not _is_of(anew, champion.run, champion.fingerprint):
         return f"{why}; run it again, which measures the champion anew"
     problem = anew.problem or "; ".join(_differences(metric, measured_on, anew))
-    has_bytes = isinstance(measured_on, TextBasis) or (isinstance(measured_on, ExamplesBasis) and measured_on.answers)
+    has_bytes = (isinstance(measured_on, TextBasis) and not measured_on.document_mask) or (
+        isinstance(measured_on, ExamplesBasis) and measured_on.answers
+    )
     other = has_bytes and metric != BITS_PER_BYTE and task_of(metric) is None
     advice = f"take promotion.metric: {BITS_PER_BYTE}, which tokenizers have in common, or " if other else ""
     return f"{why}, nor can that model be measured on the same: {problem}; {advice}promote by hand"

@@ -223,7 +223,9 @@ def loss_tiles(facts: RunFacts) -> list[Tile]:
         if BITS_PER_BYTE in figures:
             counts = facts.evaluation.judged.counts
             text = f"of {short(counts.get('text_bytes', counts.get('answer_bytes', 0)))} held-out bytes"
-            tiles.append(Tile("Bits a byte", number(figures[BITS_PER_BYTE]), f"{text}, whatever the tokenizer"))
+            masked = getattr(facts.evaluation.measured_on, "document_mask", False)  # of examples there is none
+            text += "" if masked else ", whatever the tokenizer"
+            tiles.append(Tile("Bits a byte", number(figures[BITS_PER_BYTE]), text))
     if compared := find_comparison(facts):
         start, end = compared.before["step"], compared.after["step"]
         change = _signed(compared.after["loss"] - compared.before["loss"])

@@ -305,8 +305,8 @@ def _tell_base_that_goes(base: Base | None) -> None:
     """Warn of an adapter that nobody can load any more when another run has gone on."""
     if base is not None and base.key is not None and not base.key.endswith(f"/{FINAL}"):
         log.warning(
-            "the adapter will be loaded beside %s, a checkpoint that its run deletes if it goes on: begin with a run's "
-            "final model, or set model.lora.publish to merged",
+            "the adapter will be loaded beside %s, a checkpoint that its run may delete when it goes on: begin with a "
+            "run's final model, or set model.lora.publish to merged",
             base.key,
         )
 

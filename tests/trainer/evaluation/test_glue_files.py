@@ -182,8 +182,8 @@ def test_a_class_without_an_example_is_refused_unless_it_is_named(kind: str, tmp
 
 def test_names_that_are_slips_of_the_pen_for_others_are_refused_unless_they_are_named(tmp_path: Path) -> None:
     for labels, message in (
-        (["yes", "no", "Yes"], "holds 'Yes' and 'yes', which differ by case or blanks alone"),
-        (["yes", "no", "no "], "holds 'no' and 'no ', which differ by case or blanks alone"),
+        (["yes", "no", "Yes"], "holds 'Yes' and 'yes', which differ by case, blanks or their form in Unicode alone"),
+        (["yes", "no", "no "], "holds 'no' and 'no ', which differ by case, blanks or their form in Unicode alone"),
         (["0", "1", "x"], r"holds integers \('0', '1'\) and other texts \('x'\): correct them"),
     ):
         for kind in ("csv", "jsonl"):

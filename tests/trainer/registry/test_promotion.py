@@ -11,10 +11,11 @@ from pydantic import ValidationError
 
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.small_jobs import Finished
-from trainer.common.errors import ArtifactError, RunError
+from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.config.labelled import FinetuneJob
 from trainer.config.runs import PromotionConfig
 from trainer.models.pretrained import find_model
+from trainer.preflight.resources import check_optimization
 from trainer.records.basis import TextBasis
 from trainer.records.sealed import sealed_bytes, write_sealed
 from trainer.records.shapes import Move
@@ -90,10 +91,11 @@ def test_a_figure_that_decides_twice_has_one_direction(tmp_path: Path, best: boo
         "evaluation": {"best_by": "distance", "greater_is_better": best},
         "promotion": {"name": "lm", "metric": "distance", "better_by": 0, "greater_is_better": asked},
     }
-    said = "'distance', but evaluation.greater_is_better is .* and promotion.greater_is_better is .*: set both to the"
-    with nullcontext() if best is asked else pytest.raises(ValidationError, match=said):
-        FinetuneJob.model_validate(values)
-    FinetuneJob.model_validate({**values, "promotion": {**values["promotion"], "metric": "loss"}})
+    greater = [True if said is None else said for said in (best, asked)]  # by its name it would be better
+    said = "are both 'distance', but a .* one is better for the first, .*: set greater_is_better in both"
+    with nullcontext() if greater[0] == greater[1] else pytest.raises(ConfigError, match=said):
+        check_optimization(FinetuneJob.model_validate(values))
+    check_optimization(FinetuneJob.model_validate({**values, "promotion": {**values["promotion"], "metric": "loss"}}))
 
 
 def test_what_is_asked_for_to_the_last_digit_is_enough() -> None:

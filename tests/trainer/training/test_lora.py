@@ -291,4 +291,4 @@ def test_a_checkpoint_whose_moments_are_not_those_of_the_adapter_is_passed_over(
 )
 def test_a_base_that_its_run_may_delete_is_told(key: str | None, told: bool, caplog: pytest.LogCaptureFixture) -> None:
     _tell_base_that_goes(base_of("base", "store" if key else "hub", key, {"model.safetensors": "ab"}))
-    assert (f"will be loaded beside {key}, a checkpoint that its run deletes if it goes on" in caplog.text) == told
+    assert (f"will be loaded beside {key}, a checkpoint that its run may delete when it goes on" in caplog.text) == told

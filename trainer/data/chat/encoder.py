@@ -6,7 +6,6 @@ for an answer whose beginning would share a token with what stands before it: th
 asked.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -109,8 +108,9 @@ class ChatEncoder:
     @cached_property
     def _whole_offsets(self) -> Tokenizer:
         """The tokenizer without what it does to tokens at last: some leave blanks out of offsets there."""
-        spelt = json.loads(self.tokenizer.backend_tokenizer.to_str())
-        return Tokenizer.from_str(json.dumps({**spelt, "post_processor": None}))
+        plain = Tokenizer.from_str(self.tokenizer.backend_tokenizer.to_str())
+        plain.post_processor = None
+        return plain
 
     def _tokens(self, text: str, starts: Sequence[int]) -> Tokens:
         """The ids of a text, and from where to where in it each stands; none stands on both sides of an answer's start.

@@ -110,7 +110,7 @@ def _name_classes(where: str, found: Sequence[Label]) -> list[str]:
     _refuse_mixed(where, names)
     alike: dict[str, str] = {}
     for name in names:
-        if (other := alike.setdefault(unicodedata.normalize("NFKC", name).strip().casefold(), name)) != name:
+        if (other := alike.setdefault(unicodedata.normalize("NFC", name).strip().casefold(), name)) != name:
             raise CorpusError(
                 f"{where} holds {other!r} and {name!r}, which differ by case, blanks or their form in Unicode alone: "
                 "correct them, or name all classes in `classes`"

@@ -156,7 +156,12 @@ def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Mea
     read = data.model_dump(include={"source", "quoting", "columns", "text_columns", "label_column", "label_columns"})
     new = NewFiles(own.model_copy(update={"data": data}), files, folder)
     # Before, classes called by whole numbers were taken for those numbers, whatever the files called theirs.
-    recipe = {**measured.recipe, "files": files.identity[TRAIN], "read": read, "classes": "as the files number them"}
+    recipe = {
+        **measured.recipe,
+        "files": files.identity[TRAIN],
+        "read": read,
+        "classes": "as the files number or name them",
+    }
     return replace(measured, recipe=recipe, settings=new, data=(), run=None)
 
 
