@@ -19,7 +19,7 @@ FOUND_BY = {
     "lease_of_the_living_taken": 13, "lease_never_looked_at_again": 3023, "lease_by_the_local_clock": 124,
     "unconditional_lease": 4660, "run_removed_without_second_look": 2793, "reused_without_hold": 108,
     "removal_without_second_look": 215, "runs_removed_without_lease": 4, "newest_checkpoint_retired": 5,
-    "damage_not_looked_for": 70, "bases_not_reached": 45, "decisions_not_reached": 57,
+    "damage_not_looked_for": 70, "bases_not_reached": 45, "decisions_not_reached": 113,
     "folders_of_the_living_swept": 0, "predictions_of_any_model": 2,
 }  # fmt: skip
 """Of each bug a seed that finds it, which without it violates nothing."""
