@@ -101,12 +101,9 @@ def _schedules(client: httpx.Client) -> list[tuple[dict[str, Any], dict[str, Any
     }
     names = {"name": {"any_": [name for _, name in ours]}}
     found: list[dict[str, Any]] = []
-    while True:  # the server answers with so many at a time
-        answer = client.post("/deployments/filter", json={"deployments": names, "offset": len(found)})
-        page = answer.raise_for_status().json()
+    path = "/deployments/filter"
+    while page := client.post(path, json={"deployments": names, "offset": len(found)}).raise_for_status().json():
         found += page
-        if not page:
-            break
     return [
         (each, schedule)
         for each in found

@@ -50,8 +50,7 @@ def find_run(store: Store, model: str) -> str:
     """
     name = model.rstrip("/").removesuffix(f"/{FINAL}").removesuffix(f"/{CHAMPION}")
     kind, _, rest = name.rpartition("/")
-    if "/" not in model.rstrip("/"):
-        require_one_meaning(store, rest)
+    require_one_meaning(store, model.rstrip("/"))
     if kind in ("", "runs") and store.exists(f"runs/{rest}/{CONFIG}"):
         return f"runs/{rest}"
     if kind in ("", "models") and (champion := find_champion(store, rest)):

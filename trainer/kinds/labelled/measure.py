@@ -180,7 +180,7 @@ def prediction_lines(
 
     Where `several` classes may apply, the list of those that do. Null where the model gives what is no number.
     """
-    known = [math.isfinite(total) for total in logits.sum(axis=1).tolist()]
+    known = [math.isfinite(total) for total in logits.sum(axis=1, dtype=np.float64).tolist()]
     if classes is None:
         for name, number, sure in zip(ids, logits[:, 0].tolist(), known, strict=True):
             yield json.dumps({"id": name, "prediction": number if sure else None}, ensure_ascii=False) + "\n"
