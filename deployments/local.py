@@ -67,7 +67,7 @@ def up() -> int:
             )
             return 1
     _write_samples()
-    with _client(30) as client:
+    with _client() as client:
         register(client, os.environ.get("NOTIFY"), os.environ.get("CREDENTIALS"), os.environ.get("SCHEDULES"))
     if _running("worker") is None:
         _start("worker", "--pool", "local", "--type", "process")
@@ -83,7 +83,7 @@ def down() -> int:
     """Stop the worker, whose runs save and stop, and then the server."""
     # A worker that waits for its last runs would take others, such as those that the watchdog schedules again.
     if _running("worker") is not None and _answers():
-        with _client(30) as client:
+        with _client() as client:
             client.patch("/work_pools/local", json={"is_paused": True})
     stopped = []
     for name in ("worker", "server"):
@@ -177,14 +177,21 @@ def _api() -> str:
     return f"http://{host}:{PORT}/api"
 
 
-def _client(seconds: float) -> httpx.Client:
+def _client() -> httpx.Client:
+    """Prefect's own, which asks again where a server is busy (503: its database is locked)."""
+    from prefect.client.base import PrefectHttpxSyncClient  # reads what `up` puts into the environment
+
+    return PrefectHttpxSyncClient(base_url=_api(), timeout=60, auth=_auth(), raise_on_all_errors=False)
+
+
+def _auth() -> tuple[str, str] | None:
     user, _, password = PASSWORD.partition(":")
-    return httpx.Client(base_url=_api(), timeout=seconds, auth=(user, password) if PASSWORD else None)
+    return (user, password) if PASSWORD else None
 
 
 def _answers() -> bool:
-    with suppress(httpx.HTTPError), _client(30) as client:
-        return client.get("/health").is_success
+    with suppress(httpx.HTTPError):
+        return httpx.get(f"{_api()}/health", timeout=30, auth=_auth()).is_success
     return False
 
 

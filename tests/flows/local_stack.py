@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
+from prefect.client.base import PrefectHttpxSyncClient
 
 from tests.processes import free_port
 from tests.support import ROOT
@@ -46,11 +46,15 @@ class Local:
         """The names of all objects of a kind that the server has."""
         return sorted(each["name"] for each in self.post(f"{kind}/filter", {}))
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
-        """Ask the server's API."""
-        answer = httpx.post(f"{self.address}/{path}", json=body, timeout=60)
-        assert answer.is_success, answer.text
-        return answer.json()
+    def post(self, path: str, body: dict[str, Any] | list[dict[str, Any]]) -> Any:
+        """Tell the server's API something, or look for something there."""
+        return self.ask("POST", path, json=body)
+
+    def ask(self, method: str, path: str, **request: Any) -> Any:
+        """A request, again while the server is busy; returns what it answers, if anything."""
+        with PrefectHttpxSyncClient(base_url=self.address, timeout=60) as client:
+            answer = client.request(method, f"/{path}", **request)
+        return answer.json() if answer.content else None
 
     def schedules(self) -> list[bool]:
         """Whether each schedule is active."""

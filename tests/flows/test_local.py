@@ -1,17 +1,20 @@
 """`make up` and `make down`: repeatable, and nothing keeps running or is lost."""
 
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from uuid import uuid4
 
-import httpx
 import pytest
+from prefect.client.base import PrefectHttpxSyncClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.local import _write_samples
+from deployments import local as deployments_local
+from deployments.local import _client, _write_samples
 from deployments.registration import _schedules
 from tests.flows.conftest import Done
 from tests.flows.local_stack import Local
@@ -70,7 +73,7 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
 
 def test_schedules_of_others_are_left_alone(server: dict[str, str]) -> None:
     weekly, own = ({"slug": slug, "schedule": {"cron": "0 4 * * 0"}, "active": True} for slug in ("weekly", "mine"))
-    with httpx.Client(base_url=server["PREFECT_API_URL"], timeout=60) as client:
+    with PrefectHttpxSyncClient(base_url=server["PREFECT_API_URL"], timeout=60) as client:
         flow = client.post("/flows/", json={"name": f"scheduled-{uuid4()}"}).raise_for_status().json()["id"]
         entrypoint, made = "flows.data_to_model.data_to_model", []
         for name, entry in (("pretrain", entrypoint), ("pretrain-mine", entrypoint), ("evaluate", "mine.py:flow")):
@@ -86,6 +89,28 @@ def test_schedules_of_others_are_left_alone(server: dict[str, str]) -> None:
         for each in made:
             client.delete(f"/deployments/{each}").raise_for_status()
     assert found == [(made[0], "weekly")]
+
+
+def test_a_busy_server_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [503, 503, 404]
+
+    class Busy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(answers.pop(0))
+            self.send_header("Retry-After", "0")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads what was asked."""
+
+    with HTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(deployments_local, "PORT", str(server.server_port))
+        with _client() as client:
+            answer = client.get("/variables/name/none")
+        server.shutdown()
+    assert answer.status_code == 404 and not answers, "what there is not is told, not raised"
 
 
 @pytest.mark.parametrize("own", ["code/mine.py", "planted/evaluation.txt"])

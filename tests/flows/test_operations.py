@@ -12,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.flows.conftest import SETTINGS
@@ -72,8 +71,7 @@ class Operated(Local):
         return next(word for word in said.stdout.split() if word.count("-") == 4 and len(word) == 36)
 
     def state(self, flow_run: str) -> str:
-        answer = httpx.get(f"{self.address}/flow_runs/{flow_run}", timeout=60)
-        return str(answer.raise_for_status().json()["state_type"])
+        return str(self.ask("GET", f"flow_runs/{flow_run}")["state_type"])
 
     def wait(self, flow_run: str, state: str = "COMPLETED") -> None:
         wait_until(lambda: self.state(flow_run) in ENDED, PATIENCE)
@@ -155,9 +153,7 @@ def test_a_schedule_starts_runs(stack: Operated, raw: Path, store: Path) -> None
     assert [schedule["active"] for schedule in deployment["schedules"]] == [False], "off by default"
     job = {name: value for name, value in values(raw, store, "nightly").items() if name in ("store", "data")}
     schedule = {"schedule": {"interval": 30}, "active": True, "parameters": {"job": job | {"name": "nightly"}}}
-    answer = httpx.post(f"{stack.address}/deployments/{deployment['id']}/schedules", json=[schedule], timeout=60)
-    assert answer.is_success, answer.text
-    (made,) = answer.json()
+    (made,) = stack.post(f"deployments/{deployment['id']}/schedules", [schedule])
 
     def runs() -> list[dict[str, Any]]:
         asked = {
@@ -168,7 +164,7 @@ def test_a_schedule_starts_runs(stack: Operated, raw: Path, store: Path) -> None
 
     wait_until(lambda: runs() != [], PATIENCE)
     assert all(run["auto_scheduled"] for run in runs())
-    httpx.delete(f"{stack.address}/deployments/{deployment['id']}/schedules/{made['id']}", timeout=60)
+    stack.ask("DELETE", f"deployments/{deployment['id']}/schedules/{made['id']}")
 
 
 @pytest.mark.parametrize(
