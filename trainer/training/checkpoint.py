@@ -142,16 +142,23 @@ class TrainState(BaseModel):
         """Take in scores of this step. One that is not a number is never the best, and without that which decides
         nothing is judged.
         """
+        worse = self.worse_with(scores, criterion)
         self.scores = {**(self.scores or {}), **scores}
         if criterion.figure not in scores:
             return
         if self.best_figure != criterion.figure:
-            self.best_figure, self.best_score, self.worse = criterion.figure, None, 0
+            self.best_figure, self.best_score = criterion.figure, None
+        if worse == 0:
+            self.best_score, self.best_step = scores[criterion.figure], self.step
+        self.worse = worse
+
+    def worse_with(self, scores: dict[str, float], criterion: Criterion) -> int:
+        """What `worse` becomes with scores of this step."""
+        if criterion.figure not in scores:
+            return self.worse
+        best, worse = (self.best_score, self.worse) if self.best_figure == criterion.figure else (None, 0)
         score, sign = scores[criterion.figure], 1 if criterion.greater_is_better else -1
-        if math.isfinite(score) and (self.best_score is None or sign * score > sign * self.best_score):
-            self.best_score, self.best_step, self.worse = score, self.step, 0
-        else:
-            self.worse += 1
+        return 0 if math.isfinite(score) and (best is None or sign * score > sign * best) else worse + 1
 
 
 class Saved(BaseModel):

@@ -270,8 +270,6 @@ def measure_and_save(session: Session) -> bool:
         evaluates = asks = evaluates or asks
     if evaluates or asks:
         evaluate_now(session, evaluates, asks)
-        if stops_early(session) and not asks:
-            evaluate_now(session, measures=False, asks=True)  # the last step after all
         at_end = at_end or stops_early(session)
     saves = saves or at_end or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
     if saves:
@@ -290,10 +288,10 @@ def finish_saving(session: Session) -> None:
     record_commit(session, commit)
 
 
-def stops_early(session: Session) -> bool:
-    """Whether too many evaluations in a row have found nothing better."""
+def stops_early(session: Session, scores: dict[str, float] | None = None) -> bool:
+    """Whether too many evaluations in a row have found nothing better; `scores` are those of one not yet judged."""
     patience = session.training.early_stopping
-    return patience is not None and session.state.worse >= patience
+    return patience is not None and session.state.worse_with(scores or {}, session.criterion) >= patience
 
 
 def ended_epoch(step: int, plan: Plan) -> int | None:
@@ -325,21 +323,23 @@ def record_step(session: Session, outcome: Outcome) -> None:
 
 
 def evaluate_now(session: Session, measures: bool = True, asks: bool = False) -> None:
-    """Measure the model on held-out data, ask it lm-eval's tasks, and note whether it is the best so far; untrained, it
-    is only measured.
+    """Measure the model on held-out data, ask it lm-eval's tasks, as it is where training ends early too, and note
+    whether it is the best so far; untrained, it is only measured.
     """
-    state = session.state
+    state, figure = session.state, session.criterion.figure
     measured = session.measure() if measures else None
+    scores = dict(measured.scores) if measured else {}
+    if measured is not None and figure not in scores and not figure.startswith(PREFIX):
+        raise ConfigError(f"evaluation.best_by is {figure!r}, but what is measured are {', '.join(measured.scores)}")
+    # Before anything is judged or recorded: lm-eval may be broken off, and all of it is made again then.
+    asks = asks or (state.step > 0 and stops_early(session, scores))  # the last step after all
     told = session.ask() if asks and session.ask is not None else {}
     state.unmeasured = False
-    scores = {**(measured.scores if measured else {}), **{f"{PREFIX}{name}": value for name, value in told.items()}}
-    figure = session.criterion.figure
+    scores |= {f"{PREFIX}{name}": value for name, value in told.items()}
     if asks and figure.startswith(PREFIX):
         scores.setdefault(figure, math.nan)  # what is no number is never better
     if not scores:
         return
-    if measured is not None and figure not in scores and not figure.startswith(PREFIX):
-        raise ConfigError(f"evaluation.best_by is {figure!r}, but what is measured are {', '.join(measured.scores)}")
     if state.step > 0:
         state.judge(scores, session.criterion)
     if session.log is not None:

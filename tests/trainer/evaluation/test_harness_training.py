@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
+from transformers import PreTrainedModel
 
 from tests.processes import finish
 from tests.support import final_bytes, held_out_losses, only_run, records, small_job, small_values, write_config
@@ -20,6 +21,7 @@ from trainer.common.progress import silent
 from trainer.config.runs import RunJob
 from trainer.evaluation.harness import AskedModel
 from trainer.evaluation.harness_tasks import figures_of
+from trainer.evaluation.harness_training import TasksInTraining
 from trainer.jobs import train
 from trainer.kinds.kind import identify_run
 from trainer.records.plans import PreparedData
@@ -207,6 +209,37 @@ def test_after_the_last_step_it_is_asked_also_where_that_came_early(
     assert [each["step"] for each in asked_of(job)] == [0, 4, 6], "the loss fell, and was to grow"
     (*_, last) = records(stocked, "checkpoint")
     assert last["step"] == 6 and last["scores"].keys() >= {"loss", "harness/tiny/acc"}
+
+
+def test_a_stop_while_it_is_asked_after_an_early_last_step_records_nothing_twice(
+    raw: Path, stocked: Path, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {**write_task(tmp_path / "tasks").model_dump(mode="json"), "every": 100}
+    changes = {"training__max_steps": 20, "training__early_stopping": 1, "training__evaluate_every": 3}
+    other = Path(shutil.copytree(stocked, tmp_path / "whole"))
+    whole, job = (
+        small_job(raw, store, **changes, evaluation__harness=options, evaluation__greater_is_better=True)
+        for store in (other, stocked)
+    )
+    train(whole, silent())
+
+    asked, asks = TasksInTraining.ask, []
+
+    def stop_second(self: TasksInTraining, model: PreTrainedModel, runtime: Runtime) -> dict[str, float]:
+        asks.append(model)
+        if len(asks) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return asked(self, model, runtime)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TasksInTraining, "ask", stop_second)
+        with pytest.raises(Preempted, match="saved at step 6 of 20"):
+            train(job, silent())
+    assert [step for step, _ in held_out_losses(stocked)] == [0, 3]
+    train(job, silent())
+    assert held_out_losses(stocked) == held_out_losses(other) and asked_of(job) == asked_of(whole)
+    saved, undisturbed = (records(store, "checkpoint")[-1]["scores"] for store in (stocked, other))
+    assert saved == undisturbed and final_bytes(stocked) == final_bytes(other)
 
 
 def test_what_a_task_asks_names_a_run_whose_best_checkpoint_it_decides(
