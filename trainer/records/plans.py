@@ -29,6 +29,11 @@ class CorpusPlan(Record, strict=True):
     probability: float
     passes: float
 
+    @property
+    def holds_out(self) -> bool:
+        """Whether there is held-out text to evaluate on: a token that follows another."""
+        return self.validation_tokens > 1
+
 
 class Plan(Record, strict=True):
     """What every training loop needs to know of its length."""
@@ -70,7 +75,7 @@ class StepPlan(Plan):
     @property
     def holds_out(self) -> bool:
         """Whether there is held-out text to evaluate on."""
-        return any(corpus.validation_tokens > 1 for corpus in self.corpora)
+        return any(corpus.holds_out for corpus in self.corpora)
 
     @property
     def total_tokens(self) -> int:

@@ -2,21 +2,25 @@
 
 import logging
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import small_job
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.training import TrainingConfig
 from trainer.data.step_plan import divide_batch, make_plan
-from trainer.store.manifest import Manifest, make_manifest
+from trainer.kinds.pretraining.kind import plan
+from trainer.records.plans import PreparedData
+from trainer.store.manifest import ArtifactRef, Manifest, make_manifest
 
 SIZES = {"code": [700_000, 650_000, 90], "prose": [80_000], "notes": [3000, 2900]}
 
 
-def shards_of(name: str, sizes: list[int]) -> Manifest:
+def shards_of(name: str, sizes: list[int], held_out: int = 7) -> Manifest:
     """The manifest of a shard set with shards of these token counts."""
-    totals = {"documents": 10, "tokens": sum(sizes), "validation_tokens": 7}
+    totals = {"documents": 10, "tokens": sum(sizes), "validation_tokens": held_out}
     return make_manifest("shards", "name", [], {"corpus": name, "shard_tokens": sizes, "totals": totals})
 
 
@@ -65,6 +69,28 @@ def test_tokens_in_shards_shorter_than_a_window_are_reported_unused(caplog: pyte
     assert plan.corpora[0].unused_tokens == 90
     assert plan.corpora[0].tokens == 1_350_090
     assert "corpus code: 90 tokens lie in shards shorter than one window" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("held_out", "said"),
+    [
+        ((40, 40), None),
+        ((40, 1), "of b no document is held out at data.validation_fraction 0.15: the loss over all corpora tells not"),
+        ((1, 0), "of the documents none is held out at data.validation_fraction 0.15: the model is not evaluated"),
+    ],
+)
+def test_corpora_without_held_out_text_are_told(
+    held_out: tuple[int, int],
+    said: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job = small_job(tmp_path, tmp_path / "store", evaluation__prompts=[])
+    sets = [shards_of(name, [1000], tokens) for name, tokens in zip("ab", held_out, strict=True)]
+    monkeypatch.setattr("trainer.data.step_plan.shard_manifests", lambda *_: sets)
+    plan(job, PreparedData(tokenizer=ArtifactRef(key="tokenizers/t", fingerprint="t", size=1), shards=[]), 1)
+    assert (said in caplog.text) if said else not caplog.records
 
 
 def test_a_corpus_smaller_than_one_window_is_refused() -> None:

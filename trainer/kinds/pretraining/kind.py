@@ -97,11 +97,17 @@ def plan(job: PipelineJob, data: PreparedData, ranks: int) -> Planned:
     from trainer.data.step_plan import plan_run
 
     planned = plan_run(Store(job.store), data, job.training, ranks)
+    at = f"is held out at data.validation_fraction {job.data.validation_fraction:g}"
     if job.holds_out and not planned.holds_out:
-        share = f"of the documents none is held out at data.validation_fraction {job.data.validation_fraction:g}"
+        share = f"of the documents none {at}"
         if (asked := job.asked_of_held_out_text) is not None:
             raise ConfigError(f"{asked} needs held-out text, but {share}: raise it, or leave {asked} out")
         log.warning("%s: the model is not evaluated, and continues no prompts; raise it to hold some out", share)
+    elif job.holds_out and (without := [each.name for each in planned.corpora if not each.holds_out]):
+        log.warning(
+            "of %s no document %s: the loss over all corpora tells nothing of it; raise it to hold some out",
+            ", ".join(without), at,
+        )  # fmt: skip
     told = f"{planned.windows:,} windows of {job.training.context} tokens"
     return Planned(planned, told, "data-mixture", planned.rows())
 
