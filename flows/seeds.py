@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import ConfigError
-from trainer.common.formats import score
-from trainer.common.tables import Table, text_table
+from trainer.common.formats import Table, score, text_table
 from trainer.config.files import Job, override
 from trainer.records.evaluations import Result
 from trainer.records.results import Outcome

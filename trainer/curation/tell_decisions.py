@@ -8,8 +8,7 @@ from itertools import islice, pairwise, zip_longest
 from typing import Any
 
 from trainer.common.errors import ConfigError
-from trainer.common.formats import count, plural, show, show_json, size
-from trainer.common.tables import Table, text_table
+from trainer.common.formats import Table, count, plural, show, show_json, size, text_table
 from trainer.common.transient import looking
 from trainer.config.corpora import CorpusConfig
 from trainer.curation.showing import BINS, Shown, StoredDecisions

@@ -4,8 +4,7 @@ pipeline can read it.
 
 from pydantic import Field
 
-from trainer.common.formats import plural, size
-from trainer.common.tables import Table, text_pairs, text_table
+from trainer.common.formats import Table, plural, size, text_pairs, text_table
 from trainer.records.basis import AnyBasis, Record
 from trainer.records.evaluations import Result
 from trainer.records.plans import StepPlan, TuningPlan

@@ -8,9 +8,8 @@ from markupsafe import Markup
 
 from trainer import __version__
 from trainer.common.errors import StorageError
-from trainer.common.formats import NOTHING, count, plural, show_json
+from trainer.common.formats import NOTHING, Table, count, plural, show_json, text_table
 from trainer.common.formats import show as show_text
-from trainer.common.tables import Table, text_table
 from trainer.common.transient import looking
 from trainer.config.kinds import KINDS
 from trainer.records.fields import all_same, find_differences, flatten, show

@@ -9,8 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError
-from trainer.common.formats import NOTHING, count, plural, size
-from trainer.common.tables import Pairs, Table
+from trainer.common.formats import NOTHING, Pairs, Table, count, plural, size
 from trainer.config.kinds import JobKind, kind_of_run, load
 from trainer.data.decisions import decisions_behind
 from trainer.data.encoded import ENDING

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
-from trainer.common.formats import count, duration, number, percent, plural, short, significant, size
-from trainer.common.tables import Pairs, Table
+from trainer.common.formats import Pairs, Table, count, duration, number, percent, plural, short, significant, size
 from trainer.records.evaluations import best_by
 from trainer.registry.curves import Curve
 from trainer.registry.facts import RecordedRun, RunFacts

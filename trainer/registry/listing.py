@@ -12,8 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from trainer.common.errors import ArtifactError, StorageError
-from trainer.common.formats import count, plural, score, show, show_json
-from trainer.common.tables import Table, text_table
+from trainer.common.formats import Table, count, plural, score, show, show_json, text_table
 from trainer.common.transient import looking
 from trainer.config.kinds import kind_of_run
 from trainer.evaluation.measurement import read_result

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError, StorageError, brief
-from trainer.common.formats import plural, show, show_json, size
-from trainer.common.tables import text_pairs
+from trainer.common.formats import plural, show, show_json, size, text_pairs
 from trainer.common.transient import looking
 from trainer.models.weights import BASE, Base
 from trainer.registry.lineage import find_run

@@ -8,8 +8,7 @@ import pytest
 from tests.headrace import headrace
 from tests.trainer.curated_runs import KEPT_OUT
 from tests.trainer.small_jobs import Finished
-from trainer.common.formats import size
-from trainer.common.tables import markdown_text
+from trainer.common.formats import markdown_text, size
 from trainer.curation.telling import describe_decisions
 from trainer.data.decisions import read_decisions
 from trainer.registry.facts import read_facts

@@ -17,8 +17,8 @@ from tests.trainer.registry.test_finetuning_report import card, finetune, front_
 from tests.trainer.report_runs import RUN
 from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ConfigError
+from trainer.common.formats import markdown_text
 from trainer.common.progress import silent
-from trainer.common.tables import markdown_text
 from trainer.config.runs import CardConfig
 from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.tuning import describe_base, read_card

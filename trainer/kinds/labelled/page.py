@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from trainer.common.formats import count, number, percent, significant
-from trainer.common.tables import Pairs, Table
+from trainer.common.formats import Pairs, Table, count, number, percent, significant
 from trainer.config.labelled import BALANCED
 from trainer.data.labelled.encoded import find_class_weights
 from trainer.evaluation.own_metrics import marks_entities

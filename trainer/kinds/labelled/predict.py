@@ -18,9 +18,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError
-from trainer.common.formats import plural
+from trainer.common.formats import plural, text_pairs
 from trainer.common.progress import Progress
-from trainer.common.tables import text_pairs
 from trainer.config.labelled import PredictJob
 from trainer.data.labelled.encoded import open_split
 from trainer.data.labelled.encoding import TAGS, encode_block
