@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
@@ -12,14 +12,10 @@ from flows import READS, RUNNING
 from trainer.common.errors import ConfigError, StorageError
 from trainer.config.kinds import KINDS, kinds_read_by, load, marked
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-
 TITLE = "fields of the configuration"
 
 
-def schema_of(command: str) -> "dict[str, type[BaseModel]]":
+def schema_of(command: str) -> dict[str, type[BaseModel]]:
     """What a command reads: schemas, each under a title; for `explain`, those of all kinds of training."""
     if command == "explain":
         return {f"fields for {kind.name}": kind.schema for kind in KINDS}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import ConfigError
-from trainer.common.formats import Table, score, text_table
+from trainer.common.formats import Table, score, show_json, text_table
 from trainer.config.files import Job, override
 from trainer.records.evaluations import Result
 from trainer.records.results import Outcome
@@ -42,8 +42,6 @@ def run_seeds(
         if not as_json:
             show(job, outcomes[-1])
     if as_json:
-        from trainer.common.formats import show_json
-
         show_json({"outcomes": outcomes, "spreads": by_split(outcomes)})
     else:
         print(f"\n{_tell(jobs, outcomes)}", end="")

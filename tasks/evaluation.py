@@ -1,5 +1,7 @@
 """The tasks that measure models, or let lm-eval measure them, and the one that predicts new texts."""
 
+from typing import Any
+
 from prefect.artifacts import create_table_artifact
 
 from tasks.data import show_skipped
@@ -10,6 +12,7 @@ from tasks.turns import DEVICES, turn
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import PredictJob
 from trainer.config.runs import RunJob
+from trainer.config.schema import Schema
 from trainer.evaluation.harness_identity import identify_harness
 from trainer.evaluation.measurement import check_asked, find_result
 from trainer.kinds.kind import identify_checkpoint, kind_of
@@ -20,15 +23,13 @@ from trainer.store.storage import Store
 
 
 @patient_task("evaluate")
-def evaluate(job: EvaluateJob, ranks: int = 1) -> Result:
+def evaluate(job: EvaluateJob) -> Result:
     """Score a checkpoint: a language model by corpus and in total, with continuations of prompts, a classifier by
     split.
     """
     result = find_result(Store(job.store), identify_checkpoint(Store(job.store), job)[1])
     if result is None:
-        arguments = {"job": job.model_dump(mode="json")}
-        with turn(DEVICES), showing() as show:
-            result = Result(**run_stage("evaluate", arguments, show, TaskLogger(), ranks, job.engine, job.device))
+        result = Result(**_compute("evaluate", job, {}, job.processes, job.engine, job.device))
     return _told(result, "evaluation")
 
 
@@ -42,13 +43,8 @@ def evaluate_run(job: RunJob, data: list[str], run: str, ranks: int, other: str 
     check_asked(store, wanted)
     result = find_result(store, wanted)
     if result is None:
-        arguments = {
-            "job": job.model_dump(mode="json"), "run": run, "data": data, "other": other
-        }  # fmt: skip
-        with turn(DEVICES), showing() as show:
-            result = Result(
-                **run_stage("evaluate-run", arguments, show, TaskLogger(), ranks, job.engine, job.training.device)
-            )
+        asked = {"run": run, "data": data, "other": other}
+        result = Result(**_compute("evaluate-run", job, asked, ranks, job.engine, job.training.device))
     return _told(result, "evaluation")
 
 
@@ -60,10 +56,14 @@ def measure_harness(job: EvaluateJob, own: bool) -> Result:
     store = Store(job.store)
     result = find_result(store, identify_harness(store, job, own))
     if result is None:
-        with turn(DEVICES), showing() as show:
-            made = run_stage("harness", {"job": job.model_dump(mode="json"), "own": own}, show, TaskLogger())
-            result = Result(**made)
+        result = Result(**_compute("harness", job, {"own": own}))
     return _told(result, "harness")
+
+
+def _compute(stage: str, job: Schema, asked: dict[str, Any], *ranks: Any) -> dict[str, Any]:
+    """Run a stage on the machine's devices when it is its turn; `ranks` are how many of them it has, and where."""
+    with turn(DEVICES), showing() as show:
+        return run_stage(stage, {"job": job.model_dump(mode="json"), **asked}, show, TaskLogger(), *ranks)
 
 
 def _told(result: Result, table: str) -> Result:
@@ -76,18 +76,15 @@ def _told(result: Result, table: str) -> Result:
 @patient_task("predict")
 def predict_texts(job: PredictJob) -> PredictedTexts:
     """Predict each text, unless that is published and intact."""
-    logger, store = TaskLogger(), Store(job.store)
+    store = Store(job.store)
     made = find_predictions(predictions_step(store, job, identify_predictions(store, job)))
     if made is None:
-        with turn(DEVICES), showing() as show:
-            made = PredictedTexts(
-                **run_stage("predict", {"job": job.model_dump(mode="json")}, show, logger, job.processes)
-            )
+        made = PredictedTexts(**_compute("predict", job, {}, job.processes))
     create_table_artifact(
         [{"predicted": name, "value": value} for name, value in made.predicted.items()],
         key="predictions",
         description=f"{made.key}: {made.texts:,} texts, by {made.model}",
     )
     show_skipped({"splits": {job.name: made.model_dump()}})
-    logger.info("%s", describe(store, made))
+    TaskLogger().info("%s", describe(store, made))
     return reused(made, f"{made.key} is of the same model and texts") if made.reused else made

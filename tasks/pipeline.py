@@ -19,7 +19,7 @@ from trainer.registry.report import Report
 from trainer.store.manifest import ArtifactRef
 from trainer.training.identity import TrainingData, data_keys
 
-STEPS: dict[str, Any] = {
+TASKS: dict[str, Any] = {
     "curate": curate,
     "tokenizer": prepare_tokenizer,
     "tokenize": tokenize_corpus,
@@ -43,7 +43,7 @@ class AsTasks:
     def make(self, name: str, job: Any, **made: Any) -> ArtifactRef:
         self._kept.append(job)
         ranks = {"ranks": self._ranks} if steps.STEPS[name].made_by else {}
-        ref: ArtifactRef = STEPS[name](job, **made, **ranks, return_state=True).result()
+        ref: ArtifactRef = TASKS[name](job, **made, **ranks, return_state=True).result()
         return self._keep(ref)
 
     def preflight(self, job: Any) -> AnyPreflight | Finished:

@@ -118,6 +118,9 @@ def test_a_model_of_two_ranks_is_evaluated_on_two_with_the_figures_of_one(
         alone = evaluate_model(evaluation_of(job, outcome.run))
     assert asked == [2, 1] and not alone.reused
     assert (alone.groups, alone.samples) == (outcome.evaluation.groups, outcome.evaluation.samples)
+    with cores(2):
+        both = evaluate_model(override(evaluation_of(job, outcome.run), ["processes=2", "evaluation.prompts=[]"]))
+    assert asked == [2, 1, 2] and both.groups == alone.groups
 
 
 @pytest.mark.parametrize(

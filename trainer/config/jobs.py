@@ -126,6 +126,11 @@ class EvaluateJob(Schema):
     )
     precision: Precision = "fp32"
     device: Device = "auto"
+    processes: int = Field(
+        default=1,
+        ge=1,
+        description="ranks the pipeline starts on this machine, such as one a GPU; with any number the same figures",
+    )
     sharding: Literal["none", "fsdp"] = Field(
         default="none",
         description="none: every rank holds the model; fsdp: it is divided among the ranks, with the same figures",

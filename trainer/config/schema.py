@@ -44,7 +44,7 @@ Quoting = Annotated[
 def require_records(setting: str, form: str) -> None:
     """Raise `ValueError` for a setting that names fields of records where files of a format hold none."""
     if form not in get_args(TableFormat):
-        raise ValueError(f"{setting} goes with format jsonl, csv or parquet, not {form!r}")
+        raise ValueError(f"{setting} goes with format {' or '.join(get_args(TableFormat))}, not {form!r}")
 
 
 def require_csv(data: BaseModel, setting: str, form: str) -> None:

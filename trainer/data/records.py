@@ -221,6 +221,7 @@ FORMATS: dict[str, Callable[[IO[bytes], Span, Reading], Table]] = {
     "csv": open_csv,
     "parquet": open_parquet,
 }
+"""How each format is opened: the span's bytes, unpacked, in a file that may not be seekable, become a table."""
 
 
 def lines_in(file: IO[bytes], span: Span) -> Iterator[tuple[int, bytes, int]]:

@@ -50,10 +50,12 @@ TYPES: dict[Task, type | None] = {
 """As what predictions and labels are kept until they are measured; those of words are lists of names."""
 
 USUAL: dict[Task, Sequence[str]] = {
-    "classification": ("accuracy", "f1"), "multi-label": SEVERAL, "regression": ("pearsonr", "spearmanr"),
-    "tokens": (SEQEVAL,),
+    "classification": ("accuracy", "f1"), "multi-label": ("subset_accuracy", "f1_micro", "f1_macro"),
+    "regression": ("pearsonr", "spearmanr"), "tokens": (SEQEVAL,),
 }  # fmt: skip
-"""What is measured if nothing is said."""
+"""What is measured if nothing is said. A result's recipe does not name these, so that with another list `FORMAT` of
+trainer/records/evaluations.py must be raised.
+"""
 
 AVERAGED = ("f1", "precision", "recall")
 """Those that have a figure a class, and need to be told how to make it one."""

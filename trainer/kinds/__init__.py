@@ -1,4 +1,5 @@
-"""The kinds of job, each whole in a folder. Their table is `KINDS` in config/kinds.py; `kind.py` looks jobs up in it.
+"""The kinds of job, each in a folder, with all that is not their schema or their data. Their table is `KINDS` in
+config/kinds.py; `kind.py` looks jobs up in it.
 
 In a folder, `kind.py` says what decides a run's outcome and how its model is measured, and names the rest, as
 `kinds/kind.py` describes: how jobs are looked at (`preflight.py`), what the kind brings to the training loop

@@ -127,7 +127,7 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> tuple[Kind, Measureme
 
     The first of the table is asked last: it measures whatever it is given, or says why not.
     """
-    kinds: list[Kind] = [kind.kind for kind in reversed(KINDS)]
+    kinds: list[Kind] = [entry.kind for entry in reversed(KINDS)]
     return next((kind, wanted) for kind in kinds if (wanted := kind.checkpoint(store, job)) is not None)
 
 

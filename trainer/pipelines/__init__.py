@@ -1,3 +1,3 @@
-"""What follows what for a job that trains, and who carries it out: this process, one a stage, or nobody, who only
-looks.
+"""The order of the stages of a job that trains. They run in this process, as Prefect tasks in a worker, or are only
+looked at (`explain`).
 """

@@ -4,7 +4,8 @@ A checksum says that a file is the one that was written, not that what was writt
 
     checkpoints/step-00000100/   model files as `save_pretrained` writes them, tokenizer, optimizer, state.json
     checkpoint-last              names the newest committed one, and moves only after the commit; for people and
-                                 tools: resume looks at the folders themselves
+                                 tools: resume looks at the folders themselves, and
+                                 tells if the one that it names is lost
     checkpoint-best              names the one with the best validation figure: the loss, or what the job says
     epochs/epoch-0001-step-00000100-loss-4.1234
                                  names the one kept for an epoch

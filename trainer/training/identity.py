@@ -207,7 +207,7 @@ def note_untrained(store: Store, run: Run, job: RunJob, data: TrainingData) -> N
     """Write into a finished run's config.json what the job says now of what is not trained on: the card and the test
     split.
 
-    What was measured on another test split is left: it counts no more, but does again once that is asked for again.
+    What was measured on another test split is kept, but only used if a job asks for that split again.
     Raises `ArtifactError` if the run or the data is removed at the same time.
     """
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")

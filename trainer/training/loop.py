@@ -323,8 +323,8 @@ def record_step(session: Session, outcome: Outcome) -> None:
 
 
 def evaluate_now(session: Session, measures: bool = True, asks: bool = False) -> None:
-    """Measure the model on held-out data, ask it lm-eval's tasks, as it is where training ends early too, and note
-    whether it is the best so far; untrained, it is only measured.
+    """Measure the model on held-out data and, if that is due or training ends early, let lm-eval ask it; then judge
+    whether it is the best so far, but not before the first step.
     """
     state, figure = session.state, session.criterion.figure
     measured = session.measure() if measures else None

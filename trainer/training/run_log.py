@@ -23,9 +23,9 @@ class RunLog:
     hyperparameters.
 
     Records from after the step that a run resumes at are dropped first, and damaged ones; all of them if it begins
-    anew. A save is told before it begins. If that is not among them when a run resumes there, some are lost: then a
-    number is left out, so that every reader can tell. Where a step was saved `unmeasured`, what came after that save is
-    dropped too: the step is evaluated, and saved, again. `constant` names curves that never change in this run:
+    anew. Each save is recorded before it begins. If that record is missing when a run resumes there, records were lost:
+    then a number is left out, so that every reader can tell. Where a step was saved `unmeasured`, what came after that
+    save is dropped too: the step is evaluated, and saved, again. `constant` names curves that never change in this run:
     TensorBoard is not shown those.
     """
 

@@ -83,12 +83,12 @@ def test_an_unknown_key_is_refused_wherever_it_stands(path: str) -> None:
         (
             "data.corpora",
             [{"name": "a", "paths": ["*"], "text_field": "body"}],
-            "text_field goes with format jsonl, csv or parquet, not 'text'",
+            "text_field goes with format csv or jsonl or parquet, not 'text'",
         ),
         (
             "data.curation",
             {"decontaminate": {"files": [{"paths": ["*"], "fields": ["question"]}]}},
-            "fields goes with format jsonl, csv or parquet, not 'lines'",
+            "fields goes with format csv or jsonl or parquet, not 'lines'",
         ),
         (
             "data.tokenizer",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -60,6 +60,11 @@ each_case = pytest.mark.parametrize(("formula", "settings"), CASES)
 
 def training(formula: Callable[..., float], settings: dict[str, Any]) -> PreferenceTrainingConfig:
     return PreferenceTrainingConfig(loss=formula.__name__.removeprefix("plain_"), max_steps=1, **settings)
+
+
+def test_each_loss_that_may_be_asked_for_is_there_and_has_a_formula_here() -> None:
+    asked = get_args(PreferenceTrainingConfig.model_fields["loss"].annotation)
+    assert asked == tuple(LOSSES) and {formula.__name__ for formula, _ in CASES} == {f"plain_{loss}" for loss in asked}
 
 
 def log_probabilities(seed: int) -> torch.Tensor:

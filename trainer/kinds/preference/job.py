@@ -11,6 +11,12 @@ from trainer.config.schema import JobName, Name
 WITH_REFERENCE = ("dpo", "ipo")
 """Losses that compare a model with the one that it was."""
 
+OF_WHOLE_ANSWERS = ("dpo",)
+"""Losses whose rewards are of whole answers; those of the others are means over an answer's tokens."""
+
+LOSS_SETTINGS = ("beta", "gamma", "label_smoothing")
+"""Settings of the losses, of which each has some."""
+
 DEFAULTS: dict[str, dict[str, float]] = {"simpo": {"beta": 2.0, "gamma": 1.0}}
 """Defaults that are others for a loss."""
 

@@ -10,7 +10,7 @@ from trainer.data.chat.messages import PAIR
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds import tuning
 from trainer.kinds.kind import Kind, Later, Planned
-from trainer.kinds.preference.job import PreferenceJob
+from trainer.kinds.preference.job import LOSS_SETTINGS, PreferenceJob
 from trainer.models.pretrained import find_model
 from trainer.records.basis import ExamplesBasis, encoded_basis
 from trainer.records.steps import CONTENTS, Do, Explains, Step
@@ -99,7 +99,7 @@ def pairs_basis(details: Mapping[str, Any], job: PreferenceJob, split: str) -> E
 def describe_rewards(job: PreferenceJob) -> dict[str, Any]:
     """What decides the rewards of a final model's answers, beside the model and the pairs."""
     training = job.training
-    told: dict[str, Any] = training.model_dump(include={"loss", "beta", "gamma", "label_smoothing"})
+    told: dict[str, Any] = training.model_dump(include={"loss", *LOSS_SETTINGS})
     if training.needs_reference:
         told["reference"] = find_model(Store(job.store), job.model.pretrained, hub=True).files
         told |= {} if stands_beside_plain_base(job) else _quantized(job)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from trainer.kinds.preference.job import WITH_REFERENCE, PreferenceJob
+from trainer.kinds.preference.job import LOSS_SETTINGS, WITH_REFERENCE, PreferenceJob
 from trainer.kinds.tuning_page import compare_tuning, describe_tuning, encoded_of, use_by_asking
 from trainer.records.plans import TuningPlan
 from trainer.registry.content import ReportContent, Section
@@ -12,9 +12,6 @@ from trainer.registry.sections import sample_blocks
 UNIT = "a pair"
 
 ANSWERS = "Held-out prompts, and the answer that the model gives in the end, the likeliest token each time."
-
-SETTINGS = ("beta", "gamma", "label_smoothing")
-"""Settings of the losses, of which each has some."""
 
 
 def describe_preferences(facts: RunFacts, plan: TuningPlan) -> ReportContent:
@@ -35,7 +32,7 @@ def describe_preferences(facts: RunFacts, plan: TuningPlan) -> ReportContent:
 
 def _tell_loss(facts: RunFacts) -> list[tuple[str, str]]:
     training = facts.job["training"]
-    settings = [f"{name} {training[name]:g}" for name in SETTINGS if training[name]]
+    settings = [f"{name} {training[name]:g}" for name in LOSS_SETTINGS if training[name]]
     told = [("Loss", ", ".join([training["loss"], *settings]))]
     if training["loss"] not in WITH_REFERENCE:
         return told

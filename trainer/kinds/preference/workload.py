@@ -29,7 +29,7 @@ from trainer.evaluation.decontamination import clean_of_splits
 from trainer.evaluation.dialogue import answer, spread_evenly
 from trainer.evaluation.measurement import PREDICTED, Measurement
 from trainer.evaluation.scoring import nothing
-from trainer.kinds.preference.job import PreferenceJob, PreferenceTrainingConfig
+from trainer.kinds.preference.job import OF_WHOLE_ANSWERS, PreferenceJob, PreferenceTrainingConfig
 from trainer.kinds.preference.kind import pairs_basis, stands_beside_plain_base
 from trainer.kinds.preference.reference import (
     PartOf,
@@ -105,10 +105,10 @@ def rewards(
     sums: torch.Tensor, reference: torch.Tensor, tokens: torch.Tensor, how: PreferenceTrainingConfig
 ) -> torch.Tensor:
     """What the loss takes for the rewards of the two answers, of shape [B, 2]: beta times the log-probability, less the
-    reference's if there is one; a mean over the answer's tokens but with dpo.
+    reference's if there is one; of whole answers, or means over their tokens, as the loss has it.
     """
     over = sums - reference if how.needs_reference else sums
-    return how.beta * (over if how.loss == "dpo" else over / tokens)
+    return how.beta * (over if how.loss in OF_WHOLE_ANSWERS else over / tokens)
 
 
 def _difference(values: torch.Tensor) -> torch.Tensor:
