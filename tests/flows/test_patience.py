@@ -1,20 +1,27 @@
 """Tasks that meet what passes by itself: they wait, and crash if it does not pass in time, to be scheduled again."""
 
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect import flow, task
 from prefect.client.schemas.objects import StateType
+from transformers import AutoConfig, BertForSequenceClassification
 
+from flows.predict import predict
+from flows.prepare_data import prepare_data
 from flows.running import run
 from flows.work import status_of
 from tasks.patience import RetriesExhausted, patient
 from tests.flows.serving import serving
 from tests.processes import wait_until
 from tests.s3 import S3Server
-from tests.support import small_values
+from tests.support import small_job, small_values
+from tests.trainer.labelled_data import bert_folder
 from trainer.common import transient
-from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, StorageError
+from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, CorpusError, StorageError
+from trainer.config.labelled import PredictJob
 from trainer.store.storage import Store
 
 FOUND: list[StorageError] = []
@@ -62,6 +69,27 @@ def test_what_a_person_must_change_is_a_failure_and_2() -> None:
     assert state.type == StateType.FAILED
     FOUND.append(StorageError("no such bucket"))
     assert status_of(lambda: run(meeting, "it")) == EXIT_BAD_INPUT
+
+
+@pytest.mark.parametrize("command", ["prepare", "predict"])
+def test_a_misspelt_host_of_raw_files_fails_at_once(command: str, raw: Path, tmp_path: Path) -> None:
+    paths, store = ["http://misspelt.invalid/a.csv"], str(tmp_path / "store")
+    try:
+        socket.getaddrinfo("misspelt.invalid", 80)
+    except socket.gaierror as error:
+        if error.errno != socket.EAI_NONAME:
+            pytest.skip("no name server answers here")
+    flow: Any
+    job: Any
+    if command == "prepare":
+        flow, job = prepare_data, small_job(raw, store, data__corpora=[{"name": "far", "paths": paths}]).preparation()
+    else:
+        model = bert_folder(tmp_path / "bert")
+        BertForSequenceClassification(AutoConfig.from_pretrained(model)).save_pretrained(model)
+        data = {"source": "csv", "paths": paths, "text_columns": ["text"]}
+        flow, job = predict, PredictJob(store=store, model=str(model), data=data)
+    with pytest.raises(CorpusError, match=r"misspelt\.invalid/a\.csv cannot be read"):
+        run(flow, job)
 
 
 @pytest.mark.long

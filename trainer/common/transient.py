@@ -2,7 +2,8 @@
 
     HEADRACE_PATIENCE   seconds to go on trying, from the first failure; by default six hours
 
-A wrong address looks like a server that is away. So what a job begins with is not waited for as long: `AT_THE_START`.
+A wrong address looks like a server that is away, unless no name server knows the host. So what a job begins with is not
+waited for as long: `AT_THE_START`.
 """
 
 import errno
@@ -57,6 +58,8 @@ LASTING = {
     ("aiohttp.client_exceptions", "InvalidURL"),
 }  # fmt: skip
 """What they count among those, and what stays as it is: a certificate, an address."""
+UNRESOLVED = {("aiohttp.client_exceptions", "ClientConnectorDNSError")}
+"""A host without an address: it is misspelt, or it is the name server that is away."""
 BROKEN_OFF = ("BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch")
 """Codes of S3 for a body that did not arrive as it was sent."""
 
@@ -119,8 +122,8 @@ def _is_away(error: BaseException) -> bool:
         return _is_busy(getattr(error, "status", 0))
     if kinds & LASTING:
         return False
-    if isinstance(error, socket.gaierror):
-        return error.errno == socket.EAI_AGAIN
+    if isinstance(error, socket.gaierror) or kinds & UNRESOLVED:
+        return number_of(error) in (socket.EAI_AGAIN, None)  # aiodns, where it is installed, gives no number
     refused = isinstance(error, ConnectionError | TimeoutError) and not isinstance(error, BrokenPipeError)
     return refused or bool(kinds & TRANSPORT)
 

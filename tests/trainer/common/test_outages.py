@@ -230,3 +230,17 @@ def test_raw_files_on_a_server_that_is_away_are_no_bad_input(monkeypatch: pytest
     with pytest.raises(CorpusError, match="cannot be read") as failure, fresh_clients():
         find_sources(corpus)
     assert failure.value.transient
+
+
+@pytest.mark.parametrize(("number", "passing"), [(socket.EAI_NONAME, False), (socket.EAI_AGAIN, True)])
+def test_a_host_that_no_name_server_knows_is_not_waited_for_and_a_name_server_that_is_away_is(
+    number: int, passing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unresolved(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(number, "no address")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unresolved)
+    for path in ("http://misspelt.invalid/a.txt", "http://misspelt.invalid/*.txt"):
+        with pytest.raises(CorpusError, match=r"misspelt\.invalid/.*\.txt cannot be read: no address") as failure:
+            find_sources(CorpusConfig(name="far", paths=[path], format="text"))
+        assert failure.value.transient is passing
