@@ -276,7 +276,7 @@ def test_a_tuning_starter_fits_a_few_examples(kind: Starter) -> None:
     """Ten of them, of which nine are trained on."""
     path = str(TEMPLATES / f"{kind}.yaml")
     job: Any = load_job(schema_for(schema_of("finetune")[TITLE], read_values(path)), path)
-    assert make_tuning_plan(job.training, {"train": 9, "validation": 1}, 1).total_steps < 10
+    assert make_tuning_plan(job, {"train": 9, "validation": 1}, 1).total_steps < 10
 
 
 def test_the_chat_starters_own_template_needs_no_file(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ class TrainedHarnessConfig(HarnessConfig):
         ge=1,
         exclude_if=lambda value: value is None,
         description="steps between measurements during training, besides those before the first step and after the "
-        "last; where a task's figure is evaluation.best_by, at each evaluation too; default: only the finished model",
+        "last; where a task's figure is evaluation.best_by, at each evaluation too, and each measurement is one that "
+        "early_stopping counts; default: only the finished model",
     )
 
     def of_finished(self) -> HarnessConfig:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from trainer.config.engines import Engine, LocalEngine
-from trainer.config.evaluation import SelectionConfig
+from trainer.config.evaluation import PREFIX, SelectionConfig, TrainedHarnessConfig
 from trainer.config.models import ModelConfig, TunedModelConfig
 from trainer.config.schema import LANGUAGE, LICENSE, JobName, Name, Place, Schema
 from trainer.config.training import OptimizationConfig, Tracking
@@ -78,6 +78,15 @@ class RunJob(Schema):
     def best_by(self) -> str:
         """The figure that says which checkpoint is best."""
         return self.evaluation.best_by if isinstance(self.evaluation, SelectionConfig) else "loss"
+
+    @property
+    def judged_every(self) -> list[int]:
+        """Steps between evaluations that say which checkpoint is best, besides each epoch's end: where a task of
+        lm-eval says it, the model is also evaluated whenever that is asked.
+        """
+        harness: TrainedHarnessConfig | None = getattr(self.evaluation, "harness", None)
+        asks = harness.every if harness is not None and self.best_by.startswith(PREFIX) else None
+        return [every for every in (self.training.evaluate_every, asks) if every is not None]
 
     @property
     def runs_begin_with(self) -> str:

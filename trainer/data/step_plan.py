@@ -3,11 +3,13 @@ it.
 """
 
 import logging
-import math
 from collections.abc import Mapping
 
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.common.formats import plural
+from trainer.config.jobs import PipelineJob
+from trainer.config.labelled import TuningJob
+from trainer.config.runs import RunJob
 from trainer.config.training import OptimizationConfig, TrainingConfig
 from trainer.data.packing import Packing, count_packed
 from trainer.data.shard_files import count_windows
@@ -20,21 +22,20 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 
-def plan_run(store: Store, data: PreparedData, training: TrainingConfig, ranks: int) -> StepPlan:
-    """Plan a pretraining run on published shards. Raises as `shard_manifests` and `make_plan` do."""
-    return plan_shards(store, data, shard_manifests(store, data), training, ranks)
+def plan_run(store: Store, data: PreparedData, job: PipelineJob, ranks: int) -> StepPlan:
+    """Plan a pretraining run on published shards. Raises as `shard_manifests`, `make_plan` and `check_patience` do."""
+    return plan_shards(store, data, shard_manifests(store, data), job, ranks)
 
 
-def plan_shards(
-    store: Store, data: PreparedData, manifests: list[Manifest], training: TrainingConfig, ranks: int
-) -> StepPlan:
+def plan_shards(store: Store, data: PreparedData, manifests: list[Manifest], job: PipelineJob, ranks: int) -> StepPlan:
     """The same, given the manifests of the shards."""
-    if training.packing == "stream":
-        return make_plan(training, manifests, ranks)
-    sets = [open_shards(store, ref.key) for ref in data.shards]
-    return make_plan(
-        training, manifests, ranks, {each.corpus: count_packed(store, each, training.context) for each in sets}
-    )
+    training, packed = job.training, None
+    if training.packing != "stream":
+        sets = [open_shards(store, ref.key) for ref in data.shards]
+        packed = {each.corpus: count_packed(store, each, training.context) for each in sets}
+    plan = make_plan(training, manifests, ranks, packed)
+    check_patience(job, plan.steps_per_epoch, plan.total_steps)
+    return plan
 
 
 def make_plan(
@@ -99,15 +100,16 @@ def _cut_stream(training: TrainingConfig, shard_sets: list[Manifest]) -> tuple[d
 
 
 def make_tuning_plan(
-    training: OptimizationConfig, splits: Mapping[str, int], ranks: int, unit: str = "example",
+    job: TuningJob, splits: Mapping[str, int], ranks: int, unit: str = "example",
     windows: Packing | None = None, answer_tokens: int | None = None,
 ) -> TuningPlan:  # fmt: skip
     """Plan a run over splits of so many examples, which may be packed into windows, and of whose tokens so many are
     predicted.
 
-    Raises `ConfigError` as `plan_batches` does.
+    Raises `ConfigError` as `plan_batches` and `check_patience` do.
     """
-    batches = plan_batches(training, splits["train"] if windows is None else len(windows), ranks)
+    batches = plan_batches(job.training, splits["train"] if windows is None else len(windows), ranks)
+    check_patience(job, batches.steps_per_epoch, batches.total_steps)
     return TuningPlan(
         unit=unit,
         examples=splits["train"],
@@ -132,7 +134,6 @@ def plan_batches(training: OptimizationConfig, samples: int, ranks: int) -> Plan
             f"training.warmup_steps is {training.warmup_steps}, but the whole run has {total_steps} steps"
         )
     check_decay(training, total_steps)
-    check_patience(training, steps_per_epoch, total_steps)
     return Plan(
         global_batch=training.global_batch,
         ranks=ranks,
@@ -160,21 +161,21 @@ def check_decay(training: OptimizationConfig, total_steps: int) -> None:
         )
 
 
-def check_patience(training: OptimizationConfig, steps_per_epoch: int, total_steps: int) -> None:
+def check_patience(job: RunJob, steps_per_epoch: int, total_steps: int) -> None:
     """Raise `ConfigError` for an early stop that cannot come before the run's last evaluation."""
-    patience, every = training.early_stopping, training.evaluate_every or steps_per_epoch
+    patience, every = job.training.early_stopping, job.judged_every
     if patience is None:
         return
-    evaluations = (
-        total_steps // steps_per_epoch + total_steps // every - total_steps // math.lcm(steps_per_epoch, every)
-    )
-    evaluations += bool(total_steps % steps_per_epoch and total_steps % every)  # that of the last step
+    evaluations = step = 0
+    while step < total_steps and evaluations <= patience + 1:
+        step = min(total_steps, *((step // period + 1) * period for period in (steps_per_epoch, *every)))
+        evaluations += 1
     if evaluations > patience + 1:
         return
     when = (
-        "at the end of each epoch and of the run"
-        if training.evaluate_every is None
-        else f"every {every} steps, at most"
+        f"every {' and every '.join(map(str, every))} steps, at most"
+        if every
+        else "at the end of each epoch and of the run"
     )
     raise ConfigError(
         f"training.early_stopping is {patience}, but the run is evaluated {plural(evaluations, 'time')} in all "

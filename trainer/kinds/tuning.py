@@ -43,7 +43,7 @@ def plan_splits(
     from trainer.data.step_plan import make_tuning_plan
 
     details = encoded_details(Store(job.store), data.key)
-    planned = make_tuning_plan(job.training, split_sizes(details), ranks, unit)
+    planned = make_tuning_plan(job, split_sizes(details), ranks, unit)
     told = tell(details) if tell else f"{data.key}: {planned.examples:,} {unit}s to train on"
     return Planned(planned, told, SPLITS, split_rows(details))
 

@@ -56,7 +56,7 @@ class TuningWorkload:
         self._model, self._store, self._key, self._lengths = job.model, store, data.key, lengths
         self._seed, self._evaluation = job.training.seed, job.evaluation
         self.criterion = criterion_of(job.evaluation)
-        self.plan = plan or make_tuning_plan(job.training, split_sizes(encoded_details(store, data.key)), ranks)
+        self.plan = plan or make_tuning_plan(job, split_sizes(encoded_details(store, data.key)), ranks)
         self.order = EpochOrder(job.training.seed, lengths, job.training.global_batch, by_length)
 
     @property

@@ -293,8 +293,8 @@ def check_optimization(job: RunJob) -> int:
     fewest, most = _plan_ranks(job)
     for ranks in range(fewest, most + 1):
         divide_batch(training, ranks)
-    if training.epochs is not None and training.evaluate_every is None:  # else it depends on the data
-        check_patience(training, steps_per_epoch=1, total_steps=training.epochs)
+    if training.epochs is not None and not job.judged_every:  # else it depends on the data
+        check_patience(job, steps_per_epoch=1, total_steps=training.epochs)
     make_schedule(torch.optim.SGD([torch.zeros(1)]), training, training.max_steps or 1)
     for each in cautions(training, most):
         log.warning("%s", each)

@@ -2,6 +2,8 @@
 
 import logging
 import math
+import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from tests.support import small_job
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.training import TrainingConfig
-from trainer.data.step_plan import divide_batch, make_plan
+from trainer.data.step_plan import check_patience, divide_batch, make_plan
 from trainer.kinds.pretraining.kind import plan
 from trainer.records.plans import PreparedData
 from trainer.store.manifest import ArtifactRef, Manifest, make_manifest
@@ -151,3 +153,29 @@ def test_the_global_batch_is_micro_batch_times_ranks_times_accumulation(
 def test_batches_that_do_not_divide_are_refused(micro_batch: int | None, ranks: int, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         make_plan(settings(micro_batch=micro_batch), [shards_of("a", [10_000])], ranks)
+
+
+@pytest.mark.parametrize(
+    ("best_by", "evaluate_every", "asks_every", "told"),
+    [
+        ("loss", None, 2, "3 times in all (at the end of each epoch and of the run)"),
+        ("harness/tiny/acc", None, None, "3 times in all (at the end of each epoch and of the run)"),
+        ("loss", 14, 2, "3 times in all (every 14 steps, at most)"),
+        ("harness/tiny/acc", None, 14, "3 times in all (every 14 steps, at most)"),
+        ("harness/tiny/acc", 14, 28, "3 times in all (every 14 and every 28 steps, at most)"),
+        ("loss", 6, None, None),
+        ("harness/tiny/acc", None, 6, None),
+        ("harness/tiny/acc", 6, 14, None),
+        ("harness/tiny/acc", 14, 6, None),
+    ],
+)
+def test_early_stopping_is_refused_where_too_few_evaluations_have_the_figure_that_decides(
+    best_by: str, evaluate_every: int | None, asks_every: int | None, told: str | None
+) -> None:
+    """Of 20 steps, in epochs of 7, with a patience of two."""
+    job = small_job(
+        Path("raw"), "store", training__early_stopping=2, training__evaluate_every=evaluate_every,
+        evaluation__best_by=best_by, evaluation__harness={"tasks": ["tiny"], "every": asks_every},
+    )  # fmt: skip
+    with nullcontext() if told is None else pytest.raises(ConfigError, match=re.escape(f"is evaluated {told}")):
+        check_patience(job, steps_per_epoch=7, total_steps=20)

@@ -155,15 +155,17 @@ def test_a_stop_breaks_it_off_and_it_is_made_when_training_continues(
     assert final_bytes(stocked) == final_bytes(other)
 
 
+@pytest.mark.parametrize(("evaluate_every", "every"), [(3, None), (None, 3), (3, 50), (9, 3)])
 def test_a_task_decides_which_checkpoint_is_best_and_when_training_ends(
-    raw: Path, stocked: Path, runtime: Runtime, tmp_path: Path
+    raw: Path, stocked: Path, runtime: Runtime, tmp_path: Path, evaluate_every: int | None, every: int | None
 ) -> None:
-    options = write_task(tmp_path / "tasks").model_dump(mode="json")
+    options = {**write_task(tmp_path / "tasks").model_dump(mode="json"), "every": every}
     same = [{**QUESTIONS[0], "choices": ["x", "x"]}]  # the first answer is as likely as the other: always right
     write_questions(tmp_path / "tasks" / "questions.jsonl", same)
     changes: dict[str, Any] = {
         "training__max_steps": 20, "training__final": "best", "training__early_stopping": 2,
-        "training__evaluate_every": 3, "evaluation__harness": options, "evaluation__best_by": "harness/tiny/acc",
+        "training__evaluate_every": evaluate_every, "evaluation__harness": options,
+        "evaluation__best_by": "harness/tiny/acc",
     }  # fmt: skip
     job = small_job(raw, stocked, **changes)
     train(job, silent())

@@ -5,12 +5,16 @@ import pytest
 from tests.trainer.results import a_result
 from trainer.config.kinds import KINDS, kind_of_run, load
 from trainer.config.training import OptimizationConfig
-from trainer.data.step_plan import make_tuning_plan
+from trainer.data.step_plan import plan_batches
 from trainer.kinds.kind import Kind, Later
 from trainer.records.plans import CorpusPlan, StepPlan, TuningPlan, plan_type
 from trainer.records.shapes import require_shape
 
-PLAN = make_tuning_plan(OptimizationConfig(epochs=1, global_batch=2, learning_rate=0.1), {"train": 8}, 1)
+PLAN = TuningPlan(
+    examples=8,
+    validation_examples=0,
+    **plan_batches(OptimizationConfig(epochs=1, global_batch=2, learning_rate=0.1), samples=8, ranks=1).model_dump(),
+)
 
 
 def test_a_run_is_of_the_kind_whose_mark_its_job_has() -> None:

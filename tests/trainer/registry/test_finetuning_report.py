@@ -101,7 +101,7 @@ def finetune(
     )  # fmt: skip
     run = identify_run(job, data)
     claim_run(store, run, job, data)
-    plan = make_tuning_plan(job.training, {name: split["examples"] for name, split in splits.items()}, 1)
+    plan = make_tuning_plan(job, {name: split["examples"] for name, split in splits.items()}, 1)
     write_sealed(store, f"{RUN}/plan.json", plan.model_dump())
     write_sealed(store, f"{RUN}/environment.json", {"device": "CPU", "ranks": 1, "packages": {"numpy": "2.4.6"}})
 

@@ -329,7 +329,7 @@ def pack_split(data: ChatDataConfig, split: ChatSplit, context: int) -> Packing:
 def plan_windows(job: ChatJob, found: ChatSet, windows: Packing, ranks: int) -> TuningPlan:
     """The plan of a run on a set, whose training split is in these windows."""
     answer_tokens = int(np.sum(found.splits[TRAIN].answer_tokens))
-    return make_tuning_plan(job.training, split_sizes(found.details), ranks, "conversation", windows, answer_tokens)
+    return make_tuning_plan(job, split_sizes(found.details), ranks, "conversation", windows, answer_tokens)
 
 
 def plan_chat(job: ChatJob, key: str, ranks: int) -> tuple[TuningPlan, ChatSet]:

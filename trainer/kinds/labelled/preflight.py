@@ -36,7 +36,7 @@ def labelled_preflight(job: FinetuneJob, progress: Progress) -> TuningPreflight:
     size = _measure_size(job, start, config, _longest(details))
     classes: list[str] | None = details["classes"]
     check_best_by(job if known.splits else _without_class(job), classes)
-    plan = make_tuning_plan(job.training, known.splits, ranks) if known.splits else None
+    plan = make_tuning_plan(job, known.splits, ranks) if known.splits else None
     run = identify(job, encoded).key if encoded else None
     return conclude(job, start, size, known._replace(plan=plan), metric_names(job, classes), run)
 

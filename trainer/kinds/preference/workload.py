@@ -158,7 +158,7 @@ class Preference(CausalTuning):
         self._job, self._set = job, open_chat(store, data.key)
         self.set_details, self._train = self._set.details, self._set.splits[TRAIN]
         self._tokens, self._reference = answer_lengths(self._train), open_reference(store, job, data.key)
-        plan = make_tuning_plan(job.training, split_sizes(self.set_details), ranks, "pair")
+        plan = make_tuning_plan(job, split_sizes(self.set_details), ranks, "pair")
         by_length = job.training.group_by_length
         super().__init__(job, store, data, ranks, pair_lengths(self._train), by_length, plan)
 

@@ -96,7 +96,7 @@ def plan(job: PipelineJob, data: PreparedData, ranks: int) -> Planned:
     """The plan of a run on shards. Raises `ConfigError` for what needs held-out text where no document is held out."""
     from trainer.data.step_plan import plan_run
 
-    planned = plan_run(Store(job.store), data, job.training, ranks)
+    planned = plan_run(Store(job.store), data, job, ranks)
     at = f"is held out at data.validation_fraction {job.data.validation_fraction:g}"
     if job.holds_out and not planned.holds_out:
         share = f"of the documents none {at}"

@@ -105,7 +105,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     require_memory(job, trained, parameters, ranks, memory)
     check_stop()
     manifests = shard_manifests(store, data) if data else []
-    plan = plan_shards(store, data, manifests, training, ranks) if data else None
+    plan = plan_shards(store, data, manifests, job, ranks) if data else None
     previews = [_preview(corpus, sources[corpus.name], manifests) for corpus in job.data.corpora]
     windows = plan.windows if plan else _guess_windows(previews, training)
     steps = (

@@ -51,7 +51,7 @@ class Pretraining:
 
     def __init__(self, job: PipelineJob, store: Store, data: PreparedData, ranks: int) -> None:
         self._job, self._store, self._data = job, store, data
-        self.plan = plan_run(store, data, job.training, ranks)
+        self.plan = plan_run(store, data, job, ranks)
         self.criterion = criterion_of(job.evaluation)
 
     @property
