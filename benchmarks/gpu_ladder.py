@@ -37,10 +37,10 @@ from benchmarks.plain_gpt2 import PlainGPT2
 from trainer.config.training import TrainingConfig
 from trainer.data.dataset import Batch
 from trainer.models.losses import CausalLMLoss, leave_out_masks, next_tokens
-from trainer.training.loop import flops_per_token, peak_flops
 from trainer.training.runtime import Runtime, prefer_cudnn_attention, seed_everything, start_runtime
 from trainer.training.schedules import make_schedule
 from trainer.training.step import make_optimizer, train_step
+from trainer.training.throughput import flops_per_token, peak_flops
 
 VOCABULARY = 50_304
 WARM_UP, STEPS = 6, 12

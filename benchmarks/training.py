@@ -42,10 +42,11 @@ from trainer.records.steps import here
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.compiling import compile_objective
-from trainer.training.loop import Meter, Session, flops_per_token, measured_flops, run_loop
+from trainer.training.loop import Session, run_loop
 from trainer.training.runtime import start_runtime
 from trainer.training.schedules import make_schedule
 from trainer.training.step import make_optimizer
+from trainer.training.throughput import Meter, flops_per_token, measured_flops
 
 STEPS = 10
 ROUNDS = 10

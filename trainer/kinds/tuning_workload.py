@@ -27,10 +27,10 @@ from trainer.models.weights import Base
 from trainer.records.plans import TuningPlan
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
-from trainer.training.loop import flops_per_token
 from trainer.training.parallelize import place_measured
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import sharding_group
+from trainer.training.throughput import flops_per_token
 
 Share = tuple[NDArray[np.int64], float]
 """The samples of a micro-batch, and whether they count: 1 or 0."""

@@ -25,9 +25,9 @@ from trainer.registry.report import find_fault
 from trainer.store.manifest import MANIFEST, Manifest, find_damage, parse_manifest, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS, PLAN
 from trainer.store.storage import Store
-from trainer.training.checkpoint import look_for_checkpoint
+from trainer.training.checkpoint import committed_steps, look_for_checkpoint
 from trainer.training.identity import Run, TrainingData, final_form, final_manifest, finished_run
-from trainer.training.pointer_repair import committed_steps, find_config_fault
+from trainer.training.run_repair import find_config_fault
 
 log = logging.getLogger(__name__)
 

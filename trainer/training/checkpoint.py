@@ -17,21 +17,20 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, ValidationError
 
-from trainer.common.errors import ArtifactError, RunError, StorageError, in_one_line
+from trainer.common.errors import ArtifactError, StorageError, in_one_line
 from trainer.models.tensor_files import Tensor, find_gap, of_optimizer, read_tensors
 from trainer.models.weights import PREFIX, tensor_of
 from trainer.records.evaluations import Criterion
 from trainer.records.sealed import read_listed, read_pointer, write_pointer
 from trainer.records.shapes import folder_name
 from trainer.store.manifest import MANIFEST, Manifest, find_damage, fingerprint, listed_names, read_manifest
-from trainer.store.names import CHECKPOINT_KIND, CHECKPOINTS, LAST, Count
+from trainer.store.names import CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST, Count
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -109,6 +108,9 @@ def _fits(moment: tuple[int, ...], weight: tuple[int, ...]) -> bool:
         len(moment) == len(weight) and all(m in (1, w) for m, w in zip(moment, weight, strict=True))
     )
 
+
+STEP = re.compile(r"step-(\d{8,})")
+"""The folder of a checkpoint; what is set aside has another name."""
 
 STATE = "state.json"
 STATE_NAME = re.compile(r"state(-[0-9a-f]{16})?\.json")
@@ -215,23 +217,22 @@ def look_for_checkpoint(
     store: Store, run: str, fingerprint: str | None = None, total_steps: int | None = None
 ) -> tuple[str | None, dict[str, str]]:
     """The newest intact checkpoint, and what is wrong with those after it, by name; nothing is changed."""
-    names = sorted((name for name in store.names(f"{run}/{CHECKPOINTS}") if name.startswith("step-")), reverse=True)
-    last = _last_step(store, run)
+    steps, last = saved_steps(store, run), _last_step(store, run)
     damaged: dict[str, str] = {}
-    if last is not None and folder_name(last).rsplit("/", 1)[-1] not in names:
+    if last is not None and last not in steps:
         damaged[folder_name(last)] = f"{store.path(f'{run}/{folder_name(last)}')} is missing, which {LAST} names"
-    for name in names:
-        key = f"{CHECKPOINTS}/{name}"
-        if not store.exists(f"{run}/{key}/{MANIFEST}") and (last is None or key != folder_name(last)):
+    for step in reversed(steps):
+        key = folder_name(step)
+        if step != last and not store.exists(f"{run}/{key}/{MANIFEST}"):
             continue  # a save, or a deletion, that was interrupted
-        problem = _find_problem(store, f"{run}/{key}", fingerprint, total_steps)
+        problem = find_problem(store, f"{run}/{key}", fingerprint, total_steps)
         if problem is None:
             return key, damaged
         damaged[key] = problem
     return None, damaged
 
 
-def _find_problem(store: Store, key: str, fingerprint: str | None, total_steps: int | None) -> str | None:
+def find_problem(store: Store, key: str, fingerprint: str | None = None, total_steps: int | None = None) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
         manifest = read_manifest(store, key, CHECKPOINT_KIND)
@@ -298,52 +299,45 @@ def _point_back(store: Store, run: str, key: str) -> None:
     write_pointer(store, f"{run}/{LAST}", details["step"], details["scores"])
 
 
-MAX_SKIPS = 25
-"""Steps in a row that may be skipped. In fp16 the loss scale halves at each, from 2**16: a sound run needs far fewer.
-"""
-
-MAX_ROLLBACKS = 3
-
-
-class Stretch(NamedTuple):
-    """Global batches `[first, last]` whose gradients were not finite, after a step."""
-
-    step: int
-    first: int
-    last: int
+def saved_steps(store: Store, run: str) -> list[int]:
+    """The steps of all checkpoints that a run has folders of, committed or not, in order."""
+    found = map(STEP.fullmatch, store.names(f"{run}/{CHECKPOINTS}"))
+    return sorted(int(name[1]) for name in found if name)
 
 
-@dataclass
-class Divergence:
-    """Watches for steps that were skipped, in a row."""
+def committed_steps(store: Store, run: str) -> list[int]:
+    """The steps of all checkpoints that have a manifest, in order."""
+    return [step for step in saved_steps(store, run) if store.exists(f"{run}/{folder_name(step)}/{MANIFEST}")]
 
-    global_batch: int
-    skips: int = 0
-    stretches: list[Stretch] = field(default_factory=list)
 
-    def note(self, skipped: bool, state: TrainState) -> bool:
-        """Take in a step that was tried; returns whether to go back to the last commit.
+def ended_epoch(step: int, every: int) -> int | None:
+    """The epoch of `every` steps that ends with a step, counted from 1, if one does."""
+    epoch, rest = divmod(step, every)
+    return epoch if rest == 0 else None
 
-        Raises `RunError` once going back has not helped.
-        """
-        if not skipped:
-            self.skips = 0
-            return False
-        self.skips += 1
-        if self.skips < MAX_SKIPS:
-            return False
-        self.stretches.append(Stretch(state.step, state.attempts - self.skips, state.attempts - 1))
-        self.skips = 0
-        if len(self.stretches) > MAX_ROLLBACKS:
-            raise RunError(
-                f"training has diverged: {self.describe()}. Lower training.learning_rate, or look at those samples"
-            )
-        return True
 
-    def describe(self) -> str:
-        """The stretches of data whose gradients were not finite."""
-        return "; ".join(
-            f"after step {s.step} the gradients of {s.last - s.first + 1} batches in a row were not finite "
-            f"(samples {s.first * self.global_batch} to {(s.last + 1) * self.global_batch - 1})"
-            for s in self.stretches
-        )
+EPOCH = re.compile(r"epoch-\d+-step-(\d+)(-.*)?")
+
+EndedEpoch = Callable[[int], int | None]
+"""The epoch that ends with a step, counted from 1, if one does."""
+
+
+def epoch_pointer(epoch: int, step: int, figure: str, scores: dict[str, float] | None) -> str:
+    """The name of the pointer to an epoch's checkpoint; the job may name another figure than was measured then."""
+    value = (scores or {}).get(figure)
+    score = "" if value is None else f"-{figure.replace('/', '-')}-{value:.4f}"
+    return f"{EPOCHS}/epoch-{epoch:04d}-step-{step:08d}{score}"
+
+
+def drop_epochs(store: Store, run: str, keep: int) -> None:
+    """Remove the pointers to all epochs' checkpoints but the newest; what none names any more is deleted as others
+    are.
+    """
+    epochs = find_epochs(store, run)
+    for name in sorted(epochs, key=lambda name: epochs[name], reverse=True)[keep:]:
+        store.delete(f"{run}/{EPOCHS}/{name}")
+
+
+def find_epochs(store: Store, run: str) -> dict[str, int]:
+    """The pointers to epochs' checkpoints, by name, with their steps."""
+    return {name: int(found[1]) for name in store.names(f"{run}/{EPOCHS}") if (found := EPOCH.fullmatch(name))}

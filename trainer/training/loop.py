@@ -1,28 +1,26 @@
-"""The training loop, and its speed figures."""
+"""The training loop: steps, evaluations and saves, each when it is due, and going back where training diverges."""
 
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from trainer.common.errors import ConfigError, Preempted
+from trainer.common.errors import ConfigError, Preempted, RunError
 from trainer.common.progress import Bar
 from trainer.common.stopping import StopRequested, defer_stop, stop_requested
 from trainer.config.evaluation import PREFIX
 from trainer.config.training import OptimizationConfig
 from trainer.data.dataset import Batch
-from trainer.models.quantized import weights_in
 from trainer.records.evaluations import Criterion
 from trainer.records.plans import Plan
-from trainer.training.checkpoint import Divergence, TrainState
+from trainer.training.checkpoint import TrainState, ended_epoch
 from trainer.training.run_log import RunLog
 from trainer.training.run_records import ASKED, ENDED, SCHEDULE
 from trainer.training.runtime import Runtime, describe_threads, seed_everything
@@ -30,117 +28,14 @@ from trainer.training.saver import Commit, Saver, take_snapshot
 from trainer.training.schedules import planned_rates
 from trainer.training.sharding import is_sharded, local_part
 from trainer.training.step import Outcome, train_step
+from trainer.training.throughput import Meter
+from trainer.training.workload import Measured
 
 log = logging.getLogger(__name__)
 
 
-MEASURED_SIZE = 1024
-
 SHOWN = 12
 """Figures of an evaluation that its line in the log shows."""
-
-PEAK_FLOPS = {
-    ("NVIDIA A100", "bf16"): 312e12,
-    ("NVIDIA A100", "fp16"): 312e12,
-    ("NVIDIA A100", "fp32"): 19.5e12,
-    ("NVIDIA H100", "bf16"): 989e12,
-    ("NVIDIA H100", "fp16"): 989e12,
-    ("NVIDIA H100", "fp32"): 67e12,
-    ("NVIDIA H200", "bf16"): 989e12,
-    ("NVIDIA H200", "fp16"): 989e12,
-    ("NVIDIA H200", "fp32"): 67e12,
-}
-"""Dense peak rates from NVIDIA's data sheets (SXM), in operations a second."""
-
-
-def flops_per_token(model: nn.Module, config: PretrainedConfig, context: int) -> float:
-    """Arithmetic of training on one token: 6 N + 12 L H Q T (Chowdhery et al., PaLM, 2022, appendix B).
-
-    N counts parameters that multiply (embeddings that only look up are left out, a tied output matrix is not).
-    """
-    text = config.get_text_config()
-    count = sum(weights_in(parameter) for parameter in model.parameters())
-    output = getattr(model, "get_output_embeddings", lambda: None)()
-    lookups = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
-    count -= sum(weight.numel() for weight in lookups if output is None or weight is not output.weight)
-    layers, width = getattr(text, "num_hidden_layers", 0), getattr(text, "hidden_size", 0)
-    return 6.0 * count + 12.0 * layers * width * context
-
-
-def peak_flops(device: torch.device, precision: str) -> float:
-    """Operations a second that the device can do: from its data sheet, else measured with a matrix product."""
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        for (prefix, kind), peak in PEAK_FLOPS.items():
-            if name.startswith(prefix) and kind == precision:
-                return peak
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-    return measured_flops(device, dtype)
-
-
-def measured_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.1) -> float:
-    """The best rate of a square matrix product within some time."""
-    size = MEASURED_SIZE if device.type == "cpu" else 8 * MEASURED_SIZE
-    left, right = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end or best == float("inf"):
-        started = time.perf_counter()
-        torch.mm(left, right)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - started)
-    return 2.0 * size**3 / best
-
-
-class Meter:
-    """Gathers what happens between two metric records. Losses stay on the device until then."""
-
-    def __init__(self, device: torch.device, flops_per_token: float, peak: float) -> None:
-        self._flops_per_token, self._peak = flops_per_token, peak
-        self._device = device
-        self.reset()
-
-    def reset(self) -> None:
-        """Start a new interval."""
-        self.loss = torch.zeros((), device=self._device)
-        self.attempts = self.steps = self._tokens = 0
-        self._waited = self._paused = 0.0
-        self._started = time.perf_counter()
-
-    def add(self, loss: torch.Tensor, tokens: int, waited: float, skipped: bool = False) -> None:
-        """Count a step over so many tokens, and the seconds for which it waited for data. A skipped one adds no
-        loss.
-        """
-        if not skipped:
-            self.loss += loss
-            self.steps += 1
-        self.attempts += 1
-        self._tokens += tokens
-        self._waited += waited
-
-    def pause(self, seconds: float) -> None:
-        """Leave out time spent on something else than steps."""
-        self._paused += seconds
-
-    def read(self) -> dict[str, float]:
-        """The interval's figures. Waits for the device."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        seconds = time.perf_counter() - self._started - self._paused
-        rate = self._tokens / seconds
-        return {
-            "tokens_per_second": rate,
-            "mfu": rate * self._flops_per_token / self._peak,
-            "step_seconds": seconds / self.attempts,
-            "data_wait_seconds": self._waited / self.attempts,
-        }
-
-
-class Measured(NamedTuple):
-    """Validation figures by name, `loss` among them, and what else a record of them says."""
-
-    scores: dict[str, float]
-    details: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -171,6 +66,57 @@ class Session:
     def bare_optimizer(self) -> Any:
         """The optimizer that accelerate wraps: whose state is saved and restored."""
         return getattr(self.optimizer, "optimizer", self.optimizer)
+
+
+MAX_SKIPS = 25
+"""Steps in a row that may be skipped. In fp16 the loss scale halves at each, from 2**16: a sound run needs far fewer.
+"""
+
+MAX_ROLLBACKS = 3
+
+
+class Stretch(NamedTuple):
+    """Global batches `[first, last]` whose gradients were not finite, after a step."""
+
+    step: int
+    first: int
+    last: int
+
+
+@dataclass
+class Divergence:
+    """Watches for steps that were skipped, in a row."""
+
+    global_batch: int
+    skips: int = 0
+    stretches: list[Stretch] = field(default_factory=list)
+
+    def note(self, skipped: bool, state: TrainState) -> bool:
+        """Take in a step that was tried; returns whether to go back to the last commit.
+
+        Raises `RunError` once going back has not helped.
+        """
+        if not skipped:
+            self.skips = 0
+            return False
+        self.skips += 1
+        if self.skips < MAX_SKIPS:
+            return False
+        self.stretches.append(Stretch(state.step, state.attempts - self.skips, state.attempts - 1))
+        self.skips = 0
+        if len(self.stretches) > MAX_ROLLBACKS:
+            raise RunError(
+                f"training has diverged: {self.describe()}. Lower training.learning_rate, or look at those samples"
+            )
+        return True
+
+    def describe(self) -> str:
+        """The stretches of data whose gradients were not finite."""
+        return "; ".join(
+            f"after step {s.step} the gradients of {s.last - s.first + 1} batches in a row were not finite "
+            f"(samples {s.first * self.global_batch} to {(s.last + 1) * self.global_batch - 1})"
+            for s in self.stretches
+        )
 
 
 def run_loop(session: Session, batches: Iterator[Batch]) -> None:
@@ -262,7 +208,7 @@ def measure_and_save(session: Session) -> bool:
     """
     plan, state, training = session.plan, session.state, session.training
     paused = time.perf_counter()
-    at_end, epoch_ends = state.step == plan.total_steps, ended_epoch(state.step, plan) is not None
+    at_end, epoch_ends = state.step == plan.total_steps, ended_epoch(state.step, plan.steps_per_epoch) is not None
     saves = state.unmeasured
     evaluates = at_end or epoch_ends or due(state.step, training.evaluate_every)
     asks = session.ask is not None and (at_end or due(state.step, session.ask_every))
@@ -273,7 +219,7 @@ def measure_and_save(session: Session) -> bool:
         at_end = at_end or stops_early(session)
     saves = saves or at_end or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
     if saves:
-        save_now(session, ended_epoch(state.step, plan))
+        save_now(session, ended_epoch(state.step, plan.steps_per_epoch))
     session.meter.pause(time.perf_counter() - paused)
     return saves
 
@@ -292,12 +238,6 @@ def stops_early(session: Session, scores: dict[str, float] | None = None) -> boo
     """Whether too many evaluations in a row have found nothing better; `scores` are those of one not yet judged."""
     patience = session.training.early_stopping
     return patience is not None and session.state.worse_with(scores or {}, session.criterion) >= patience
-
-
-def ended_epoch(step: int, plan: Plan) -> int | None:
-    """The epoch that ends with a step, counted from 1, if one does."""
-    epoch, rest = divmod(step, plan.steps_per_epoch)
-    return epoch if rest == 0 else None
 
 
 def due(step: int, every: int | None) -> bool:

@@ -27,7 +27,7 @@ from trainer.records.steps import in_ranks
 from trainer.store.manifest import ArtifactRef, fetch_artifact, publish_folder
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, FINAL_KIND
 from trainer.store.storage import Store
-from trainer.training.checkpoint import TrainState, find_checkpoint, look_for_checkpoint, read_computed
+from trainer.training.checkpoint import TrainState, ended_epoch, find_checkpoint, look_for_checkpoint, read_computed
 from trainer.training.compiling import compile_objective
 from trainer.training.identity import (
     Run,
@@ -40,14 +40,14 @@ from trainer.training.identity import (
     note_untrained,
 )
 from trainer.training.logs import kept_log
-from trainer.training.loop import Meter, Session, ended_epoch, finish_saving, peak_flops, run_loop
+from trainer.training.loop import Session, finish_saving, run_loop
 from trainer.training.parallelize import place_model, reload_rows
 from trainer.training.part_saver import PartSaver, publish_parts
-from trainer.training.pointer_repair import find_best, mend_config, mend_finished, mend_plan
 from trainer.training.rank_agreement import require_same_model
 from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.restoring import restore
 from trainer.training.run_log import RunLog
+from trainer.training.run_repair import find_best, mend_config, mend_finished, mend_plan
 from trainer.training.runtime import (
     Runtime,
     describe_environment,
@@ -61,6 +61,7 @@ from trainer.training.saver import Saver
 from trainer.training.schedules import make_schedule, planned_rates
 from trainer.training.sharding import is_sharded, let_go, sharding_group
 from trainer.training.step import make_optimizer
+from trainer.training.throughput import Meter, peak_flops
 from trainer.training.tracking import Trackers
 from trainer.training.workload import TrainingKind, Workload
 
@@ -248,7 +249,7 @@ def _train(
 
         arguments = (
             store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
-            check, lambda step: ended_epoch(step, plan), training.keep_epochs,
+            check, partial(ended_epoch, every=plan.steps_per_epoch), training.keep_epochs,
             workload.base if runtime.rank == 0 else None,
         )  # fmt: skip
         if is_sharded(model):

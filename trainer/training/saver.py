@@ -13,7 +13,6 @@ it is.
 import json
 import logging
 import mmap
-import re
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,11 +39,20 @@ from trainer.models.weights import Base
 from trainer.records.sealed import write_pointer
 from trainer.records.shapes import folder_name
 from trainer.store.manifest import MANIFEST, publish_folder
-from trainer.store.names import BEST, CHECKPOINT_KIND, CHECKPOINTS, LAST
+from trainer.store.names import BEST, CHECKPOINT_KIND, LAST
 from trainer.store.storage import Store
-from trainer.training.checkpoint import OPTIMIZER, STATE, TrainState
-from trainer.training.pointer_repair import EndedEpoch, committed_steps, drop_epochs, epoch_pointer, mend_pointers
+from trainer.training.checkpoint import (
+    OPTIMIZER,
+    STATE,
+    EndedEpoch,
+    TrainState,
+    committed_steps,
+    drop_epochs,
+    epoch_pointer,
+    saved_steps,
+)
 from trainer.training.restoring import parameter_names
+from trainer.training.run_repair import mend_pointers
 from trainer.training.sharding import LocalPart
 
 log = logging.getLogger(__name__)
@@ -359,9 +367,9 @@ class Saver:
             drop_epochs(self._store, self._run, self._keep_epochs)
         kept = mend_pointers(self._store, self._run, steps, state, ended, self._figure, self._keep_epochs)
         kept.update(steps[-self._keep_last :], [] if state.best_step is None else [state.best_step])
-        for name in self._store.names(f"{self._run}/{CHECKPOINTS}"):
-            if re.fullmatch(r"step-\d+", name) and int(name.removeprefix("step-")) not in kept:
-                self._store.delete(f"{self._run}/{CHECKPOINTS}/{name}", first=MANIFEST)
+        for step in saved_steps(self._store, self._run):
+            if step not in kept:
+                self._store.delete(f"{self._run}/{folder_name(step)}", first=MANIFEST)
 
 
 @contextmanager

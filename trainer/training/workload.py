@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -15,8 +15,14 @@ from trainer.records.plans import Plan
 from trainer.records.steps import Do
 from trainer.store.storage import Store
 from trainer.training.identity import Run, TrainingData
-from trainer.training.loop import Measured
 from trainer.training.runtime import Runtime
+
+
+class Measured(NamedTuple):
+    """Validation figures by name, `loss` among them, and what else a record of them says."""
+
+    scores: dict[str, float]
+    details: dict[str, Any]
 
 
 class Tasks(Protocol):

@@ -18,7 +18,7 @@ from trainer.store.manifest import publish_folder, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
-from trainer.training.pointer_repair import mend_pointers
+from trainer.training.run_repair import mend_pointers
 
 NAN = float("nan")
 

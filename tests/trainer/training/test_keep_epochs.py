@@ -13,7 +13,7 @@ from trainer.pipelines.any_kind import train
 from trainer.records.plans import Plan, PreparedData
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
-from trainer.training.pointer_repair import mend_finished
+from trainer.training.run_repair import mend_finished
 
 PLAN = Plan(global_batch=1, ranks=1, micro_batch=1, accumulation=1, steps_per_epoch=2, total_steps=12, warmup_steps=0)
 

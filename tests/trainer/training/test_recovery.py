@@ -29,7 +29,7 @@ from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.pipelines.any_kind import train
 from trainer.store.storage import Store
-from trainer.training import checkpoint, loop, saver
+from trainer.training import loop, saver
 from trainer.training.runtime import Runtime
 from trainer.training.step import Outcome
 
@@ -164,7 +164,7 @@ def test_too_many_in_a_row_go_back_to_the_last_commit_past_that_data_and_then_st
     pairs: Path, pretrained: Path, tmp_path: Path, poisoned: dict[str, Any], runtime: Runtime,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(checkpoint, "MAX_SKIPS", 1)
+    monkeypatch.setattr(loop, "MAX_SKIPS", 1)
     poisoned["training__save_every"] = 2
     store = tmp_path / "store"
     job = finetune_job(
@@ -173,7 +173,7 @@ def test_too_many_in_a_row_go_back_to_the_last_commit_past_that_data_and_then_st
     with pytest.raises(RunError, match=r"training has diverged: after step \d+ .* \(samples \d+ to \d+\)"):
         train(job, silent())
     went_back = records(store, "rollback", "runs/bad")
-    assert len(went_back) == checkpoint.MAX_ROLLBACKS
+    assert len(went_back) == loop.MAX_ROLLBACKS
     assert sum("going back to the last checkpoint" in record.getMessage() for record in caplog.records) == 3
     steps = [record["step"] for record in records(store, "train", "runs/bad")]
     assert steps == sorted(set(steps)), "what was gone back over is recorded once"
@@ -184,7 +184,7 @@ def test_too_many_in_a_row_go_back_to_the_last_commit_past_that_data_and_then_st
 def test_asked_to_stop_while_batches_are_skipped_it_goes_back_first_and_continues_exactly(
     raw: Path, stocked: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "MAX_SKIPS", 2)
+    monkeypatch.setattr(loop, "MAX_SKIPS", 2)
     step, seed, attempts, stops = loop.train_step, loop.seed_everything, [0], [False]
 
     def note_attempt(number: int, attempt: int, rank: int) -> None:
@@ -240,7 +240,7 @@ def test_divergence_before_any_checkpoint_is_an_error_that_says_so(
     runtime: Runtime,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(checkpoint, "MAX_SKIPS", 1)
+    monkeypatch.setattr(loop, "MAX_SKIPS", 1)
     job = finetune_job(
         pairs, tmp_path / "store", pretrained, **{**poisoned, "training__save_every": None}, training__epochs=1
     )

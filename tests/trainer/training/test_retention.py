@@ -17,8 +17,8 @@ from trainer.records.sealed import read_pointer, read_sealed, write_pointer
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 from trainer.training import saver
-from trainer.training.checkpoint import TrainState, find_checkpoint, look_for_checkpoint
-from trainer.training.pointer_repair import EndedEpoch, find_best
+from trainer.training.checkpoint import EndedEpoch, TrainState, find_checkpoint, look_for_checkpoint
+from trainer.training.run_repair import find_best
 from trainer.training.saver import Saver, Snapshot
 
 RUN = "runs/tiny"
@@ -297,7 +297,7 @@ def test_the_best_checkpoint_is_known_without_its_pointer(empty_store: Store, da
     with pytest.raises(ArtifactError, match=r"of step 2, is damaged .*model\.safetensors has .*put back a copy of it"):
         find_best(empty_store, RUN, keeper.state)
     empty_store.delete(f"{RUN}/checkpoints/step-00000002")
-    with pytest.raises(ArtifactError, match=r"the best checkpoint of .*, of step 2, is missing.*put back a copy of it"):
+    with pytest.raises(ArtifactError, match=r"the best checkpoint of .*, of step 2, is not intact: .* is missing.*put back a copy of it"):
         find_best(empty_store, RUN, keeper.state)
     assert find_best(empty_store, RUN, TrainState()) is None, "nothing was measured"
 

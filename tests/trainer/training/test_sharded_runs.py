@@ -36,7 +36,7 @@ from trainer.kinds.pretraining.kind import evaluation_of
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.records.plans import PreparedData
 from trainer.store.names import EVALUATION, FINAL
-from trainer.training import checkpoint, loop
+from trainer.training import loop
 from trainer.training.runtime import Runtime
 from trainer.training.step import Outcome
 
@@ -76,7 +76,7 @@ def test_ranks_that_are_asked_to_stop_save_their_parts_and_continue_exactly(
 def test_training_goes_back_to_the_parts_of_the_last_commit(
     raw: Path, stocked: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "MAX_SKIPS", 2)
+    monkeypatch.setattr(loop, "MAX_SKIPS", 2)
     step, seed, attempts = loop.train_step, loop.seed_everything, [0]
 
     def note_attempt(number: int, attempt: int, rank: int) -> None:

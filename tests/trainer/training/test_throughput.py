@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from trainer.training.loop import Meter, flops_per_token, measured_flops, peak_flops
+from trainer.training.throughput import Meter, flops_per_token, measured_flops, peak_flops
 
 CPU = torch.device("cpu")
 

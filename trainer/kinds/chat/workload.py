@@ -30,8 +30,8 @@ from trainer.records.evaluations import Result, Scores
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
-from trainer.training.loop import Measured
 from trainer.training.runtime import Runtime
+from trainer.training.workload import Measured
 
 
 def answer_losses(

@@ -18,8 +18,8 @@ from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.models.outline import Outline, Rows
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
-from trainer.training.loop import Measured
 from trainer.training.runtime import Runtime
+from trainer.training.workload import Measured
 
 
 class LabelLoss(nn.Module):

@@ -52,8 +52,9 @@ from trainer.records.evaluations import Result, Scores
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
-from trainer.training.loop import Measured, flops_per_token
 from trainer.training.runtime import Runtime
+from trainer.training.throughput import flops_per_token
+from trainer.training.workload import Measured
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, PreferenceTrainingConfig], torch.Tensor]
 

@@ -38,8 +38,9 @@ from trainer.models.trial import tried_objective
 from trainer.models.weights import Base
 from trainer.records.plans import PreparedData
 from trainer.store.storage import Store
-from trainer.training.loop import Measured, flops_per_token
 from trainer.training.runtime import Runtime
+from trainer.training.throughput import flops_per_token
+from trainer.training.workload import Measured
 
 log = logging.getLogger(__name__)
 

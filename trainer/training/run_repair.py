@@ -11,52 +11,29 @@ there a copy must be put back.
 import logging
 import re
 from collections.abc import Callable
+from functools import partial
 
 from trainer.common.errors import ArtifactError
 from trainer.config.runs import RunJob
 from trainer.records.plans import Plan
 from trainer.records.sealed import read_listed, read_pointer, read_sealed, write_pointer, write_sealed
 from trainer.records.shapes import folder_name
-from trainer.store.manifest import MANIFEST, find_damage, read_manifest
-from trainer.store.names import BEST, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
+from trainer.store.manifest import read_manifest
+from trainer.store.names import BEST, CHECKPOINT_KIND, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.store.storage import Store
-from trainer.training.checkpoint import TrainState, state_name
+from trainer.training.checkpoint import (
+    EndedEpoch,
+    TrainState,
+    committed_steps,
+    ended_epoch,
+    epoch_pointer,
+    find_epochs,
+    find_problem,
+    state_name,
+)
 from trainer.training.identity import Run, TrainingData, describe_run
 
 log = logging.getLogger(__name__)
-
-
-EPOCH = re.compile(r"epoch-\d+-step-(\d+)(-.*)?")
-
-EndedEpoch = Callable[[int], int | None]
-"""The epoch that ends with a step, counted from 1, if one does."""
-
-
-def epoch_pointer(epoch: int, step: int, figure: str, scores: dict[str, float] | None) -> str:
-    """The name of the pointer to an epoch's checkpoint; the job may name another figure than was measured then."""
-    value = (scores or {}).get(figure)
-    score = "" if value is None else f"-{figure.replace('/', '-')}-{value:.4f}"
-    return f"{EPOCHS}/epoch-{epoch:04d}-step-{step:08d}{score}"
-
-
-def committed_steps(store: Store, run: str) -> list[int]:
-    """The steps of all checkpoints that have a manifest, in order."""
-    steps = sorted(int(name[5:]) for name in store.names(f"{run}/{CHECKPOINTS}") if re.fullmatch(r"step-\d+", name))
-    return [step for step in steps if store.exists(f"{run}/{folder_name(step)}/{MANIFEST}")]
-
-
-def drop_epochs(store: Store, run: str, keep: int) -> None:
-    """Remove the pointers to all epochs' checkpoints but the newest; what none names any more is deleted as others
-    are.
-    """
-    epochs = _epochs(store, run)
-    for name in sorted(epochs, key=lambda name: epochs[name], reverse=True)[keep:]:
-        store.delete(f"{run}/{EPOCHS}/{name}")
-
-
-def _epochs(store: Store, run: str) -> dict[str, int]:
-    """The pointers to epochs' checkpoints, by name, with their steps."""
-    return {name: int(found[1]) for name in store.names(f"{run}/{EPOCHS}") if (found := EPOCH.fullmatch(name))}
 
 
 def mend_pointers(
@@ -76,7 +53,7 @@ def mend_pointers(
     wanted = {LAST: steps[-1]} if steps else {}
     if state.best_step is not None:
         wanted[BEST] = state.best_step
-    epochs = _epochs(store, run)
+    epochs = find_epochs(store, run)
     wanted |= {f"{EPOCHS}/{name}": step for name, step in epochs.items()}
     marked = {step for pointer, step in wanted.items() if pointer.startswith(EPOCHS)}
     ends = sorted({*epochs.values(), *(step for step in steps if ended(step) is not None)}, reverse=True)[:keep_epochs]
@@ -101,11 +78,11 @@ def find_best(store: Store, run: str, state: TrainState) -> int | None:
     if best not in steps and earlier is not None and earlier < best:
         log.warning("%s, the best, could not be saved in its time: the best that was saved is step %d", place, earlier)
         best = earlier
-    problem = _problem(store, f"{run}/{folder_name(best)}")
+    problem = find_problem(store, f"{run}/{folder_name(best)}")
     if problem is not None:
         raise ArtifactError(
-            f"the best checkpoint of {store.path(run)}, of step {best}, {problem}. It is what training.final: best "
-            "publishes: put back a copy of it, or train anew under another name for `run`"
+            f"the best checkpoint of {store.path(run)}, of step {best}, is not intact: {problem}. It is what "
+            "training.final: best publishes: put back a copy of it, or train anew under another name for `run`"
         )
     return best
 
@@ -136,11 +113,7 @@ def mend_finished(
     try:
         state = _read_state(store, run, steps[-1]) if steps else None
         if state is not None:
-
-            def ended(step: int) -> int | None:
-                return None if step % every else step // every
-
-            mend_pointers(store, run, steps, state, ended, figure, keep_epochs)
+            mend_pointers(store, run, steps, state, partial(ended_epoch, every=every), figure, keep_epochs)
     except ArtifactError as error:
         log.warning("%s", error)  # the model is published; whoever reads that file refuses it
 
@@ -178,18 +151,6 @@ def _read_state(store: Store, run: str, step: int) -> TrainState | None:
     name = state_name(digests)
     saved = read_listed(store, f"{run}/{folder_name(step)}/{name}", digests.get(name))
     return TrainState(**saved["state"]) if saved else None
-
-
-def _problem(store: Store, key: str) -> str | None:
-    """What is wrong with a checkpoint, as the end of a sentence; None if it is whole."""
-    try:
-        manifest = read_manifest(store, key, CHECKPOINT_KIND)
-    except ArtifactError as error:
-        return f"is damaged ({error})"
-    if manifest is None:
-        return "is missing"
-    damage = find_damage(store, key, manifest)
-    return f"is damaged ({'; '.join(f'{file} {problem}' for file, problem in damage.items())})" if damage else None
 
 
 FORK = re.compile(r"-fork-[0-9a-f]{8}$")

@@ -1,0 +1,107 @@
+"""How fast training is: tokens a second, and the share of the device's peak rate (model FLOPs utilisation)."""
+
+import time
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig
+
+from trainer.models.quantized import weights_in
+
+MEASURED_SIZE = 1024
+
+PEAK_FLOPS = {
+    ("NVIDIA A100", "bf16"): 312e12,
+    ("NVIDIA A100", "fp16"): 312e12,
+    ("NVIDIA A100", "fp32"): 19.5e12,
+    ("NVIDIA H100", "bf16"): 989e12,
+    ("NVIDIA H100", "fp16"): 989e12,
+    ("NVIDIA H100", "fp32"): 67e12,
+    ("NVIDIA H200", "bf16"): 989e12,
+    ("NVIDIA H200", "fp16"): 989e12,
+    ("NVIDIA H200", "fp32"): 67e12,
+}
+"""Dense peak rates from NVIDIA's data sheets (SXM), in operations a second."""
+
+
+def flops_per_token(model: nn.Module, config: PretrainedConfig, context: int) -> float:
+    """Arithmetic of training on one token: 6 N + 12 L H Q T (Chowdhery et al., PaLM, 2022, appendix B).
+
+    N counts parameters that multiply (embeddings that only look up are left out, a tied output matrix is not).
+    """
+    text = config.get_text_config()
+    count = sum(weights_in(parameter) for parameter in model.parameters())
+    output = getattr(model, "get_output_embeddings", lambda: None)()
+    lookups = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
+    count -= sum(weight.numel() for weight in lookups if output is None or weight is not output.weight)
+    layers, width = getattr(text, "num_hidden_layers", 0), getattr(text, "hidden_size", 0)
+    return 6.0 * count + 12.0 * layers * width * context
+
+
+def peak_flops(device: torch.device, precision: str) -> float:
+    """Operations a second that the device can do: from its data sheet, else measured with a matrix product."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        for (prefix, kind), peak in PEAK_FLOPS.items():
+            if name.startswith(prefix) and kind == precision:
+                return peak
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    return measured_flops(device, dtype)
+
+
+def measured_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.1) -> float:
+    """The best rate of a square matrix product within some time."""
+    size = MEASURED_SIZE if device.type == "cpu" else 8 * MEASURED_SIZE
+    left, right = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end or best == float("inf"):
+        started = time.perf_counter()
+        torch.mm(left, right)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - started)
+    return 2.0 * size**3 / best
+
+
+class Meter:
+    """Gathers what happens between two metric records. Losses stay on the device until then."""
+
+    def __init__(self, device: torch.device, flops_per_token: float, peak: float) -> None:
+        self._flops_per_token, self._peak = flops_per_token, peak
+        self._device = device
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new interval."""
+        self.loss = torch.zeros((), device=self._device)
+        self.attempts = self.steps = self._tokens = 0
+        self._waited = self._paused = 0.0
+        self._started = time.perf_counter()
+
+    def add(self, loss: torch.Tensor, tokens: int, waited: float, skipped: bool = False) -> None:
+        """Count a step over so many tokens, and the seconds for which it waited for data. A skipped one adds no
+        loss.
+        """
+        if not skipped:
+            self.loss += loss
+            self.steps += 1
+        self.attempts += 1
+        self._tokens += tokens
+        self._waited += waited
+
+    def pause(self, seconds: float) -> None:
+        """Leave out time spent on something else than steps."""
+        self._paused += seconds
+
+    def read(self) -> dict[str, float]:
+        """The interval's figures. Waits for the device."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        seconds = time.perf_counter() - self._started - self._paused
+        rate = self._tokens / seconds
+        return {
+            "tokens_per_second": rate,
+            "mfu": rate * self._flops_per_token / self._peak,
+            "step_seconds": seconds / self.attempts,
+            "data_wait_seconds": self._waited / self.attempts,
+        }
