@@ -23,7 +23,7 @@ from trainer.models.pretrained import find_model, load_config
 from trainer.models.quantized import check_installed
 from trainer.models.weights import check_weights
 from trainer.preflight.resources import (
-    Memory,
+    Size,
     check_optimization,
     checkpoint_bytes,
     estimate_memory,
@@ -48,14 +48,6 @@ class Start(NamedTuple):
     store: Store
     ranks: int
     source: str
-
-
-class Size(NamedTuple):
-    """The parameters that are trained, those of the whole model, and what a rank takes of memory."""
-
-    trained: int
-    parameters: int
-    memory: Memory
 
 
 def measure_size(job: TuningJob, start: Start, config: PretrainedConfig, length: int, model: Any = CAUSAL) -> Size:

@@ -64,6 +64,14 @@ class Memory(NamedTuple):
     host: int
 
 
+class Size(NamedTuple):
+    """The parameters that are trained, those of the whole model, and what a rank takes of memory."""
+
+    trained: int
+    parameters: int
+    memory: Memory
+
+
 class Activations(NamedTuple):
     """Bytes that are kept from the forward to the backward pass: at any rate, for each token, and for each pair of a
     row's.

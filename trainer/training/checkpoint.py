@@ -112,6 +112,12 @@ def _fits(moment: tuple[int, ...], weight: tuple[int, ...]) -> bool:
 STEP = re.compile(r"step-(\d{8,})")
 """The folder of a checkpoint; what is set aside has another name."""
 
+EPOCH = re.compile(r"epoch-\d+-step-(\d+)(-.*)?")
+"""The pointer to an epoch's checkpoint."""
+
+EndedEpoch = Callable[[int], int | None]
+"""The epoch that ends with a step, counted from 1, if one does."""
+
 STATE = "state.json"
 STATE_NAME = re.compile(r"state(-[0-9a-f]{16})?\.json")
 """What the file of a checkpoint's state is called: of a sharded model, its name has a digest of its content, as the
@@ -314,12 +320,6 @@ def ended_epoch(step: int, every: int) -> int | None:
     """The epoch of `every` steps that ends with a step, counted from 1, if one does."""
     epoch, rest = divmod(step, every)
     return epoch if rest == 0 else None
-
-
-EPOCH = re.compile(r"epoch-\d+-step-(\d+)(-.*)?")
-
-EndedEpoch = Callable[[int], int | None]
-"""The epoch that ends with a step, counted from 1, if one does."""
 
 
 def epoch_pointer(epoch: int, step: int, figure: str, scores: dict[str, float] | None) -> str:

@@ -297,7 +297,9 @@ def test_the_best_checkpoint_is_known_without_its_pointer(empty_store: Store, da
     with pytest.raises(ArtifactError, match=r"of step 2, is damaged .*model\.safetensors has .*put back a copy of it"):
         find_best(empty_store, RUN, keeper.state)
     empty_store.delete(f"{RUN}/checkpoints/step-00000002")
-    with pytest.raises(ArtifactError, match=r"the best checkpoint of .*, of step 2, is not intact: .* is missing.*put back a copy of it"):
+    with pytest.raises(
+        ArtifactError, match=r"the best checkpoint of .*, of step 2, is not intact: .*missing.* put back"
+    ):
         find_best(empty_store, RUN, keeper.state)
     assert find_best(empty_store, RUN, TrainState()) is None, "nothing was measured"
 

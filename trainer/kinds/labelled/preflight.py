@@ -15,9 +15,9 @@ from trainer.data.splits import TRAIN
 from trainer.data.step_plan import make_tuning_plan
 from trainer.kinds.labelled.kind import identify
 from trainer.kinds.labelled.measure import check_best_by, metric_names
-from trainer.kinds.tuning_preflight import Known, Size, Start, conclude, look_at_start, measure_size, recorded_lengths
+from trainer.kinds.tuning_preflight import Known, Start, conclude, look_at_start, measure_size, recorded_lengths
 from trainer.models.classifiers import classifier_config, kind_of
-from trainer.preflight.resources import WEIGHT_BYTES, Memory, library_bytes
+from trainer.preflight.resources import WEIGHT_BYTES, Memory, Size, library_bytes
 from trainer.records.results import TuningPreflight
 from trainer.records.steps import look_for
 from trainer.store.manifest import ArtifactRef

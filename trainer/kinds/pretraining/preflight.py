@@ -6,6 +6,7 @@ from itertools import combinations
 
 from transformers import AutoModelForCausalLM as CAUSAL
 from transformers import AutoModelForMaskedLM as MASKED
+from transformers import PretrainedConfig
 
 from trainer.common.errors import TokenizerError
 from trainer.common.formats import plural
@@ -36,6 +37,7 @@ from trainer.models.quantized import check_installed
 from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens
 from trainer.models.trial import tried_objective
 from trainer.preflight.resources import (
+    Size,
     check_optimization,
     checkpoint_bytes,
     estimate_memory,
@@ -85,10 +87,49 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         check_same_vocabulary(job.model.pretrained, tokenizer)
     check_stop()
     try_harness(job, job.evaluation.harness, config)
+    size = _measure_size(job, config, ranks, _mask_id(job, tokenizer))
+    require_memory(job, size.trained, size.parameters, ranks, size.memory)
+    check_stop()
+    manifests = shard_manifests(store, data) if data else []
+    plan = plan_shards(store, data, manifests, job, ranks) if data else None
+    previews = [_preview(corpus, sources[corpus.name], manifests) for corpus in job.data.corpora]
+    windows = plan.windows if plan else _guess_windows(previews, training)
+    an_epoch = plan.steps_per_epoch if plan else -(-windows // training.global_batch)
+    steps = plan.total_steps if plan else training.max_steps or an_epoch * (training.epochs or 1)
+    curation = _preview_curation(store, job)
+    needs = {
+        "shards": _shard_bytes(previews, tokenizer),
+        "runs": run_bytes(
+            training, size.trained, steps // an_epoch, final_parameters(job, size.trained, size.parameters)
+        ),
+    }
+    require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder), size.trained)
+    require_checkpoint_room(store, checkpoint_bytes(size.trained))  # of the parts of a sharded model all are fetched
+    return Preflight(
+        corpora=previews,
+        vocab_size=tokenizer.vocab_size,
+        parameters=size.parameters,
+        trained=size.trained,
+        ranks=ranks,
+        plan=plan,
+        about_windows=windows,
+        about_steps=steps,
+        about_memory_bytes=size.memory.device,
+        about_host_bytes=size.memory.host,
+        about_disk_bytes=sum(needs.values()),
+        free_disk_bytes=store.free_bytes(),
+        curation=curation.shares,
+        unestimated=curation.unestimated,
+        warnings=[*_tell_shared(sources), *curation.warnings],
+    )
+
+
+def _measure_size(job: PipelineJob, config: PretrainedConfig, ranks: int, mask_id: int | None) -> Size:
+    """The parameters of the model, and the memory that training takes: of a model that is small enough it is tried."""
+    training, masked = job.training, job.training.masks is not None
     check_installed(job.model.quantize)
     trained, parameters = count_adapted(config, job.model.attention, job.model.lora, MASKED if masked else CAUSAL)
     kept = guess_activations(config, training)
-    mask_id = _mask_id(job, tokenizer)
     if mask_id is not None and parameters <= TRIED_AT_ONCE:
         tried_masked(build_masked(job.model, config, training.seed), training.context, mask_id)
         return_freed_memory()
@@ -102,42 +143,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     memory = estimate_memory(
         training, training.context, config, ranks, parameters, kept, library_bytes(), units, trained, job.model.quantize
     )
-    require_memory(job, trained, parameters, ranks, memory)
-    check_stop()
-    manifests = shard_manifests(store, data) if data else []
-    plan = plan_shards(store, data, manifests, job, ranks) if data else None
-    previews = [_preview(corpus, sources[corpus.name], manifests) for corpus in job.data.corpora]
-    windows = plan.windows if plan else _guess_windows(previews, training)
-    steps = (
-        plan.total_steps
-        if plan
-        else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)
-    )
-    epochs = steps // (plan.steps_per_epoch if plan else max(1, -(-windows // training.global_batch)))
-    curation = _preview_curation(store, job)
-    needs = {
-        "shards": _shard_bytes(previews, tokenizer),
-        "runs": run_bytes(training, trained, epochs, final_parameters(job, trained, parameters)),
-    }
-    require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder), trained)
-    require_checkpoint_room(store, checkpoint_bytes(trained))  # of the parts of a sharded model all are fetched
-    return Preflight(
-        corpora=previews,
-        vocab_size=tokenizer.vocab_size,
-        parameters=parameters,
-        trained=trained,
-        ranks=ranks,
-        plan=plan,
-        about_windows=windows,
-        about_steps=steps,
-        about_memory_bytes=memory.device,
-        about_host_bytes=memory.host,
-        about_disk_bytes=sum(needs.values()),
-        free_disk_bytes=store.free_bytes(),
-        curation=curation.shares,
-        unestimated=curation.unestimated,
-        warnings=[*_tell_shared(sources), *curation.warnings],
-    )
+    return Size(trained, parameters, memory)
 
 
 def _tell_shared(sources: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:
