@@ -37,6 +37,8 @@ PASSWORD = os.environ.get("PREFECT_SERVER_API_AUTH_STRING", "")
 HOME = Path(os.environ.get("PREFECT_HOME", ".prefect")).absolute()
 DATABASE = HOME / "postgres"
 SERVER_SECONDS = 120
+STOP_SECONDS = 60
+"""After which a process that was told to stop, and has no other below it to wait for, is ended."""
 SAMPLES = Path("data/raw")
 NO_FIGURES = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
 """Nobody is sent figures of use."""
@@ -155,7 +157,23 @@ def _stop(process: psutil.Process) -> None:
     for each in [*reversed(process.children(recursive=True)), process]:
         with suppress(psutil.NoSuchProcess):
             each.send_signal(signal.SIGTERM)
-    process.wait()
+    while _is_alive_after(process, STOP_SECONDS):
+        # Prefect's worker can lose the cancellation that its signal handler asks for, and then goes on for ever.
+        if not any(map(_works, process.children())):
+            process.kill()
+
+
+def _works(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def _is_alive_after(process: psutil.Process, seconds: float) -> bool:
+    with suppress(psutil.TimeoutExpired):
+        process.wait(seconds)
+        return False
+    return True
 
 
 def _pid_file(name: str) -> Path:

@@ -50,6 +50,15 @@ def describe_bad(count: int, first: Sequence[str]) -> str:
     return plural(count, "bad record") + (f" ({'; '.join([*first, *more])})" if first else "")
 
 
+def check_budget(what: str, most: int, found: Mapping[str, Any]) -> None:
+    """Raise `RecordError` if more records were bad, as a manifest tells of some data, than may be skipped."""
+    if (bad := found["bad_records"]) > most:
+        raise RecordError(
+            f"{what}: at most {most} bad records may be skipped, but {describe_bad(bad, found.get('skipped', []))}; "
+            "mend the files or raise max_bad_records"
+        )
+
+
 def skipped_rows(details: Mapping[str, Any]) -> list[dict[str, object]]:
     """A row for each skipped record that the details of a corpus, or of data in splits, name."""
     corpus = {details["corpus"]: {**details["totals"], **details}} if "corpus" in details else {}

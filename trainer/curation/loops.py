@@ -317,24 +317,3 @@ def _bits(size: int) -> int:
     while 1 << bits < size:
         bits += 1
     return bits
-
-
-@compiled
-def collapse(
-    raw: NDArray[np.uint8], starts: Positions, is_space: NDArray[np.bool_]
-) -> tuple[NDArray[np.uint8], Positions]:
-    """Texts of ASCII with one space for each run of white space and none at their ends: at `[starts[t], ends[t])`."""
-    collapsed, ends = np.empty(len(raw), np.uint8), starts[:-1].copy()
-    for text in range(len(ends)):
-        to, between = starts[text], False
-        for at in range(starts[text], starts[text + 1]):
-            if is_space[raw[at]]:
-                between = to > starts[text]
-                continue
-            if between:
-                collapsed[to] = 32
-                to, between = to + 1, False
-            collapsed[to] = raw[at]
-            to += 1
-        ends[text] = to
-    return collapsed, ends

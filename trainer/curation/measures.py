@@ -55,30 +55,10 @@ class Batch:
         """The error that something is wrong with one of the documents."""
         return PlaceError(*self.places[number], message) if self.places else CorpusError(message)
 
-    def composed(self, find: Callable[[Texts], NDArray[Any]]) -> NDArray[Any]:
-        """What is found in each text, with its characters written in one way (NFC), where it matters what texts have in
-        common.
-
-        Most are written so: of the others alone words are looked for twice.
-        """
-        found = find(self.texts)
-        others, texts = self._others
-        if len(others):
-            found[others] = find(texts)
-        return found
-
     @cached_property
     def matching(self) -> Texts:
         """The texts as they are compared with evaluation sets."""
         return matching(self.texts)
-
-    @cached_property
-    def _others(self) -> tuple[NDArray[np.intp], Texts]:
-        """Which texts are not in that form, and they in it."""
-        others = [
-            number for number, text in enumerate(self.texts.strings) if not unicodedata.is_normalized("NFC", text)
-        ]
-        return np.array(others, np.intp), composed(Texts([self.texts.documents[number] for number in others]))
 
 
 def composed(texts: Texts) -> Texts:

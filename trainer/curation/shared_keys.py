@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import StorageError
 from trainer.config.curation import ExactConfig, NearConfig
-from trainer.curation.characters import OTHER, kinds_of_characters
-from trainer.curation.measures import Batch, Measure, Rows
+from trainer.curation.measures import Batch, Measure, Rows, composed
 from trainer.curation.texts import Texts, shingles, starts_of
 from trainer.curation.units import Numbered, is_intact, numbers_of, read_arrays, write_arrays
 from trainer.engines.executors import Advance
@@ -55,26 +54,9 @@ class Digest(Measure):
         return cls(tuple(sorted(set(options.normalise))))
 
     def __call__(self, batch: Batch) -> Rows:
-        found = b"".join(hashlib.blake2b(text, digest_size=16).digest() for text in self._normalised(batch.texts))
+        texts = (self.normalised(text).encode() for text in batch.texts.strings)
+        found = b"".join(hashlib.blake2b(text, digest_size=16).digest() for text in texts)
         return {KEYS: np.frombuffer(found, "<u8").reshape(-1, 1, 2)}
-
-    def _normalised(self, texts: Texts) -> Iterator[bytes | memoryview]:
-        """Texts without what does not count. Of ASCII only white space may be too much, by default, which a loop
-        finds.
-        """
-        if "space" not in self.normalise or {"case", "punctuation"} & set(self.normalise):
-            yield from (self.normalised(text).encode() for text in texts.strings)
-            return
-        from trainer.curation.loops import collapse
-
-        plain = [document for document in texts.documents if document.isascii()]
-        starts = starts_of(np.fromiter(map(len, plain), np.int64, len(plain)))
-        collapsed, ends = collapse(
-            np.frombuffer(b"".join(plain), np.uint8), starts, kinds_of_characters()[:128] < OTHER
-        )
-        known = (collapsed[start:end].data for start, end in zip(starts.tolist(), ends.tolist(), strict=False))
-        for document, text in zip(texts.documents, texts.strings, strict=True):
-            yield next(known) if document.isascii() else self.normalised(text).encode()
 
     def normalised(self, text: str) -> str:
         """A text without what does not count."""
@@ -114,7 +96,7 @@ class Signature(Measure):
         return cls(options.ngram, options.bands, options.rows, options.seed)
 
     def __call__(self, batch: Batch) -> Rows:
-        return {KEYS: batch.composed(self._keys)}
+        return {KEYS: self._keys(composed(batch.texts))}
 
     def _keys(self, texts: Texts) -> NDArray[np.uint64]:
         hashes, starts = shingles(texts, self.ngram)

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from trainer.common.bad_records import describe_bad
-from trainer.common.errors import ArtifactError, RecordError, TokenizerError
+from trainer.common.bad_records import check_budget
+from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.config.chat import ConversationsConfig
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.sources import forgetting_changed
@@ -194,12 +194,3 @@ def encoded_step(
             sources=lambda: labelled_digests(source.identity, paths), recall_sources=recall_sources, by_content=True,
         ),
     )  # fmt: skip
-
-
-def check_budget(what: str, most: int, found: Mapping[str, Any]) -> None:
-    """Raise `RecordError` if more records were bad, as a manifest tells of a split, than may be skipped."""
-    if (bad := found["bad_records"]) > most:
-        raise RecordError(
-            f"{what}: at most {most} bad records may be skipped, but {describe_bad(bad, found.get('skipped', []))}; "
-            "mend the file or raise data.max_bad_records"
-        )

@@ -128,17 +128,15 @@ class SourceFile:
     version: str
 
 
-def open_raw(path: str, start: int = 0) -> IO[bytes]:
-    """Open a raw file at a byte offset; .gz and .zst are unpacked (from their beginning only)."""
+def open_raw(path: str) -> IO[bytes]:
+    """Open a raw file; what is packed is unpacked."""
     compression = compression_of(path)
     if compression in ("zip", "zstd", *DECOMPRESSORS):
         return unpack(open_bytes(path), compression)
     if compression is not None:
         unpacked: IO[bytes] = fsspec.open(path, "rb", compression=compression).open()
         return unpacked
-    file = open_bytes(path)
-    file.seek(start)
-    return file
+    return open_bytes(path)
 
 
 def unpack(file: IO[bytes], compression: str) -> IO[bytes]:

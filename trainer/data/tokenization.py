@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from trainer.common.bad_records import describe_bad, first_of
+from trainer.common.bad_records import check_budget, describe_bad, first_of
 from trainer.common.errors import CorpusError, StorageError, TokenizerError
 from trainer.common.formats import count, plural, size
 from trainer.common.process import usable_cores
@@ -139,7 +139,7 @@ def tokenize(
 
         return Step(
             store, KIND, KIND, corpus, recipe, build, inputs=inputs, told=TOLD, reads_all=read_all, in_place=True,
-            accept=lambda manifest: check_budget(corpus, options.max_bad_records, manifest.details),
+            accept=lambda manifest: _check_bad_records(corpus, options.max_bad_records, manifest.details),
             passed=partial(clear, store, key) if read_all else nothing,
             explains=Explains(
                 sources=lambda: by_file(vars(piece) for piece in pieces),
@@ -247,14 +247,8 @@ def _checked_engine(
     return settle_engine(store, reader.corpus.name, wanted, tokenizer, documents)
 
 
-def check_budget(corpus: str, most: int, details: dict[str, Any]) -> None:
-    """Raise `CorpusError` if more records of a set are bad than may be skipped."""
-    if (bad := details["totals"]["bad_records"]) > most:
-        told = describe_bad(bad, details.get("skipped", []))
-        raise CorpusError(
-            f"corpus {corpus!r}: at most {most} bad records may be skipped, but {told}; mend its files or raise "
-            "max_bad_records"
-        )
+def _check_bad_records(corpus: str, most: int, details: dict[str, Any]) -> None:
+    check_budget(f"corpus {corpus!r}", most, {**details["totals"], **details})
 
 
 def _commit(
@@ -280,7 +274,7 @@ def _commit(
         "validation_fraction": recipe.validation_fraction,
         **({"skipped": skipped} if skipped else {}),
     }
-    check_budget(corpus.name, corpus.max_bad_records, details)
+    _check_bad_records(corpus.name, corpus.max_bad_records, details)
     if not totals.tokens:
         raise CorpusError(
             f"corpus {corpus.name!r} has no training text: {totals.validation_documents} of "

@@ -312,10 +312,10 @@ SEALED = (
     Sealed(r"pins/holds/.*", "delete it if nothing runs in this store, or after 8 days"),
     Sealed(r"pins/.*", "delete it, and pin what it was meant to pin anew"),
     Sealed(r"cache/packed-.*", "delete it: the documents are packed again", PackedCounts),
+    Sealed(r"cache/reference-.*", "delete it: it is computed again", AnswerSums),
     Sealed(r"cache/seen-.*\.json", "delete it: the raw files are looked at again", Seen),
     Sealed(r"cache/.*", "delete it: the raw files are looked at again"),
     Sealed(r"references/.*", "run the job's command again, which makes it anew"),
-    Sealed(r"cache/reference-.*", "delete it: it is computed again", AnswerSums),
     Sealed(
         r"(shards|encoded|tokenizers|decisions)/.*",
         "prepare the data again, which makes it anew, or delete its folder if nothing uses it",

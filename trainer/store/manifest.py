@@ -309,17 +309,15 @@ def find_damage(
     store: Store,
     key: str,
     manifest: Manifest,
-    only: Iterable[str] | None = None,
     content: bool = True,
     anew: bool = True,
 ) -> dict[str, str]:
-    """Read the artifact's files again; return what is wrong by file name. `only` limits it to some names.
+    """Read the artifact's files again; return what is wrong by file name.
 
     What was compared before is compared `anew`, or only if it has changed since. Without `content`, files are only
     looked for, with their sizes: enough where content is compared when it is fetched or read.
     """
-    wanted = None if only is None else set(only)
-    records = [record for record in manifest.files if wanted is None or record.name in wanted]
+    records = list(manifest.files)
     if not content:  # one listing tells the most of them; of the others, each is asked for
         listed = store.sizes(key)
         records = [record for record in records if listed.get(record.name) != record.size]

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.common.bad_records import BadRecords, describe_bad
+from trainer.common.bad_records import BadRecords, check_budget, describe_bad
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig, PredictJob, as_labelled
-from trainer.data.encoded import check_budget, in_data
+from trainer.data.encoded import in_data
 from trainer.data.labelled.examples import lacks_column
 from trainer.data.labelled.rows import Example, columns_of, read_rows, reading_of
 from trainer.data.splits import TRAIN, Part, SplitSource, bad_records, fetch_part, find_splits, look_at_columns
