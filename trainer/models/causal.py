@@ -24,7 +24,7 @@ from trainer.models.adapters import Trained, add_adapter, count_trained, find_he
 from trainer.models.layers import require_blocks
 from trainer.models.losses import IGNORED, cross_entropies
 from trainer.models.new_config import new_config, padding_hint
-from trainer.models.pretrained import NO_NAME, check_settings, is_hub_name, load_config
+from trainer.models.pretrained import NO_NAME, check_settings, is_hub_name, load_config, revision_of
 from trainer.models.quantized import quantize_base
 from trainer.models.taken_tokenizer import read_vocabulary
 from trainer.models.tensor_files import MODEL, find_parts
@@ -161,7 +161,7 @@ def load_pretrained(kind: Any, path: str, **options: Any) -> Any:
 def _load_files(kind: Any, path: str, options: dict[str, Any]) -> Any:
     parts = find_parts(Path(path), MODEL)
     if not parts:
-        return kind.from_pretrained(path, use_safetensors=True, **options)
+        return kind.from_pretrained(path, use_safetensors=True, **revision_of(path), **options)
     config = options.pop("config", None) or load_config(path)
     with torch.device("meta"):
         family = type(kind.from_config(config))

@@ -5,7 +5,7 @@ configurations and tokenizers, loaded without running anything that they bring.
 import json
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -51,6 +51,37 @@ def hub_reason(error: Exception) -> str:
     if isinstance(error, LocalEntryNotFoundError):
         return "it cannot be reached from here, and its local cache does not hold it"
     return brief(error)
+
+
+_commits: dict[str, str] = {}
+"""Commits of repositories of the hub, by name. A repository may change at any time, and what names a run must be what
+is loaded for it: so all files that a process takes of a repository are of one commit.
+"""
+
+
+def revision_of(name: str) -> dict[str, Any]:
+    """The option by which libraries load a pretrained name of the hub: its commit, the newest when this process first
+    asks for it, or, without network, the cached one. Nothing for a folder.
+
+    Raises what `snapshot_download` does.
+    """
+    from huggingface_hub import snapshot_download
+
+    if Path(name).is_dir() or not is_hub_name(name):
+        return {}
+    if name not in _commits:
+        _commits[name] = Path(snapshot_download(name, allow_patterns=["config.json"])).name
+    return {"revision": _commits[name]}
+
+
+def commits_taken() -> dict[str, str]:
+    """The commits that this process takes files of, by the names of their repositories."""
+    return dict(_commits)
+
+
+def take_commits(commits: Mapping[str, str]) -> None:
+    """Take files of these commits from now on, whichever are newest."""
+    _commits.update(commits)
 
 
 HUB_FILES = ("*.json", "*.txt", "*.jinja", "*.model", "*.safetensors")
@@ -193,15 +224,13 @@ def _digest(path: Path, size: int, modified: int) -> str:
 
 
 def _fetch_from_hub(store: Store, name: str) -> Path:
-    """The files of a model of the hub in its local cache: of the newest revision, or, without network, of the cached
-    one.
-    """
+    """The files of a model of the hub, of the commit that `revision_of` says, in its local cache."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        # The card says the model's license.
-        folder = Path(snapshot_download(name, allow_patterns=[*HUB_FILES, CARD], ignore_patterns=["*/*"]))
+        wanted = [*HUB_FILES, CARD]  # the card says the model's license
+        folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"], **revision_of(name)))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise ArtifactError(
             f"no checkpoint {name!r}: {_not_here(store)}; and the Hugging Face hub does not give it: "
@@ -268,7 +297,7 @@ def _find_file(name: str, file: str) -> Path | None:
     from transformers.utils.hub import cached_file
 
     try:
-        found = cached_file(name, file)
+        found = cached_file(name, file, **revision_of(name))
     except OSError:
         return None  # whatever loads the model says what is wrong with its name or the network
     return Path(found) if found else None
@@ -293,7 +322,7 @@ def load_config(name: str) -> "PretrainedConfig":
 
     check_settings(name)
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False, **revision_of(name))
     except Exception as error:  # hub, file system and format errors alike
         raise ConfigError(f"model {name!r} cannot be loaded: {brief(error)}") from error
     return config

@@ -18,7 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from trainer.common.errors import TokenizerError, brief
-from trainer.models.pretrained import NO_NAME, check_settings, hub_reason, is_hub_name
+from trainer.models.pretrained import NO_NAME, check_settings, hub_reason, is_hub_name, revision_of
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.store.private_folders import followed
 
@@ -170,7 +170,7 @@ def _fetch(name: str) -> Path:
         raise TokenizerError(f"tokenizer {name!r} cannot be loaded: {NO_NAME}")
     patterns = [TOKENIZER_FILE, *SETTINGS, MODEL_CONFIG, *VOCABULARIES, f"{TEMPLATES}/*.jinja"]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        return Path(snapshot_download(name, allow_patterns=patterns, **revision_of(name)))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise TokenizerError(
             f"tokenizer {name!r} cannot be loaded: it is no file or folder here, and the Hugging Face hub does not "

@@ -8,14 +8,16 @@ import platform
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trainer.common.errors import ConfigError
 from trainer.common.process import versions
 from trainer.config.runs import RunJob
-from trainer.models.pretrained import digest_files
+from trainer.models.pretrained import commits_taken, digest_files, take_commits
 from trainer.records.fields import tell_changes
 from trainer.training.runtime import Runtime
+
+T = TypeVar("T")
 
 
 def require_consistent(job: RunJob, runtime: Runtime) -> None:
@@ -44,6 +46,15 @@ def require_same_model(folder: str, runtime: Runtime) -> None:
         runtime,
         "copy the same folder to every machine",
     )
+
+
+def name_together(work: Callable[[], T], runtime: Runtime) -> T:
+    """What names a run by the model that it begins with, found by the first rank: the others load models of the hub
+    from the commits that it has taken. Called by every rank.
+    """
+    found, commits = runtime.on_first(lambda: (work(), commits_taken()))
+    take_commits(commits)
+    return found
 
 
 def _digests(folder: str) -> dict[str, str]:

@@ -43,7 +43,7 @@ from trainer.training.logs import kept_log
 from trainer.training.loop import Session, finish_saving, run_loop
 from trainer.training.parallelize import place_model, reload_rows
 from trainer.training.part_saver import PartSaver, publish_parts
-from trainer.training.rank_agreement import require_same_model
+from trainer.training.rank_agreement import name_together, require_same_model
 from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.restoring import restore
 from trainer.training.run_log import RunLog
@@ -144,7 +144,7 @@ def train(
     store = Store(job.store)
     require_shared(store, runtime)
     prepared = data or kind.prepare(job, in_ranks(runtime, progress))
-    run = runtime.on_first(lambda: kind.identify(job, prepared))
+    run = name_together(lambda: kind.identify(job, prepared), runtime)
     finished = runtime.on_first(lambda: finished_run(store, run))
     if finished is not None:
         runtime.on_first(lambda: _tidy(job, kind, store, run, prepared, runtime.ranks))

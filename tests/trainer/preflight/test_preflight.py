@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.hub import serve_model
 from tests.support import ROOT, SMALL_MODEL, digests, flip_bit, small_job
@@ -258,6 +259,35 @@ def test_other_weights_of_a_name_of_the_hub_make_another_run(raw: Path, tmp_path
             command = [sys.executable, "-c", look, str(raw), str(tmp_path / "store"), json.dumps(values)]
             named.append(subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
     assert named[0] == named[1] != named[2]
+
+
+def test_a_repository_of_the_hub_that_changes_is_loaded_as_it_was_when_it_named_the_run(
+    raw: Path, tmp_path: Path, pretrained: Path
+) -> None:
+    newer = Path(shutil.copytree(pretrained, tmp_path / "newer"))
+    flip_bit(newer / "model.safetensors", -8)
+    job = continued(raw, tmp_path / "store", pretrained, model={"pretrained": "someone/words"})
+    prepare(job.preparation(), silent())
+    look = (
+        "import sys\n"
+        "from trainer.config.jobs import PipelineJob\n"
+        "from trainer.kinds.pretraining.kind import find_prepared, identify\n"
+        "from trainer.kinds.pretraining.workload import Pretraining\n"
+        "from trainer.models.pretrained import find_model\n"
+        "from trainer.store.storage import Store\n"
+        "job = PipelineJob.model_validate_json(sys.argv[1])\n"
+        "data, store = find_prepared(job.preparation()), Store(job.store)\n"
+        "print(identify(job, data).identity['model']['pretrained']['model.safetensors'])\n"
+        "Pretraining(job, store, data, 1).load_model(None).save_pretrained(sys.argv[2])\n"
+        "print(find_model(store, 'someone/words', hub=True).files['model.safetensors'])\n"
+    )
+    with serve_model(pretrained, "someone/words", "1" * 40, changed=(newer, "2" * 40)) as address:
+        env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "0"}
+        command = [sys.executable, "-c", look, job.model_dump_json(), str(tmp_path / "loaded")]
+        said = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert said.split() == [digests(pretrained)["model.safetensors"]] * 2
+    loaded, named = (load_file(folder / "model.safetensors") for folder in (tmp_path / "loaded", pretrained))
+    assert loaded.keys() == named.keys() and all(torch.equal(loaded[key], named[key]) for key in named)
 
 
 def test_shards_of_another_tokenizer_are_refused(raw: Path, stocked: Path, data: PreparedData) -> None:

@@ -36,7 +36,7 @@ from trainer.records.steps import Step, find_artifact, publish
 from trainer.store.manifest import ArtifactRef, Manifest, fetch_made, read_manifest
 from trainer.store.names import REFERENCE_KIND
 from trainer.store.storage import Store
-from trainer.training.rank_agreement import require_same_model
+from trainer.training.rank_agreement import name_together, require_same_model
 from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.runtime import Runtime, require_shared, start_runtime
 
@@ -113,6 +113,7 @@ def make_reference(job: PreferenceJob, data: ArtifactRef, progress: Progress) ->
     training, store = job.training, Store(job.store)
     runtime = start_runtime(training.precision, training.device, training.deterministic)
     require_shared(store, runtime)
+    name_together(lambda: find_model(store, job.model.pretrained, hub=True), runtime)
     step = reference_step(store, job, progress, data)
     if (found := runtime.on_first(lambda: find_artifact(step))) is not None:
         return found
