@@ -37,8 +37,6 @@ PASSWORD = os.environ.get("PREFECT_SERVER_API_AUTH_STRING", "")
 HOME = Path(os.environ.get("PREFECT_HOME", ".prefect")).absolute()
 DATABASE = HOME / "postgres"
 SERVER_SECONDS = 120
-STOP_SECONDS = 60
-"""After which a process that was told to stop, and has no other below it to wait for, is ended."""
 SAMPLES = Path("data/raw")
 NO_FIGURES = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
 """Nobody is sent figures of use."""
@@ -131,6 +129,9 @@ def _start_server() -> None:
 def _start(name: str, *arguments: str, **settings: str) -> None:
     """Start a server or a worker in a session of its own, so that it outlives this command."""
     command = [sys.executable, "-m", "prefect", name, "start", *arguments]
+    # Prefect ends a worker by an interrupt, which it would ignore as a script's job in the background does.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with open(HOME / f"{name}.log", "ab") as log:
         process = subprocess.Popen(
             command,
@@ -157,23 +158,7 @@ def _stop(process: psutil.Process) -> None:
     for each in [*reversed(process.children(recursive=True)), process]:
         with suppress(psutil.NoSuchProcess):
             each.send_signal(signal.SIGTERM)
-    while _is_alive_after(process, STOP_SECONDS):
-        # Prefect's worker can lose the cancellation that its signal handler asks for, and then goes on for ever.
-        if not any(map(_works, process.children())):
-            process.kill()
-
-
-def _works(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    return False
-
-
-def _is_alive_after(process: psutil.Process, seconds: float) -> bool:
-    with suppress(psutil.TimeoutExpired):
-        process.wait(seconds)
-        return False
-    return True
+    process.wait()
 
 
 def _pid_file(name: str) -> Path:

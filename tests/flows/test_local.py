@@ -9,7 +9,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from uuid import uuid4
 
-import psutil
 import pytest
 from prefect.client.base import PrefectHttpxSyncClient
 from prefect.client.schemas.objects import FlowRun
@@ -17,7 +16,7 @@ from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments import local as deployments_local
-from deployments.local import _client, _stop, _write_samples
+from deployments.local import _client, _write_samples
 from deployments.registration import _schedules
 from tests.flows.conftest import Done
 from tests.flows.local_stack import Local
@@ -116,23 +115,19 @@ def test_a_busy_server_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer.status_code == 404 and not answers, "what there is not is told, not raised"
 
 
-@pytest.mark.parametrize("runs", [True, False])
-def test_a_worker_that_lost_its_signal_is_ended_once_its_runs_are_over(
-    runs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = "import signal, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(3), exit(0))); time.sleep(60)"
-    deaf = "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
-    deaf += f"{runs} and subprocess.Popen([sys.executable, '-c', {run!r}]); print(flush=True); time.sleep(60)"
-    began = time.monotonic()
-    monkeypatch.setattr(deployments_local, "STOP_SECONDS", 0.2)
-    with subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as worker:
-        assert worker.stdout is not None
-        worker.stdout.readline()
-        below = psutil.Process(worker.pid).children()
-        wait_until(lambda: all(each.status() == psutil.STATUS_SLEEPING for each in below), 10)
-        _stop(psutil.Process(worker.pid))
-    assert len(below) == runs and not any(alive(each.pid) for each in below)
-    assert time.monotonic() - began < 30, "it did not wait until the worker ended by itself"
+def test_a_worker_heeds_interrupts_though_a_script_started_it_in_the_background(tmp_path: Path) -> None:
+    told = tmp_path / "python"
+    told.write_text("#!/bin/sh\nexec grep SigIgn /proc/self/status\n")
+    told.chmod(0o755)
+    start = (
+        "import signal, sys; from pathlib import Path; signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        "from deployments import local; local.HOME, sys.executable = Path(sys.argv[1]), sys.argv[2];"
+        "local._start('worker')"
+    )
+    subprocess.run([sys.executable, "-c", start, tmp_path, told], check=True, cwd=ROOT)
+    wait_until(lambda: (tmp_path / "worker.log").read_text().endswith("\n"), 30)
+    ignored = int((tmp_path / "worker.log").read_text().split()[1], 16)
+    assert not ignored >> (signal.SIGINT - 1) & 1
 
 
 @pytest.mark.parametrize("own", ["code/mine.py", "planted/evaluation.txt"])

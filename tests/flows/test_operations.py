@@ -148,8 +148,7 @@ def test_a_gate_that_is_not_met_and_a_failed_run_call_the_webhook(stack: Operate
 
 
 def test_a_schedule_starts_runs(stack: Operated, raw: Path, store: Path) -> None:
-    deployments = {each["name"] + each["entrypoint"]: each for each in stack.post("deployments/filter", {})}
-    deployment = deployments["localflows.prepare_data.prepare_data"]
+    (deployment,) = (each for each in stack.post("deployments/filter", {}) if each["name"] == "prepare")
     assert [schedule["active"] for schedule in deployment["schedules"]] == [False], "off by default"
     job = {name: value for name, value in values(raw, store, "nightly").items() if name in ("store", "data")}
     schedule = {"schedule": {"interval": 30}, "active": True, "parameters": {"job": job | {"name": "nightly"}}}
