@@ -1,5 +1,6 @@
 """`make up` and `make down`: repeatable, and nothing keeps running or is lost."""
 
+import signal
 import subprocess
 import sys
 import threading
