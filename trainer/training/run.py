@@ -194,28 +194,17 @@ def _claim(store: Store, run: Run, job: RunJob, data: TrainingData, workload: Wo
 def _train(
     job: RunJob, store: Store, run: Run, workload: Workload, runtime: Runtime, progress: Progress, lease: Lease
 ) -> tuple[PreTrainedModel, TrainState]:
-    training, accelerator, plan = job.training, runtime.accelerator, workload.plan
-    checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key, run.fingerprint, plan.total_steps))
-    runtime.on_first(lambda: _tell_published_again(store, run, checkpoint))
-    folder = (
-        retry_transient(lambda: fetch_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND))
-        if checkpoint
-        else None
-    )
-    if folder and (computed := read_computed(folder)):
-        keep_threads(computed, runtime)
+    training, scaler, plan = job.training, runtime.accelerator.scaler, workload.plan
+    checkpoint, folder = _fetch_newest(store, run, workload, runtime)
     start = folder or fork_weights(store, run.key)
-    runtime.on_first(lambda: _require_base(start, workload))
-    begins = start is None or is_adapter(start)  # the weights of what the job names are read
-    if begins and (pretrained := job.model.pretrained) is not None and runtime.any(Path(pretrained).is_dir()):
-        require_same_model(pretrained, runtime)
+    _check_start(start, job, workload, runtime)
     model, objective, settings = place_model(training, workload, runtime, start)
     environment = describe_environment(runtime.device, runtime.ranks, training.precision)
     environment["attention"] = model.config._attn_implementation
     runtime.on_first(lambda: write_sealed(store, f"{run.key}/{ENVIRONMENT}", environment))
     optimizer = make_optimizer(objective, training)
     schedule = make_schedule(optimizer, training, plan.total_steps)
-    state = restore(folder, objective, optimizer, schedule, accelerator.scaler) if folder else TrainState()
+    state = restore(folder, objective, optimizer, schedule, scaler) if folder else TrainState()
     attention = nullcontext if workload.pads else partial(prefer_cudnn_attention, runtime.device)
     if training.compile:
         batch = workload.read_batch(0 if workload.pads else state.attempts, runtime.rank)
@@ -226,50 +215,96 @@ def _train(
         log.info(
             "continuing from %s at step %d of %d", store.path(f"{run.key}/{checkpoint}"), state.step, plan.total_steps
         )
-    batches = batches_from(state.attempts, partial(workload.read_batch, rank=runtime.rank), runtime.device)
-    peak = peak_flops(runtime.device, training.precision) * runtime.ranks
-    # A sharded model's optimizer has its state where the weights are, which need not be the device.
-    prepared = accelerator.prepare_optimizer(optimizer, device_placement=False if is_sharded(model) else None)
     with ExitStack() as stack:
         stack.enter_context(signal_handlers())
-        runlog: RunLog | None = None
-        saver: Saver | None = None
-        if runtime.rank == 0:
-            _tell_base_that_goes(_published_beside(job, workload))
-            constant, told = _constant_curves(schedule, plan), job.model_dump(mode="json")
-            trackers = stack.enter_context(Trackers(job.tracking, job.name, run.key.removeprefix("runs/"), told))
-            runlog = stack.enter_context(
-                RunLog(store, run.key, state.step, told, constant, lease.check, trackers, state.unmeasured)
-            )
-
-        def check() -> None:
-            if runlog is not None:
-                lease.check()
-                runlog.sync()
-
-        arguments = (
-            store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
-            check, partial(ended_epoch, every=plan.steps_per_epoch), training.keep_epochs,
-            workload.base if runtime.rank == 0 else None,
-        )  # fmt: skip
-        if is_sharded(model):
-            saver = stack.enter_context(PartSaver(*arguments, runtime=runtime.with_own_group(), settings=settings))
-        elif runtime.rank == 0:
-            saver = stack.enter_context(Saver(*arguments))
-        if folder and saver:
-            saver.complete(state)
-        tasks = workload.tasks
-        bar = stack.enter_context(progress.bar("train", plan.total_steps, "step", done=state.step))
+        runlog = _open_log(job, store, run, workload, schedule, state, lease, stack) if runtime.rank == 0 else None
+        saver = _make_saver(job, store, run, workload, model, runtime, settings, lease, runlog)
+        if saver:
+            stack.enter_context(saver)
+            if folder:
+                saver.complete(state)
+        tasks, peak = workload.tasks, peak_flops(runtime.device, training.precision) * runtime.ranks
         session = Session(
-            training, plan, runtime, model, objective, prepared, schedule, state,
-            lambda: _let_go(workload.measure, model, runtime),
-            partial(_let_go, tasks.ask, model, runtime) if tasks else None, tasks.every if tasks else None,
-            workload.criterion, runlog, saver,
-            Meter(runtime.device, workload.flops_per_token(model), peak), bar,
-            partial(roll_back, store=store, run=run.key, workload=workload), attention,
-        )  # fmt: skip
-        run_loop(session, batches)
+            training=training,
+            plan=plan,
+            runtime=runtime,
+            model=model,
+            objective=objective,
+            # A sharded model's optimizer has its state where the weights are, which need not be the device.
+            optimizer=runtime.accelerator.prepare_optimizer(
+                optimizer, device_placement=False if is_sharded(model) else None
+            ),
+            schedule=schedule,
+            state=state,
+            measure=partial(_let_go, workload.measure, model, runtime),
+            ask=partial(_let_go, tasks.ask, model, runtime) if tasks else None,
+            ask_every=tasks.every if tasks else None,
+            criterion=workload.criterion,
+            log=runlog,
+            saver=saver,
+            meter=Meter(runtime.device, workload.flops_per_token(model), peak),
+            bar=stack.enter_context(progress.bar("train", plan.total_steps, "step", done=state.step)),
+            roll_back=partial(roll_back, store=store, run=run.key, workload=workload),
+            attention=attention,
+        )
+        run_loop(session, batches_from(state.attempts, partial(workload.read_batch, rank=runtime.rank), runtime.device))
     return model, state
+
+
+def _fetch_newest(store: Store, run: Run, workload: Workload, runtime: Runtime) -> tuple[str | None, Path | None]:
+    """The checkpoint that training continues from, and its files; the number of threads becomes the one that it was
+    computed with.
+    """
+    total = workload.plan.total_steps
+    checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key, run.fingerprint, total))
+    runtime.on_first(lambda: _tell_published_again(store, run, checkpoint))
+    if checkpoint is None:
+        return None, None
+    folder = retry_transient(lambda: fetch_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND))
+    if computed := read_computed(folder):
+        keep_threads(computed, runtime)
+    return checkpoint, folder
+
+
+def _check_start(start: Path | None, job: RunJob, workload: Workload, runtime: Runtime) -> None:
+    """Raise `PipelineError` if the weights that training starts with are not those that they must be."""
+    runtime.on_first(lambda: _require_base(start, workload))
+    begins = start is None or is_adapter(start)  # the weights of what the job names are read
+    if begins and (pretrained := job.model.pretrained) is not None and runtime.any(Path(pretrained).is_dir()):
+        require_same_model(pretrained, runtime)
+
+
+def _open_log(
+    job: RunJob, store: Store, run: Run, workload: Workload, schedule: Any, state: TrainState, lease: Lease,
+    stack: ExitStack,
+) -> RunLog:  # fmt: skip
+    """The run's records, and whoever else follows them, until the stack ends."""
+    _tell_base_that_goes(_published_beside(job, workload))
+    constant, told = _constant_curves(schedule, workload.plan), job.model_dump(mode="json")
+    trackers = stack.enter_context(Trackers(job.tracking, job.name, run.key.removeprefix("runs/"), told))
+    runlog = RunLog(store, run.key, state.step, told, constant, lease.check, trackers, state.unmeasured)
+    return stack.enter_context(runlog)
+
+
+def _make_saver(
+    job: RunJob, store: Store, run: Run, workload: Workload, model: PreTrainedModel, runtime: Runtime,
+    settings: dict[str, Any], lease: Lease, runlog: RunLog | None,
+) -> Saver | None:  # fmt: skip
+    """What saves this rank's part of the state; None where another rank saves all of it."""
+
+    def check() -> None:
+        if runlog is not None:
+            lease.check()
+            runlog.sync()
+
+    training, ended = job.training, partial(ended_epoch, every=workload.plan.steps_per_epoch)
+    arguments = (
+        store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure, check,
+        ended, training.keep_epochs, workload.base if runtime.rank == 0 else None,
+    )  # fmt: skip
+    if is_sharded(model):
+        return PartSaver(*arguments, runtime=runtime.with_own_group(), settings=settings)
+    return Saver(*arguments) if runtime.rank == 0 else None
 
 
 def _tell_published_again(store: Store, run: Run, checkpoint: str | None) -> None:
