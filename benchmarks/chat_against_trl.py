@@ -19,7 +19,7 @@ from trainer.kinds.chat.workload import Chat
 from trainer.pipelines.any_kind import train
 from trainer.records.steps import here
 from trainer.store.storage import Store
-from trainer.training.run_records import read_records
+from trainer.training.metrics_reader import read_records
 
 STEPS, BATCH, RATE = 20, 4, 1e-3
 TOLERANCE = 1e-4

@@ -20,7 +20,7 @@ from trainer.store.manifest import ArtifactRef
 from trainer.store.names import CONFIG, EVALUATION, FINAL, METRICS_FILE
 from trainer.store.storage import Store
 from trainer.training.identity import TrainingData, claim_run
-from trainer.training.run_records import read_records
+from trainer.training.metrics_reader import read_records
 
 RUNS, ROUNDS, BOUND_SECONDS = 1000, 5, 2.0
 RECORDS = 2000

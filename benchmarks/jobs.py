@@ -10,7 +10,7 @@ from samples.corpora import main as write_corpora
 from trainer.config.jobs import PipelineJob
 from trainer.config.runs import RunJob
 from trainer.store.storage import Store
-from trainer.training.run_records import read_records
+from trainer.training.metrics_reader import read_records
 
 GPT2 = {"model_type": "gpt2", "n_layer": 4, "n_head": 4, "n_embd": 256, "n_positions": 256, "vocab_size": 8192}
 """5.3 million parameters, with GPT-2's default dropout."""

@@ -29,7 +29,7 @@ from trainer.common.errors import PipelineError
 from trainer.config.files import load_job
 from trainer.config.jobs import PipelineJob
 from trainer.store.storage import Store
-from trainer.training.run_records import read_records
+from trainer.training.metrics_reader import read_records
 
 Night = Mapping[str, Any]
 """When it was, and its figures."""

@@ -54,7 +54,7 @@ from trainer.models.weights import PREFIX
 from trainer.pipelines.any_kind import train
 from trainer.records.steps import here
 from trainer.store.storage import Store
-from trainer.training.run_records import read_records
+from trainer.training.metrics_reader import read_records
 
 FUNCTIONS, STEPS, BATCH, CONTEXT = 240, 20, 4, 256
 RATE, ADAPTERS_RATE = 1e-3, 1e-2

@@ -29,7 +29,7 @@ from tests.trainer.preferences import preference_job, write_preferences
 from trainer.common.progress import silent
 from trainer.pipelines.any_kind import train
 from trainer.store.storage import Store
-from trainer.training.run_records import read_records
+from trainer.training.metrics_reader import read_records
 
 CUDA = torch.cuda.is_available()
 WARM_UP, STEPS = (20, 60) if CUDA else (2, 13)

@@ -25,7 +25,7 @@ from benchmarks.tokenization import write_raw
 from tasks.stage import run_stage
 from trainer.config.engines import Engine
 from trainer.store.storage import Store
-from trainer.training.run_records import read_records
+from trainer.training.metrics_reader import read_records
 
 PAIRS = 3
 CORES = 2

@@ -10,7 +10,7 @@ import sys
 from trainer.common.stopping import install_signal_handlers
 from trainer.config.kinds import KINDS
 
-LATEST = 3.0
+STOP_SECONDS = 3.0
 """Seconds from a stop request, or from the end of the stage that is stopped, to the end of a flow's process."""
 
 READS = {
@@ -33,4 +33,4 @@ os.environ.setdefault("DO_NOT_TRACK", "1")  # Prefect reads it when it is loaded
 # As long as `python -m flows.X` is looked for: before Prefect is loaded, which takes seconds. Not for `flows.command`,
 # which knows of each command whether it heeds a stop.
 if sys.argv[0] == "-m" and "flows.command" not in (word.removeprefix("-m") for word in sys.orig_argv):
-    install_signal_handlers(LATEST)
+    install_signal_handlers(STOP_SECONDS)

@@ -7,7 +7,7 @@ at once.
 import sys
 from typing import NoReturn
 
-from flows import LATEST, RUNNING
+from flows import RUNNING, STOP_SECONDS
 from trainer.common.stopping import install_signal_handlers
 
 
@@ -15,7 +15,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Do what a command line asks for, and exit: with 0, 2 on bad input, 75 if it is to be run again."""
     words = sys.argv[1:] if arguments is None else arguments
     if words and words[0] in RUNNING:
-        install_signal_handlers(LATEST)  # before libraries are loaded, which takes seconds
+        install_signal_handlers(STOP_SECONDS)  # before libraries are loaded, which takes seconds
     from flows.commands import app
 
     sys.exit(app(words, prog_name="headrace"))

@@ -15,7 +15,7 @@ from trainer.registry.leftovers import Garbage, tell
 from trainer.registry.promotion import key_of
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
-from trainer.training.run_records import read_records
+from trainer.training.metrics_reader import read_records
 
 
 def show_prepared(job: PrepareJob, data: PreparedData) -> None:

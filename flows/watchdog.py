@@ -25,7 +25,7 @@ from trainer.common.transient import AT_THE_START
 from trainer.config.files import override
 from trainer.config.jobs import PipelineJob, PrepareJob
 from trainer.kinds.kind import TunedJob
-from trainer.training.standing import Standing, find_standing, is_alive
+from trainer.training.job_progress import Standing, find_standing, is_alive
 
 DEATHS, SHARD_FILES, STEP, START = "headrace.deaths", "headrace.shard-files", "headrace.step", "headrace.start"
 """Labels of a flow run: how often it died without getting further, where that was, and the start that its last death

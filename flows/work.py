@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel
 
-from flows import LATEST
+from flows import STOP_SECONDS
 from flows.schemas import read_with, reader_of, schema_for
 from flows.seeds import run_seeds, with_seeds
 from flows.temporary_server import start_loading
@@ -50,7 +50,7 @@ def carry_out(
 
     With `seeds`, as `0,1,2`, once with each. 0, 2 on bad input, 75 if it is to be run again.
     """
-    install_signal_handlers(LATEST)
+    install_signal_handlers(STOP_SECONDS)
 
     def work() -> None:
         job = load(schema, path, words)

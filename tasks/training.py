@@ -15,7 +15,7 @@ from trainer.records.plans import Plan
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.identity import TrainingData, finished_run, is_whole
-from trainer.training.standing import last_step
+from trainer.training.job_progress import last_step
 
 
 @patient_task("train", retries=3)

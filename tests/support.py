@@ -19,7 +19,7 @@ from trainer.records.lease import HOLDS
 from trainer.records.sealed import read_sealed, seal_line, write_sealed
 from trainer.store.names import BEST, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, LINEAGE, METRICS_FILE, PLAN
 from trainer.store.storage import Store
-from trainer.training.run_records import read_records
+from trainer.training.metrics_reader import read_records
 from trainer.training.runtime import Runtime
 
 ROOT = Path(__file__).parents[1]

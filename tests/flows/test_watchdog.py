@@ -24,7 +24,7 @@ from trainer.records.sealed import write_pointer, write_sealed
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 from trainer.training.identity import recorded
-from trainer.training.standing import Standing, find_standing
+from trainer.training.job_progress import Standing, find_standing
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainer.store import local
 from trainer.store.local import LocalFiles
-from trainer.training.run_log import RunLog
+from trainer.training.metrics_writer import RunLog
 
 
 def folders_not_synced() -> None:

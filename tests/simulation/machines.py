@@ -60,7 +60,7 @@ class Folders:
             self._makers[made.path] = self._world.process
         return made
 
-    def let_go(self, process: Process) -> None:
+    def reshard(self, process: Process) -> None:
         """What a kernel does when a process was killed: the locks of what it had fetched are nobody's."""
         for each in [each for each in remote._own_folders if each[0] == process.pid]:
             remote._own_folders.pop(each)[0].remove()

@@ -143,7 +143,7 @@ class Trial:
                 try:
                     remote.let_go_of_copies()
                 finally:
-                    self.folders.let_go(mine)
+                    self.folders.reshard(mine)
 
         self.world.start(name, machine or draw.choice(self._machines), run)
 

@@ -33,7 +33,7 @@ class Planned(NamedTuple):
     rows: list[dict[str, object]]
 
 
-class Later:
+class LazyFunction:
     """A function, by its module and name: loaded when it is first called. It is called with these options."""
 
     def __init__(self, path: str, **options: Any) -> None:
@@ -55,7 +55,7 @@ def encode_nothing(store: Store, job: Any, progress: Progress, model_folder: str
 class Kind:
     """What the functions of a kind take is a job of its schema; they load what they need when they are called."""
 
-    preflight: Later
+    preflight: LazyFunction
     """Look at everything before long work starts, given a job and a `Progress`; its module loads what jobs need first.
     Raises the `PipelineError` of what is wrong.
     """

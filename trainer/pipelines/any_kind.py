@@ -4,7 +4,7 @@ from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.harness_identity import identify_harness
 from trainer.evaluation.measurement import evaluate
-from trainer.kinds.kind import AnyJob, Later, identify_checkpoint, kind_of
+from trainer.kinds.kind import AnyJob, LazyFunction, identify_checkpoint, kind_of
 from trainer.records.evaluations import Result
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight
@@ -45,5 +45,5 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Result:
 def ask_harness(job: EvaluateJob, own: bool, progress: Progress) -> Result:
     """Have lm-eval measure a checkpoint; `own`: it is the final model of the run that the job trained."""
     store = Store(job.store)
-    measure = Later("trainer.evaluation.harness.measure_harness")
+    measure = LazyFunction("trainer.evaluation.harness.measure_harness")
     return evaluate(store, identify_harness(store, job, own), measure, progress)

@@ -18,7 +18,7 @@ from trainer.registry.content import Block, measure_speed
 from trainer.registry.curves import SERIES, Curve, Line, draw_curves, standard_curves, task_curves, with_planned_rates
 from trainer.registry.sections import in_order
 from trainer.store.manifest import fingerprint
-from trainer.training.run_records import ASKED
+from trainer.training.metrics_reader import ASKED
 
 Measured = dict[str, tuple[float, Any]]
 """Figures by name, each with what it was measured on: figures are compared if that is equal."""

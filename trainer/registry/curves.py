@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from trainer.config.evaluation import PREFIX
-from trainer.training.run_records import ASKED, SCHEDULE
+from trainer.training.metrics_reader import ASKED, SCHEDULE
 
 Records = Sequence[dict[str, Any]]
 

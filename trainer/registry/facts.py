@@ -51,7 +51,7 @@ from trainer.store.names import (
 )
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
-from trainer.training.run_records import read_records
+from trainer.training.metrics_reader import read_records
 
 
 class Source(NamedTuple):

@@ -37,7 +37,7 @@ from trainer.store.names import (
     TENSORBOARD,
 )
 from trainer.store.storage import Store
-from trainer.training.run_records import read_records
+from trainer.training.metrics_reader import read_records
 
 log = logging.getLogger(__name__)
 

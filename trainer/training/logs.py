@@ -81,7 +81,7 @@ def kept_log(store: Store, run: str, rank: int) -> Iterator[None]:
     """Keep every record of a rank in the run's folder too, after those of the starts before this one.
 
     A remote store has them when the block ends, and the first rank's whenever the run's other records are sent
-    (run_log.py).
+    (metrics_writer.py).
     """
     key = f"{run}/{LOGS}/rank-{rank}.log"
     path = store.fetch(key) if store.local else store.begin(key, store.find_bytes(key) or b"")

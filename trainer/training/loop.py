@@ -21,8 +21,8 @@ from trainer.data.dataset import Batch
 from trainer.records.evaluations import Criterion
 from trainer.records.plans import Plan
 from trainer.training.checkpoint import TrainState, ended_epoch
-from trainer.training.run_log import RunLog
-from trainer.training.run_records import ASKED, ENDED, SCHEDULE
+from trainer.training.metrics_reader import ASKED, ENDED, SCHEDULE
+from trainer.training.metrics_writer import RunLog
 from trainer.training.runtime import Runtime, describe_threads, seed_everything
 from trainer.training.saver import Commit, Saver, take_snapshot
 from trainer.training.schedules import planned_rates

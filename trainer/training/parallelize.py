@@ -18,7 +18,7 @@ from trainer.models.dropout import draw_fast
 from trainer.models.outline import Outline, Rows
 from trainer.models.tensor_rows import own_tensors, rows_of
 from trainer.training.runtime import Runtime, wrap_objective
-from trainer.training.sharding import COMPUTED_IN, Division, give_memory, let_go, load_rows, rows_held, shard_model
+from trainer.training.sharding import COMPUTED_IN, Division, give_memory, load_rows, reshard, rows_held, shard_model
 from trainer.training.workload import Workload
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ def _divide(training: OptimizationConfig, workload: Workload, runtime: Runtime, 
     return_freed_memory()  # a block at a time, they were made here
     with runtime.accelerator.autocast():
         objective = workload.make_objective(model)
-    let_go(model)  # it was tried
+    reshard(model)  # it was tried
     _cast_in(objective, runtime)
     return Placed(model, objective.train(), settings)
 

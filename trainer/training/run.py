@@ -41,12 +41,12 @@ from trainer.training.identity import (
 )
 from trainer.training.logs import kept_log
 from trainer.training.loop import Session, finish_saving, run_loop
+from trainer.training.metrics_writer import RunLog
 from trainer.training.parallelize import place_model, reload_rows
 from trainer.training.part_saver import PartSaver, publish_parts
 from trainer.training.rank_agreement import name_together, require_same_model
 from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.restoring import restore
-from trainer.training.run_log import RunLog
 from trainer.training.run_repair import find_best, mend_config, mend_finished, mend_plan
 from trainer.training.runtime import (
     Runtime,
@@ -59,7 +59,7 @@ from trainer.training.runtime import (
 )
 from trainer.training.saver import Saver
 from trainer.training.schedules import make_schedule, planned_rates
-from trainer.training.sharding import is_sharded, let_go, sharding_group
+from trainer.training.sharding import is_sharded, reshard, sharding_group
 from trainer.training.step import make_optimizer
 from trainer.training.throughput import Meter, peak_flops
 from trainer.training.tracking import Trackers
@@ -236,8 +236,8 @@ def _train(
             ),
             schedule=schedule,
             state=state,
-            measure=partial(_let_go, workload.measure, model, runtime),
-            ask=partial(_let_go, tasks.ask, model, runtime) if tasks else None,
+            measure=partial(_measure_and_reshard, workload.measure, model, runtime),
+            ask=partial(_measure_and_reshard, tasks.ask, model, runtime) if tasks else None,
             ask_every=tasks.every if tasks else None,
             criterion=workload.criterion,
             log=runlog,
@@ -347,12 +347,14 @@ def _tell_base_that_goes(base: Base | None) -> None:
         )
 
 
-def _let_go(measure: Callable[[PreTrainedModel, Runtime], T], model: PreTrainedModel, runtime: Runtime) -> T:
+def _measure_and_reshard(
+    measure: Callable[[PreTrainedModel, Runtime], T], model: PreTrainedModel, runtime: Runtime
+) -> T:
     """Measure a model; what was gathered of it for that is let go."""
     try:
         return measure(model, runtime)
     finally:
-        let_go(model)
+        reshard(model)
 
 
 def _constant_curves(schedule: Any, plan: Plan) -> set[str]:

@@ -103,7 +103,7 @@ def is_sharded(model: nn.Module) -> bool:
     return isinstance(model, FSDPModule)
 
 
-def let_go(model: nn.Module) -> None:
+def reshard(model: nn.Module) -> None:
     """Free what was gathered outside of a step: a model's parameters are again those that the optimizer knows."""
     for module in model.modules():
         if isinstance(module, FSDPModule):

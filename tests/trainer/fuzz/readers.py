@@ -28,7 +28,7 @@ from trainer.registry.promotion import find_measured, look, moves
 from trainer.registry.report import make_report, report_content
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
-from trainer.training.run_records import read_records
+from trainer.training.metrics_reader import read_records
 
 Reader = Callable[[World], Any]
 LEARNING_RATE = 2e-2

@@ -39,7 +39,7 @@ from trainer.records.sealed import read_sealed
 from trainer.store.storage import Store
 from trainer.training.compiling import compile_objective
 from trainer.training.identity import data_keys
-from trainer.training.run_records import read_records
+from trainer.training.metrics_reader import read_records
 
 
 def test_a_file_with_the_task_chat_is_of_this_kind(chats: Path, llama: Path, tmp_path: Path) -> None:

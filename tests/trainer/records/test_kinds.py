@@ -6,7 +6,7 @@ from tests.trainer.results import a_result
 from trainer.config.kinds import KINDS, kind_of_run, load
 from trainer.config.training import OptimizationConfig
 from trainer.data.step_plan import plan_batches
-from trainer.kinds.kind import Kind, Later
+from trainer.kinds.kind import Kind, LazyFunction
 from trainer.records.plans import CorpusPlan, StepPlan, TuningPlan, plan_type
 from trainer.records.shapes import require_shape
 
@@ -71,6 +71,6 @@ def test_a_result_without_the_figures_that_a_gate_asks_for_is_refused() -> None:
 
 def test_what_a_kind_names_is_there() -> None:
     for kind in KINDS:
-        named = [each.path for each in vars(kind.kind).values() if isinstance(each, Later)]
+        named = [each.path for each in vars(kind.kind).values() if isinstance(each, LazyFunction)]
         assert len(named) >= 4
         assert all(load(path) for path in (*named, kind.kind.compared))

@@ -16,7 +16,7 @@ from trainer.records.sealed import read_sealed, write_sealed
 from trainer.records.shapes import require_shape
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
-from trainer.training.run_records import read_records
+from trainer.training.metrics_reader import read_records
 
 DIGEST, PRINT = "0" * 64, "0" * 16
 REF = {"key": f"shards/code-{PRINT}", "fingerprint": PRINT, "size": 1}

@@ -12,7 +12,7 @@ from trainer.store.manifest import fetch_artifact, find_damage, read_manifest
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint
 from trainer.training.logs import kept_log
-from trainer.training.run_log import RunLog
+from trainer.training.metrics_writer import RunLog
 
 KEY = "runs/a/checkpoints/step-00000001"
 REFUSED = r"is a symbolic link to .*: links inside a store are not followed"

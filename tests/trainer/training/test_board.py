@@ -21,7 +21,7 @@ from trainer.records.sealed import require_sealed, write_sealed
 from trainer.registry.report import OUTCOME, make_report
 from trainer.store.names import EVALUATION
 from trainer.store.storage import Store
-from trainer.training.run_log import RunLog
+from trainer.training.metrics_writer import RunLog
 from trainer.training.tracking import Board
 
 RUN = "runs/tiny"

@@ -25,8 +25,8 @@ from trainer.registry.report import make_report
 from trainer.store.names import CHECKPOINTS, CONFIG, EVALUATION, FINAL, LINEAGE, METRICS_FILE, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import recorded
-from trainer.training.run_records import read_records
-from trainer.training.standing import Standing, find_standing, is_alive
+from trainer.training.job_progress import Standing, find_standing, is_alive
+from trainer.training.metrics_reader import read_records
 
 OTHER = "runs/other"
 

@@ -6,7 +6,7 @@ from trainer.config.chat import ChatJob
 from trainer.data.packing import FORMAT as PACKING
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds import tuning
-from trainer.kinds.kind import Kind, Later, Planned
+from trainer.kinds.kind import Kind, LazyFunction, Planned
 from trainer.kinds.tuning import SPLITS, identify_tuning, split_rows
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -43,13 +43,13 @@ def identify_own(
 
 
 KIND = Kind(
-    preflight=Later("trainer.kinds.tuning_preflight.look_at_conversations"),
-    encode=Later("trainer.data.chat.encoded.encode_conversations"),
+    preflight=LazyFunction("trainer.kinds.tuning_preflight.look_at_conversations"),
+    encode=LazyFunction("trainer.data.chat.encoded.encode_conversations"),
     identify=identify,
-    open=Later("trainer.kinds.chat.workload.Chat"),
+    open=LazyFunction("trainer.kinds.chat.workload.Chat"),
     plan=plan,
     measurement=identify_own,
-    measure=Later("trainer.kinds.chat.workload.measure_answers"),
-    report_content=Later("trainer.kinds.chat.page.describe_chat"),
+    measure=LazyFunction("trainer.kinds.chat.workload.measure_answers"),
+    report_content=LazyFunction("trainer.kinds.chat.page.describe_chat"),
     compared="trainer.kinds.chat.page.COMPARED",
 )

@@ -20,7 +20,7 @@ from trainer.data.splits import TRAIN, SplitSource, find_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement, predictions_key
 from trainer.evaluation.metrics import OF_ONE_CLASS, greater_is_better, metric_identity, of_one_class
 from trainer.kinds import tuning
-from trainer.kinds.kind import Kind, Later, Planned
+from trainer.kinds.kind import Kind, LazyFunction, Planned
 from trainer.kinds.tuning import identify_tuning, plan_splits
 from trainer.models.pretrained import Checkpoint, classifies, find_model, read_object
 from trainer.records.run_names import run_at
@@ -189,14 +189,14 @@ def _classifies(found: Checkpoint) -> bool:
 
 
 KIND = Kind(
-    preflight=Later("trainer.kinds.labelled.preflight.labelled_preflight"),
-    encode=Later("trainer.data.labelled.encoding.encode"),
+    preflight=LazyFunction("trainer.kinds.labelled.preflight.labelled_preflight"),
+    encode=LazyFunction("trainer.data.labelled.encoding.encode"),
     identify=identify,
-    open=Later("trainer.kinds.labelled.workload.Finetuning"),
+    open=LazyFunction("trainer.kinds.labelled.workload.Finetuning"),
     plan=plan,
     measurement=identify_own,
-    measure=Later("trainer.kinds.labelled.evaluate.measure_labelled"),
+    measure=LazyFunction("trainer.kinds.labelled.evaluate.measure_labelled"),
     checkpoint=identify_checkpoint,
-    report_content=Later("trainer.kinds.labelled.page.describe_finetuning"),
+    report_content=LazyFunction("trainer.kinds.labelled.page.describe_finetuning"),
     compared="trainer.kinds.labelled.page.COMPARED",
 )

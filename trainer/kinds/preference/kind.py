@@ -9,7 +9,7 @@ from trainer.common.progress import Progress, silent
 from trainer.data.chat.messages import PAIR
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds import tuning
-from trainer.kinds.kind import Kind, Later, Planned
+from trainer.kinds.kind import Kind, LazyFunction, Planned
 from trainer.kinds.preference.job import LOSS_SETTINGS, PreferenceJob
 from trainer.models.pretrained import find_model
 from trainer.records.basis import ExamplesBasis, encoded_basis
@@ -120,18 +120,18 @@ def _quantized(job: PreferenceJob) -> dict[str, Any]:
 
 
 KIND = Kind(
-    preflight=Later(
+    preflight=LazyFunction(
         "trainer.kinds.tuning_preflight.look_at_conversations",
         form=PAIR,
         rows=2,
     ),
     prepare=prepare,
-    encode=Later("trainer.data.chat.encoded.encode_conversations", form=PAIR),
+    encode=LazyFunction("trainer.data.chat.encoded.encode_conversations", form=PAIR),
     identify=identify,
-    open=Later("trainer.kinds.preference.workload.Preference"),
+    open=LazyFunction("trainer.kinds.preference.workload.Preference"),
     plan=plan,
     measurement=identify_own,
-    measure=Later("trainer.kinds.preference.workload.measure_preferences"),
-    report_content=Later("trainer.kinds.preference.page.describe_preferences"),
+    measure=LazyFunction("trainer.kinds.preference.workload.measure_preferences"),
+    report_content=LazyFunction("trainer.kinds.preference.page.describe_preferences"),
     compared="trainer.kinds.preference.page.COMPARED",
 )

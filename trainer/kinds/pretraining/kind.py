@@ -17,7 +17,7 @@ from trainer.data.decisions import corpora_left
 from trainer.data.packing import FORMAT as PACKING
 from trainer.evaluation.measurement import Measurement, ask_of_run
 from trainer.evaluation.metrics import describe_selection
-from trainer.kinds.kind import Kind, Later, Planned
+from trainer.kinds.kind import Kind, LazyFunction, Planned
 from trainer.kinds.tuning import describe_base
 from trainer.models.pretrained import MASKED, Checkpoint, find_model, find_outside, read_object
 from trainer.records.plans import PreparedData
@@ -231,15 +231,15 @@ def _own_place(store: Store, job: EvaluateJob, found: Checkpoint) -> str | None:
 
 
 KIND = Kind(
-    preflight=Later("trainer.kinds.pretraining.preflight.preflight"),
+    preflight=LazyFunction("trainer.kinds.pretraining.preflight.preflight"),
     prepare=lambda job, do: prepare(job.preparation(), do),
     identify=identify,
-    open=Later("trainer.kinds.pretraining.workload.open_workload"),
+    open=LazyFunction("trainer.kinds.pretraining.workload.open_workload"),
     plan=plan,
     measurement=identify_own,
-    measure=Later("trainer.kinds.pretraining.evaluate.measure_text"),
+    measure=LazyFunction("trainer.kinds.pretraining.evaluate.measure_text"),
     checkpoint=identify_text,
-    report_content=Later("trainer.kinds.pretraining.page.describe_pretraining"),
+    report_content=LazyFunction("trainer.kinds.pretraining.page.describe_pretraining"),
     compared="trainer.kinds.pretraining.page.COMPARED",
     is_light=True,
 )

@@ -9,8 +9,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.trainer.report_runs import step_record
 from trainer.records.sealed import seal_line
 from trainer.store.storage import Store
-from trainer.training.run_log import RunLog
-from trainer.training.run_records import ENDED, read_records
+from trainer.training.metrics_reader import ENDED, read_records
+from trainer.training.metrics_writer import RunLog
 
 RUN = "runs/tiny"
 

@@ -12,7 +12,7 @@ from trainer.common.transient import retry_transient
 from trainer.records.sealed import seal_line
 from trainer.store.names import LOGS, METRICS_FILE, TENSORBOARD
 from trainer.store.storage import Store
-from trainer.training.run_records import ENDED, intact_lines, open_line
+from trainer.training.metrics_reader import ENDED, intact_lines, open_line
 from trainer.training.tracking import Board, Trackers
 
 log = logging.getLogger(__name__)
