@@ -77,8 +77,21 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-# 1e-5 is a number of JSON and of YAML 1.2; in YAML 1.1 it is text, for want of a dot.
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), "-+0123456789")
+NUMBERS = {
+    "tag:yaml.org,2002:int": r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+)$",
+    "tag:yaml.org,2002:float": r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?$"
+    r"|[-+]?[0-9]+[eE][-+]?[0-9]+$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$",
+}
+"""What is a number, as YAML 1.2 and JSON have it; in YAML 1.1, 1e-5 is text, 010 is 8 and 1:30 is 90. 010 is left to
+whoever wants a number, or text.
+"""
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag not in NUMBERS]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern in NUMBERS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), "-+.0123456789")
 
 
 def _note(lines: dict[Any, int], key: Hashable, line: int) -> None:

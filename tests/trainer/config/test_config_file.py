@@ -1,5 +1,6 @@
 """Jobs from YAML files and key=value words: what is taken, what is refused, and how every field is explained."""
 
+import math
 from pathlib import Path
 from typing import get_origin
 
@@ -8,7 +9,7 @@ from pydantic import BaseModel
 
 from tests.support import ROOT, small_values, write_config
 from trainer.common.errors import ConfigError
-from trainer.config.files import explain, load_job, override, read_values
+from trainer.config.files import explain, load_job, override, parse_yaml, read_values
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
 from trainer.config.labelled import FinetuneJob
 from trainer.config.schema import schemas_in
@@ -57,6 +58,12 @@ def test_a_number_may_be_written_as_json_writes_it(config: Path) -> None:
     assert isinstance(job.model.config, dict)
     assert (job.training.schedule_options["min_lr"], job.model.config["layer_norm_epsilon"]) == (1e-5, 100.0)
     assert job.training.epsilon == 1e-7
+    assert parse_yaml("[1_000, -3, 0x1f, 0b11, 1.5, .5, 1., -.inf, 007, 1:30]") == [
+        1000, -3, 31, 3, 1.5, 0.5, 1.0, -math.inf, "007", "1:30"
+    ]  # fmt: skip
+    assert load_job(PipelineJob, str(config), ["training.max_steps=010"]).training.max_steps == 10, "it was 8"
+    with pytest.raises(ConfigError, match=r"training\.max_steps"):
+        load_job(PipelineJob, str(config), ["training.max_steps=1:30"])
     assert load_job(PipelineJob, str(config), ["evaluation.prompts=[1e-5 is, v1e5]"]).evaluation.prompts[0] == "1e-5 is"
 
 
