@@ -283,6 +283,14 @@ def test_a_checkpoint_whose_pointer_is_lost_stays_and_is_pointed_to_again(
     assert f"{RUN}/{pointer} is {'missing' if damage == 'gone' else 'damaged'}" in caplog.text
 
 
+def test_steps_of_nine_digits_are_after_those_of_eight(empty_store: Store) -> None:
+    keeper = Keeper(empty_store, keep_last=2)
+    for step in (99_999_998, 99_999_999, 100_000_000):
+        keeper.save(step)
+    assert find_checkpoint(empty_store, RUN) == "checkpoints/step-100000000"
+    assert sorted(kept(empty_store)) == [99_999_999, 100_000_000]
+
+
 @pytest.mark.parametrize("damage", ["gone", "one bit", "another run's"])
 def test_the_best_checkpoint_is_known_without_its_pointer(empty_store: Store, damage: str) -> None:
     keeper = Keeper(empty_store, keep_last=3)
