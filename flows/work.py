@@ -100,19 +100,18 @@ def _needed_first(job: BaseModel) -> list[str] | None:
     return [] if done else [kind.preflight.module]
 
 
-def status_of(work: Callable[[], None]) -> int:
-    """Do a command's work; returns its exit status, after one message if it did not come to its end."""
+def status_of(work: Callable[[], int | None]) -> int:
+    """Do a command's work; returns its exit status: what it returns, or, after one message, that of its error."""
     try:
         with stoppable():
             check_stop()
-            work()
+            return work() or 0
     except Preempted as stop:
         print(stop, file=sys.stderr)
         return EXIT_PREEMPTED
     except PipelineError as error:
         print(f"\n{type(error).__name__}: {error}", file=sys.stderr)
         return exit_status(error)
-    return 0
 
 
 def load(schema: type[Job], path: str, words: list[str]) -> Job:

@@ -19,7 +19,6 @@ CHANGED: dict[str, tuple[str, ...]] = {
     ),
     "FinetuneJob": (*TUNING, "data.text_columns", "data.label_column", "model.pretrained", "training.epochs",
     *TRAINING),
-    "ChatJob": (*TUNING, "data.chat_template", "data.context", "model.pretrained", "training.epochs", *TRAINING),
     "EvaluateJob": (
         "store", "checkpoint", "shards", "context", "precision", "device", "evaluation.batch", "evaluation.max_windows",
         "evaluation.prompts", "evaluation.new_tokens",

@@ -200,9 +200,13 @@ def leftovers(
     _look(store, lambda: tell_leftovers(store, older_than, remove, as_json))
 
 
-def _look(store: str, tell: Callable[[], int]) -> NoReturn:
+def _look(store: str, tell: Callable[[], int | None]) -> NoReturn:
     """End with the status that `tell` returns, once the store's credentials are there."""
     from flows.credentials import take_credentials
     from flows.work import status_of
 
-    end(status_of(lambda: take_credentials(store)) or tell())
+    def work() -> int | None:
+        take_credentials(store)
+        return tell()
+
+    end(status_of(work))

@@ -23,7 +23,7 @@ from tests.support import ROOT
 from tests.tasks.running import Prepared, ignore, log
 from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, Preempted
 from trainer.common.stopping import signal_handlers, stop_requested
-from trainer.pipelines.worker import _measure_and_reshard, is_spent, run_rank
+from trainer.pipelines.worker import _close_files, is_spent, run_rank
 from trainer.store.storage import Store
 
 REFUSED = {"job": 5}
@@ -189,7 +189,7 @@ def test_what_is_kept_of_files_is_let_go_of_between_stages(tmp_path: Path, monke
     for _ in range(2):
         copy = store.fetch("a")
         listings["bucket"] = []
-        _measure_and_reshard()
+        _close_files()
         assert not copy.exists() and list((tmp_path / "work").iterdir()) == []
         assert "bucket" not in listings
 

@@ -11,10 +11,8 @@ import logging
 import os
 import re
 import socket
-import sys
 import time
 from collections.abc import Callable
-from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_CRASHED, EXIT_PREEMPTED, ConfigError, PipelineError, RankLost
@@ -85,20 +83,6 @@ def exit_status(error: Exception) -> int:
     if is_transient(error):
         return EXIT_PREEMPTED
     return EXIT_BAD_INPUT if isinstance(error, PipelineError) else EXIT_CRASHED
-
-
-def looking(tell: Callable[P, int | None]) -> Callable[P, int]:
-    """A command that only looks at a store, with its exit status: that of the error, which is printed, or its own."""
-
-    @wraps(tell)
-    def told(*arguments: P.args, **options: P.kwargs) -> int:
-        try:
-            return tell(*arguments, **options) or 0
-        except PipelineError as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-            return exit_status(error)
-
-    return told
 
 
 def waited_for(error: BaseException) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 
 from trainer.common.errors import ConfigError
 from trainer.common.formats import Table, count, plural, show, show_json, size, text_table
-from trainer.common.transient import looking
 from trainer.config.corpora import CorpusConfig
 from trainer.curation.showing import BINS, Shown, StoredDecisions
 from trainer.curation.telling import decision_rows, describe_decisions
@@ -75,7 +74,6 @@ CLUSTERS = 5
 ADDRESS = re.compile(r"(.+)#([1-9]\d*)")
 
 
-@looking
 def tell(
     url: str,
     reason: str | None,

@@ -100,7 +100,7 @@ def main(arguments: list[str]) -> int:
             if status or request["ranks"] > 1 or is_spent() or stop_requested():
                 break
             status = EXIT_PREEMPTED
-            _measure_and_reshard()
+            _close_files()
             gc.collect()
             return_freed_memory()
     return leave(status)
@@ -122,8 +122,8 @@ def _load(module: str) -> None:
         importlib.import_module(module)
 
 
-def _measure_and_reshard() -> None:
-    """Let go of what is kept of files until a process ends: copies of remote ones, open ones, and listings, which would
+def _close_files() -> None:
+    """Close what is kept of files until a process ends: copies of remote ones, open ones, and listings, which would
     be old ones for the next stage.
     """
     from trainer.store.private_folders import open_files

@@ -260,9 +260,9 @@ def _overlay(curve: Curve, runs: Sequence[ComparedRun]) -> list[Curve]:
 
 def _line_of(run: ComparedRun, line: Line) -> Line:
     place = ord(run.letter) - ord("A")
-    return Line(
-        run.letter, f"{line.kind} {run.letter}", line.field, SERIES[place % len(SERIES)], DASHES[place % len(DASHES)]
-    )
+    colour = SERIES[place % len(SERIES)]
+    dash = DASHES[(place + place // math.lcm(len(SERIES), len(DASHES))) % len(DASHES)]
+    return Line(run.letter, f"{line.kind} {run.letter}", line.field, colour, dash)
 
 
 def _best(run: ComparedRun, figure: str) -> str:

@@ -10,7 +10,6 @@ from trainer import __version__
 from trainer.common.errors import StorageError
 from trainer.common.formats import NOTHING, Table, count, plural, show_json, text_table
 from trainer.common.formats import show as show_text
-from trainer.common.transient import looking
 from trainer.config.kinds import KINDS
 from trainer.records.fields import all_same, find_differences, flatten, show
 from trainer.registry.compare_figures import compare_results, compare_seeds, curve_table, draw_overlays, spark_table
@@ -24,7 +23,6 @@ MOST = 26
 """Runs have letters, so that columns stay narrow and a chart's legend readable."""
 
 
-@looking
 def tell(url: str, names: list[str], page: Path | None = None, as_json: bool = False) -> None:
     """Print the comparison of some runs. Nothing in the store is changed."""
     store = Store(url)

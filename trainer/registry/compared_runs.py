@@ -15,7 +15,7 @@ from trainer.data.decisions import decisions_behind
 from trainer.data.encoded import ENDING
 from trainer.data.splits import TEST
 from trainer.data.tokenization import SOURCES
-from trainer.records.basis import without_test
+from trainer.records.basis import Pieces, by_file, without_test
 from trainer.records.fields import all_same, printable
 from trainer.records.run_names import find_run_name
 from trainer.records.sealed import read_listed, read_pointer, read_sealed
@@ -37,9 +37,6 @@ DIGITS = 12
 
 COUNTED = ("examples", "labelled", "tokens", "answer_tokens")
 """What a split's manifest may count."""
-
-Pieces = dict[str, list[tuple[int, int, int, str]]]
-"""The pieces of source files, by the file's key: number, start, end and SHA-256."""
 
 
 class FileChanges(NamedTuple):
@@ -225,8 +222,8 @@ def _file_pairs(
     listed = {key: manifest.digests().get(SOURCES) for run in runs for key, manifest in run.sources.items() if manifest}
 
     @lru_cache(maxsize=2)
-    def pieces(key: str) -> Pieces:
-        return _read_pieces(store, key, listed[key])
+    def pieces(key: str) -> dict[str, Pieces]:
+        return by_file(read_listed(store, f"{key}/{SOURCES}", listed[key]) or [])
 
     pairs = []
     for corpus in corpora:
@@ -244,15 +241,7 @@ def _file_pairs(
     return pairs
 
 
-def _read_pieces(store: Store, key: str, listed: str | None) -> Pieces:
-    found: Pieces = {}
-    for piece in read_listed(store, f"{key}/{SOURCES}", listed) or []:
-        place = (piece["index"], piece["start"], piece["end"], piece["sha256"])
-        found.setdefault(piece["key"], []).append(place)
-    return {file: sorted(places) for file, places in found.items()}
-
-
-def find_changes(before: Pieces, after: Pieces, recut: bool) -> FileChanges:
+def find_changes(before: dict[str, Pieces], after: dict[str, Pieces], recut: bool) -> FileChanges:
     """What became of source files. With `recut` they were cut by another rule, so that the digests of cut ones say
     nothing.
     """

@@ -2,6 +2,7 @@
 told of every run in the same way: how far, how fast, at what size, its plan, checkpoints and machine.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -102,10 +103,13 @@ def loaded_beside(use: str, facts: RunFacts) -> str:
         return use
     start = facts.config["start"] or {}
     base = facts.config["base"]["hub"] or start.get("key") or facts.job["model"]["pretrained"]
-    beside = (
-        rf'base = \1.from_pretrained("{base}", config=AutoConfig.from_pretrained(folder))'
-        "\nmodel = PeftModel.from_pretrained(base, folder)"
-    )
+
+    def beside(loads: re.Match[str]) -> str:
+        return (
+            f"base = {loads[1]}.from_pretrained({json.dumps(base)}, config=AutoConfig.from_pretrained(folder))\n"
+            "model = PeftModel.from_pretrained(base, folder)"
+        )
+
     loaded = re.sub(r"model = (\w+)\.from_pretrained\(folder\)", beside, use)
     return re.sub(
         r"(?m)^from transformers import ", "from peft import PeftModel\nfrom transformers import AutoConfig, ", loaded

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.formats import Table, count, plural, score, show, show_json, text_table
-from trainer.common.transient import looking
 from trainer.config.kinds import kind_of_run
 from trainer.evaluation.measurement import read_result
 from trainer.records.evaluations import best_by
@@ -32,7 +31,7 @@ READERS = 32
 """Runs that are read at the same time from a store that answers from afar."""
 
 TAIL_BYTES = 4096
-"""Enough to hold the last record of a run."""
+"""Enough to hold the last record of most runs."""
 
 EVENTS = re.compile(r"events\.out\.tfevents\.(\d+)\.")
 """TensorBoard names its files by the second in which they were begun."""
@@ -69,7 +68,6 @@ def list_runs(store: Store) -> str:
     return f"{text_table(Table(columns, rows, words=5))}\n{plural(len(lines), 'run')} in {store.path('runs')}\n"
 
 
-@looking
 def tell(url: str, as_json: bool = False) -> None:
     """Print the list of all runs. Nothing in the store is changed."""
     store = Store(url)
@@ -168,10 +166,13 @@ def _find_start(store: Store, key: str) -> str:
 
 def _last_recorded(store: Store, key: str) -> int:
     """The step of the last record that is whole, found without reading those before."""
-    try:
-        size = store.size(f"{key}/{METRICS_FILE}")
-        lines = store.read_bytes(f"{key}/{METRICS_FILE}", max(0, size - TAIL_BYTES), size).split(b"\n") if size else []
-    except FileNotFoundError:
-        return 0
-    whole = {number: line for line in lines if (number := sealed_number(f"{key}/{METRICS_FILE}", line))}
-    return int(unseal_line(whole[max(whole)])["step"]) if whole else 0
+    place = f"{key}/{METRICS_FILE}"
+    size, tail = store.size(place) if store.exists(place) else 0, TAIL_BYTES
+    while size:
+        lines = store.read_bytes(place, max(0, size - tail), size).split(b"\n")
+        if whole := {number: line for line in lines if (number := sealed_number(place, line))}:
+            return int(unseal_line(whole[max(whole)])["step"])
+        if tail >= size:
+            break
+        tail *= 4  # such as for a record of figures by many corpora
+    return 0

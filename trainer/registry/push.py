@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError, StorageError, brief
 from trainer.common.formats import plural, show, show_json, size, text_pairs
-from trainer.common.transient import looking
 from trainer.models.weights import BASE, Base
 from trainer.registry.lineage import find_run
 from trainer.store.manifest import Manifest, fetch_artifact, require_intact
@@ -40,7 +39,6 @@ class Pushed(NamedTuple):
     """Files of a model that was there before, which the commit took out."""
 
 
-@looking
 def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: bool) -> None:
     """Send a model, or show what would be sent."""
     found = push(Store(store), model, repo, private, dry)

@@ -7,7 +7,6 @@ from typing import Any
 
 from trainer.common.errors import ConfigError
 from trainer.common.formats import count, plural, score, show, show_json, size
-from trainer.common.transient import looking
 from trainer.config.files import validate_job
 from trainer.config.jobs import GarbageJob
 from trainer.curation.telling import decision_rows, describe_decisions
@@ -21,7 +20,6 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 
-@looking
 def tell_garbage(
     url: str, older_than: float | None, runs_older_than: float | None, remove: bool, as_json: bool = False
 ) -> None:
@@ -37,7 +35,6 @@ def tell_garbage(
         _tell_pins(store)
 
 
-@looking
 def change_pin(url: str, key: str | None, removed: bool, as_json: bool = False) -> None:
     """Pin a run or an artifact, or take its pin away, if one is named; then print all pins."""
     store = Store(url)
@@ -61,7 +58,6 @@ LONGEST = 24 * 36500.0
 """Hours: as long as `headrace gc` may be told to wait."""
 
 
-@looking
 def tell_leftovers(
     url: str, older_than: float = OLD / timedelta(hours=1), remove: bool = False, as_json: bool = False
 ) -> None:
@@ -120,7 +116,6 @@ def describe_lineage(traced: dict[str, Any], every_file: bool) -> Iterator[str]:
     yield from _describe_outcome(traced)
 
 
-@looking
 def tell_lineage(url: str, model: str, *, every_file: bool, checked: bool, as_json: bool) -> int:
     """Print a model's lineage, `checked` against what is there now; returns whether something has changed."""
     store = Store(url)

@@ -1,5 +1,6 @@
 """How fast training is: tokens a second, and the share of the device's peak rate (model FLOPs utilisation)."""
 
+import re
 import time
 
 import torch
@@ -23,27 +24,36 @@ PEAK_FLOPS = {
 }
 """Dense peak rates from NVIDIA's data sheets (SXM), in operations a second."""
 
+SLOWER = re.compile("PCIe|NVL|MIG")
+"""In the name of a device that is another one by the same name, or a part of one: those are measured."""
+
+
+ORIGINAL = ".original_module."
+"""In the name of a weight that peft keeps beside the copy of it that is trained."""
+
 
 def flops_per_token(model: nn.Module, config: PretrainedConfig, context: int) -> float:
     """Arithmetic of training on one token: 6 N + 12 L H Q T (Chowdhery et al., PaLM, 2022, appendix B).
 
-    N counts parameters that multiply (embeddings that only look up are left out, a tied output matrix is not).
+    N counts parameters that multiply (embeddings that only look up are left out, a tied output matrix is not). Of
+    frozen ones, beside an adapter, it is 4 N: they have no gradient of their own.
     """
     text = config.get_text_config()
-    count = sum(weights_in(parameter) for parameter in model.parameters())
     output = getattr(model, "get_output_embeddings", lambda: None)()
-    lookups = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
-    count -= sum(weight.numel() for weight in lookups if output is None or weight is not output.weight)
+    lookups = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
+    used = {each for name, each in model.named_parameters() if ORIGINAL not in name}
+    multiplied = used - (lookups - {getattr(output, "weight", None)})
+    count = sum((6.0 if each.requires_grad else 4.0) * weights_in(each) for each in multiplied)
     layers, width = getattr(text, "num_hidden_layers", 0), getattr(text, "hidden_size", 0)
-    return 6.0 * count + 12.0 * layers * width * context
+    return count + 12.0 * layers * width * context
 
 
 def peak_flops(device: torch.device, precision: str) -> float:
     """Operations a second that the device can do: from its data sheet, else measured with a matrix product."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
-        for (prefix, kind), peak in PEAK_FLOPS.items():
-            if name.startswith(prefix) and kind == precision:
+        for (known, kind), peak in PEAK_FLOPS.items():
+            if name.startswith(known) and kind == precision and not SLOWER.search(name):
                 return peak
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     return measured_flops(device, dtype)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,11 +25,14 @@ from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.records.evaluations import Result
 from trainer.records.lease import Lease
 from trainer.records.plans import PreparedData
-from trainer.records.sealed import require_sealed
+from trainer.records.sealed import require_sealed, seal_line
+from trainer.registry.compare_figures import _line_of
 from trainer.registry.compare_runs import compare
 from trainer.registry.compared_runs import find_changes
-from trainer.registry.listing import find_runs, list_runs
+from trainer.registry.curves import Line
+from trainer.registry.listing import _last_recorded, find_runs, list_runs
 from trainer.registry.promotion import promote
+from trainer.store.names import METRICS_FILE
 from trainer.store.storage import Store
 from trainer.training.identity import claim_run
 
@@ -155,11 +159,29 @@ def test_changed_source_files_are_counted_and_named(store: Store) -> None:
     assert cells(found, "code    tokens") == [f"{each:,}" for each in tokens]
 
 
+def test_each_of_24_runs_has_a_line_of_its_own_look() -> None:
+    line = Line("loss", "loss", "loss", "")
+    looks = [_line_of(SimpleNamespace(letter=letter), line) for letter in "ABCDEFGHIJKLMNOPQRSTUVWX"]
+    assert len({(look.colour, look.dashes) for look in looks}) == 24
+
+
+@pytest.mark.parametrize("corpora", [1, 500])
+def test_a_run_is_listed_at_the_step_of_its_last_record_however_long_that_is(empty_store: Store, corpora: int) -> None:
+    place = f"runs/long/{METRICS_FILE}"
+    losses = {f"corpus-{number}": 4.0 for number in range(corpora)}
+    records = [{"kind": "train", "step": 7}, {"kind": "evaluation", "step": 8, "corpora": losses}]
+    lines = [seal_line(place, number, record) for number, record in enumerate(records, 1)]
+    empty_store.write_bytes(place, b"".join(lines))
+    assert _last_recorded(empty_store, "runs/long") == 8
+    empty_store.write_bytes(place, b"".join(lines)[:-9])
+    assert _last_recorded(empty_store, "runs/long") == 7, "the last line was cut short"
+
+
 def test_files_that_another_rule_cut_are_not_taken_for_changed() -> None:
-    whole, halves = [(0, 0, 10, "a")], [(0, 0, 5, "b"), (1, 5, 10, "c")]
+    whole, halves = [(0, 10, "a")], [(0, 5, "b"), (5, 10, "c")]
     assert find_changes({"x": whole}, {"x": halves}, recut=True).recut == ["x"]
     assert find_changes({"x": whole}, {"x": halves}, recut=False).changed == ["x"]
-    assert find_changes({"x": whole}, {"x": [(0, 0, 10, "b")]}, recut=True).changed == ["x"]
+    assert find_changes({"x": whole}, {"x": [(0, 10, "b")]}, recut=True).changed == ["x"]
 
 
 def test_the_best_of_what_was_measured_alike_is_marked(store: Store) -> None:

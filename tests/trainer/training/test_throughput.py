@@ -16,6 +16,9 @@ def test_arithmetic_of_a_tied_model_is_six_a_weight_that_multiplies_and_that_of_
     multiplied = sum(parameter.numel() for parameter in model.parameters()) - positions * width
     expected = 6 * multiplied + 12 * layers * width * context
     assert flops_per_token(model, config, context) == expected
+    frozen = model.transformer.h[0].mlp.c_fc.weight
+    frozen.requires_grad_(False)
+    assert flops_per_token(model, config, context) == expected - 2 * frozen.numel(), "it has no gradient of its own"
 
 
 def test_an_untied_models_input_embeddings_only_look_up() -> None:

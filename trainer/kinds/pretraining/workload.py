@@ -101,13 +101,10 @@ class Pretraining:
         return outline_new(config, job.model.attention, job.training.seed, rows)
 
     def _resolve_config(self) -> PretrainedConfig:
-        return self._configure(masked=False)
-
-    def _configure(self, masked: bool) -> PretrainedConfig:
         """The configuration of the model that the job starts with, checked against its tokenizer."""
         job = self._job
         tokenizer = load_tokenizer(self._store, self._data.tokenizer.key)
-        config = resolve_config(job.model, tokenizer, job.training.context, masked)
+        config = resolve_config(job.model, tokenizer, job.training.context, job.training.masks is not None)
         if job.model.pretrained is not None:
             check_same_vocabulary(job.model.pretrained, tokenizer)
         if other := find_other_class(tokenizer.json, config.model_type):
@@ -191,9 +188,6 @@ class MaskedPretraining(Pretraining):
             model, held_out, job.training.context, job.evaluation.batch, runtime, self._tokens, self._masking
         )
         return Measured(*_told(scores))
-
-    def _resolve_config(self) -> PretrainedConfig:
-        return self._configure(masked=True)
 
 
 def _told(scores: TextScores) -> tuple[dict[str, float], dict[str, Any]]:
