@@ -39,7 +39,7 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 
-TRANSFORM_FORMAT = 2
+TRANSFORM_FORMAT = 3
 """Raised when a transformation gives other text, so that what was made of the old is not taken for what would be made
 now.
 """
@@ -49,7 +49,8 @@ EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 
 NUMBER = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 IP4 = re.compile(rf"(?<![\w.])(?:{NUMBER}\.){{3}}{NUMBER}(?![\w]|\.\d)")
-IP6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{1,4}:[0-9A-Fa-f:]{2,35}(?![\w:])")
+IP6 = re.compile(r"(?<![\w:.])(?P<label>[A-Za-z_]\w{0,31}:)?(?P<number>[0-9A-Fa-f]{1,4}:[0-9A-Fa-f:]{2,35})(?![\w:])")
+"""A number of IP version 6, which may stand behind what it is of, as in `ip:2001:db8::1`."""
 
 
 def mask_email(text: str) -> str:
@@ -65,13 +66,19 @@ def _mask_ip6(found: re.Match[str]) -> str:
     stays.
     """
     colon = ":" if found[0].endswith(":") and not found[0].endswith("::") else ""  # as of a list, behind the number
-    number = found[0].removesuffix(colon)
+    whole, number = found[0].removesuffix(colon), found["number"].removesuffix(colon)
+    if _is_ip6(whole):  # the label is its first group
+        return f"<ip>{colon}"
+    return f"{found['label'] or ''}<ip>{colon}" if _is_ip6(number) else found[0]
+
+
+def _is_ip6(number: str) -> bool:
     groups = [group for group in number.split(":") if group]
     try:
         ipaddress.IPv6Address(number)
     except ValueError:
-        return found[0]
-    return f"<ip>{colon}" if len(groups) > 2 or len(groups[0]) == 4 else found[0]
+        return False
+    return len(groups) > 2 or len(groups[0]) == 4
 
 
 MASKS = {"email": mask_email, "ip": mask_ip}

@@ -31,6 +31,8 @@ def made_of(text: str, **options: object) -> str:
         ("2001:db8:0:0:0:0:0:1 and 2001:db8::1", "<ip> and <ip>"),
         ("64 bytes from 2001:db8::1: icmp_seq=1", "64 bytes from <ip>: icmp_seq=1"),
         ("from 2001:0db8:85a3:0000:0000:8a2e:0370:7334: x", "from <ip>: x"),
+        ("ip:2001:db8::1, dead:beef::1, cafe:2001:db8:0:0:0:0:0:1", "ip:<ip>, <ip>, cafe:<ip>"),
+        ("x:1::2, std::dead:beef, key:12:34:56", "x:1::2, std::dead:beef, key:12:34:56"),
         ("at 12:34:56: a[1::2]: all", "at 12:34:56: a[1::2]: all"),
         ("a::b, std::vector, 12:30:45", "a::b, std::vector, 12:30:45"),
         ("x[1::2] = a[0::2], A::B1, c[::1]", "x[1::2] = a[0::2], A::B1, c[::1]"),
