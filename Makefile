@@ -73,11 +73,12 @@ preference: preferences chat
 preferences: $(STAMP)
 	@$(BIN)/python -m samples.preferences data/preferences
 
+# Two processes with two threads each would wait for each other.
 test: $(DEV)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-deep: $(DEV)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "deep and not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "deep and not long"
 
 # Two machines in network namespaces of their own; needs root.
 test-machines: $(DEV)

@@ -32,7 +32,7 @@ from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.common.formats import show_json
 from trainer.config.files import explain, load_job, parse_yaml, read_values
 from trainer.data.chat.encoder import load_chat_encoder
-from trainer.data.chat.messages import Message
+from trainer.data.chat.rendering import Message
 from trainer.data.step_plan import make_tuning_plan
 from trainer.registry.listing import RunLine
 

@@ -24,7 +24,7 @@ def test_a_store_that_is_not_there_is_told_and_not_made(
 ) -> None:
     assert headrace(command, str(tmp_path / "none"), *options) == EXIT_BAD_INPUT
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", f"StorageError: there is no store at {tmp_path / 'none'}; check the path\n")
+    assert (said.out, said.err) == ("", f"\nStorageError: there is no store at {tmp_path / 'none'}; check the path\n")
     assert not (tmp_path / "none").exists()
 
 

@@ -24,7 +24,8 @@ from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError, TokenizerError
 from trainer.common.progress import silent
 from trainer.data.chat.encoded import open_chat
-from trainer.data.chat.messages import ASSISTANT, SYSTEM, USER, read_pair
+from trainer.data.chat.messages import read_pair
+from trainer.data.chat.rendering import ASSISTANT, SYSTEM, USER
 from trainer.kinds.preference.job import PreferenceJob
 from trainer.kinds.preference.reference import read_reference
 from trainer.kinds.preference.workload import Preference

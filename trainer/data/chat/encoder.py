@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from trainer.common.errors import ConfigError
 from trainer.config.chat import ConversationsConfig
-from trainer.data.chat.messages import ASSISTANT, Message
+from trainer.data.chat.rendering import ASSISTANT, Message
 from trainer.data.chat.template import Renderer, load_template
 from trainer.data.labelled.text_encoder import choose_padding, digest_saved, keep_settings
 from trainer.models.pretrained import load_config, load_tokenizer

@@ -9,6 +9,7 @@ from trainer.common.bad_records import BadRecords
 from trainer.common.errors import CorpusError, RecordError, brief
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ConversationsConfig
+from trainer.data.chat.rendering import ASSISTANT, SYSTEM, USER, Message
 from trainer.data.records import Reading
 from trainer.data.splits import Part, SplitTexts, bad_records, look_at_columns, read_part
 
@@ -18,21 +19,8 @@ MESSAGES = "messages"
 COLUMNS = (MESSAGES, "prompt", "completion")
 """What a record may hold of which a conversation is made: `messages`, or the other two."""
 
-SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
 ROLES = (SYSTEM, USER, ASSISTANT)
 FIELDS = ("role", "content")
-
-
-class Message(NamedTuple):
-    """What somebody says; `learnt`: whether that is predicted, of what the assistant says. What is not comes first."""
-
-    role: str
-    content: str
-    learnt: bool = True
-
-    def written(self) -> dict[str, str]:
-        """As a chat template is given it."""
-        return {"role": self.role, "content": self.content}
 
 
 def read_conversation(values: Sequence[Any], found: Sequence[str]) -> list[Message]:

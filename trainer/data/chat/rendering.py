@@ -26,7 +26,21 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from trainer.common.errors import brief
-from trainer.data.chat.messages import ASSISTANT, Message
+
+SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
+
+
+class Message(NamedTuple):
+    """What somebody says; `learnt`: whether that is predicted, of what the assistant says. What is not comes first."""
+
+    role: str
+    content: str
+    learnt: bool = True
+
+    def written(self) -> dict[str, str]:
+        """As a chat template is given it."""
+        return {"role": self.role, "content": self.content}
+
 
 KEEPING = {"namespace", "cycler", "joiner"}
 """What keeps something from one message to the next, and to what is written after the last."""

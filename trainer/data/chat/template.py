@@ -22,8 +22,7 @@ from jinja2 import TemplateError
 from trainer.common.errors import ConfigError, TokenizerError, brief, reason_of
 from trainer.common.formats import plural, size
 from trainer.common.stopping import check_stop, on_stop
-from trainer.data.chat.messages import ASSISTANT, SYSTEM, USER, Message
-from trainer.data.chat.rendering import GIVE_ANOTHER, Refused, Template, Written
+from trainer.data.chat.rendering import ASSISTANT, GIVE_ANOTHER, SYSTEM, USER, Message, Refused, Template, Written
 
 PROBE = [Message(USER, "What is it?"), Message(ASSISTANT, "This.")]
 """A conversation that every template can write."""

@@ -18,7 +18,8 @@ from trainer.common.errors import ArtifactError, ConfigError, PipelineError, Tok
 from trainer.common.progress import silent
 from trainer.config.chat import ChatDataConfig
 from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder
-from trainer.data.chat.messages import Message, read_conversation
+from trainer.data.chat.messages import read_conversation
+from trainer.data.chat.rendering import Message
 from trainer.data.chat.template import bound_template
 from trainer.data.encoded import encoded_details
 from trainer.models.taken_tokenizer import END_OF_TEXT
