@@ -32,7 +32,11 @@ sys.exit(leave(on_rank(work)))
 """
 
 
-@pytest.mark.parametrize("after", [0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0])
+OFTEN = [0.06, 0.3, 1.2]
+SELDOM = [0.0, 0.03, 0.1, 0.15, 0.2, 0.5, 0.8, 2.0]
+
+
+@pytest.mark.parametrize("after", [*OFTEN, *(pytest.param(each, marks=pytest.mark.deep) for each in SELDOM)])
 def test_a_group_that_is_interrupted_while_workers_start_ends_without_a_traceback(after: float) -> None:
     started = subprocess.Popen(
         [sys.executable, "-c", WORK],
