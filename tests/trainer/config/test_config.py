@@ -42,14 +42,6 @@ def test_a_job_cannot_be_changed_after_it_was_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["unknown", "data.unknown", "data.corpora.0.unknown", "data.tokenizer.unknown", "data.shards.unknown",
-             "model.unknown", "training.unknown", "evaluation.unknown"],
-)  # fmt: skip
-def test_an_unknown_key_is_refused_wherever_it_stands(path: str) -> None:
-    assert f"{path}\n  Extra inputs are not permitted" in refusal(PipelineJob, changed(JOB, path, 1))
-
-
-@pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
         ("data.tokenizer.path", "tokenizer.json", "give either vocab_size (train a tokenizer) or path (take one)"),
