@@ -119,7 +119,9 @@ def test_a_model_of_two_ranks_is_evaluated_on_two_with_the_figures_of_one(
     assert asked == [2, 1] and not alone.reused
     assert (alone.groups, alone.samples) == (outcome.evaluation.groups, outcome.evaluation.samples)
     with cores(2):
-        both = evaluate_model(override(evaluation_of(job, outcome.run), ["processes=2", "evaluation.prompts=[]"]))
+        asks = evaluation_of(job, outcome.run)
+        silent = asks.evaluation.model_copy(update={"prompts": []})
+        both = evaluate_model(asks.model_copy(update={"processes": 2, "evaluation": silent}))
     assert asked == [2, 1, 2] and both.groups == alone.groups
 
 
