@@ -50,4 +50,4 @@ def test_a_server_that_is_away_is_no_bad_input(
     with monkeypatch.context() as patch, fresh_clients():
         patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
         assert headrace(command, s3.new_store(), *options) == EXIT_PREEMPTED
-    assert re.match("StorageError: cannot .*Could not connect", capsys.readouterr().err)
+    assert re.match("\nStorageError: cannot .*Could not connect", capsys.readouterr().err)

@@ -23,22 +23,21 @@ ROLES = (SYSTEM, USER, ASSISTANT)
 FIELDS = ("role", "content")
 
 
-def read_conversation(values: Sequence[Any], found: Sequence[str]) -> list[Message]:
-    """The conversation of a record, whose values of `COLUMNS` these are; `found` are the names of all that it
-    holds.
+def read_conversation(values: Sequence[Any], found: Sequence[str], answer: str = "completion") -> list[Message]:
+    """The conversation of a record, whose values of `COLUMNS` these are; `found` are the names of all that it holds,
+    and `answer` is the name of the last of the three there.
 
     Raises `ValueError` that says what is wrong with it.
     """
     messages, prompt, completion = values
     if messages is not None and completion is not None:  # a `prompt` beside messages repeats their beginning
-        raise ValueError("`messages` are there, and a `completion` too; keep one of them")
+        raise ValueError(f"`messages` are there, and a `{answer}` too; keep one of them")
     if messages is None and prompt is None and completion is None:
         raise ValueError(
-            "neither `messages` nor `prompt` and `completion` are there; the record has "
-            f"{', '.join(found) or 'no field'}"
+            f"neither `messages` nor `prompt` and `{answer}` are there; the record has {', '.join(found) or 'no field'}"
         )
     if messages is None:
-        pair = [(USER, "prompt", prompt), (ASSISTANT, "completion", completion)]
+        pair = [(USER, "prompt", prompt), (ASSISTANT, answer, completion)]
         return [Message(role, read_text(content, f"`{field}`")) for role, field, content in pair]
     read = read_messages(messages, MESSAGES)
     check_order([message.role for message in read])
