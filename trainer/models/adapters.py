@@ -43,11 +43,15 @@ def is_adapted(model: nn.Module) -> bool:
     return hasattr(model, "peft_config")
 
 
+def used_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """A model's parameters, without an adapted head's former weights, which stay beside those that are trained."""
+    return [each for name, each in model.named_parameters() if ".original_module." not in name]
+
+
 def count_trained(model: nn.Module) -> Trained:
-    """The parameters of an adapted model, without a head's former weights, which stay beside those that are trained."""
-    named = [(name, each) for name, each in model.named_parameters() if ".original_module." not in name]
-    trained = sum(each.numel() for _, each in named if each.requires_grad)
-    return Trained(trained, sum(weights_in(each) for _, each in named))
+    """The parameters of an adapted model."""
+    used = used_parameters(model)
+    return Trained(sum(each.numel() for each in used if each.requires_grad), sum(map(weights_in, used)))
 
 
 def add_adapter(model: PreTrainedModel, lora: LoraConfig, seed: int, heads: Iterable[str] = (), name: str = "") -> None:

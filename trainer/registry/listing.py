@@ -166,8 +166,11 @@ def _find_start(store: Store, key: str) -> str:
 
 def _last_recorded(store: Store, key: str) -> int:
     """The step of the last record that is whole, found without reading those before."""
-    place = f"{key}/{METRICS_FILE}"
-    size, tail = store.size(place) if store.exists(place) else 0, TAIL_BYTES
+    place, tail = f"{key}/{METRICS_FILE}", TAIL_BYTES
+    try:
+        size = store.size(place)
+    except FileNotFoundError:
+        return 0
     while size:
         lines = store.read_bytes(place, max(0, size - tail), size).split(b"\n")
         if whole := {number: line for line in lines if (number := sealed_number(place, line))}:

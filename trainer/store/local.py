@@ -99,8 +99,9 @@ class LocalFiles:
         return self.at(key)
 
     def put_folder(self, folder: Path, key: str, last: str, same: bool = False) -> None:
-        """Move a folder into the place of an older one, which loses its file named `last` first, even if
-        that is the same."""
+        """Move a folder into the place of an older one, which loses its file named `last` first, even if that is the
+        same.
+        """
         target = self._place(key)
         for path in folder.iterdir():
             _open_to_readers(path)

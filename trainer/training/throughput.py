@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
+from trainer.models.adapters import used_parameters
 from trainer.models.quantized import weights_in
 
 MEASURED_SIZE = 1024
@@ -28,10 +29,6 @@ SLOWER = re.compile("PCIe|NVL|MIG")
 """In the name of a device that is another one by the same name, or a part of one: those are measured."""
 
 
-ORIGINAL = ".original_module."
-"""In the name of a weight that peft keeps beside the copy of it that is trained."""
-
-
 def flops_per_token(model: nn.Module, config: PretrainedConfig, context: int) -> float:
     """Arithmetic of training on one token: 6 N + 12 L H Q T (Chowdhery et al., PaLM, 2022, appendix B).
 
@@ -41,8 +38,7 @@ def flops_per_token(model: nn.Module, config: PretrainedConfig, context: int) ->
     text = config.get_text_config()
     output = getattr(model, "get_output_embeddings", lambda: None)()
     lookups = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
-    used = {each for name, each in model.named_parameters() if ORIGINAL not in name}
-    multiplied = used - (lookups - {getattr(output, "weight", None)})
+    multiplied = set(used_parameters(model)) - (lookups - {getattr(output, "weight", None)})
     count = sum((6.0 if each.requires_grad else 4.0) * weights_in(each) for each in multiplied)
     layers, width = getattr(text, "num_hidden_layers", 0), getattr(text, "hidden_size", 0)
     return count + 12.0 * layers * width * context
