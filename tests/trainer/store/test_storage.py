@@ -118,7 +118,7 @@ def test_of_several_that_remove_a_folder_at_once_none_fails(any_store: Store) ->
         any_store.write_bytes(f"set/{number % 5}/{number}", b"x")
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: any_store.delete("set"), range(4)))
-    assert any_store.names("set") == []
+    assert [*any_store.walk("set")] == []  # a server may keep an empty folder of it, which is no file
 
 
 @pytest.mark.parametrize("url", ["", " ", "s3://", "file://", "file:///", "memory:///"])
