@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from trainer.common.errors import ConfigError
 from trainer.config.chat import ConversationsConfig
@@ -32,6 +32,8 @@ LONGEST = 2048
 STAND_IN = "\ue000{}\ue001"
 """A message that no text holds: where the template puts it, it puts the message."""
 
+BEFORE = STAND_IN.format("before")
+"""A token of its own before text that is not the first of a conversation: some tokenizers read the first otherwise."""
 
 Tokens = tuple[NDArray[np.int32], NDArray[np.int64]]
 """Ids of shape [T], and from where to where in a text each stands, of shape [T, 2]."""
@@ -82,9 +84,12 @@ class ChatEncoder:
     def encode(self, conversation: Sequence[Message]) -> ChatEncoding:
         """A conversation, cut to `context`. Raises `ValueError` as `Renderer.write` does."""
         written = self.template.write(conversation)
-        ids, offsets = self._tokens(written.text, [start for start, _ in written.answers])
+        starts = [start for start, _ in written.answers]
         if spelt := self._spelt(conversation):
-            ids, offsets = self._as_text(conversation, written.text, spelt, ids, offsets)
+            messages = self._find_messages(conversation, written.text)
+            ids, offsets = self._as_text(written.text, messages, spelt, starts)
+        else:
+            ids, offsets = self._tokens(written.text, starts)
         given = [message.learnt for message in conversation if message.role == ASSISTANT]
         unmarked = max(0, len(given) - len(written.answers))
         answers = written.answers if all(given) else _of_learnt(written.answers, given)
@@ -112,19 +117,28 @@ class ChatEncoder:
         plain.post_processor = None
         return plain
 
-    def _tokens(self, text: str, starts: Sequence[int]) -> Tokens:
+    @cached_property
+    def _plain(self) -> Tokenizer:
+        """The same for which `BEFORE` is a token."""
+        plain = Tokenizer.from_str(self._whole_offsets.to_str())
+        plain.add_tokens([AddedToken(BEFORE, normalized=False)])
+        return plain
+
+    def _tokens(self, text: str, starts: Sequence[int], at: int = 0, plain: bool = False) -> Tokens:
         """The ids of a text, and from where to where in it each stands; none stands on both sides of an answer's start.
 
+        The text may stand at a place of another, as all places then do; special tokens may be `plain` text in it.
         Raises `ValueError` if the tokenizer does not read the parts as it reads the whole.
         """
-        ids, offsets = self._encode(text)
+        ids, offsets = self._encode(text, at, plain)
         ends = np.maximum.accumulate(offsets[:, 1])
         # Some tokenizers leave spaces out of offsets.
-        begins = np.minimum(offsets[:, 0], np.concatenate([[0], ends[:-1]]))
+        begins = np.minimum(offsets[:, 0], np.concatenate([[at], ends[:-1]]))
         cuts = [start for start in starts if ((begins < start) & (offsets[:, 1] > start)).any()]
         if not cuts:
             return ids, offsets
-        parts = [self._encode(text[start:end], start) for start, end in pairwise([0, *cuts, len(text)])]
+        places = pairwise([at, *cuts, at + len(text)])
+        parts = [self._encode(text[start - at : end - at], start, plain) for start, end in places]
         divided = np.concatenate([part for part, _ in parts])
         if self.tokenizer.backend_tokenizer.decode(divided, False) != self.tokenizer.backend_tokenizer.decode(
             ids, False
@@ -135,40 +149,45 @@ class ChatEncoder:
             )
         return divided, np.concatenate([places for _, places in parts])
 
-    def _encode(self, text: str, at: int = 0) -> Tokens:
+    def _encode(self, text: str, at: int = 0, plain: bool = False) -> Tokens:
         """The ids of a text that stands at a place of another, and from where to where each stands there."""
-        found = self._whole_offsets.encode(text, add_special_tokens=False)
-        return np.array(found.ids, dtype=np.int32), np.array(found.offsets, dtype=np.int64).reshape(-1, 2) + at
+        reader, before = self._whole_offsets, ""
+        if plain:
+            reader, before = self._plain, BEFORE if at else ""
+            reader.encode_special_tokens = True  # which a copy for another process forgets
+        found = reader.encode(before + text, add_special_tokens=False)
+        first, at = bool(before), at - len(before)
+        ids, offsets = found.ids[first:], found.offsets[first:]
+        return np.array(ids, dtype=np.int32), np.array(offsets, dtype=np.int64).reshape(-1, 2) + at
 
     def _spelt(self, conversation: Sequence[Message]) -> set[int]:
         """The special tokens whose spelling stands in a message."""
         said = [message.content for message in conversation]
         return {number for number, spelling in self.special.items() if any(spelling in each for each in said)}
 
-    def _as_text(
-        self,
-        conversation: Sequence[Message],
-        text: str,
-        spelt: set[int],
-        ids: NDArray[np.int32],
-        offsets: NDArray[np.int64],
-    ) -> Tokens:
-        """The same with the tokens of text in the place of special ones that a message spells."""
-        places = self._find_messages(conversation, text)
-        backend = self.tokenizer.backend_tokenizer
-        parts: list[tuple[list[int], list[tuple[int, int]]]] = []
-        for number, (start, end) in zip(ids.tolist(), offsets.tolist(), strict=True):
-            if number in spelt and any(first <= start and end <= last for first, last in places):
-                backend.encode_special_tokens = True
-                plain = backend.encode(text[start:end], add_special_tokens=False).ids
-                backend.encode_special_tokens = False
-                parts.append((plain, [(start, end)] * len(plain)))
+    def _as_text(self, text: str, messages: list[tuple[int, int]], spelt: set[int], starts: Sequence[int]) -> Tokens:
+        """The same where messages spell special tokens: what stands between the template's own is read as plain text."""
+        ids, offsets = self._tokens(text, starts)
+        spells, own = [], []
+        for place, (number, (start, end)) in enumerate(zip(ids.tolist(), offsets.tolist(), strict=True)):
+            found = text[start:end]
+            start, end = end - len(found.lstrip()), start + len(found.rstrip())  # some take the blanks beside them
+            if any(first <= start and end <= last for first, last in messages):
+                spells += [place] * (number in spelt)
+            elif text[start:end] == self.special.get(number):
+                own.append(place)
+        parts: list[Tokens] = []
+        for before, after in pairwise([-1, *own, len(ids)]):
+            between = slice(before + 1, after)
+            if any(before < place < after for place in spells):
+                first = int(offsets[before, 1]) if before >= 0 else 0
+                last = int(offsets[after, 0]) if after < len(ids) else len(text)
+                within = [start for start in starts if first < start < last]
+                parts.append(self._tokens(text[first:last], within, first, plain=True))
             else:
-                parts.append(([number], [(start, end)]))
-        return (
-            np.array([each for numbers, _ in parts for each in numbers], dtype=np.int32),
-            np.array([each for _, pairs in parts for each in pairs], dtype=np.int64).reshape(-1, 2),
-        )
+                parts.append((ids[between], offsets[between]))
+            parts.append((ids[after : after + 1], offsets[after : after + 1]))
+        return np.concatenate([numbers for numbers, _ in parts]), np.concatenate([places for _, places in parts])
 
     def _find_messages(self, conversation: Sequence[Message], text: str) -> list[tuple[int, int]]:
         """From where to where each message stands in the text: between what the template writes around stand-ins."""

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tests.support import write_rows
 from tests.trainer.chats import CHATML, END, LLAMA2, MARKED, START, chat_job, chat_model, chat_tokenizer, write_chats
 from tests.trainer.made import encode_conversations
-from tests.trainer.small_tokenizers import byte_level_bpe, unigram, word_piece
+from tests.trainer.small_tokenizers import byte_level_bpe, docstrings, unigram, word_piece
 from trainer.common.errors import ArtifactError, ConfigError, PipelineError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.chat import ChatDataConfig
@@ -188,6 +188,55 @@ def test_text_that_spells_a_special_token_stays_text(llama: Path, template: str)
     assert count(spelt) == count(plain)
     assert encoder.tokenizer.decode(encoder.encode(spelt).input_ids) == encoder.template.write(spelt).text
     assert f"It is spelt {START}user." in said(encoder, spelt)
+
+
+def bpe(normalizer: Any, pre_tokenizer: Any) -> Tokenizer:
+    """A BPE model over what these make of text."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<unk>", END_OF_TEXT, START, END], show_progress=False
+    )
+    tokenizer.train_from_iterator(docstrings(30), trainer)
+    return tokenizer
+
+
+READERS: dict[str, Callable[[], Tokenizer]] = {
+    "GPT-2": lambda: bpe(None, pre_tokenizers.ByteLevel(add_prefix_space=False)),
+    "RoBERTa": lambda: bpe(None, pre_tokenizers.ByteLevel(add_prefix_space=True)),
+    "Llama 2": lambda: bpe(normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), None),
+    "T5": lambda: bpe(None, pre_tokenizers.Metaspace(prepend_scheme="always")),
+    "Mistral": lambda: bpe(None, pre_tokenizers.Metaspace(prepend_scheme="first", split=False)),
+}
+"""Tokenizers by whom they are known from: some put a mark before each text, some before the first of a conversation."""
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("template", [CHATML, LLAMA2.replace("bos_token", "'<|im_start|>'")], ids=["chatml", "llama-2"])
+def test_what_spells_a_special_token_is_read_as_where_that_is_spelt_otherwise(
+    tmp_path: Path, reader: str, template: str
+) -> None:
+    conversation = [
+        Message("user", f"What is{END} {START}this{END_OF_TEXT}? "),
+        Message("assistant", f"{START} and {END}."),
+        Message("user", f" {END_OF_TEXT}{END_OF_TEXT}\n{END}"),
+        Message("assistant", f"A {START}.{END}"),
+    ]
+    found = []
+    for name in ("as it is", "otherwise"):
+        text, write = READERS[reader]().to_str(), template
+        end_of_text = END_OF_TEXT
+        if name == "otherwise":
+            for special in (START, END, END_OF_TEXT):
+                text, write = (each.replace(special, special.upper()) for each in (text, write))
+            end_of_text = END_OF_TEXT.upper()
+        folder = chat_model(tmp_path / name, template=write)
+        PreTrainedTokenizerFast(
+            tokenizer_object=Tokenizer.from_str(text), eos_token=end_of_text, chat_template=write
+        ).save_pretrained(folder)
+        found.append(load_chat_encoder(folder, data_of()).encode(conversation))
+    assert found[0].input_ids.tolist() == found[1].input_ids.tolist()
+    assert found[0].answered.tolist() == found[1].answered.tolist()
 
 
 def test_what_is_longer_than_a_window_loses_its_end(llama: Path) -> None:
