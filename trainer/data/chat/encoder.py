@@ -166,7 +166,7 @@ class ChatEncoder:
         return {number for number, spelling in self.special.items() if any(spelling in each for each in said)}
 
     def _as_text(self, text: str, messages: list[tuple[int, int]], spelt: set[int], starts: Sequence[int]) -> Tokens:
-        """The same where messages spell special tokens: text between the template's own tokens is read as plain text."""
+        """The same where messages spell special tokens: text between the tokens of the template is read as plain."""
         ids, offsets = self._tokens(text, starts)
         spells, own = [], []
         for place, (number, (start, end)) in enumerate(zip(ids.tolist(), offsets.tolist(), strict=True)):
