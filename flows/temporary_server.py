@@ -30,11 +30,13 @@ SERVER_SETTINGS = {
     "PREFECT_UI_ENABLED": "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
-    # Blocks are registered when they are saved; doing it beforehand loads all of prefect-aws.
+    # Blocks are registered when they are saved; doing it beforehand loads all of prefect-aws, and so does looking
+    # whether it was done before.
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "0",
+    "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "0",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "0",  # it tells nobody, and so logs no error where it cannot
 }
-"""As Prefect sets for its temporary server, and two more."""
+"""As Prefect sets for its temporary server, and three more."""
 
 START_SECONDS = 180.0
 """What the server may take to start unless Prefect's settings say it. Prefect gives up after 20: too soon on a busy
