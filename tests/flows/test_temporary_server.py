@@ -41,6 +41,15 @@ def test_a_command_that_knows_of_no_server_has_one_of_its_own_which_ends_with_it
 
 
 @pytest.mark.deep
+def test_it_loads_no_collections_of_blocks(tmp_path: Path) -> None:
+    """Those of prefect-aws take a second."""
+    ended = start_preparing(tmp_path, PYTHONPROFILEIMPORTTIME="1").wait()
+    assert ended.status == 0
+    loaded = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines() if line.startswith("import time:")}
+    assert "prefect.server.api.server" in loaded and "prefect_aws" not in loaded
+
+
+@pytest.mark.deep
 @pytest.mark.parametrize("signum", once(signal.SIGINT, signal.SIGKILL))
 def test_it_ends_however_the_command_ends(tmp_path: Path, signum: signal.Signals) -> None:
     command = start_preparing(tmp_path)
