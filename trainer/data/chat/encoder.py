@@ -85,9 +85,8 @@ class ChatEncoder:
         """A conversation, cut to `context`. Raises `ValueError` as `Renderer.write` does."""
         written = self.template.write(conversation)
         starts = [start for start, _ in written.answers]
-        if spelt := self._spelt(conversation):
-            messages = self._find_messages(conversation, written.text)
-            ids, offsets = self._as_text(written.text, messages, spelt, starts)
+        if self._spells_special(conversation):
+            ids, offsets = self._as_text(written.text, self._find_messages(conversation, written.text), starts)
         else:
             ids, offsets = self._tokens(written.text, starts)
         given = [message.learnt for message in conversation if message.role == ASSISTANT]
@@ -137,8 +136,8 @@ class ChatEncoder:
         cuts = [start for start in starts if ((begins < start) & (offsets[:, 1] > start)).any()]
         if not cuts:
             return ids, offsets
-        places = pairwise([at, *cuts, at + len(text)])
-        parts = [self._encode(text[start - at : end - at], start, plain) for start, end in places]
+        pieces = pairwise([at, *cuts, at + len(text)])
+        parts = [self._encode(text[start - at : end - at], start, plain) for start, end in pieces]
         divided = np.concatenate([part for part, _ in parts])
         if self.tokenizer.backend_tokenizer.decode(divided, False) != self.tokenizer.backend_tokenizer.decode(
             ids, False
@@ -160,33 +159,26 @@ class ChatEncoder:
         ids, offsets = found.ids[first:], found.offsets[first:]
         return np.array(ids, dtype=np.int32), np.array(offsets, dtype=np.int64).reshape(-1, 2) + at
 
-    def _spelt(self, conversation: Sequence[Message]) -> set[int]:
-        """The special tokens whose spelling stands in a message."""
-        said = [message.content for message in conversation]
-        return {number for number, spelling in self.special.items() if any(spelling in each for each in said)}
+    def _spells_special(self, conversation: Sequence[Message]) -> bool:
+        """Whether the spelling of a special token stands in a message."""
+        return any(spelling in message.content for message in conversation for spelling in self.special.values())
 
-    def _as_text(self, text: str, messages: list[tuple[int, int]], spelt: set[int], starts: Sequence[int]) -> Tokens:
-        """The same where messages spell special tokens: text between the tokens of the template is read as plain."""
-        ids, offsets = self._tokens(text, starts)
-        spells, own = [], []
-        for place, (number, (start, end)) in enumerate(zip(ids.tolist(), offsets.tolist(), strict=True)):
-            found = text[start:end]
-            start, end = end - len(found.lstrip()), start + len(found.rstrip())  # some take the blanks beside them
-            if any(first <= start and end <= last for first, last in messages):
-                spells += [place] * (number in spelt)
-            elif text[start:end] == self.special.get(number):
-                own.append(place)
+    def _as_text(self, text: str, messages: list[tuple[int, int]], starts: Sequence[int]) -> Tokens:
+        """The same where messages spell special tokens: what is between those of the template is read as plain text."""
+        ids, offsets = self._encode(text)
         parts: list[Tokens] = []
-        for before, after in pairwise([-1, *own, len(ids)]):
-            between = slice(before + 1, after)
-            if any(before < place < after for place in spells):
-                first = int(offsets[before, 1]) if before >= 0 else 0
-                last = int(offsets[after, 0]) if after < len(ids) else len(text)
-                within = [start for start in starts if first < start < last]
-                parts.append(self._tokens(text[first:last], within, first, plain=True))
-            else:
-                parts.append((ids[between], offsets[between]))
-            parts.append((ids[after : after + 1], offsets[after : after + 1]))
+        done = 0
+        for place, (number, (start, end)) in enumerate(zip(ids.tolist(), offsets.tolist(), strict=True)):
+            found = text[start:end].strip()  # some take the blanks beside them
+            at = text.find(found, start)
+            if found != self.special.get(number) or any(
+                first <= at and at + len(found) <= last for first, last in messages
+            ):
+                continue
+            parts.append(self._tokens(text[done:start], starts, done, plain=True))
+            parts.append((ids[place : place + 1], offsets[place : place + 1]))
+            done = end
+        parts.append(self._tokens(text[done:], starts, done, plain=True))
         return np.concatenate([numbers for numbers, _ in parts]), np.concatenate([places for _, places in parts])
 
     def _find_messages(self, conversation: Sequence[Message], text: str) -> list[tuple[int, int]]:
