@@ -18,7 +18,7 @@ from trainer.data.shards import ShardSet, open_shards
 from trainer.evaluation.decontamination import clean_of
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds.pretraining.kind import Reading
-from trainer.kinds.pretraining.measure import evaluate, evaluate_masked
+from trainer.kinds.pretraining.measure import evaluate
 from trainer.models.causal import check_positions, load_masked, load_model, most_positions
 from trainer.models.generation import continue_tokens
 from trainer.models.outline import outline_files
@@ -88,13 +88,11 @@ def measure_text(wanted: Measurement, progress: Progress, runtime: Runtime) -> R
                 f"{', '.join(read.shards)} hold no held-out text; prepare them with data.validation_fraction above 0"
             )
         with progress.bar("evaluate", sum(len(corpus.windows) for corpus in held_out), "window") as bar:
-            batch = job.evaluation.batch
-            if masking is None:
-                with reading_apart(model, context) if read.document_mask else nullcontext():
-                    scores = evaluate(model, held_out, context, batch, runtime, bar.advance)
-            else:
-                tokens = mask_tokens(load_tokenizer(store, sets[0].tokenizer), masking.mask_token)
-                scores = evaluate_masked(model, held_out, context, batch, runtime, tokens, masking, bar.advance)
+            hiding = None
+            if masking is not None:
+                hiding = mask_tokens(load_tokenizer(store, sets[0].tokenizer), masking.mask_token), masking
+            with reading_apart(model, context) if read.document_mask else nullcontext():
+                scores = evaluate(model, held_out, context, job.evaluation.batch, runtime, bar.advance, hiding)
         samples = continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation, runtime)
     hidden = masking.model_dump() if masking else None
     details, most = [s.details for s in sets], job.evaluation.max_windows

@@ -18,7 +18,7 @@ from trainer.data.order import stable_key
 from trainer.data.step_plan import plan_run
 from trainer.evaluation.harness_training import TasksInTraining, tasks_in_training
 from trainer.evaluation.metrics import criterion_of
-from trainer.kinds.pretraining.measure import TextScores, evaluate, evaluate_masked
+from trainer.kinds.pretraining.measure import TextScores, evaluate
 from trainer.models.adapters import restore_adapter
 from trainer.models.causal import (
     build_masked,
@@ -184,9 +184,8 @@ class MaskedPretraining(Pretraining):
         held_out, job = self._dataset.held_out, self._job
         if not any(corpus.windows for corpus in held_out):
             return None
-        scores = evaluate_masked(
-            model, held_out, job.training.context, job.evaluation.batch, runtime, self._tokens, self._masking
-        )
+        hiding = (self._tokens, self._masking)
+        scores = evaluate(model, held_out, job.training.context, job.evaluation.batch, runtime, masking=hiding)
         return Measured(*_told(scores))
 
 
