@@ -56,7 +56,7 @@ PARTS = {
     "outages": Part("stores taken away for 5 s", lambda share: ["tests.outages", 5, "s3"]),
     "long-outages": Part("stores taken away for 60 s", lambda share: ["tests.outages", 60, "s3"]),
     "full-disks": Part("disks full for 60 s", lambda share: ["tests.outages", 60, "disk"]),
-    "stops": Part("stops of each kind of process", lambda share: ["tests.stops", _some(400, share)]),
+    "stops": Part("stops of three kinds of processes", lambda share: ["tests.stops", _some(134, share)]),  # of each
     "soak": Part("kills of the whole pipeline", lambda share: ["tests.soak", _some(1000, share)]),
     "machines": Part("tests of two machines", lambda share: ["tests.machines"]),
     "cluster": Part("tests of a cluster", _tests("tests/cluster", "-m", "cluster")),

@@ -6,12 +6,14 @@ import gc
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, FirstRankFailed, PipelineError, Preempted
 from trainer.common.stopping import check_stop, stoppable
@@ -20,6 +22,8 @@ from trainer.common.transient import exit_status
 THREADS = "OMP_NUM_THREADS"
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
 """Set in the environment of what torchrun or `accelerate launch` has started."""
+
+T = TypeVar("T")
 
 PR_SET_PDEATHSIG = 1
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -44,6 +48,20 @@ def name_process(name: str) -> None:
     """
     with suppress(OSError):
         Path("/proc/self/comm").write_text(name)
+
+
+def in_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """What is done in a thread that the process does not wait for at its end."""
+    outcome: Future[T] = Future()
+
+    def settle() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=settle, name=name, daemon=True).start()
+    return outcome
 
 
 class QuickEnd:

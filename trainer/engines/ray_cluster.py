@@ -10,13 +10,14 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from trainer.common.errors import ConfigError, DeviceError, brief
 from trainer.common.formats import plural
+from trainer.common.process import in_thread
 from trainer.common.stopping import StopRequested, stop_requested
 from trainer.config.engines import CLIENT, RayEngine
 from trainer.engines.executors import NAMESPACE, group_name
@@ -104,8 +105,6 @@ class Saying(io.TextIOBase):
                 self._actor.say.remote(line)
         return len(text)
 
-
-T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
 ASK_SECONDS, HEAD_SECONDS = 2.0, 20.0
@@ -206,20 +205,6 @@ def joined(engine: RayEngine) -> Iterator[Cluster]:
 def node_name(node: dict[str, Any]) -> str:
     """What a node is called in messages."""
     return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}:{node['NodeManagerPort']})"
-
-
-def in_thread(work: Callable[[], T], name: str) -> "Future[T]":
-    """What is done in a thread that the process does not wait for at its end."""
-    outcome: Future[T] = Future()
-
-    def settle() -> None:
-        try:
-            outcome.set_result(work())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=settle, name=name, daemon=True).start()
-    return outcome
 
 
 def _ray() -> Any:

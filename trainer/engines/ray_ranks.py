@@ -15,6 +15,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO
 
 from trainer.common.errors import EXIT_CRASHED, DeviceError, brief
+from trainer.common.process import in_thread
 from trainer.common.stopping import StopRequested, on_stop, stop_requested, stopping_when
 from trainer.config.engines import RayEngine
 from trainer.engines.executors import enter_group
@@ -24,7 +25,6 @@ from trainer.engines.ray_cluster import (
     Saying,
     Surroundings,
     has_gpus,
-    in_thread,
     joined,
     waiting_for_room,
 )

@@ -15,7 +15,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -24,6 +23,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, Preempted, RankLost
+from trainer.common.process import in_thread
 from trainer.common.stopping import end_at_once
 from trainer.common.transient import exit_status
 
@@ -203,16 +203,7 @@ def _is_broken_connection(error: Exception) -> bool:
 
 def _in_time(work: Callable[[], T]) -> T | None:
     """What a look into the store gives; None if the store is away, or does not answer in time."""
-    outcome: Future[T] = Future()
-
-    def look() -> None:
-        try:
-            outcome.set_result(work())
-        except RuntimeError as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=look, daemon=True).start()
     try:
-        return outcome.result(3 * CALL_SECONDS)
+        return in_thread(work, "peers").result(3 * CALL_SECONDS)
     except (RuntimeError, TimeoutError):
         return None
