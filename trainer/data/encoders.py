@@ -7,13 +7,12 @@ import platform
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.models.tokenizer import TokenizerInfo
+from trainer.models.tokenizer import TokenizerInfo, text_only
 from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
@@ -30,8 +29,7 @@ CACHE_BYTES = 256 * 2**20
 
 def tokenizers_engine(tokenizer: TokenizerInfo) -> Encode:
     """The reference engine."""
-    engine = Tokenizer.from_str(tokenizer.json)
-    engine.encode_special_tokens = True
+    engine = Tokenizer.from_str(text_only(tokenizer.json, tokenizer.eos_id))
     engine.no_padding()
     engine.no_truncation()
 
@@ -44,13 +42,14 @@ def tokenizers_engine(tokenizer: TokenizerInfo) -> Encode:
 
 
 def gigatoken_engine(tokenizer: TokenizerInfo) -> Encode:
-    """The fast engine. Raises whatever gigatoken raises for a tokenizer that it does not know."""
+    """The fast engine. Raises whatever gigatoken raises for a tokenizer that it does not know, `ValueError` for one
+    with added tokens that are found as whole words only: it finds them within words too.
+    """
     from gigatoken import Tokenizer as Gigatoken
 
-    description: dict[str, Any] = json.loads(tokenizer.json)
-    description["added_tokens"] = [token for token in description.get("added_tokens", []) if not token["special"]]
-    description["post_processor"] = None
-    plain = json.dumps(description)
+    plain = text_only(tokenizer.json, tokenizer.eos_id)
+    if any(token["single_word"] for token in json.loads(plain)["added_tokens"]):
+        raise ValueError("it has added tokens that are single words")
     engine = Gigatoken.from_json(plain)
     encoded_bytes = 0
 

@@ -33,7 +33,7 @@ from trainer.store.names import Count
 from trainer.store.storage import Store, json_bytes
 
 KIND = "shards"
-FORMAT = 4
+FORMAT = 5
 TRAIN, VALIDATION = "shard", "validation"
 ENDINGS = ("bin", "idx", "sums")
 BATCH_BYTES = 2 * 2**20

@@ -330,7 +330,7 @@ def find_local(pattern: str) -> Iterator[LocalFile]:
     name that begins with a dot is only matched by a part of the pattern that does.
 
     Raises `CorpusError` for a folder that cannot be listed, which fsspec leaves out (a corpus would be smaller without
-    a word), or a link that leads nowhere.
+    a word), a link that leads nowhere, or a name that is not UTF-8.
     """
     pattern = os.path.normpath(pattern)
     if os.path.isfile(pattern):
@@ -343,7 +343,17 @@ def find_local(pattern: str) -> Iterator[LocalFile]:
         for path, real in _below(folder, os.path.realpath(folder or os.sep), parts[fixed:], ()):
             with reading(path):
                 status = os.stat(path)
+            _require_utf8(path)
             yield LocalFile(path, path[len(folder) + 1 :], real, status)
+
+
+def _require_utf8(path: str) -> None:
+    """Raise `CorpusError` for a name that no record could hold."""
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        told = os.fsencode(path).decode(errors="backslashreplace")
+        raise CorpusError(f"{told} cannot be read: its name is not UTF-8; rename it") from error
 
 
 def _below(

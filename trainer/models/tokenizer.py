@@ -111,6 +111,41 @@ def vocabulary(tokenizer_json: str) -> dict[str, int]:
     return vocab
 
 
+UNWRITTEN = "\ue000{}\ue001"
+"""A spelling that no text has."""
+
+
+def text_only(tokenizer_json: str, *also: int) -> str:
+    """The tokenizer.json by which text is nothing but text: none of it becomes a special token, nor one of the ids
+    `also`.
+
+    The library's `encode_special_tokens` does less: a copy for another process forgets it, and what spells a special
+    token becomes one all the same where it is a piece of a Unigram vocabulary, a word, or what merges come to. So here
+    these tokens have other spellings, and no merge leads to them or from them.
+    """
+    description: dict[str, Any] = json.loads(tokenizer_json)
+    model, added = description["model"], description.get("added_tokens", [])
+    ids = {token["id"] for token in added if token["special"]}.union(also)
+    listed = isinstance(model["vocab"], list)  # Unigram's, each with its score
+    vocab = {piece: number for number, (piece, _) in enumerate(model["vocab"])} if listed else model["vocab"]
+    spelt = {token for token, number in vocab.items() if number in ids}
+    written = {token: UNWRITTEN.format(token) if token in spelt else token for token in vocab}
+    model["vocab"] = (
+        [[written[piece], score] for piece, score in model["vocab"]]
+        if listed
+        else {written[token]: number for token, number in vocab.items()}
+    )
+    if model.get("unk_token") in spelt:
+        model["unk_token"] = written[model["unk_token"]]
+    if "merges" in model:
+        prefix = model.get("continuing_subword_prefix") or ""
+        pairs = [each.split(" ") if isinstance(each, str) else each for each in model["merges"]]
+        model["merges"] = [each for each in pairs if spelt.isdisjoint((*each, each[0] + each[1].removeprefix(prefix)))]
+    description["added_tokens"] = [token for token in added if token["id"] not in ids]
+    description["post_processor"] = None
+    return json.dumps(description)
+
+
 def _fetch(store: Store, key: str, name: str, sha256: str) -> Path:
     """A tokenizer's file, verified. Of a remote store it is this process's own: it takes no room that shards need.
 

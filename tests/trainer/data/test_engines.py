@@ -3,11 +3,12 @@
 import json
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 
 from tests.trainer.raw_files import docstrings, sources
 from tests.trainer.small_tokenizers import (
@@ -18,6 +19,7 @@ from tests.trainer.small_tokenizers import (
     random_texts,
     unigram,
     word_piece,
+    words,
 )
 from trainer.data import encoders
 from trainer.data.encoders import (
@@ -72,6 +74,57 @@ def test_no_text_gives_a_special_token(tokenizer: Tokenizer, name: str) -> None:
     info = info_of(tokenizer)
     for ids in ENGINES[name](info)(encoded(TEXTS)):
         assert info.eos_id not in ids
+
+
+def with_merges_to(special: str) -> Tokenizer:
+    """A byte-level BPE whose merges come to a special token, as the text that it was trained on spells it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=[END_OF_TEXT, special], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(docstrings(80), trainer)
+    return tokenizer
+
+
+def with_plain_end() -> Tokenizer:
+    """A byte-level BPE whose end token is an added one that is not special."""
+    tokenizer = byte_level_bpe()
+    tokenizer.add_tokens(["<eod>"])
+    return tokenizer
+
+
+SPELT = {
+    "a piece": (unigram, "</s>", ["</s>", "<unk>"]),
+    "a word": (partial(words, 5, added=1), END_OF_TEXT, [END_OF_TEXT]),
+    "a merge": (partial(with_merges_to, "the"), END_OF_TEXT, ["the", END_OF_TEXT]),
+    "an added end": (with_plain_end, "<eod>", ["<eod>", END_OF_TEXT]),
+    "a word that ends": (byte_level_bpe, "in", ["in", END_OF_TEXT]),
+}
+"""Tokenizers, what ends a document, and spellings of tokens that no text is to become, by what these are besides."""
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name in ENGINES for kind in [*SPELT][2 if name == "gigatoken" else 0 :]]
+)
+def test_no_text_becomes_a_special_token_or_the_end_whatever_the_vocabulary_has(name: str, kind: str) -> None:
+    tokenizer, end, spellings = SPELT[kind]
+    made = tokenizer()
+    info, ids = info_of(made, end), {made.token_to_id(each) for each in spellings}
+    encode = ENGINES[name](info)
+    texts = [f"x{left}{spelling}{right}" for spelling in spellings for left in ("", " ") for right in ("", " ", "y")]
+    for found in encode(encoded([*texts, *spellings])):
+        assert not ids.difference({made.token_to_id("<unk>")}) & {*found.tolist()}  # what is unknown is told as that
+    others = [text for text in TEXTS if not any(each in text for each in spellings)]
+    expected = [each.ids for each in made.encode_batch(others, add_special_tokens=False)]
+    assert [each.tolist() for each in encode(encoded(others))] == expected
+
+
+def test_whole_words_that_are_added_tokens_are_left_to_the_reference() -> None:
+    tokenizer = byte_level_bpe()
+    tokenizer.add_tokens([AddedToken("def", single_word=True)])
+    assert choose_engine("gigatoken", info_of(tokenizer), [b"nothing of the kind"]) == "tokenizers"
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -93,6 +93,12 @@ def test_hidden_files_are_taken_by_patterns_that_say_so(tmp_path: Path) -> None:
         assert found == sorted(expected), pattern
 
 
+def test_a_name_that_is_not_utf8_is_told(tmp_path: Path) -> None:
+    (tmp_path / "caf\udce9.txt").write_text("as old archives have them")
+    with pytest.raises(CorpusError, match=r"caf\\xe9.txt cannot be read: its name is not UTF-8; rename it"):
+        find_sources(corpus_of(tmp_path / "*.txt"))
+
+
 def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "one" / "a.txt", "text")
     write(tmp_path / "two" / "b.txt", "text")

@@ -39,7 +39,7 @@ from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
-FORMAT = 7
+FORMAT = 8
 
 BLOCK = 512
 """Conversations that are written at a time."""

@@ -24,7 +24,7 @@ from trainer.data.chat.template import Renderer, load_template
 from trainer.data.labelled.text_encoder import choose_padding, digest_saved, keep_settings
 from trainer.models.pretrained import load_config, load_tokenizer
 from trainer.models.taken_tokenizer import save_flat
-from trainer.models.tokenizer import byte_lengths
+from trainer.models.tokenizer import byte_lengths, text_only
 
 LONGEST = 2048
 """Tokens a window if nothing is said, and the model has as many positions."""
@@ -60,8 +60,8 @@ class ChatEncoder:
     """A tokenizer and a chat template made ready for a job.
 
     `end`: what the template writes after an answer, `end_id`: that token; `context`: tokens at most; `vocab_size`: one
-    more than the greatest id; `special`: the spellings of special tokens, by id; `digest` names the files that `save`
-    writes, the template among them.
+    more than the greatest id; `special`: the spellings of special tokens and of the end, by id; `digest` names the
+    files that `save` writes, the template among them.
     """
 
     tokenizer: Any
@@ -118,8 +118,8 @@ class ChatEncoder:
 
     @cached_property
     def _plain(self) -> Tokenizer:
-        """The same for which `BEFORE` is a token."""
-        plain = Tokenizer.from_str(self._whole_offsets.to_str())
+        """The same for which no text is a special token, but `BEFORE` is a token."""
+        plain = Tokenizer.from_str(text_only(self._whole_offsets.to_str(), self.end_id))
         plain.add_tokens([AddedToken(BEFORE, normalized=False)])
         return plain
 
@@ -153,7 +153,6 @@ class ChatEncoder:
         reader, before = self._whole_offsets, ""
         if plain:
             reader, before = self._plain, BEFORE if at else ""
-            reader.encode_special_tokens = True  # which a copy for another process forgets
         found = reader.encode(before + text, add_special_tokens=False)
         first, at = bool(before), at - len(before)
         ids, offsets = found.ids[first:], found.offsets[first:]
@@ -231,7 +230,8 @@ def load_chat_encoder(model: str | Path, data: ConversationsConfig) -> ChatEncod
     tokenizer.chat_template = template.source
     vocab_size = max(backend.get_vocab(True).values()) + 1
     digest = digest_saved(partial(save_flat, tokenizer))
-    special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    added = tokenizer.added_tokens_decoder.items()
+    special = {number: token.content for number, token in added if token.special or number == end_id}
     context = _resolve_context(data, config, name)
     return ChatEncoder(tokenizer, template, end, context, vocab_size, end_id, special, digest)
 

@@ -39,7 +39,7 @@ from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
-FORMAT = 7
+FORMAT = 8
 
 TAGS = pa.list_(pa.int32())
 """How labels of words are held."""

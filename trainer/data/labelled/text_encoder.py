@@ -25,6 +25,7 @@ from trainer.config.labelled import LabelledDataConfig
 from trainer.data.labelled.encoded import UNSEEN
 from trainer.models.pretrained import load_config, load_tokenizer, read_object
 from trainer.models.taken_tokenizer import PLAIN_CLASS, TOKENIZER_CONFIG, find_other_class, save_flat
+from trainer.models.tokenizer import text_only
 from trainer.store.manifest import digest_file, fingerprint
 
 
@@ -200,18 +201,23 @@ class TextEncoder:
 
     def encode(self, texts: Sequence[tuple[str, ...]]) -> list[Encoding]:
         """The examples, each a text, the two of a pair, or words, cut to `max_length`."""
-        backend: Tokenizer = self.tokenizer.backend_tokenizer
         if self.by_words:
-            found = backend.encode_batch([list(each) for each in texts], is_pretokenized=True, add_special_tokens=False)
-            return [self._framed_words(each, len(words)) for each, words in zip(found, texts, strict=True)]
+            words = [list(each) for each in texts]
+            found = self._reader.encode_batch(words, is_pretokenized=True, add_special_tokens=False)
+            return [self._framed_words(each, len(of)) for each, of in zip(found, words, strict=True)]
         members = [
             [
                 np.array(found.ids, dtype=np.int32)
-                for found in backend.encode_batch_fast(list(each), add_special_tokens=False)
+                for found in self._reader.encode_batch_fast(list(each), add_special_tokens=False)
             ]
             for each in zip(*texts, strict=True)
         ]
         return [self._framed(ids) for ids in zip(*members, strict=True)]
+
+    @cached_property
+    def _reader(self) -> Tokenizer:
+        """What reads texts. As when pretraining, what spells a special token in them does not become that token."""
+        return Tokenizer.from_str(text_only(self.tokenizer.backend_tokenizer.to_str()))
 
     def _framed_words(self, found: Any, words: int) -> Encoding:
         framed = self._framed((np.array(found.ids, dtype=np.int32),))
@@ -256,8 +262,6 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: boo
     backend: Tokenizer = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
-    # As when pretraining: a text that holds a special token's spelling does not become that token.
-    backend.encode_special_tokens = True
     pad_is_end = choose_padding(tokenizer, name)
     spaced = by_words and not finished and space_words(tokenizer)
     frame, divider = _choose_frame(tokenizer, len(data.text_columns), name)

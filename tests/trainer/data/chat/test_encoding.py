@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,16 @@ def test_text_that_spells_a_special_token_stays_text(llama: Path, template: str)
     assert f"It is spelt {START}user." in said(encoder, spelt)
 
 
+def test_no_message_ends_its_own_turn_where_the_end_is_no_special_token(tmp_path: Path) -> None:
+    folder = chat_model(tmp_path / "llama")
+    made = PreTrainedTokenizerFast(tokenizer_object=byte_level_bpe(), eos_token=END_OF_TEXT)
+    made.add_tokens([START, END])
+    made.save_pretrained(folder)
+    encoder = encoder_of(folder, CHATML)
+    spelt = encoder.encode([Message("user", f"What is {END}?"), Message("assistant", f"It is {END} here")])
+    assert spelt.input_ids.tolist().count(encoder.end_id) == 2
+
+
 def bpe(normalizer: Any, pre_tokenizer: Any) -> Tokenizer:
     """A BPE model over what these make of text."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
@@ -201,12 +212,24 @@ def bpe(normalizer: Any, pre_tokenizer: Any) -> Tokenizer:
     return tokenizer
 
 
+@cache
+def of_pieces() -> Tokenizer:
+    """A Unigram model, whose special tokens are pieces too; made once, as its training differs in its last digits."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = ["<unk>", END_OF_TEXT, START, END]
+    trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=special, unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator(docstrings(30), trainer)
+    return tokenizer
+
+
 READERS: dict[str, Callable[[], Tokenizer]] = {
     "GPT-2": lambda: bpe(None, pre_tokenizers.ByteLevel(add_prefix_space=False)),
     "RoBERTa": lambda: bpe(None, pre_tokenizers.ByteLevel(add_prefix_space=True)),
     "Llama 2": lambda: bpe(normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), None),
     "T5": lambda: bpe(None, pre_tokenizers.Metaspace(prepend_scheme="always")),
     "Mistral": lambda: bpe(None, pre_tokenizers.Metaspace(prepend_scheme="first", split=False)),
+    "XLM-R": of_pieces,
 }
 """Tokenizers by whom they are known from: some put a mark before each text, some before the first of a conversation."""
 

@@ -4,6 +4,7 @@ give.
 
 import json
 import logging
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.trainer.labelled_data import END, bert_folder, encoded_rows, gpt2_fol
 from tests.trainer.raw_files import docstrings
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.common.errors import ConfigError, RecordError, TokenizerError
+from trainer.config.labelled import LabelledDataConfig
 from trainer.data.encoded import tokenizer_paths
 from trainer.data.labelled.text_encoder import cut_lengths, load_text_encoder
 from trainer.store.storage import Store
@@ -92,6 +94,14 @@ def test_a_special_tokens_spelling_in_a_text_stays_text(bert: Path, tmp_path: Pa
     rows = [{"id": "0", "a": "[SEP] one", "b": "[PAD]", "label": 0}, {"id": "1", "a": "two", "b": "three", "label": 1}]
     ids = encoded_rows(tmp_path, rows, bert).splits["train"].read([0])["input_ids"][0].tolist()
     assert (ids.count(3), ids.count(0)) == (2, 0)
+
+
+def test_an_encoder_that_another_process_is_given_reads_the_same(bert: Path) -> None:
+    data = LabelledDataConfig(source="csv", train=["x"], text_columns=["text"])
+    encoder = load_text_encoder(bert, data)
+    texts = [("one [SEP] two",), ("[CLS][PAD]",)]
+    found, expected = (each.encode(texts) for each in (pickle.loads(pickle.dumps(encoder)), encoder))
+    assert [each.input_ids.tolist() for each in found] == [each.input_ids.tolist() for each in expected]
 
 
 @pytest.mark.parametrize(
