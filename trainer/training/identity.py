@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, RunError
+from trainer.config.evaluation import SelectionConfig
 from trainer.config.jobs import PrepareJob
 from trainer.config.models import LoraConfig
 from trainer.config.runs import RunJob
@@ -33,6 +34,11 @@ OPERATIONAL = {
     "compile", "gradient_checkpointing", "deterministic", "sharding", "cpu_offload", "sum_each_micro_batch",
 }  # fmt: skip
 """Training settings that decide how a run is carried out and watched, but not what it computes (to rounding)."""
+
+
+WHILE_TRAINED = {*SelectionConfig.model_fields, "during_training"}
+"""Settings of an evaluation that say what was done while a run was trained, and not how its finished model is measured.
+"""
 
 
 EFFECTIVE = {"muon", "objective", "masking", "packing", "document_mask"}
@@ -204,10 +210,10 @@ def recorded(job: RunJob | PrepareJob) -> dict[str, Any]:
 
 
 def note_untrained(store: Store, run: Run, job: RunJob, data: TrainingData) -> None:
-    """Write into a finished run's config.json what the job says now of what is not trained on: the card and the test
-    split.
+    """Write into a finished run's config.json what the job says now of what is not trained on: the card, how the model
+    is evaluated, and the test split.
 
-    What was measured on another test split is kept, but only used if a job asks for that split again.
+    What was measured otherwise is kept, but only used if a job asks for that again.
     Raises `ArtifactError` if the run or the data is removed at the same time.
     """
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")
@@ -218,11 +224,12 @@ def note_untrained(store: Store, run: Run, job: RunJob, data: TrainingData) -> N
 
 
 def _with_untrained(config: dict[str, Any], run: Run, job: RunJob, data: TrainingData) -> dict[str, Any]:
-    """A run's config.json with the job's card, and with its encoded set where that differs: then in its test split
-    alone.
+    """A run's config.json with the job's card and evaluation, but for what decided about its checkpoints, and with its
+    encoded set where that differs: then in its test split alone.
     """
-    said = recorded(job)
-    noted = {**config, "job": {**config["job"], "card": said["card"]}}
+    said, trained_by = recorded(job), config["job"]["evaluation"]
+    evaluation = said["evaluation"] | {name: trained_by[name] for name in WHILE_TRAINED if name in trained_by}
+    noted = {**config, "job": {**config["job"], "card": said["card"], "evaluation": evaluation}}
     if run.renews_data and config.get("data", {}).get("key") != (renewed := _without_reused(data.model_dump()))["key"]:
         inputs = {**config["inputs"], **_plain(run.inputs)}
         noted |= {"data": renewed, "inputs": inputs, "job": {**noted["job"], "data": said["data"]}}

@@ -137,6 +137,17 @@ def test_its_final_model_is_measured_again_to_the_same_bytes(life: Finished) -> 
     assert lasting_digests(life.store) == before
 
 
+def test_it_may_be_measured_otherwise_than_was_said_when_it_was_trained(life: Finished) -> None:
+    before, other = measured(life), life.job(evaluation__batch=life.job().evaluation.batch + 1)
+    trained = lasting_digests(life.folder / "checkpoints")
+    (life.folder / EVALUATION).unlink()
+    again(other, data_of(other))
+    assert measured(life).figures() == pytest.approx(before.figures(), abs=1e-6)
+    assert any(each(measured(life).figures()["loss"]) in (life.folder / REPORT).read_text() for each in (number, score))
+    assert {stage.verdict for stage in explain_job(other)} == {"reused"}
+    assert lasting_digests(life.folder / "checkpoints") == trained
+
+
 def test_its_last_checkpoint_has_the_figures_of_the_final_model_or_it_is_said_where_those_stand(life: Finished) -> None:
     cpu_runtime()
     try:
