@@ -23,11 +23,11 @@ from trainer.common.stopping import check_stop
 if TYPE_CHECKING:
     from prefect.settings import Settings
 
-API_URL = "PREFECT_API_URL"
+API_URL, HAS_PAGES = "PREFECT_API_URL", "PREFECT_UI_ENABLED"
 START_SETTING = "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"
 
 SERVER_SETTINGS = {
-    "PREFECT_UI_ENABLED": "0",
+    HAS_PAGES: "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
     # Blocks are registered when they are saved; doing it beforehand loads all of prefect-aws, and so does looking
@@ -89,7 +89,7 @@ class TemporaryServer:
         if not is_wanted(settings):
             return
         self._wait(seconds_to_start(settings))
-        os.environ[API_URL] = self._url
+        os.environ |= {API_URL: self._url, HAS_PAGES: "0"}
         refresh_global_settings_context()
         logging.getLogger("prefect.flow_runs").addFilter(_shows_no_pages)
 

@@ -2,10 +2,15 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from uuid import UUID, uuid4
 
 from prefect import pause_flow_run
 from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import get_client
 from prefect.events import emit_event
+from prefect.exceptions import Abort
+from prefect.runtime import flow_run
+from prefect.settings import get_current_settings
 
 from tasks.patience import patient, patient_task
 from tasks.showing import TaskLogger
@@ -13,7 +18,7 @@ from trainer.config.runs import PromotionConfig
 from trainer.records.evaluations import Result
 from trainer.records.lease import LONG, LONGEST, holding
 from trainer.records.results import Remeasured, Verdict
-from trainer.registry.promotion import ALREADY, Basis, find_rival, key_of, look, pass_through, remeasure
+from trainer.registry.promotion import ALREADY, NOBODY_ASKED, Basis, find_rival, key_of, look, pass_through, remeasure
 from trainer.store.storage import Store
 
 GATE_NOT_MET = "headrace.gate-not-met"
@@ -43,11 +48,30 @@ def consider(
     # No upkeep removes the run while a person takes time.
     with holding(Store(store), run, LONGEST) if gate.approval else nullcontext():
         verdict = judge_model(gate, store, run, *found)
-        if verdict.passed and verdict.reason != ALREADY:
-            if gate.approval:
-                pause_flow_run(timeout=APPROVAL_SECONDS)
-            verdict = crown(gate, store, run, *found)
-    return verdict
+        if not verdict.passed or verdict.reason == ALREADY:
+            return verdict
+        if gate.approval and not get_current_settings().server.ui.enabled:  # of a server that ends with its command
+            TaskLogger().warning(NOBODY_ASKED)
+            return verdict
+        if gate.approval:
+            wait_for_approval()
+        return crown(gate, store, run, *found)
+
+
+def wait_for_approval() -> None:
+    """Pause the flow until a person resumes it.
+
+    By a key of its own: by its default key, which counts the pauses of a process, the server takes the pause of a run
+    that is started again for one that is over. Raises Prefect's `Abort`, which leaves the run's state alone, if the run
+    was started again while this process waited: then that is what had it go on, and no person.
+    """
+    key = str(uuid4())
+    pause_flow_run(timeout=APPROVAL_SECONDS, key=key)
+    with get_client(sync_client=True) as client:
+        states = client.read_flow_run_states(UUID(flow_run.id))
+    asked = next(number for number, state in enumerate(states) if state.state_details.pause_key == key)
+    if any(not state.is_running() for state in states[asked + 1 :]):
+        raise Abort("this run was started again elsewhere while it waited for approval here: it is asked for there")
 
 
 @patient_task("judge")

@@ -188,11 +188,11 @@ def consider(
     """Hold the run's model against its gate, and make it the champion if it passes. Only Prefect's UI can ask a
     person.
     """
-    from trainer.registry.promotion import look, pass_through
+    from trainer.registry.promotion import NOBODY_ASKED, look, pass_through
 
     judged = look if gate.approval else pass_through
     verdict = judged(store, gate, run_key, evaluation.figures(), evaluation.measured_on, anew)
     print(f"gate {'passed' if verdict.passed else 'not met'}: {verdict.reason}")
     if verdict.passed and gate.approval:
-        print("not promoted: promotion.approval asks for a person; `headrace promote` promotes by hand")
+        print(NOBODY_ASKED)
     return verdict

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect import State
+from prefect import State, flow
 from prefect.client.orchestration import get_client
 from prefect.events.filters import EventFilter, EventNameFilter
+from prefect.flow_engine import run_flow
+from prefect.settings import PREFECT_UI_ENABLED, temporary_settings
+from prefect.states import Crashed, Pending, Scheduled
 
 from flows.data_to_model import data_to_model
-from tasks.promotion import GATE_NOT_MET
+from tasks.promotion import GATE_NOT_MET, wait_for_approval
 from tests.flows.conftest import Done, flow_run_of
 from tests.flows.looking import artifacts, latest_run
 from tests.processes import Ended, wait_until
@@ -122,6 +125,52 @@ def test_a_model_waits_for_a_persons_approval(done: Done, store: Store) -> None:
     thread.join(60)
     champion = find_champion(store, "asked")
     assert champion is not None and champion.run == ended[0].run
+
+
+@flow(name="asks")
+def asks() -> str:
+    wait_for_approval()
+    return "approved"
+
+
+@pytest.mark.deep
+def test_a_run_that_is_started_again_while_it_waits_asks_again(server: dict[str, str]) -> None:
+    ended: dict[str, Any] = {}
+
+    def start(name: str) -> threading.Thread:
+        def go_on() -> None:
+            try:
+                ended[name] = run_flow(asks, flow_run=client.read_flow_run(run))
+            except BaseException as error:
+                ended[name] = error
+
+        thread = threading.Thread(target=go_on)
+        thread.start()
+        return thread
+
+    def pauses() -> int:
+        return sum(state.is_paused() for state in client.read_flow_run_states(run))
+
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(asks).id
+        first = start("the first")
+        wait_until(lambda: pauses() == 1, 60)
+        for state in (Crashed(), Scheduled(), Pending()):
+            client.set_flow_run_state(run, state, force=True)
+        second = start("the second")
+        wait_until(lambda: pauses() == 2, 60)
+        client.resume_flow_run(run)
+        for thread in (first, second):
+            thread.join(60)
+        assert client.read_flow_run(run).state_name == "Completed"
+    assert ended["the second"] == "approved" and ended["the first"] != "approved"
+
+
+@pytest.mark.deep
+def test_a_command_that_starts_its_own_server_does_not_wait_for_approval(done: Done, store: Store) -> None:
+    with temporary_settings({PREFECT_UI_ENABLED: False}):
+        verdict = run(job(done, store, "unasked", threshold=99.0, approval=True))[1].promotion
+    assert verdict is not None and verdict.passed and find_champion(store, "unasked") is None
 
 
 @pytest.mark.deep

@@ -16,12 +16,12 @@ def test_a_run_that_waits_for_approval_is_not_removed(empty_store: Store, monkey
     gate = PromotionConfig(name="lm", threshold=9, approval=True)
     evaluation = a_result({"validation": {"loss": 1.0}})
 
-    def wait(timeout: int) -> None:
+    def wait() -> None:
         assert held(empty_store) == {run}
         assert keys(found(empty_store, runs_older_than_days=0, remove=True)) == []
 
     monkeypatch.setattr(promotion, "judge_model", lambda gate, store, *found: look(Store(store), gate, *found))
-    monkeypatch.setattr(promotion, "pause_flow_run", wait)
+    monkeypatch.setattr(promotion, "wait_for_approval", wait)
     monkeypatch.setattr(promotion, "crown", lambda gate, store, *found: pass_through(Store(store), gate, *found))
     verdict = promotion.consider(gate, empty_store.url, run, evaluation, measure=lambda run: evaluation)
     champion = find_champion(empty_store, "lm")

@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined
 
 from trainer.common.errors import ConfigError, brief, reason_of
 from trainer.common.formats import plural
-from trainer.config.problems import describe_problems, shown
+from trainer.config.problems import describe_problems, find_truths, shown
 from trainer.config.schema import allows_list_of_text, allows_text, schemas_in, wants_text
 
 JSON_MARK = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}]')
@@ -135,17 +135,17 @@ def set_value(values: dict[str, Any], word: str, schemas: Sequence[type[BaseMode
 
 
 def _read_text(text: str) -> str | None:
-    """What a word says where text is wanted: itself, whatever else YAML would read in it; without quotation marks
-    around it.
+    """What a word says where text is wanted: itself, with its blanks, whatever else YAML would read in it; without
+    quotation marks around the whole.
     """
-    said = text.strip()
-    if said in NOTHING:
+    if text in NOTHING:
         return None
-    if said[0] in "'\"":
-        with suppress(ValueError):
-            value = parse_yaml(said)
-            return value if isinstance(value, str) else said
-    return said
+    if text[0] in "'\"":
+        with suppress(yaml.YAMLError):
+            node = yaml.compose(text)
+            if isinstance(node, yaml.ScalarNode) and node.end_mark.index == len(text):
+                return str(node.value)
+    return text
 
 
 def _read_yaml(text: str, word: str) -> Any:
@@ -224,11 +224,20 @@ def _read_file(path: str) -> dict[str, Any]:
         raise ConfigError(f"configuration {path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"configuration {path}: expected keys with values, found {shown(values)}")
-    return values
+    return {key: _unshared(each) for key, each in values.items()}
+
+
+def _unshared(value: Any) -> Any:
+    """The same with a copy of its own in each place that an alias put it, so that a word changes one of them."""
+    if isinstance(value, dict):
+        return {key: _unshared(each) for key, each in value.items()}
+    return [_unshared(each) for each in value] if isinstance(value, list) else value
 
 
 def validate_job(schema: type[Job], values: Any, where: str) -> Job:
     """Validate values that came from `where`. Raises `ConfigError`."""
+    if truths := list(find_truths(schema, values)):
+        raise ConfigError(f"configuration {where}: {'; '.join(truths)}")
     try:
         return schema.model_validate(values)
     except ValidationError as error:

@@ -164,6 +164,19 @@ def describe_problems(schema: type[BaseModel], error: ValidationError) -> list[s
     return [_told(schema, place, found) for place, found in problems.items() if place not in tried & deeper]
 
 
+def find_truths(annotation: Any, value: Any, place: Place = ()) -> Iterator[str]:
+    """A phrase for each true and false where a number is wanted: they would be read as 1 and 0."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in entries:
+        types = [found for option in options_of(annotation) for found in inside(option, key)]
+        options = [option for found in types for option in options_of(found)]
+        if isinstance(each, bool) and {int, float}.intersection(options) and not {bool, Any}.intersection(options):
+            wanted = NUMBER if float in options else INTEGER
+            yield f"{'.'.join(map(str, (*place, key)))}: expected {wanted}, found {shown(each)}"
+        for found in types:
+            yield from find_truths(found, each, (*place, key))
+
+
 def shown(value: Any) -> str:
     """A value as it would be written in a file, and of which kind it is where that is not plain to see."""
     if value is None:

@@ -38,6 +38,9 @@ ALREADY = "it is the champion already"
 
 BY_HAND = "only `headrace promote` makes it champion again"
 
+NOBODY_ASKED = "not promoted: promotion.approval asks for a person; `headrace promote` promotes by hand"
+"""Where there is no page on which somebody could resume a run."""
+
 ROUNDING = 1e-9
 """By which a difference of two scores may be short of what was asked for: 0.82 less 0.81 is below 0.01."""
 

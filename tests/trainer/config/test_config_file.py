@@ -1,6 +1,7 @@
 """Jobs from YAML files and key=value words: what is taken, what is refused, and how every field is explained."""
 
 import math
+import re
 from pathlib import Path
 from typing import get_origin
 
@@ -196,6 +197,27 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
     assert f"configuration {tmp_path / 'none.yaml'} cannot be read" in refused(tmp_path / "none.yaml")
 
 
+def test_a_word_changes_one_of_two_places_that_an_alias_filled(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("train: &files [a.csv]\nvalidation: *files\n")
+    assert read_values(str(path), ["train.0=b.csv"]) == {"train": ["b.csv"], "validation": ["a.csv"]}
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("training.save_every=yes", "training.save_every: expected a whole number, found true"),
+        ("training.learning_rate=off", "training.learning_rate: expected a number, found false"),
+        ("training.schedule_options={num_cycles: on}", "training.schedule_options.num_cycles: expected a number"),
+        ("data.corpora.0.max_bad_records=true", "data.corpora.0.max_bad_records: expected a whole number, found true"),
+    ],
+)
+def test_true_and_false_are_no_numbers(word: str, says: str, config: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load_job(PipelineJob, str(config), [word])
+    assert load_job(PipelineJob, str(config), ["training.compile=yes"]).training.compile
+
+
 @pytest.mark.parametrize("schema", [PrepareJob, PipelineJob, EvaluateJob])
 def test_every_field_of_every_schema_is_explained_with_its_description(schema: type[BaseModel]) -> None:
     text = explain(schema)
@@ -244,7 +266,8 @@ def test_no_field_is_explained_with_a_python_type() -> None:
     [
         ("[SEP]", "[SEP]"), ("yes", "yes"), ("1e-3", "1e-3"), ("0123", "0123"), ("{a}", "{a}"), ("#x", "#x"),
         ("a #x", "a #x"),
-        ("2026-01-02", "2026-01-02"), ("*", "*"), ("|", "|"), ("a: b", "a: b"), ('"', '"'), (" end ", "end"),
+        ("2026-01-02", "2026-01-02"), ("*", "*"), ("|", "|"), ("a: b", "a: b"), ('"', '"'), (" end ", " end "),
+        (" ", " "), ("\t", "\t"), ('"a" #b', '"a" #b'), ('"a" and "b"', '"a" and "b"'),
         ("<|end|>", "<|end|>"), ('"#x"', "#x"), ("'null'", "null"), ('"\\n"', "\n"), ("null", None), ("", None),
         ("~", None),
     ],
