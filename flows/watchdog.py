@@ -23,11 +23,12 @@ from tasks.patience import RetriesExhausted, patient
 from trainer.common.errors import RunError
 from trainer.common.transient import AT_THE_START
 from trainer.config.files import override
-from trainer.config.jobs import PipelineJob, PrepareJob
+from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
+from trainer.config.labelled import PredictJob
 from trainer.kinds.kind import TunedJob
-from trainer.training.job_progress import Standing, find_standing, is_alive
+from trainer.training.job_progress import AnyJob, Standing, find_standing, is_alive
 
-DEATHS, SHARD_FILES, STEP, START = "headrace.deaths", "headrace.shard-files", "headrace.step", "headrace.start"
+DEATHS, FILES, STEP, START = "headrace.deaths", "headrace.files", "headrace.step", "headrace.start"
 """Labels of a flow run: how often it died without getting further, where that was, and the start that its last death
 ended.
 """
@@ -37,8 +38,10 @@ JOBS: dict[str, Any] = {
     "train-model": PipelineJob,
     "prepare-data": PrepareJob,
     "finetune": TunedJob,
+    "evaluate-model": EvaluateJob,
+    "predict": PredictJob,
 }
-"""The flows that continue where they stopped, with the type of their job."""
+"""The flows that may be started again, as what they have finished is found, with the type of their job."""
 
 SOON, LATE = timedelta(seconds=30), timedelta(hours=1)
 """The shortest and the longest wait before another look at a run whose process lives on."""
@@ -86,8 +89,11 @@ def look(flow_run: UUID, deaths: int) -> bool:
     use_credentials()
     with get_client(sync_client=True) as client:
         run = next(iter(_crashed(client, flow_run)), None)
-        job = _job_of(client, run) if run is not None else None
-        if run is None or job is None:
+        if run is None:
+            return False
+        job = _job_of(client, run)
+        if job is None:
+            get_run_logger().warning("%s is crashed, and of a flow that is not started again by itself", run.name)
             return False
         if is_alive(job):
             _look_again(client, run, deaths, "its process lives")
@@ -97,7 +103,7 @@ def look(flow_run: UUID, deaths: int) -> bool:
         if not known:
             labels = {**count_deaths(labels, find_standing(job)), START: start}
             client.update_flow_run_labels(run.id, labels)
-        place = f"step {labels[STEP]}, {labels[SHARD_FILES]} shard files"
+        place = f"step {labels[STEP]}, {labels[FILES]} files"
         if int(labels[DEATHS]) < deaths:
             due = datetime.now(UTC) + max(SETTLED, REST * (int(labels[DEATHS]) - 1))
             get_run_logger().info("%s crashed at %s: scheduled again for %s", run.name, place, f"{due:%H:%M:%S} UTC")
@@ -155,9 +161,9 @@ def _look_again(client: SyncPrefectClient, run: FlowRun, deaths: int, why: str) 
 
 def count_deaths(labels: Mapping[str, Any], now: Standing) -> dict[str, Any]:
     """The labels of a run that died at a place, given its labels from the time before."""
-    before = Standing(int(labels.get(SHARD_FILES, 0)), int(labels.get(STEP, 0)))
+    before = Standing(int(labels.get(FILES, 0)), int(labels.get(STEP, 0)))
     further = DEATHS not in labels or now.is_beyond(before)
-    return {DEATHS: 1 if further else int(labels[DEATHS]) + 1, SHARD_FILES: now.shard_files, STEP: now.step}
+    return {DEATHS: 1 if further else int(labels[DEATHS]) + 1, FILES: now.files, STEP: now.step}
 
 
 def _crashed(client: SyncPrefectClient, flow_run: UUID | None = None) -> list[FlowRun]:
@@ -172,9 +178,9 @@ def _crashed(client: SyncPrefectClient, flow_run: UUID | None = None) -> list[Fl
     return found
 
 
-def _job_of(client: SyncPrefectClient, run: FlowRun) -> PipelineJob | PrepareJob | TunedJob | None:
+def _job_of(client: SyncPrefectClient, run: FlowRun) -> AnyJob | None:
     schema = JOBS.get(client.read_flow(run.flow_id).name)
     if schema is None or "job" not in run.parameters:
         return None
-    job: PipelineJob | PrepareJob | TunedJob = TypeAdapter(schema).validate_python(run.parameters["job"])
+    job: AnyJob = TypeAdapter(schema).validate_python(run.parameters["job"])
     return override(job, run.parameters.get("set", ()))

@@ -2,7 +2,6 @@
 credentials.
 """
 
-import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -102,7 +101,9 @@ def chat(
     ] = None,
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="what the model is told first")] = None,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="of what is drawn where the temperature is not 0")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="of what is drawn where the temperature is not 0")
+    ] = 0,
     new_tokens: Annotated[int, typer.Option(min=1, help="tokens of an answer at most")] = 512,
 ) -> None:
     """Talk with a model in the terminal, or ask it one thing."""
@@ -111,10 +112,10 @@ def chat(
     from flows.work import status_of
 
     def work() -> None:
-        from trainer.evaluation.dialogue import Sampling, chat
+        from trainer.evaluation.dialogue import Sampling, chat, piped
 
         take_credentials(store)
-        asked = sys.stdin.read() if prompt == "-" else prompt
+        asked = piped().read() if prompt == "-" else prompt
         chat(store, [model, *([beside] if beside else [])], asked, Sampling(system, temperature, seed, new_tokens))
 
     end(status_of(work))

@@ -13,8 +13,10 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.flow_engine import run_flow
 from prefect.states import Crashed, Pending, Running, Scheduled
 
+from flows.evaluate_model import evaluate_model
+from flows.promote import promote_model
 from flows.train_model import train_model
-from flows.watchdog import DEATHS, REST, SETTLED, SHARD_FILES, STEP, count_deaths, look, watchdog
+from flows.watchdog import DEATHS, FILES, REST, SETTLED, STEP, count_deaths, look, watchdog
 from tests.flows.conftest import pipeline_job
 from trainer.common.errors import RunError, StorageError
 from trainer.config.files import override
@@ -31,14 +33,14 @@ from trainer.training.job_progress import Standing, find_standing
     ("labels", "now", "deaths"),
     [
         ({}, Standing(0, 0), 1),
-        ({DEATHS: 1, SHARD_FILES: 4, STEP: 10}, Standing(4, 10), 2),
-        ({DEATHS: 2, SHARD_FILES: 4, STEP: 10}, Standing(4, 11), 1),
-        ({DEATHS: 2, SHARD_FILES: 4, STEP: 0}, Standing(5, 0), 1),
-        ({DEATHS: 2, SHARD_FILES: 4, STEP: 10}, Standing(4, 9), 3),
+        ({DEATHS: 1, FILES: 4, STEP: 10}, Standing(4, 10), 2),
+        ({DEATHS: 2, FILES: 4, STEP: 10}, Standing(4, 11), 1),
+        ({DEATHS: 2, FILES: 4, STEP: 0}, Standing(5, 0), 1),
+        ({DEATHS: 2, FILES: 4, STEP: 10}, Standing(4, 9), 3),
     ],
 )
 def test_deaths_are_counted_from_the_place_that_was_reached(labels: dict[str, Any], now: Standing, deaths: int) -> None:
-    assert count_deaths(labels, now) == {DEATHS: deaths, SHARD_FILES: now.shard_files, STEP: now.step}
+    assert count_deaths(labels, now) == {DEATHS: deaths, FILES: now.files, STEP: now.step}
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def test_a_run_is_scheduled_again_while_it_gets_further_and_given_up_when_it_doe
     assert client.read_flow_run(made).labels[DEATHS] == 2
     crash(client, made, Pending(), Running())
     with pytest.raises(
-        RunError, match=rf"died 3 times at step 10, 0 shard files: not scheduled again.*flow-run retry {made}"
+        RunError, match=rf"died 3 times at step 10, 0 files: not scheduled again.*flow-run retry {made}"
     ):
         watchdog(flow_run=made)
     assert state_of(client, made) == "CRASHED"
@@ -124,8 +126,33 @@ def test_a_run_that_dies_before_its_flow_is_loaded_is_given_up(
         assert watchdog(flow_run=made) == [made]
     crash(client, made, Pending())
     assert client.read_flow_run(made).run_count == 0
-    with pytest.raises(RunError, match="died 3 times at step 0, 0 shard files"):
+    with pytest.raises(RunError, match="died 3 times at step 0, 0 files"):
         watchdog(flow_run=made)
+
+
+def test_what_measures_a_model_is_scheduled_again_and_what_promotes_one_is_not(
+    client: SyncPrefectClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for flow, values in ((evaluate_model, {"checkpoint": "x"}), (promote_model, {"name": "lm", "run": "x"})):
+        deployment = flow.to_deployment("watched").apply()
+        parameters = {"job": {"store": str(tmp_path / "store"), **values}}
+        made = client.create_flow_run_from_deployment(deployment, parameters=parameters).id
+        crash(client, made, Pending(), Running())
+        assert watchdog(flow_run=made) == ([made] if flow is evaluate_model else [])
+    assert "is crashed, and of a flow that is not started again by itself" in caplog.text
+
+
+def test_a_run_that_curates_gets_further_by_what_it_has_measured(
+    client: SyncPrefectClient, raw: Path, tmp_path: Path
+) -> None:
+    job = pipeline_job(raw, tmp_path / "store")
+    made, measures = deployed(client, job), Path(job.store) / "measures" / "code-0123" / "exact"
+    measures.mkdir(parents=True)
+    for number in range(4):
+        (measures / f"{number}.npz").write_bytes(b"measured")
+        crash(client, made, Pending())
+        assert watchdog(flow_run=made) == [made]
+        assert client.read_flow_run(made).labels[DEATHS] == 1
 
 
 def test_a_run_whose_process_lives_on_is_looked_at_again_until_that_has_ended(

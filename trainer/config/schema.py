@@ -47,9 +47,13 @@ def require_records(setting: str, form: str) -> None:
         raise ValueError(f"{setting} goes with format {' or '.join(get_args(TableFormat))}, not {form!r}")
 
 
+OF_CSV = ("delimiter", "quoting", "columns")
+"""Settings of how csv is read."""
+
+
 def require_csv(data: BaseModel, setting: str, form: str) -> None:
     """Raise `ValueError` for settings of how csv is read where something else is read."""
-    for name in ("delimiter", "quoting", "columns"):
+    for name in OF_CSV:
         if form != "csv" and getattr(data, name, None) is not None:
             raise ValueError(f"{name} goes with {setting} csv, not {form!r}")
 

@@ -4,13 +4,14 @@ To a person it is shown as it comes: a model whose tokenizer has a chat template
 text that it is given.
 """
 
+import io
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import torch
@@ -70,12 +71,15 @@ class Streamer(TextStreamer):
 
 @dataclass
 class ChatModel:
-    """A model that is talked with, and what was said so far."""
+    """A model that is talked with, and what was said so far. `first` are tokens that it reads before any text that it
+    continues.
+    """
 
     name: str
     model: PreTrainedModel
     tokenizer: Any
     how: Sampling
+    first: list[int]
     turns: Turns
 
     @property
@@ -110,7 +114,8 @@ class ChatModel:
     def _read(self, asked: Turns, text: str) -> list[int]:
         """The tokens of what was said."""
         if not self.answers:
-            return self.tokenizer(text)["input_ids"] or [self.tokenizer.eos_token_id]
+            read = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            return [*self.first, *read] or [self.tokenizer.eos_token_id]
         try:
             read = self.tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=True)
         except TemplateError as error:
@@ -131,13 +136,22 @@ def load_chat_model(store: Store, name: str, how: Sampling) -> ChatModel:
     check_weights(found.beside or found.folder)
     model = load_model(found.folder, None, found.beside)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()  # type: ignore[arg-type]
-    loaded = ChatModel(name, model, load_tokenizer(found.folder), how, [])
+    tokenizer = load_tokenizer(found.folder)
+    first = _before_text(tokenizer) if found.key is None else []  # those of this store learnt from text alone
+    loaded = ChatModel(name, model, tokenizer, how, first, [])
     if how.system and not loaded.answers:
         raise ConfigError(f"{name} has no chat template: it continues text, and takes no system message")
     if model.generation_config is not None and model.generation_config.pad_token_id is None:
         model.generation_config.pad_token_id = loaded.tokenizer.pad_token_id or loaded.tokenizer.eos_token_id
     loaded.begin()
     return loaded
+
+
+def _before_text(tokenizer: Any) -> list[int]:
+    """The tokens that a tokenizer puts before a text. What it puts behind one would have a model begin another."""
+    both: list[list[int]] = [tokenizer("a", add_special_tokens=framed)["input_ids"] for framed in (True, False)]
+    whole, text = both
+    return whole[: next(start for start in range(len(whole)) if whole[start : start + len(text)] == text)]
 
 
 def find_named(store: Store, name: str) -> Checkpoint:
@@ -186,10 +200,17 @@ def side_by_side(titles: Sequence[str], texts: Sequence[str], width: int) -> str
     return "".join(GAP.join(cell.ljust(each) for cell in row).rstrip() + "\n" for row in rows)
 
 
+def piped() -> TextIO:
+    """What is piped in: bytes that are no text have a mark in their place, and lines end as in any other file."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace", newline=None)
+    return sys.stdin
+
+
 def read_lines() -> Iterable[str]:
     """What a person types, line by line, until the end of the input or an interrupt; of a pipe, its lines."""
     if not sys.stdin.isatty():
-        yield from sys.stdin
+        yield from piped()
         return
     import readline  # noqa: F401 - lines can be edited
 

@@ -7,6 +7,9 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from trainer.models.causal import most_positions
 
+LEAST_TEMPERATURE = 1e-6
+"""Below it, logits divided by it are beyond float32; the likeliest token has all chance long before."""
+
 
 @torch.no_grad()
 def continue_tokens(
@@ -24,7 +27,7 @@ def continue_tokens(
     own: Any = model.generation_config
     end, padding = (own.eos_token_id, own.pad_token_id) if ends_with is None else (ends_with, ends_with)
     drawn: dict[str, Any] = {"do_sample": False}
-    if temperature > 0:
+    if temperature >= LEAST_TEMPERATURE:
         torch.manual_seed(seed)
         drawn = {"do_sample": True, "temperature": temperature, "top_k": top_k or 0}  # else transformers takes 50
     input_ids = torch.tensor([ids], device=model.device)

@@ -143,7 +143,7 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
         raise _nothing_to_fork(store, key)
     if earlier["fingerprint"] == name:
         return Run(key, name, identity)
-    fixed = ("model", "tokenizer", "lora")
+    fixed = ("model", "tokenizer", "lora", "quantize")
     before, now = ({part: each.get(part) for part in fixed} for each in (earlier["identity"], identity))
     if before != now:
         raise RunError(f"{store.path(key)} cannot be forked with another model: {'; '.join(tell_changes(before, now))}")

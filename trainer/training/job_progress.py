@@ -4,8 +4,8 @@ import logging
 from typing import NamedTuple
 
 from trainer.common.errors import ArtifactError
-from trainer.config.jobs import PipelineJob, PrepareJob
-from trainer.config.labelled import TuningJob
+from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
+from trainer.config.labelled import PredictJob, TuningJob
 from trainer.records.lease import is_held
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.names import CONFIG, LAST
@@ -15,32 +15,42 @@ from trainer.training.identity import recorded
 log = logging.getLogger(__name__)
 
 
-SHARDS = "shards"
+AnyJob = PipelineJob | PrepareJob | TuningJob | EvaluateJob | PredictJob
 
 
 class Standing(NamedTuple):
-    """Files of the job's shard sets, and the step of its run's last checkpoint; both only grow while it gets on."""
+    """Files of the job's data, and the step of its run's last checkpoint; both only grow while it gets on.
 
-    shard_files: int
+    Data that is made by parts are shards, what curation measures, and the probabilities of a reference; of the last
+    two, those of other jobs on the store count too.
+    """
+
+    files: int
     step: int
 
     def is_beyond(self, other: "Standing") -> bool:
         """Whether the job got further than that."""
-        return self.step > other.step or self.shard_files > other.shard_files
+        return self.step > other.step or self.files > other.files
 
 
-def find_standing(job: PipelineJob | PrepareJob | TuningJob) -> Standing:
-    """Where the job stands. Raises `StorageError` if the store cannot be read."""
+def find_standing(job: AnyJob) -> Standing:
+    """Where the job stands; of one that makes no data and trains nothing, always the same. Raises `StorageError` if the
+    store cannot be read.
+    """
     store = Store(job.store)
-    sets = [name for name in store.names(SHARDS) if name.rpartition("-")[0] in job.corpora]
-    files = sum(len(store.names(f"{SHARDS}/{name}")) for name in sets)
+    if isinstance(job, EvaluateJob | PredictJob):
+        return Standing(0, 0)
+    shards = [f"shards/{name}" for name in store.names("shards") if name.rpartition("-")[0] in job.corpora]
+    measured = ["measures"] if job.corpora else []
+    references = [f"cache/{name}" for name in store.names("cache") if name.startswith("reference-")]
+    files = sum(1 for folder in (*shards, *measured, *references) for _ in store.walk(folder))
     return Standing(files, max((last_step(store, run) for run in _runs_of(store, job)), default=0))
 
 
-def is_alive(job: PipelineJob | PrepareJob | TuningJob) -> bool:
+def is_alive(job: AnyJob) -> bool:
     """Whether some process still trains the job, whatever an orchestrator believes."""
     store = Store(job.store)
-    return any(is_held(store, run) for run in _runs_of(store, job))
+    return not isinstance(job, EvaluateJob | PredictJob) and any(is_held(store, run) for run in _runs_of(store, job))
 
 
 def last_step(store: Store, run: str) -> int:

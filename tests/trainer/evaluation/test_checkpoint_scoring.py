@@ -136,6 +136,15 @@ def test_a_finished_classifier_is_measured_on_new_labelled_files_without_its_tra
     assert measure(run, "pairs", labelled=[path]).fingerprint != result.fingerprint
 
 
+def change_job(run: Finished, part: str, **settings: Any) -> None:
+    """Have a run's record say that it was trained with other settings."""
+    store, config = Store(str(run.store)), f"{run.run}/config.json"
+    said = read_sealed(store, config)
+    assert said is not None
+    said["job"][part] |= settings
+    write_sealed(store, config, said)
+
+
 def test_rows_of_new_files_that_are_skipped_are_told(
     run: Finished, pairs: Path, tmp_path: Path, runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -144,14 +153,26 @@ def test_rows_of_new_files_that_are_skipped_are_told(
     path = written(
         tmp_path / "new.jsonl", as_jsonl([{**rows[0], "label": "maybe"}, {**rows[1], "label": "perhaps"}, *rows[2:]])
     )
-    store, config = Store(str(run.store)), f"{run.run}/config.json"
-    said = read_sealed(store, config)
-    assert said is not None
-    said["job"]["data"]["max_bad_records"] = 5
-    write_sealed(store, config, said)
+    change_job(run, "data", max_bad_records=5)
     result = measure(run, "pairs", labelled=[path])
     assert sum(each.support for each in result.classification["test"].classes) == 8
     assert "skipped 2 bad records" in caplog.text and "'maybe' is no class" in caplog.text
+
+
+def test_a_model_may_be_divided_whatever_it_was_trained_with(run: Finished, runtime: Runtime) -> None:
+    whole = measure(run, "pairs").figures()
+    change_job(run, "training", optimizer="muon")
+    assert measure(run, f"{run.run}/checkpoint-last", sharding="fsdp").figures() == pytest.approx(whole, abs=1e-6)
+
+
+def test_what_says_how_csv_is_read_goes_by_the_files_that_are_measured_on(
+    run: Finished, pairs: Path, tmp_path: Path, runtime: Runtime
+) -> None:
+    rows = read_rows(pairs / "train.jsonl")[40:50]
+    path = written(tmp_path / "new.jsonl", as_jsonl(rows))
+    expected = measure(run, "pairs", labelled=[path]).figures()
+    change_job(run, "data", source="csv", delimiter=";", quoting=True)
+    assert measure(run, "pairs", labelled=[path]).figures() == expected
 
 
 def test_files_that_a_classifier_cannot_be_measured_on_are_refused(

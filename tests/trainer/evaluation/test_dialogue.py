@@ -1,5 +1,6 @@
 """Talking with a model: `headrace chat`."""
 
+import io
 import os
 import pty
 import signal
@@ -9,14 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from tokenizers import processors
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.headrace import headrace
 from tests.trainer.chats import chat_model
 from tests.trainer.small_jobs import Finished
+from tests.trainer.small_tokenizers import bpe_that_ends_texts_itself
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.evaluation import dialogue
-from trainer.evaluation.dialogue import NEW, Sampling, load_chat_model, side_by_side, talk
+from trainer.evaluation.dialogue import NEW, Sampling, load_chat_model, read_lines, side_by_side, talk
+from trainer.models.taken_tokenizer import END_OF_TEXT
 from trainer.registry.promotion import promote
 from trainer.store.storage import Store
 
@@ -84,6 +88,35 @@ def test_a_champion_is_called_by_its_name_and_a_base_model_continues_text(
     assert capsys.readouterr().out == tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True) + "\n"
     with pytest.raises(ConfigError, match="has no chat template: it continues text, and takes no system message"):
         load_chat_model(Store(str(copy.store)), str(plain), Sampling(system="Be brief."))
+
+
+def test_a_text_to_be_continued_has_no_end_behind_it(tmp_path: Path) -> None:
+    """Where a tokenizer ends texts itself, its end token would have a model begin another text."""
+    plain = chat_model(tmp_path / "plain", template=None)
+    backend = bpe_that_ends_texts_itself()
+    begin, end = ("<s>", backend.get_vocab_size()), (END_OF_TEXT, backend.token_to_id(END_OF_TEXT))
+    backend.add_special_tokens(["<s>"])
+    backend.post_processor = processors.TemplateProcessing(single=f"<s> $A {END_OF_TEXT}", special_tokens=[begin, end])
+    PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END_OF_TEXT, bos_token="<s>").save_pretrained(plain)
+    talking = load_chat_model(Store(str(tmp_path / "store")), str(plain), Sampling(new_tokens=4))
+    assert talking._read([], "def ") == [begin[1], *backend.encode("def ", add_special_tokens=False).ids]
+
+
+def test_what_is_piped_in_is_read_though_it_is_no_text_and_as_lines_of_any_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9\r\nmore\r\n"), encoding="utf-8", newline="\n")
+    )
+    assert list(read_lines()) == ["caf\ufffd\n", "more\n"]
+
+
+def test_a_temperature_too_small_for_numbers_takes_the_likeliest(answering: Finished) -> None:
+    def said(temperature: float) -> str:
+        how = Sampling(temperature=temperature, new_tokens=12)
+        return load_chat_model(Store(str(answering.store)), answering.name, how).say(ASKED, lambda part: None)
+
+    assert said(1e-40) == said(0.0)
 
 
 def test_two_models_answer_side_by_side(answering: Finished, llama: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -291,7 +291,7 @@ def test_the_watchdogs_look_passes_over_what_is_not_of_its_job(
     config = require_sealed(store, f"{finished.run}/{CONFIG}")
     write_sealed(store, f"{finished.run}/{CONFIG}", {**config, "job": recorded(job)})
     store.write_bytes(f"{OTHER}/{CONFIG}", b"{half")
-    assert find_standing(job) == Standing(find_standing(job).shard_files, 64)
+    assert find_standing(job) == Standing(find_standing(job).files, 64)
     assert not is_alive(job)
     assert f"{OTHER}/{CONFIG} is damaged" in caplog.text
     store.write_bytes(f"runs/{job.name}-01234567/{CONFIG}", b"{half")

@@ -14,6 +14,7 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.kinds import kind_of_run
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
+from trainer.config.schema import OF_CSV
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.raw_files import FORMAT_OF_ENDING, format_by_name
 from trainer.data.splits import TRAIN, SplitSource, find_splits
@@ -122,11 +123,15 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
                 f"labelled splits of its own run; leave {setting} out"
             )
     tell_unused(job)
-    values = {**config["job"], "store": job.store}
-    divided = {"sharding": job.sharding, "cpu_offload": job.cpu_offload, "sum_each_micro_batch": False}
-    values["training"] = {**values["training"], "precision": job.precision, "device": job.device, **divided}
-    values["evaluation"] = {**values["evaluation"], "batch": job.evaluation.batch}
-    own = validate_job(FinetuneJob, values, store.path(f"{run}/{CONFIG}"))
+    trained = validate_job(FinetuneJob, {**config["job"], "store": job.store}, store.path(f"{run}/{CONFIG}"))
+    # Not as a training that could be: one with an adapter or Muon is not divided, its model may be.
+    where = {name: getattr(job, name) for name in ("precision", "device", "sharding", "cpu_offload")}
+    own = trained.model_copy(
+        update={
+            "training": trained.training.model_copy(update={**where, "sum_each_micro_batch": False}),
+            "evaluation": trained.evaluation.model_copy(update={"batch": job.evaluation.batch}),
+        }
+    )
     encoded: str = config["data"]["key"]
     as_trained = config["job"]["training"]["precision"] == job.precision
     if job.labelled is None and found.key == f"{run}/{FINAL}" and as_trained:
@@ -144,7 +149,7 @@ def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Mea
     )
     source = format_by_name(labelled[0]) or own.data.source
     if source != own.data.source:
-        values = {name: value for name, value in values.items() if name not in ("delimiter", "quoting", "columns")}
+        values = {name: value for name, value in values.items() if name not in (*OF_CSV, "label_separator")}
     if source in ("hub", "disk"):
         raise ConfigError(
             f"labelled: the format of {labelled[0]!r} is not known; give files whose names end in "
