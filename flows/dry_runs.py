@@ -12,7 +12,7 @@ from trainer.common.progress import for_people
 from trainer.config.jobs import EvaluateJob, GarbageJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.kinds import KINDS
 from trainer.config.labelled import PredictJob
-from trainer.kinds.kind import kind_of
+from trainer.kinds.kind import identify_checkpoint, kind_of
 from trainer.store.storage import Store
 
 
@@ -52,19 +52,35 @@ def _foretell_preparation(job: PrepareJob) -> Foretold:
         amount = unpacked_bytes(corpus, files)
         lines.append(f"{corpus.name}: {plural(len(files), 'file')}, {size(amount)}")
         corpora.append({"name": corpus.name, "files": len(files), "raw_bytes": amount})
+    with loading():
+        from trainer.data.tokenizer_training import preview_tokenizer
+        from trainer.preflight.curation import preview_curation
+    preview_tokenizer(job.data)
+    if job.data.curation is not None:
+        lines += preview_curation(Store(job.store), job.data).warnings
     return Foretold(lines, {"corpora": corpora})
 
 
 def _foretell_evaluation(job: EvaluateJob) -> Foretold:
     """What would be measured: a checkpoint that is looked at, on new labelled files that are read, if it names any."""
-    from trainer.kinds.labelled.kind import NewFiles, identify_checkpoint
+    from trainer.data.shards import open_shards
+    from trainer.evaluation.harness_identity import identify_harness
+    from trainer.kinds.labelled.kind import NewFiles
 
+    with loading():
+        from trainer.training.runtime import check_devices
     store = Store(job.store)
     store.require_there()
+    check_devices(job.precision, job.processes, job.device, where="")
     lines = [f"would evaluate {job.checkpoint} in {job.store}"]
     record: dict[str, Any] = {"checkpoint": job.checkpoint, "store": job.store}
-    wanted = identify_checkpoint(store, job)
-    if wanted is not None and isinstance(wanted.settings, NewFiles):
+    _, wanted = identify_checkpoint(store, job)
+    if job.evaluation.harness is not None:
+        identify_harness(store, job, own=False)
+    for key in wanted.data:
+        if key.startswith("shards/"):
+            open_shards(store, key)
+    if isinstance(wanted.settings, NewFiles):
         with loading():
             from trainer.kinds.labelled.evaluate import names_of_files, open_files
         with open_files(wanted.settings, for_people()) as data:

@@ -2,11 +2,13 @@
 
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prefect.blocks.system import Secret
+from prefect.variables import Variable
 from prefect_aws import AwsClientParameters, AwsCredentials, MinIOCredentials, S3Bucket
 from pydantic import SecretStr
 
@@ -58,6 +60,25 @@ def test_a_block_that_is_missing_or_of_another_kind_is_refused(monkeypatch: pyte
     with pytest.raises(ConfigError, match=r"is a Secret; expected AwsCredentials") as caught:
         use_credentials()
     assert "hush" not in str(caught.value)
+
+
+@pytest.fixture
+def server_names(server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The server's variable names a block, and the environment none."""
+    monkeypatch.setenv("PREFECT_API_URL", server["PREFECT_API_URL"])
+    monkeypatch.delenv(VARIABLE, raising=False)
+    Variable.set(VARIABLE.lower(), "aws-credentials/nobody", overwrite=True)
+    yield
+    Variable.unset(VARIABLE.lower())
+
+
+def test_what_looks_at_a_bucket_takes_the_block_that_the_server_names(
+    server_names: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["list", "s3://nowhere/store"])
+    assert end.value.code == 2
+    assert "HEADRACE_CREDENTIALS is 'aws-credentials/nobody', but there is no such block" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

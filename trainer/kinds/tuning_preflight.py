@@ -39,7 +39,7 @@ from trainer.records.plans import RunPlan
 from trainer.records.results import Lengths, TuningPreflight
 from trainer.records.steps import look_for
 from trainer.store.storage import Store
-from trainer.training.identity import check_origin
+from trainer.training.identity import Run, check_origin, check_settings
 
 
 class Start(NamedTuple):
@@ -90,6 +90,12 @@ def recorded_lengths(details: dict[str, Any], most: int) -> dict[str, Lengths]:
         )
         for name, split in details["splits"].items()
     }
+
+
+def check_run(store: Store, run: Run) -> str:
+    """A run's key. Raises `RunError` if there is a run of that name with other settings or data."""
+    check_settings(store, run)
+    return run.key
 
 
 def look_at_start(job: TuningJob) -> Start:
@@ -154,7 +160,7 @@ def look_at_conversations(
         details = encoded_details(start.store, encoded.key)
         lengths, plan = recorded_lengths(details, encoder.context), kind.plan(job, encoded, start.ranks).plan
         known = Known(split_sizes(details), f"encoded already: {encoded.key}", plan, lengths)
-        run = kind.identify(job, encoded).key
+        run = check_run(start.store, kind.identify(job, encoded))
     check_stop()
     return conclude(job, start, measure_size(job, start, config, rows * encoder.context), known, list(job.figures), run)
 

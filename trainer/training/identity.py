@@ -172,10 +172,17 @@ def claim_run(
     data: TrainingData,
     find_fork: Callable[[], dict[str, str] | None] = lambda: None,
 ) -> None:
-    """Write the run's config.json, or check that it is this run's. `find_fork` says where a new run takes its weights
-    from.
+    """Write the run's config.json, or check that it is this run's, as `check_settings` does. `find_fork` says where a
+    new run takes its weights from.
+    """
+    earlier = check_settings(store, run)
+    fork = earlier["fork"] if earlier else find_fork()
+    write_sealed(store, f"{run.key}/{CONFIG}", describe_run(run, job, data, fork))
 
-    Raises `RunError` with the differences if the folder holds a run of other settings or data.
+
+def check_settings(store: Store, run: Run) -> dict[str, Any] | None:
+    """The config.json of a run, if it has begun. Raises `RunError` with the differences if the folder holds a run of
+    other settings or data.
     """
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")
     if earlier is not None and earlier["fingerprint"] != run.fingerprint:
@@ -184,8 +191,7 @@ def claim_run(
             f"{store.path(run.key)} was made with other settings: {differences}. Choose another name for `run`, leave "
             "`run` out to have one made, set the settings back, or start a new run from its weights with `resume: fork`"
         )
-    fork = earlier["fork"] if earlier else find_fork()
-    write_sealed(store, f"{run.key}/{CONFIG}", describe_run(run, job, data, fork))
+    return earlier
 
 
 def describe_run(run: Run, job: RunJob, data: TrainingData, fork: dict[str, str] | None) -> dict[str, Any]:

@@ -147,7 +147,7 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, ...]], set[str]]] 
     "evaluation": (
         {"evaluation__new_tokens": 5},
         {"evaluation": ("evaluation.new_tokens: 4 -> 5",)},
-        set(),
+        {"report"},
     ),
 }
 

@@ -15,7 +15,15 @@ from trainer.data.splits import TRAIN
 from trainer.data.step_plan import make_tuning_plan
 from trainer.kinds.labelled.kind import identify
 from trainer.kinds.labelled.measure import check_best_by, metric_names
-from trainer.kinds.tuning_preflight import Known, Start, conclude, look_at_start, measure_size, recorded_lengths
+from trainer.kinds.tuning_preflight import (
+    Known,
+    Start,
+    check_run,
+    conclude,
+    look_at_start,
+    measure_size,
+    recorded_lengths,
+)
 from trainer.models.classifiers import classifier_config, kind_of
 from trainer.preflight.resources import WEIGHT_BYTES, Memory, Size, library_bytes
 from trainer.records.results import TuningPreflight
@@ -37,7 +45,7 @@ def labelled_preflight(job: FinetuneJob, progress: Progress) -> TuningPreflight:
     classes: list[str] | None = details["classes"]
     check_best_by(job if known.splits else _without_class(job), classes)
     plan = make_tuning_plan(job, known.splits, ranks) if known.splits else None
-    run = identify(job, encoded).key if encoded else None
+    run = check_run(store, identify(job, encoded)) if encoded else None
     return conclude(job, start, size, known._replace(plan=plan), metric_names(job, classes), run)
 
 

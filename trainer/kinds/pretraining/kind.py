@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -169,8 +169,8 @@ def identify_own(
 ) -> Measurement:
     """The measurement of the final model of a job's run, or of an `other` run on the shards of these keys."""
     asked = evaluation_of(job, other or run)
-    if other is None:
-        return identify_text(store, asked)
+    if other is None:  # its record says by then that it is evaluated like this
+        return replace(identify_text(store, asked), place=f"{run}/{EVALUATION}")
     evaluated = asked.evaluation.model_copy(update={"prompts": []})
     alike = {"shards": list(data or ()), "context": job.training.context, "evaluation": evaluated}
     return identify_text(store, asked.model_copy(update=alike))

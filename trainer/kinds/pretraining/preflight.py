@@ -55,7 +55,7 @@ from trainer.records.results import CorpusPreview, CurationPreview, Preflight
 from trainer.records.steps import look_for
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
-from trainer.training.identity import check_origin
+from trainer.training.identity import check_origin, check_settings
 
 NOTHING = dict.fromkeys(("documents", "validation_documents", "tokens", "validation_tokens"), 0)
 """What is counted of a corpus without shards."""
@@ -76,7 +76,9 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
     preparation = job.preparation()
     data = find_prepared(preparation)
-    if data is None:
+    if data is not None:
+        check_settings(store, identify(job, data))
+    else:
         for corpus in job.data.corpora:
             look_at_text(corpus, [file.path for file in sources[corpus.name]])
     published = data.tokenizer if data else look_for("tokenizer", preparation)
