@@ -117,7 +117,7 @@ def test_a_stop_saves_and_running_it_again_continues(
 
 
 def test_an_error_of_a_rank_is_raised_once_and_is_not_tried_again(
-    nodes: Nodes, raw: Path, own: Path, capfd: pytest.CaptureFixture[str]
+    nodes: Nodes, raw: Path, own: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     arguments = training(raw, own, nodes.engine())
     plan = read_sealed(Store(str(own)), PLAN) or {}
@@ -127,8 +127,7 @@ def test_an_error_of_a_rank_is_raised_once_and_is_not_tried_again(
     }  # fmt: skip
     with pytest.raises(RunError, match="step plan is not the one it was given"):
         run("train", {**arguments, "expected": expected}, ranks=2, on=nodes.engine())
-    said = "".join(capfd.readouterr())
-    assert said.count("workers begin") == 1
+    assert caplog.text.count("workers begin") == 1
     assert not records(own, "train") if any(own.glob("runs/*")) else True
 
 
