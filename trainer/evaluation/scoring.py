@@ -1,6 +1,7 @@
 """The scoring loop: samples in rounds of a batch a rank, each sample once, whatever the batch and the ranks.
 
-What a batch holds and what is added up is said by each kind.
+What a batch holds and what is added up is said by each kind. Figures are the same whatever the batch only of a model
+whose answers do not depend on what fills up a row.
 """
 
 from collections.abc import Callable, Iterator

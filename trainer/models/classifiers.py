@@ -5,6 +5,7 @@ kind.
 import contextlib
 import logging
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,11 +19,13 @@ from transformers import (
 from transformers import logging as transformers_logging
 
 from trainer.common.errors import ConfigError, TokenizerError
+from trainer.common.process import own_rank
 from trainer.config.labelled import FinetuneJob
 from trainer.models.adapters import add_adapter, find_heads, merge, restore_adapter, saved_heads
 from trainer.models.causal import fuse_activations, keep_fixed, load_pretrained, model_from
 from trainer.models.outline import Outline, Rows, outline_folder
 from trainer.models.pretrained import classifies_words, find_model, load_config
+from trainer.models.trial import depends_on_padding
 from trainer.models.weights import is_adapter
 from trainer.store.storage import Store
 
@@ -166,13 +169,27 @@ def _load_adapted(
 def _load(
     source: str, config: PretrainedConfig, attention: str | None, kind: Any, ignore_mismatched_sizes: bool
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """The model, and what transformers tells of its loading."""
+    """The model, and what transformers tells of its loading. It is said if padding changes what it says."""
     with _quiet():
         model, report = load_pretrained(
             kind, source, config=config, attn_implementation=attention, ignore_mismatched_sizes=ignore_mismatched_sizes,
             output_loading_info=True,
         )  # fmt: skip
+        padded = not own_rank() and depends_on_padding(model)
+    if padded:
+        _tell_padding(model.config.model_type)
     return keep_fixed(model), report
+
+
+@cache
+def _tell_padding(kind: str) -> None:
+    """Warn of a family whose answers depend on padding, once in a process: its models are loaded again on the way."""
+    log.warning(
+        "what a %r model says of a text depends on how far the text is padded, so on the others in its batch: its "
+        "figures and probabilities depend on evaluation.batch (batch, where it predicts). Set that to 1 to measure "
+        "what a text gets by itself, or take a family that leaves padding out, such as bert or deberta-v2",
+        kind,
+    )
 
 
 def _not_loaded(report: dict[str, Any]) -> list[str]:

@@ -1,20 +1,23 @@
 """The trial that every language model passes before it is trained, and jobs whose model does not pass it."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedModel
 
 from tests.support import SMALL_MODEL, cpu_runtime, small_job
+from tests.tiny_models import tiny_config
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.models.causal import build_model, load_model, resolve_config
+from trainer.models.classifiers import _tell_padding, load_finished
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.models.trial import check_causal, tried_objective
 from trainer.pipelines.any_kind import train
@@ -141,3 +144,35 @@ def test_a_job_whose_model_sees_its_targets_is_refused_before_any_step(
     with pytest.raises(ConfigError, match="sees the tokens that it is to predict"):
         start()
     assert not list(stocked.glob(f"runs/*/{CHECKPOINTS}/*"))
+
+
+def classifier(folder: Path, family: str, **settings: Any) -> Path:
+    """A folder with a tiny new classifier of a family."""
+    config = AutoConfig.for_model(**{**tiny_config(family), "num_labels": 3, "pad_token_id": 1, **settings})
+    torch.manual_seed(0)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("family", "depends"), [("fnet", True), ("xlnet", True), ("bert", False), ("gpt2", False)])
+def test_it_is_said_once_that_what_a_classifier_says_depends_on_padding(
+    family: str, depends: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = classifier(tmp_path, family)
+    _tell_padding.cache_clear()
+    generator = torch.get_rng_state()
+    with caplog.at_level(logging.WARNING):
+        loaded = [load_finished(str(folder), 1) for _ in range(2)]
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert loaded[1].training == AutoModelForSequenceClassification.from_pretrained(folder).training
+    told = [record.getMessage() for record in caplog.records if "padded" in record.getMessage()]
+    assert len(told) == depends
+    for message in told:
+        assert f"what a {family!r} model says of a text depends on how far the text is padded" in message
+        assert "depend on evaluation.batch" in message
+        assert "Set that to 1" in message
+
+
+def test_a_family_that_a_short_row_changes_for_good_is_as_it_was_after_the_trial(tmp_path: Path) -> None:
+    folder = classifier(tmp_path, "big_bird", attention_type="block_sparse")
+    assert load_finished(str(folder), 1).base_model.attention_type == "block_sparse"

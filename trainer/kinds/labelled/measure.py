@@ -1,4 +1,7 @@
-"""Predictions of a fine-tuned model, and its figures: every example once, whatever the batch and the ranks."""
+"""Predictions of a fine-tuned model, and its figures: every example once, whatever the batch and the ranks.
+
+Of families that read padding as text, what is said depends on both (`trainer.models.trial.depends_on_padding`).
+"""
 
 import json
 import logging
