@@ -14,6 +14,9 @@ from torch import nn
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
+DRAWN = ("drop", "jitter")
+"""Parts of the names of settings by which a model drops or shakes something at random while it trains."""
+
 LEVELS = 2**16
 """Of which a value's 16 bits are one: it is dropped at a rate that is rounded to a multiple of 1 / 65,536."""
 

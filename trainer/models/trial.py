@@ -16,6 +16,7 @@ from trainer.common.errors import ConfigError, brief
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.models.documents import APART, positions
+from trainer.models.dropout import DRAWN
 from trainer.models.losses import WITH_MASKS, CausalLMLoss, makes_no_masks
 from trainer.models.new_config import padding_hint
 
@@ -94,6 +95,36 @@ def check_causal(model: PreTrainedModel, context: int) -> None:
             raise ConfigError(_repeats_not(model) if leaks(_logits(model, ids_BT)) else _sees_ahead(model))
     finally:
         model.train(was_training)
+
+
+@torch.no_grad()
+def check_repeats(model: PreTrainedModel, context: int, name: str) -> None:
+    """Raise `ConfigError` if a model, called by this name, gives other logits each time while it trains; an adapter's
+    own dropout aside.
+    """
+    ids_BT = _rows(model.config, min(context, LENGTH))[0]
+    was_training, device = model.training, model.device
+    model.train()
+    for part, module in model.named_modules():
+        if "lora_" in part:
+            module.eval()
+    found: list[torch.Tensor] = []
+    try:
+        for seed in range(2):
+            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+                torch.manual_seed(seed)
+                found.append(_logits(model, ids_BT))
+    finally:
+        model.train(was_training)
+    if bool((found[1] - found[0]).abs().max() > ROUNDING * found[0].std()):
+        values = model.config.get_text_config().to_dict()
+        drawn = [f"{key} {value}" for key, value in values.items() if _is_share(value) and any(k in key for k in DRAWN)]
+        told = f": its configuration has {', '.join(drawn)}" if drawn else ""
+        raise ConfigError(
+            f"{name}, a {model.config.model_type!r} model, draws at random in training what cannot be switched off "
+            f"here{told}; it is to be trained as it is, without dropout. Set what drops or shakes something to 0 in "
+            "the config.json of a copy, and name that folder"
+        )
 
 
 @torch.no_grad()
@@ -256,6 +287,10 @@ def _rows(config: PretrainedConfig, length: int) -> tuple[torch.Tensor, torch.Te
 
 def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 
 def _logits(model: PreTrainedModel, ids_BT: torch.Tensor) -> torch.Tensor:

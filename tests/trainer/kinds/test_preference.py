@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import trainer.kinds.preference.reference as reference_files
 import trainer.kinds.preference.reference as reference_step
 from tests.depth import once
+from tests.families import Case, make
 from tests.processes import finish, start_trainers
 from tests.support import cpu_runtime, flip_bit, only_run, records, write_config, write_rows
 from tests.trainer.chats import MARKED, chat_model
@@ -23,12 +24,15 @@ from tests.trainer.preferences import plain_sum, preference_job, preference_valu
 from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError, TokenizerError
 from trainer.common.progress import silent
+from trainer.config.models import LoraConfig
 from trainer.data.chat.encoded import open_chat
 from trainer.data.chat.messages import read_pair
 from trainer.data.chat.rendering import ASSISTANT, SYSTEM, USER
 from trainer.kinds.preference.job import PreferenceJob
 from trainer.kinds.preference.reference import read_reference
-from trainer.kinds.preference.workload import Preference
+from trainer.kinds.preference.workload import Preference, without_dropout
+from trainer.models.adapters import add_adapter
+from trainer.models.trial import check_repeats
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.records.steps import here
 from trainer.store.manifest import ArtifactRef, read_manifest
@@ -383,6 +387,47 @@ def test_a_familys_dropout_is_left_out_also_where_ranks_share_the_model(preferen
         losses[name] = [each["loss"] for each in records(store, "train")]
         assert losses[name][0] == pytest.approx(math.log(2), rel=1e-5), "nothing is dropped"
     np.testing.assert_allclose(losses["one"], losses["fsdp"], rtol=1e-4)
+
+
+DRAWING = {
+    "llama": {"attention_dropout": 0.5},
+    "opt": {"layerdrop": 0.5},
+    "phimoe": {"router_jitter_noise": 0.5},
+    "dbrx": {"resid_pdrop": 0.5},
+}
+
+
+@pytest.mark.parametrize("family", DRAWING)
+def test_a_model_draws_nothing_in_training_whatever_its_family_calls_it(family: str) -> None:
+    model = make(Case(family, DRAWING[family]))
+    with pytest.raises(ConfigError, match=f"{next(iter(DRAWING[family]))} 0.5"):
+        check_repeats(model, 32, "it")
+    check_repeats(without_dropout(model), 32, "it")
+
+
+def test_an_adapters_own_dropout_is_left_as_it_is_by_the_trial() -> None:
+    model = without_dropout(make(Case("llama", {})))
+    add_adapter(model, LoraConfig(rank=4, alpha=8, dropout=0.5), 0)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight)
+    generator = torch.get_rng_state()
+    check_repeats(model.train(), 32, "it")
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert all(module.training for module in model.modules())
+
+
+def test_a_model_whose_dropout_cannot_be_left_out_is_refused_by_the_setting(preferences: Path, tmp_path: Path) -> None:
+    """Falcon reads its configuration in each pass."""
+    model = chat_model(tmp_path / "model", "falcon", hidden_dropout=0.1)
+    job = preference_job(preferences, tmp_path / "store", model)
+    cpu_runtime()
+    with pytest.raises(ConfigError) as caught:
+        train(job, silent())
+    message = str(caught.value)
+    assert message.startswith(f"{model}, a 'falcon' model, draws at random in training")
+    assert "its configuration has hidden_dropout 0.1; " in message
+    assert "to 0 in the config.json of a copy, and name that folder" in message
 
 
 def test_a_model_with_a_loss_of_its_routers_is_refused(preferences: Path, tmp_path: Path) -> None:

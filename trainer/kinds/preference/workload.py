@@ -43,10 +43,11 @@ from trainer.kinds.preference.reference import (
     sum_answers,
 )
 from trainer.kinds.tuning_workload import CausalTuning, measured_causal, placed_causal
+from trainer.models.dropout import DRAWN
 from trainer.models.losses import adds_to_loss, has_plain_head
 from trainer.models.outline import Outline, Rows
 from trainer.models.pretrained import find_model
-from trainer.models.trial import check_causal
+from trainer.models.trial import check_causal, check_repeats
 from trainer.records.basis import basis_by_split
 from trainer.records.evaluations import Result, Scores
 from trainer.store.manifest import ArtifactRef
@@ -140,14 +141,17 @@ class PreferenceLoss(nn.Module):
 
 
 def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
-    """Have a model drop nothing in training, but for an adapter's own dropout."""
+    """Have a model drop nothing in training, no layer either, and shake no router, but for an adapter's own dropout.
+
+    What a family reads of its configuration each time stays: `check_repeats` finds that.
+    """
     for name, module in model.named_modules():
         if "lora_" in name:
             continue
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         for attribute, value in vars(module).items():
-            if "dropout" in attribute and isinstance(value, float):
+            if any(part in attribute for part in DRAWN) and isinstance(value, float):
                 setattr(module, attribute, 0.0)
     return model
 
@@ -175,6 +179,7 @@ class Preference(CausalTuning):
 
     def make_objective(self, model: PreTrainedModel) -> nn.Module:
         check_causal(model, self.set_details["context"])
+        check_repeats(model, self.set_details["context"], self._job.model.pretrained)
         if adds_to_loss(model):
             raise ConfigError(
                 f"{self._job.model.pretrained} adds a loss of its routers, which no loss of preferences takes; set "
