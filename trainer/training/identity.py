@@ -33,7 +33,11 @@ OPERATIONAL = {
     "log_every", "evaluate_every", "save_every", "keep_last", "keep_epochs", "processes", "device", "micro_batch",
     "compile", "gradient_checkpointing", "deterministic", "sharding", "cpu_offload", "sum_each_micro_batch",
 }  # fmt: skip
-"""Training settings that decide how a run is carried out and watched, but not what it computes (to rounding)."""
+"""Training settings that decide how a run is carried out and watched, but not what it computes (to rounding).
+
+One exception: where a model balances its routers, what goes through it together counts, and so do `micro_batch` and the
+ranks. They are not named even so: a run is named before it is known how many ranks there will be.
+"""
 
 
 WHILE_TRAINED = {*SelectionConfig.model_fields, "during_training"}
