@@ -36,6 +36,9 @@ HOST, PORT = os.environ.get("LISTEN", "127.0.0.1"), os.environ.get("PORT", "4200
 PASSWORD = os.environ.get("PREFECT_SERVER_API_AUTH_STRING", "")
 HOME = Path(os.environ.get("PREFECT_HOME", ".prefect")).absolute()
 DATABASE = HOME / "postgres"
+SCHEDULES = os.environ.get("SCHEDULES", "")
+SCHEDULED = {"on": True, "off": False, "": None}
+"""What SCHEDULES may be, and whether scheduled runs are then started; None: as they are."""
 SERVER_SECONDS = 120
 SAMPLES = Path("data/raw")
 NO_FIGURES = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
@@ -48,6 +51,13 @@ def up() -> int:
         print(
             f"LISTEN={HOST} lets other machines in, and anybody there could run code on this one: set a password, "
             "PREFECT_SERVER_API_AUTH_STRING=user:password, or leave LISTEN out",
+            file=sys.stderr,
+        )
+        return 2
+    if SCHEDULES not in SCHEDULED:
+        print(
+            f"SCHEDULES={SCHEDULES}: say on, to start the nightly and the weekly runs, or off; leave it out to keep them "
+            "as they are",
             file=sys.stderr,
         )
         return 2
@@ -68,7 +78,7 @@ def up() -> int:
             return 1
     _write_samples()
     with _client() as client:
-        register(client, os.environ.get("NOTIFY"), os.environ.get("CREDENTIALS"), os.environ.get("SCHEDULES"))
+        register(client, os.environ.get("NOTIFY"), os.environ.get("CREDENTIALS"), SCHEDULED[SCHEDULES])
     if _running("worker") is None:
         _start("worker", "--pool", "local", "--type", "process")
     print(

@@ -20,19 +20,19 @@ CREDENTIALS = "headrace_credentials"
 """The variable that names the block with the store's credentials (tasks/credentials.py); empty: none."""
 
 
-def register(client: httpx.Client, notify: str | None, credentials: str | None, schedules: str | None) -> None:
+def register(client: httpx.Client, notify: str | None, credentials: str | None, schedules: bool | None) -> None:
     """Make or update everything.
 
     notify: the name of a Webhook block that is called when a run fails or a gate is not met. credentials: the block
-    with the store's credentials. schedules: on or off, for the nightly and the weekly runs; None leaves them as they
-    are.
+    with the store's credentials. schedules: whether the nightly and the weekly runs are started; None leaves them as
+    they are.
     """
     before = {(each["id"], schedule["slug"]): schedule["active"] for each, schedule in _schedules(client)}
     _prefect("work-pool", "create", "--type", "process", "--overwrite", "local")
     client.patch("/work_pools/local", json={"is_paused": False}).raise_for_status()  # `make down` pauses it
     _prefect("deploy", "--all", "--prefect-file", str(DEPLOYMENTS))
     for each, schedule in _schedules(client):
-        active = before.get((each["id"], schedule["slug"]), False) if schedules is None else schedules == "on"
+        active = before.get((each["id"], schedule["slug"]), False) if schedules is None else schedules
         client.patch(
             f"/deployments/{each['id']}/schedules/{schedule['id']}", json={"active": active}
         ).raise_for_status()

@@ -45,7 +45,7 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     assert local.schedules() == [False, False], "off by default"
     local.say("up", SCHEDULES="on")
     assert local.schedules() == [True, True]
-    local.say("up")
+    local.say("up", SCHEDULES="")
     assert local.schedules() == [True, True], "they stay as they are"
     assert {kind: local.names(kind) for kind in before} == before
     deployed = parse_yaml((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
@@ -158,3 +158,16 @@ def test_it_is_not_open_to_other_machines_without_a_password(tmp_path: Path) -> 
     refused = open_to_all.python("-m", "deployments.local", "up")
     assert refused.returncode == 2 and "PREFECT_SERVER_API_AUTH_STRING=user:password" in refused.stderr
     assert not open_to_all.home.exists()
+
+
+@pytest.mark.parametrize("asked", ["On", "true"])
+def test_schedules_are_on_or_off(asked: str, tmp_path: Path) -> None:
+    local = Local(tmp_path, SCHEDULES=asked)
+    refused = local.python("-m", "deployments.local", "up")
+    assert refused.returncode == 2 and f"SCHEDULES={asked}: say on," in refused.stderr
+    assert not local.home.exists()
+
+
+def test_schedules_that_are_left_empty_stay_as_they_are(tmp_path: Path) -> None:
+    said = "from deployments import local; print(local.SCHEDULED[local.SCHEDULES])"
+    assert Local(tmp_path, SCHEDULES="").python("-c", said).stdout == "None\n"
