@@ -30,7 +30,9 @@ exit $STATUS
 
 
 def submit(folder: Path, status: int, restarts: int = 0) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """Run the script with ranks that end with a status; also returns what is queued again."""
+    """Run the script with ranks that end with a status, in a job that Slurm has started again so often; also returns
+    what was queued again so far.
+    """
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("trainer", TRAINER)):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
@@ -42,7 +44,9 @@ def submit(folder: Path, status: int, restarts: int = 0) -> tuple[subprocess.Com
     }
     env |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "20007", "SLURM_RESTART_COUNT": str(restarts)}
     env["QUEUED"] = str(folder / "queued")
-    ended = subprocess.run(["bash", SCRIPT, "a b.yaml", "x=1"], env=env, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        ["bash", SCRIPT, "a b.yaml", "x=1"], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
     queued = folder / "queued"
     return ended, queued.read_text().splitlines() if queued.exists() else []
 
@@ -54,10 +58,38 @@ def test_each_rank_is_told_of_the_others(tmp_path: Path) -> None:
     assert ended.stdout.splitlines()[:2] == [said.format(0), said.format(1)]
 
 
-@pytest.mark.parametrize(
-    ("status", "restarts", "again"), [(75, 9, True), (2, 0, False), (1, 0, True), (137, 2, True), (1, 3, False)]
-)
-def test_what_can_go_on_is_queued_again(status: int, restarts: int, again: bool, tmp_path: Path) -> None:
-    ended, queued = submit(tmp_path, status, restarts)
+@pytest.mark.parametrize(("status", "again"), [(75, True), (2, False), (1, True), (137, True)])
+def test_what_can_go_on_is_queued_again(status: int, again: bool, tmp_path: Path) -> None:
+    ended, queued = submit(tmp_path, status, restarts=9)
     assert ended.returncode == status
     assert queued == (["requeue 20007"] if again else [])
+
+
+@pytest.mark.parametrize(
+    ("ends", "starts"),
+    [
+        ([1, 137, 1], 3),
+        ([1, 137, 1, 1], 3),
+        ([75, 75, 75, 75, 1], 5),
+        ([1, 1, 1, 75, 1, 1, 1, 1], 7),
+        ([1, 1, 1, 1, 1], 4),  # somebody has queued it again after three
+    ],
+)
+def test_crashes_in_a_row_are_queued_again_three_times(ends: list[int], starts: int, tmp_path: Path) -> None:
+    for restarts, status in enumerate(ends):
+        _, queued = submit(tmp_path, status, restarts)
+    assert len(queued) == starts
+
+
+@pytest.mark.parametrize("last", [0, 2, 75])
+def test_no_count_of_crashes_is_left(last: int, tmp_path: Path) -> None:
+    for status in (1, last):
+        submit(tmp_path, status)
+    assert not list(tmp_path.glob("*.crashes"))
+
+
+def test_a_crash_that_cannot_be_counted_is_not_queued_again(tmp_path: Path) -> None:
+    (tmp_path / "headrace-20007.crashes").mkdir()
+    ended, queued = submit(tmp_path, 1)
+    assert (ended.returncode, queued) == (1, [])
+    assert "headrace-20007.crashes cannot be written" in ended.stdout
