@@ -7,6 +7,7 @@ was.
 """
 
 import atexit
+import fcntl
 import logging
 import os
 import socket
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import ConfigError, Preempted
@@ -37,6 +40,9 @@ SERVER_SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "0",  # it tells nobody, and so logs no error where it cannot
 }
 """As Prefect sets for its temporary server, and three more."""
+
+START_LOCK = "headrace-start.lock"
+"""The file in PREFECT_HOME that a server holds locked while it starts."""
 
 START_SECONDS = 180.0
 """What the server may take to start unless Prefect's settings say it. Prefect gives up after 20: too soon on a busy
@@ -146,15 +152,37 @@ def main(arguments: list[str]) -> int:
     with loading():
         from prefect.settings import get_current_settings
 
-        if not is_wanted(get_current_settings()):
+        settings = get_current_settings()
+        if not is_wanted(settings):
             return 0
         import uvicorn
         from prefect.server.api.server import create_app
 
-        server = uvicorn.Server(uvicorn.Config(create_app(), log_level="error", lifespan="on"))
+        class Server(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                turn.close()
+
+        server = Server(uvicorn.Config(create_app(), log_level="error", lifespan="on"))
+    turn = _turn_to_start(settings.home)
     serving.append(server)
     server.run(sockets=[socket.socket(fileno=int(arguments[0]))])
     return 0 if server.started else 1
+
+
+def _turn_to_start(home: Path) -> ExitStack:
+    """Wait until no other server of this PREFECT_HOME starts, and keep others waiting until the turn is closed or this
+    process ends.
+
+    Prefect brings the database up to date while it starts, and where two do so at once, one fails.
+    """
+    turn = ExitStack()
+    with suppress(OSError):  # a folder that cannot be written, or a file system without locks
+        home.mkdir(parents=True, exist_ok=True)
+        lock = os.open(home / START_LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        turn.callback(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return turn
 
 
 def _stop_with_command(serving: list[Any]) -> None:

@@ -1,13 +1,16 @@
 """The Prefect server of a command whose environment names none."""
 
+import fcntl
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 from prefect.settings import Settings
 
-from flows.temporary_server import TemporaryServer, seconds_to_start
+from flows.temporary_server import START_LOCK, TemporaryServer, seconds_to_start
 from tests.depth import once
 from tests.processes import Running, alive, command_line, descendants, start_module, wait_until
 from tests.support import small_values, write_config, write_corpora
@@ -24,6 +27,19 @@ def start_preparing(folder: Path, **given: str) -> Running:
 
 def servers_of(pid: int) -> list[int]:
     return [each for each in descendants(pid) if "flows.temporary_server" in command_line(each)]
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    waiting = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
+    return str(pid) in [words[5] for words in waiting]
+
+
+def locked(file: TextIO) -> bool:
+    """Whether a lock on a file could be had at once."""
+    with suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 @pytest.mark.deep
@@ -59,6 +75,21 @@ def test_it_ends_however_the_command_ends(tmp_path: Path, signum: signal.Signals
     os.kill(command.pid, signum)
     command.wait()
     wait_until(lambda: not any(map(alive, found)), 30.0)
+
+
+@pytest.mark.deep
+def test_only_one_at_a_time_brings_the_database_up_to_date(tmp_path: Path) -> None:
+    home = tmp_path / "prefect"
+    home.mkdir()
+    with open(home / START_LOCK, "w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        command = start_preparing(tmp_path)
+        wait_until(lambda: any(map(waits_for_a_lock, servers_of(command.pid))))
+        assert not (home / "prefect.db").exists()
+    with open(home / START_LOCK) as next_one:
+        wait_until(lambda: (home / "prefect.db").exists() and locked(next_one))
+        assert servers_of(command.pid), "it lets the next one start while it serves"
+    assert command.wait().status == 0
 
 
 @pytest.mark.deep
