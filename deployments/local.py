@@ -14,6 +14,8 @@ the current folder. Settings are variables of the environment:
     SCHEDULES    on: start the nightly and the weekly runs; off; else they stay as they are, at first off
     NOTIFY       the Webhook block that is called when a run fails or a gate is not met
     CREDENTIALS  the block of prefect-aws with the store's credentials, as KIND/NAME
+
+A server that runs keeps LISTEN, PORT, DB and the password that it was started with.
 """
 
 import ipaddress
@@ -22,6 +24,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,8 +35,9 @@ from deployments import postgres
 from deployments.registration import register
 from samples import corpora
 
-HOST, PORT = os.environ.get("LISTEN", "127.0.0.1"), os.environ.get("PORT", "4200")
-PASSWORD = os.environ.get("PREFECT_SERVER_API_AUTH_STRING", "")
+PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
+DEFAULTS = {"LISTEN": "127.0.0.1", "PORT": "4200", "DB": "sqlite", PASSWORD: ""}
+"""What a server is started with unless it is told otherwise."""
 HOME = Path(os.environ.get("PREFECT_HOME", ".prefect")).absolute()
 DATABASE = HOME / "postgres"
 SCHEDULES = os.environ.get("SCHEDULES", "")
@@ -47,17 +51,25 @@ NO_FIGURES = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
 
 def up() -> int:
     """Start what does not run, deploy, and say where it is. Returns the exit status."""
-    if not (_is_loopback(HOST) or PASSWORD):
+    host, password = _setting("LISTEN"), _setting(PASSWORD)
+    if not (_is_loopback(host) or password):
         print(
-            f"LISTEN={HOST} lets other machines in, and anybody there could run code on this one: set a password, "
+            f"LISTEN={host} lets other machines in, and anybody there could run code on this one: set a password, "
             "PREFECT_SERVER_API_AUTH_STRING=user:password, or leave LISTEN out",
             file=sys.stderr,
         )
         return 2
     if SCHEDULES not in SCHEDULED:
         print(
-            f"SCHEDULES={SCHEDULES}: say on, to start the nightly and the weekly runs, or off; leave it out to keep them "
-            "as they are",
+            f"SCHEDULES={SCHEDULES}: say on, to start the nightly and the weekly runs, or off; leave it out to keep "
+            "them as they are",
+            file=sys.stderr,
+        )
+        return 2
+    if different := _differences():
+        print(
+            f"the server that runs was started with {' and '.join(different)}: stop it first, by `headrace down`, or "
+            "leave out what is to stay as it is",
             file=sys.stderr,
         )
         return 2
@@ -65,8 +77,8 @@ def up() -> int:
     os.environ |= {"PREFECT_HOME": str(HOME), "PREFECT_API_URL": _api(), "PWD": os.getcwd()}  # prefect.yaml names PWD
     for name, value in NO_FIGURES.items():
         os.environ.setdefault(name, value)
-    if PASSWORD:
-        os.environ["PREFECT_API_AUTH_STRING"] = PASSWORD
+    if password:
+        os.environ["PREFECT_API_AUTH_STRING"] = password
     if not _answers():
         if _running("server") is None:
             _start_server()
@@ -122,6 +134,34 @@ def _write_samples() -> None:
         )
 
 
+def _setting(name: str) -> str:
+    """One of DEFAULTS as it is given, else as the server that runs has it."""
+    return {**DEFAULTS, **_started(), **_given(os.environ)}[name]
+
+
+def _differences() -> list[str]:
+    """What the server that runs was started with where something else is given now; secrets are not shown."""
+    started = _started()
+    return [
+        f"{name}={started[name]}, not {value}" if name in ("LISTEN", "PORT") else
+        f"{'another' if started[name] else 'no'} {name}"
+        for name, value in _given(os.environ).items()
+        if started and started[name] != value
+    ]  # fmt: skip
+
+
+def _started() -> dict[str, str]:
+    """What the server that runs was started with, by its process's environment; nothing if none runs."""
+    server = _running("server")
+    with suppress(psutil.Error):
+        return {**DEFAULTS, **_given(server.environ())} if server is not None else {}
+    return {}
+
+
+def _given(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: environment[name] for name in DEFAULTS if environment.get(name)}
+
+
 def _start_server() -> None:
     settings = {
         # Of whatever address the browser found it at.
@@ -129,11 +169,11 @@ def _start_server() -> None:
         # A turn that a process holds (tasks/turns.py) is still held when the server comes back.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
-    database = os.environ.get("DB", "sqlite")
+    database = _setting("DB")
     if database != "sqlite":
         address = postgres.start(DATABASE) if database == "postgres" else database
         settings["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = address
-    _start("server", "--host", HOST, "--port", PORT, **settings)
+    _start("server", "--host", _setting("LISTEN"), "--port", _setting("PORT"), **settings)
 
 
 def _start(name: str, *arguments: str, **settings: str) -> None:
@@ -183,11 +223,11 @@ def _is_loopback(host: str) -> bool:
 
 def _api() -> str:
     """The address that this machine finds the server at."""
-    host = HOST
+    host = _setting("LISTEN")
     with suppress(ValueError):
-        address = ipaddress.ip_address(HOST)
-        host = "127.0.0.1" if address.is_unspecified else f"[{HOST}]" if address.version == 6 else HOST
-    return f"http://{host}:{PORT}/api"
+        address = ipaddress.ip_address(host)
+        host = "127.0.0.1" if address.is_unspecified else f"[{host}]" if address.version == 6 else host
+    return f"http://{host}:{_setting('PORT')}/api"
 
 
 def _client() -> httpx.Client:
@@ -198,8 +238,10 @@ def _client() -> httpx.Client:
 
 
 def _auth() -> tuple[str, str] | None:
-    user, _, password = PASSWORD.partition(":")
-    return (user, password) if PASSWORD else None
+    if not (given := _setting(PASSWORD)):
+        return None
+    user, _, password = given.partition(":")
+    return user, password
 
 
 def _answers() -> bool:

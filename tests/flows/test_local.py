@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from uuid import uuid4
@@ -16,7 +17,6 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments import local as deployments_local
 from deployments.local import _client, _write_samples
 from deployments.registration import _schedules
 from tests.flows.conftest import Done
@@ -109,7 +109,7 @@ def test_a_busy_server_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with HTTPServer(("127.0.0.1", 0), Busy) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr(deployments_local, "PORT", str(server.server_port))
+        monkeypatch.setenv("PORT", str(server.server_port))
         with _client() as client:
             answer = client.get("/variables/name/none")
         server.shutdown()
@@ -171,3 +171,45 @@ def test_schedules_are_on_or_off(asked: str, tmp_path: Path) -> None:
 def test_schedules_that_are_left_empty_stay_as_they_are(tmp_path: Path) -> None:
     said = "from deployments import local; print(local.SCHEDULED[local.SCHEDULES])"
     assert Local(tmp_path, SCHEDULES="").python("-c", said).stdout == "None\n"
+
+
+OWN, PASSWORD = {"LISTEN": "localhost", "DB": "sqlite+aiosqlite:///own.db"}, "PREFECT_SERVER_API_AUTH_STRING"
+
+
+@contextmanager
+def started(folder: Path, **settings: str) -> Iterator[Local]:
+    """A process that stands in for a server which `up` has started with some settings."""
+    local = Local(folder, **settings)
+    local.home.mkdir()
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()", "server"]
+    with subprocess.Popen(command, env=local.env, stdin=subprocess.PIPE) as server:
+        (local.home / "server.pid").write_text(str(server.pid))
+        yield local
+
+
+@pytest.mark.parametrize(
+    ("had", "asked", "told"),
+    [
+        (OWN, {"LISTEN": "127.0.0.1"}, "LISTEN=localhost, not 127.0.0.1"),
+        ({}, {"LISTEN": "localhost", PASSWORD: "me:secret"}, f"LISTEN=127.0.0.1, not localhost and no {PASSWORD}"),
+        ({}, {"PORT": "1"}, "PORT={PORT}, not 1"),
+        (OWN, {"DB": "sqlite"}, "another DB"),
+        ({PASSWORD: "me:secret"}, {PASSWORD: "me:others", "DB": "postgres"}, f"another DB and another {PASSWORD}"),
+    ],
+)
+def test_a_server_that_runs_is_not_changed(
+    had: dict[str, str], asked: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    with started(tmp_path, **had) as local:
+        refused = local.python("-m", "deployments.local", "up", **asked)
+    assert refused.returncode == 2
+    assert f"was started with {told.format(**local.env)}: stop it first, by `headrace down`" in refused.stderr
+    assert "secret" not in refused.stderr and "others" not in refused.stderr
+    assert [path.name for path in local.home.iterdir()] == ["server.pid"]
+
+
+def test_what_is_not_given_is_as_the_server_that_runs_has_it(tmp_path: Path) -> None:
+    said = "from deployments import local; print(local._differences(), local._api(), local._auth())"
+    with started(tmp_path, **OWN, **{PASSWORD: "me:secret"}) as local:
+        told = local.python("-c", said, LISTEN="", PORT="", DB="", **{PASSWORD: ""})
+    assert told.stdout == f"[] http://localhost:{local.env['PORT']}/api ('me', 'secret')\n"
