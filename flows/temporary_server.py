@@ -19,6 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks import OWN_SERVER
 from trainer.common.errors import ConfigError, Preempted
 from trainer.common.process import loading
 from trainer.common.stopping import check_stop
@@ -26,11 +27,11 @@ from trainer.common.stopping import check_stop
 if TYPE_CHECKING:
     from prefect.settings import Settings
 
-API_URL, HAS_PAGES = "PREFECT_API_URL", "PREFECT_UI_ENABLED"
+API_URL = "PREFECT_API_URL"
 START_SETTING = "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"
 
 SERVER_SETTINGS = {
-    HAS_PAGES: "0",
+    "PREFECT_UI_ENABLED": "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
     # Blocks are registered when they are saved; doing it beforehand loads all of prefect-aws, and so does looking
@@ -95,7 +96,7 @@ class TemporaryServer:
         if not is_wanted(settings):
             return
         self._wait(seconds_to_start(settings))
-        os.environ |= {API_URL: self._url, HAS_PAGES: "0"}
+        os.environ |= {API_URL: self._url, OWN_SERVER: "1"}
         refresh_global_settings_context()
         logging.getLogger("prefect.flow_runs").addFilter(_shows_no_pages)
 

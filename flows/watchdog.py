@@ -93,7 +93,7 @@ def look(flow_run: UUID, deaths: int) -> bool:
             return False
         job = _job_of(client, run)
         if job is None:
-            get_run_logger().warning("%s is crashed, and of a flow that is not started again by itself", run.name)
+            get_run_logger().info("%s is crashed, and of a flow that is not started again by itself", run.name)
             return False
         if is_alive(job):
             _look_again(client, run, deaths, "its process lives")

@@ -1,5 +1,6 @@
 """The gate after the evaluation: whether a trained model becomes the champion under a name."""
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from uuid import UUID, uuid4
@@ -10,8 +11,8 @@ from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 from prefect.exceptions import Abort
 from prefect.runtime import flow_run
-from prefect.settings import get_current_settings
 
+from tasks import OWN_SERVER
 from tasks.patience import patient, patient_task
 from tasks.showing import TaskLogger
 from trainer.config.runs import PromotionConfig
@@ -50,7 +51,7 @@ def consider(
         verdict = judge_model(gate, store, run, *found)
         if not verdict.passed or verdict.reason == ALREADY:
             return verdict
-        if gate.approval and not get_current_settings().server.ui.enabled:  # of a server that ends with its command
+        if gate.approval and os.environ.get(OWN_SERVER):
             TaskLogger().warning(NOBODY_ASKED)
             return verdict
         if gate.approval:

@@ -11,10 +11,10 @@ from prefect import State, flow
 from prefect.client.orchestration import get_client
 from prefect.events.filters import EventFilter, EventNameFilter
 from prefect.flow_engine import run_flow
-from prefect.settings import PREFECT_UI_ENABLED, temporary_settings
 from prefect.states import Crashed, Pending, Scheduled
 
 from flows.data_to_model import data_to_model
+from tasks import OWN_SERVER
 from tasks.promotion import GATE_NOT_MET, wait_for_approval
 from tests.flows.conftest import Done, flow_run_of
 from tests.flows.looking import artifacts, latest_run
@@ -167,9 +167,11 @@ def test_a_run_that_is_started_again_while_it_waits_asks_again(server: dict[str,
 
 
 @pytest.mark.deep
-def test_a_command_that_starts_its_own_server_does_not_wait_for_approval(done: Done, store: Store) -> None:
-    with temporary_settings({PREFECT_UI_ENABLED: False}):
-        verdict = run(job(done, store, "unasked", threshold=99.0, approval=True))[1].promotion
+def test_a_command_that_starts_its_own_server_does_not_wait_for_approval(
+    done: Done, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OWN_SERVER, "1")
+    verdict = run(job(done, store, "unasked", threshold=99.0, approval=True))[1].promotion
     assert verdict is not None and verdict.passed and find_champion(store, "unasked") is None
 
 

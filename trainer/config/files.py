@@ -224,7 +224,10 @@ def _read_file(path: str) -> dict[str, Any]:
         raise ConfigError(f"configuration {path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"configuration {path}: expected keys with values, found {shown(values)}")
-    return {key: _unshared(each) for key, each in values.items()}
+    try:
+        return {key: _unshared(each) for key, each in values.items()}
+    except RecursionError as error:
+        raise ConfigError(f"configuration {path}: an alias stands within what it names") from error
 
 
 def _unshared(value: Any) -> Any:
@@ -236,12 +239,15 @@ def _unshared(value: Any) -> Any:
 
 def validate_job(schema: type[Job], values: Any, where: str) -> Job:
     """Validate values that came from `where`. Raises `ConfigError`."""
-    if truths := list(find_truths(schema, values)):
-        raise ConfigError(f"configuration {where}: {'; '.join(truths)}")
+    truths = dict(find_truths(schema, values))
     try:
-        return schema.model_validate(values)
+        job = schema.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"configuration {where}: {'; '.join(describe_problems(schema, error))}") from error
+        told = [each for each in describe_problems(schema, error) if each.partition(":")[0] not in truths]
+        raise ConfigError(f"configuration {where}: {'; '.join([*truths.values(), *told])}") from error
+    if truths:
+        raise ConfigError(f"configuration {where}: {'; '.join(truths.values())}")
+    return job
 
 
 def override(job: Job, words: Overrides) -> Job:

@@ -164,15 +164,16 @@ def describe_problems(schema: type[BaseModel], error: ValidationError) -> list[s
     return [_told(schema, place, found) for place, found in problems.items() if place not in tried & deeper]
 
 
-def find_truths(annotation: Any, value: Any, place: Place = ()) -> Iterator[str]:
-    """A phrase for each true and false where a number is wanted: they would be read as 1 and 0."""
+def find_truths(annotation: Any, value: Any, place: Place = ()) -> Iterator[tuple[str, str]]:
+    """The path of each true and false where a number is wanted, with what is said of it: it would be read as 1 or 0."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in entries:
         types = [found for option in options_of(annotation) for found in inside(option, key)]
         options = [option for found in types for option in options_of(found)]
         if isinstance(each, bool) and {int, float}.intersection(options) and not {bool, Any}.intersection(options):
-            wanted = NUMBER if float in options else INTEGER
-            yield f"{'.'.join(map(str, (*place, key)))}: expected {wanted}, found {shown(each)}"
+            wanted = f"{TEXT} or " * (str in options) + (NUMBER if float in options else INTEGER)
+            path = ".".join(map(str, (*place, key)))
+            yield path, f"{path}: expected {wanted}, found {shown(each)}"
         for found in types:
             yield from find_truths(found, each, (*place, key))
 

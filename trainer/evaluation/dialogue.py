@@ -151,7 +151,7 @@ def _before_text(tokenizer: Any) -> list[int]:
     """The tokens that a tokenizer puts before a text. What it puts behind one would have a model begin another."""
     both: list[list[int]] = [tokenizer("a", add_special_tokens=framed)["input_ids"] for framed in (True, False)]
     whole, text = both
-    return whole[: next(start for start in range(len(whole)) if whole[start : start + len(text)] == text)]
+    return whole[: next((start for start in range(len(whole)) if whole[start : start + len(text)] == text), 0)]
 
 
 def find_named(store: Store, name: str) -> Checkpoint:

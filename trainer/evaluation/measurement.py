@@ -24,6 +24,7 @@ from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.config.runs import RunJob
 from trainer.models.pretrained import Checkpoint
 from trainer.records.evaluations import FORMAT, Result
+from trainer.records.fields import tell_changes
 from trainer.records.sealed import read_sealed, require_sealed, write_sealed
 from trainer.records.shapes import remedy_of
 from trainer.store.manifest import digest_file, fingerprint
@@ -241,10 +242,16 @@ def _has_predictions(store: Store, wanted: Measurement, found: Result) -> bool:
 
 
 def _tell_replaced(store: Store, wanted: Measurement) -> None:
-    """Warn of the figures and predictions of another test split that a measurement is about to replace."""
+    """Warn of the figures and predictions of another test split that a measurement is about to replace, and tell of
+    those that were measured otherwise.
+    """
     with suppress(ArtifactError):  # of a damaged record there was a word already
         before = _read(store, wanted.key)
-        if before is not None and before.by == "split" and tuple(before.data) != wanted.data:
+        if before is None:
+            return
+        if changes := tell_changes(before.recipe, wanted.whole_recipe):
+            log.info("%s was measured otherwise, and is replaced: %s", store.path(wanted.key), "; ".join(changes))
+        if before.by == "split" and tuple(before.data) != wanted.data:
             log.warning(
                 "%s is asked for with another test split: %s, which are of %s, are replaced by those of %s; to have "
                 "the former again, run the job with the former test files",

@@ -141,7 +141,10 @@ def text_only(tokenizer_json: str, *also: int) -> str:
         prefix = model.get("continuing_subword_prefix") or ""
         pairs = [each.split(" ") if isinstance(each, str) else each for each in model["merges"]]
         model["merges"] = [each for each in pairs if spelt.isdisjoint((*each, each[0] + each[1].removeprefix(prefix)))]
-    description["added_tokens"] = [token for token in added if token["id"] not in ids]
+    description["added_tokens"] = [  # the library numbers those that it does not find in the vocabulary anew
+        {**token, "content": UNWRITTEN.format(token["content"]), "special": False} if token["id"] in ids else token
+        for token in added
+    ]
     description["post_processor"] = None
     return json.dumps(description)
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, RunError
-from trainer.config.evaluation import SelectionConfig
 from trainer.config.jobs import PrepareJob
 from trainer.config.models import LoraConfig
 from trainer.config.runs import RunJob
@@ -40,9 +39,8 @@ ranks. They are not named even so: a run is named before it is known how many ra
 """
 
 
-WHILE_TRAINED = {*SelectionConfig.model_fields, "during_training"}
-"""Settings of an evaluation that say what was done while a run was trained, and not how its finished model is measured.
-"""
+UNTRAINED = ("card", "evaluation", "promotion")
+"""Parts of a job that decide nothing about a run that is finished; what of an evaluation does is in its identity."""
 
 
 EFFECTIVE = {"muon", "objective", "masking", "packing", "document_mask"}
@@ -221,9 +219,9 @@ def recorded(job: RunJob | PrepareJob) -> dict[str, Any]:
 
 def note_untrained(store: Store, run: Run, job: RunJob, data: TrainingData) -> None:
     """Write into a finished run's config.json what the job says now of what is not trained on: the card, how the model
-    is evaluated, and the test split.
+    is evaluated and held against a gate, and the test split.
 
-    What was measured otherwise is kept, but only used if a job asks for that again.
+    What was measured on another test split is kept until this one is measured.
     Raises `ArtifactError` if the run or the data is removed at the same time.
     """
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")
@@ -234,12 +232,11 @@ def note_untrained(store: Store, run: Run, job: RunJob, data: TrainingData) -> N
 
 
 def _with_untrained(config: dict[str, Any], run: Run, job: RunJob, data: TrainingData) -> dict[str, Any]:
-    """A run's config.json with the job's card and evaluation, but for what decided about its checkpoints, and with its
-    encoded set where that differs: then in its test split alone.
+    """A run's config.json with what is untrained of the job, and with its encoded set where that differs: then in its
+    test split alone.
     """
-    said, trained_by = recorded(job), config["job"]["evaluation"]
-    evaluation = said["evaluation"] | {name: trained_by[name] for name in WHILE_TRAINED if name in trained_by}
-    noted = {**config, "job": {**config["job"], "card": said["card"], "evaluation": evaluation}}
+    said = recorded(job)
+    noted = {**config, "job": {**config["job"], **{part: said[part] for part in UNTRAINED}}}
     if run.renews_data and config.get("data", {}).get("key") != (renewed := _without_reused(data.model_dump()))["key"]:
         inputs = {**config["inputs"], **_plain(run.inputs)}
         noted |= {"data": renewed, "inputs": inputs, "job": {**noted["job"], "data": said["data"]}}

@@ -21,8 +21,8 @@ AnyJob = PipelineJob | PrepareJob | TuningJob | EvaluateJob | PredictJob
 class Standing(NamedTuple):
     """Files of the job's data, and the step of its run's last checkpoint; both only grow while it gets on.
 
-    Data that is made by parts are shards, what curation measures, and the probabilities of a reference; of the last
-    two, those of other jobs on the store count too.
+    Data that is made by parts are shards, what curation measures, and the probabilities of a reference; of references,
+    and of pairs that curation compares, those of other jobs on the store count too.
     """
 
     files: int
@@ -40,10 +40,12 @@ def find_standing(job: AnyJob) -> Standing:
     store = Store(job.store)
     if isinstance(job, EvaluateJob | PredictJob):
         return Standing(0, 0)
-    shards = [f"shards/{name}" for name in store.names("shards") if name.rpartition("-")[0] in job.corpora]
-    measured = ["measures"] if job.corpora else []
-    references = [f"cache/{name}" for name in store.names("cache") if name.startswith("reference-")]
-    files = sum(1 for folder in (*shards, *measured, *references) for _ in store.walk(folder))
+    begun = {*job.corpora, "reference", *(["pairs"] if job.corpora else [])}
+    folders = [
+        f"{kind}/{name}" for kind in ("shards", "measures", "cache") for name in store.names(kind)
+        if (name.rpartition("-")[0] or name) in begun
+    ]  # fmt: skip
+    files = sum(1 for folder in folders for _ in store.walk(folder))
     return Standing(files, max((last_step(store, run) for run in _runs_of(store, job)), default=0))
 
 

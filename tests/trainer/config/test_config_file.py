@@ -208,7 +208,10 @@ def test_a_word_changes_one_of_two_places_that_an_alias_filled(tmp_path: Path) -
     [
         ("training.save_every=yes", "training.save_every: expected a whole number, found true"),
         ("training.learning_rate=off", "training.learning_rate: expected a number, found false"),
-        ("training.schedule_options={num_cycles: on}", "training.schedule_options.num_cycles: expected a number"),
+        (
+            "training.schedule_options={num_cycles: on}",
+            "training.schedule_options.num_cycles: expected text or a number",
+        ),
         ("data.corpora.0.max_bad_records=true", "data.corpora.0.max_bad_records: expected a whole number, found true"),
     ],
 )
@@ -216,6 +219,15 @@ def test_true_and_false_are_no_numbers(word: str, says: str, config: Path) -> No
     with pytest.raises(ConfigError, match=re.escape(says)):
         load_job(PipelineJob, str(config), [word])
     assert load_job(PipelineJob, str(config), ["training.compile=yes"]).training.compile
+    said = refused(config, word, "training.contxt=9")
+    assert says in said and "training.contxt: unknown key; did you mean 'context'?" in said
+
+
+def test_an_alias_within_what_it_names_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("train: &x [*x]\n")
+    with pytest.raises(ConfigError, match="an alias stands within what it names"):
+        read_values(str(path))
 
 
 @pytest.mark.parametrize("schema", [PrepareJob, PipelineJob, EvaluateJob])

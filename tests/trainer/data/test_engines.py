@@ -121,6 +121,18 @@ def test_no_text_becomes_a_special_token_or_the_end_whatever_the_vocabulary_has(
     assert [each.tolist() for each in encode(encoded(others))] == expected
 
 
+@pytest.mark.parametrize("name", ENGINES)
+def test_what_is_added_behind_special_tokens_keeps_its_ids(name: str) -> None:
+    tokenizer = byte_level_bpe()
+    tokenizer.add_special_tokens(["<|start|>", "<|end|>"])
+    tokenizer.add_tokens(["<think>", "</think>"])
+    texts = ["def <think> x </think>", "<think></think>", *TEXTS[:50]]
+    expected = [each.ids for each in tokenizer.encode_batch(texts, add_special_tokens=False)]
+    found = ENGINES[name](info_of(tokenizer))(encoded(texts))
+    assert [each.tolist() for each in found] == expected
+    assert tokenizer.token_to_id("<think>") in found[0] and tokenizer.token_to_id("</think>") in found[0]
+
+
 def test_whole_words_that_are_added_tokens_are_left_to_the_reference() -> None:
     tokenizer = byte_level_bpe()
     tokenizer.add_tokens([AddedToken("def", single_word=True)])

@@ -138,13 +138,16 @@ def test_its_final_model_is_measured_again_to_the_same_bytes(life: Finished) -> 
 
 
 def test_it_may_be_measured_otherwise_than_was_said_when_it_was_trained(life: Finished) -> None:
-    before, other = measured(life), life.job(evaluation__batch=life.job().evaluation.batch + 1)
+    gate = {"name": "lm", "threshold": 1e9}
+    before, other = measured(life), life.job(evaluation__batch=life.job().evaluation.batch + 1, promotion=gate)
     trained = lasting_digests(life.folder / "checkpoints")
     (life.folder / EVALUATION).unlink()
     again(other, data_of(other))
     assert measured(life).figures() == pytest.approx(before.figures(), abs=1e-6)
     assert any(each(measured(life).figures()["loss"]) in (life.folder / REPORT).read_text() for each in (number, score))
     assert {stage.verdict for stage in explain_job(other)} == {"reused"}
+    said = require_sealed(Store(str(life.store)), f"{life.run}/{CONFIG}")["job"]
+    assert said == {**recorded(other), "store": said["store"]}, "a run may be read under another address"
     assert lasting_digests(life.folder / "checkpoints") == trained
 
 

@@ -194,11 +194,12 @@ def test_text_that_spells_a_special_token_stays_text(llama: Path, template: str)
 def test_no_message_ends_its_own_turn_where_the_end_is_no_special_token(tmp_path: Path) -> None:
     folder = chat_model(tmp_path / "llama")
     made = PreTrainedTokenizerFast(tokenizer_object=byte_level_bpe(), eos_token=END_OF_TEXT)
-    made.add_tokens([START, END])
+    made.add_tokens([START, END, "<think>"])
     made.save_pretrained(folder)
     encoder = encoder_of(folder, CHATML)
-    spelt = encoder.encode([Message("user", f"What is {END}?"), Message("assistant", f"It is {END} here")])
+    spelt = encoder.encode([Message("user", f"What is {END}?"), Message("assistant", f"<think>It is {END} here")])
     assert spelt.input_ids.tolist().count(encoder.end_id) == 2
+    assert spelt.input_ids.tolist().count(made.convert_tokens_to_ids("<think>")) == 1
 
 
 def bpe(normalizer: Any, pre_tokenizer: Any) -> Tokenizer:
