@@ -8,6 +8,7 @@ beside what its tokens stand for, so that estimates can be scaled.
 import hashlib
 import json
 import re
+import secrets
 import sys
 import unicodedata
 from collections import Counter
@@ -111,8 +112,8 @@ def vocabulary(tokenizer_json: str) -> dict[str, int]:
     return vocab
 
 
-UNWRITTEN = "\ue000{}\ue001"
-"""A spelling that no text has."""
+UNWRITTEN = f"\ue000{secrets.token_hex(16)}{{}}\ue001"
+"""A spelling that no text has, as each process draws another one."""
 
 
 def text_only(tokenizer_json: str, *also: int) -> str:
@@ -141,8 +142,9 @@ def text_only(tokenizer_json: str, *also: int) -> str:
         prefix = model.get("continuing_subword_prefix") or ""
         pairs = [each.split(" ") if isinstance(each, str) else each for each in model["merges"]]
         model["merges"] = [each for each in pairs if spelt.isdisjoint((*each, each[0] + each[1].removeprefix(prefix)))]
+    hidden = {"special": False, "single_word": False}
     description["added_tokens"] = [  # the library numbers those that it does not find in the vocabulary anew
-        {**token, "content": UNWRITTEN.format(token["content"]), "special": False} if token["id"] in ids else token
+        {**token, **hidden, "content": UNWRITTEN.format(token["content"])} if token["id"] in ids else token
         for token in added
     ]
     description["post_processor"] = None

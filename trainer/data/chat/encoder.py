@@ -24,16 +24,13 @@ from trainer.data.chat.template import Renderer, load_template
 from trainer.data.labelled.text_encoder import choose_padding, digest_saved, keep_settings
 from trainer.models.pretrained import load_config, load_tokenizer
 from trainer.models.taken_tokenizer import save_flat
-from trainer.models.tokenizer import byte_lengths, text_only
+from trainer.models.tokenizer import UNWRITTEN, byte_lengths, text_only
 
 LONGEST = 2048
 """Tokens a window if nothing is said, and the model has as many positions."""
 
 STAND_IN = "\ue000{}\ue001"
 """A message that no text holds: where the template puts it, it puts the message."""
-
-BEFORE = STAND_IN.format("before")
-"""A token of its own before text that is not the first of a conversation: some tokenizers read the first otherwise."""
 
 Tokens = tuple[NDArray[np.int32], NDArray[np.int64]]
 """Ids of shape [T], and from where to where in a text each stands, of shape [T, 2]."""
@@ -117,11 +114,14 @@ class ChatEncoder:
         return plain
 
     @cached_property
-    def _plain(self) -> Tokenizer:
-        """The same for which no text is a special token, but `BEFORE` is a token."""
-        plain = Tokenizer.from_str(text_only(self._whole_offsets.to_str(), self.end_id))
-        plain.add_tokens([AddedToken(BEFORE, normalized=False)])
-        return plain
+    def _plain(self) -> tuple[Tokenizer, str]:
+        """The same for which no text is a special token, and the spelling of a token of its own.
+
+        That stands before text that is not the first of a conversation: some tokenizers read the first otherwise.
+        """
+        plain, before = Tokenizer.from_str(text_only(self._whole_offsets.to_str(), self.end_id)), UNWRITTEN.format("")
+        plain.add_tokens([AddedToken(before, normalized=False)])
+        return plain, before
 
     def _tokens(self, text: str, starts: Sequence[int], at: int = 0, plain: bool = False) -> Tokens:
         """The ids of a text, and from where to where in it each stands; none stands on both sides of an answer's start.
@@ -150,9 +150,8 @@ class ChatEncoder:
 
     def _encode(self, text: str, at: int = 0, plain: bool = False) -> Tokens:
         """The ids of a text that stands at a place of another, and from where to where each stands there."""
-        reader, before = self._whole_offsets, ""
-        if plain:
-            reader, before = self._plain, BEFORE if at else ""
+        reader, before = self._plain if plain else (self._whole_offsets, "")
+        before = before if at else ""
         found = reader.encode(before + text, add_special_tokens=False)
         first, at = bool(before), at - len(before)
         ids, offsets = found.ids[first:], found.offsets[first:]

@@ -197,7 +197,11 @@ def test_no_message_ends_its_own_turn_where_the_end_is_no_special_token(tmp_path
     made.add_tokens([START, END, "<think>"])
     made.save_pretrained(folder)
     encoder = encoder_of(folder, CHATML)
-    spelt = encoder.encode([Message("user", f"What is {END}?"), Message("assistant", f"<think>It is {END} here")])
+    hidden = f"\ue000{END}\ue001 \ue000before\ue001"
+    spelt = encoder.encode(
+        [Message("user", f"What is {END}?{hidden}"), Message("assistant", f"<think>It is {END} here")]
+    )
+    assert max(spelt.input_ids) < encoder.vocab_size
     assert spelt.input_ids.tolist().count(encoder.end_id) == 2
     assert spelt.input_ids.tolist().count(made.convert_tokens_to_ids("<think>")) == 1
 
