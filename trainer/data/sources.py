@@ -136,6 +136,8 @@ def forgetting_changed(store: Store) -> Iterator[None]:
 
 def _match(pattern: str) -> Iterator[tuple[str, SourceFile]]:
     """The files of a path or a pattern, each with what names it however it was found."""
+    if "::" in pattern and "://" in pattern:
+        raise CorpusError(f"{pattern!r} cannot be read: files within archives are not; unpack it, and give its files")
     try:
         fs, full = fsspec.url_to_fs(pattern)
     except (ImportError, ValueError) as error:  # of a place that fsspec does not know

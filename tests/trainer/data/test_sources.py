@@ -93,6 +93,11 @@ def test_hidden_files_are_taken_by_patterns_that_say_so(tmp_path: Path) -> None:
         assert found == sorted(expected), pattern
 
 
+def test_a_file_within_an_archive_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"files within archives are not; unpack it, and give its files"):
+        find_sources(corpus_of(f"zip://a.txt::{tmp_path / 'z.zip'}"))
+
+
 def test_a_name_that_is_not_utf8_is_told(tmp_path: Path) -> None:
     (tmp_path / "caf\udce9.txt").write_text("as old archives have them")
     with pytest.raises(CorpusError, match=r"caf\\xe9.txt cannot be read: its name is not UTF-8; rename it"):
