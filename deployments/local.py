@@ -33,6 +33,7 @@ import psutil
 
 from deployments import postgres
 from deployments.registration import register
+from flows.temporary_server import turn_to_start
 from samples import corpora
 
 PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
@@ -80,9 +81,11 @@ def up() -> int:
     if password:
         os.environ["PREFECT_API_AUTH_STRING"] = password
     if not _answers():
-        if _running("server") is None:
-            _start_server()
-        if not _wait_for_server():
+        with turn_to_start(HOME):
+            if _running("server") is None:
+                _start_server()
+            answers = _wait_for_server()
+        if not answers:
             print(
                 f"no server answers at {_api()} after {SERVER_SECONDS} s; {HOME / 'server.log'} says why",
                 file=sys.stderr,

@@ -165,13 +165,13 @@ def main(arguments: list[str]) -> int:
                 turn.close()
 
         server = Server(uvicorn.Config(create_app(), log_level="error", lifespan="on"))
-    turn = _turn_to_start(settings.home)
+    turn = turn_to_start(settings.home)
     serving.append(server)
     server.run(sockets=[socket.socket(fileno=int(arguments[0]))])
     return 0 if server.started else 1
 
 
-def _turn_to_start(home: Path) -> ExitStack:
+def turn_to_start(home: Path) -> ExitStack:
     """Wait until no other server of this PREFECT_HOME starts, and keep others waiting until the turn is closed or this
     process ends.
 
