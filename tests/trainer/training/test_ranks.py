@@ -143,7 +143,7 @@ def test_an_evaluation_on_two_ranks_is_that_on_one(
     scores = []
     for ranks in (1, 2):
         finish(tmp_path / f"on-{ranks}", config, ranks, f"store={stocked}", f"evaluation.batch={batch}")
-        (result,) = (stocked / "evaluations").iterdir()
+        result = stocked / only_run(stocked) / EVALUATION
         found = json.loads(result.read_text())
         scores.append((found["groups"], found["total"]))
         result.unlink()
