@@ -46,10 +46,12 @@ JOBS: dict[str, Any] = {
 SOON, LATE = timedelta(seconds=30), timedelta(hours=1)
 """The shortest and the longest wait before another look at a run whose process lives on."""
 
-SETTLED = timedelta(seconds=15)
-"""How much later a run is started again. A worker tells of the end of its process once more, when another process has
-looked for hooks of the flow: a new start before that would count as a second death. That process began before the
-watchdog's own, and loads the same. Workers claim runs ten seconds early."""
+CLAIMED_EARLY, SETTLED, AT_MOST = timedelta(seconds=10), timedelta(seconds=15), timedelta(minutes=1)
+"""How much earlier a worker claims a run than it is due; and how much later a run is started again, at least and at
+most. A worker tells of the end of its process once more, when another process has looked for hooks of the flow: if the
+new start was claimed before that, it would count as a second death. That process began before the watchdog's own, and
+loads the same: the longer that has taken, the longer it is waited for.
+"""
 
 REST = timedelta(minutes=10)
 """How much later a run is started for each time that it has died without getting further: a full disk, say, may pass.
@@ -105,7 +107,7 @@ def look(flow_run: UUID, deaths: int) -> bool:
             client.update_flow_run_labels(run.id, labels)
         place = f"step {labels[STEP]}, {labels[FILES]} files"
         if int(labels[DEATHS]) < deaths:
-            due = datetime.now(UTC) + max(SETTLED, REST * (int(labels[DEATHS]) - 1))
+            due = datetime.now(UTC) + max(settling(run), REST * (int(labels[DEATHS]) - 1))
             get_run_logger().info("%s crashed at %s: scheduled again for %s", run.name, place, f"{due:%H:%M:%S} UTC")
             again: State[Any] = Scheduled(scheduled_time=due, message=f"It crashed at {place}: to be continued")
             client.set_flow_run_state(run.id, again, force=True)
@@ -116,6 +118,12 @@ def look(flow_run: UUID, deaths: int) -> bool:
                 f"then `prefect flow-run retry {run.id}`"
             )
     return False
+
+
+def settling(run: FlowRun) -> timedelta:
+    """How much later than now a crashed run is to be started again."""
+    taken = datetime.now(UTC) - run.state.timestamp if run.state else timedelta()
+    return min(max(SETTLED, CLAIMED_EARLY + taken / 2), AT_MOST)
 
 
 def _looked(flow_run: UUID, deaths: int) -> bool | Exception:

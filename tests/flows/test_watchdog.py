@@ -1,10 +1,10 @@
 """The watchdog: what it schedules again, and what it gives up."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -16,7 +16,7 @@ from prefect.states import Crashed, Pending, Running, Scheduled
 from flows.evaluate_model import evaluate_model
 from flows.promote import promote_model
 from flows.train_model import train_model
-from flows.watchdog import DEATHS, FILES, REST, SETTLED, STEP, count_deaths, look, watchdog
+from flows.watchdog import DEATHS, FILES, REST, SETTLED, STEP, count_deaths, look, settling, watchdog
 from tests.flows.conftest import pipeline_job
 from trainer.common.errors import RunError, StorageError
 from trainer.config.files import override
@@ -41,6 +41,13 @@ from trainer.training.job_progress import Standing, find_standing
 )
 def test_deaths_are_counted_from_the_place_that_was_reached(labels: dict[str, Any], now: Standing, deaths: int) -> None:
     assert count_deaths(labels, now) == {DEATHS: deaths, FILES: now.files, STEP: now.step}
+
+
+@pytest.mark.parametrize(("taken", "waits"), [(0, 15), (8, 15), (30, 25), (7200, 60)])
+def test_the_longer_a_look_took_to_begin_the_longer_the_new_start_waits(taken: int, waits: int) -> None:
+    """What tells of the death once more took as long to load."""
+    crashed = Crashed(timestamp=datetime.now(UTC) - timedelta(seconds=taken))
+    assert settling(FlowRun(flow_id=uuid4(), state=crashed)).total_seconds() == pytest.approx(waits, abs=1)
 
 
 @pytest.fixture
