@@ -54,9 +54,11 @@ def _foretell_preparation(job: PrepareJob) -> Foretold:
         corpora.append({"name": corpus.name, "files": len(files), "raw_bytes": amount})
     with loading():
         from trainer.data.tokenizer_training import preview_tokenizer
-        from trainer.preflight.curation import preview_curation
+        from trainer.records.steps import look_for
     preview_tokenizer(job.data)
-    if job.data.curation is not None:
+    if job.data.curation is not None and look_for("curate", job) is None:
+        with loading():
+            from trainer.preflight.curation import preview_curation
         lines += preview_curation(Store(job.store), job.data).warnings
     return Foretold(lines, {"corpora": corpora})
 

@@ -26,7 +26,7 @@ from trainer.config.files import override
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
 from trainer.config.labelled import PredictJob
 from trainer.kinds.kind import TunedJob
-from trainer.training.job_progress import AnyJob, Standing, find_standing, is_alive
+from trainer.training.job_progress import Standing, WatchedJob, find_standing, is_alive
 
 DEATHS, FILES, STEP, START = "headrace.deaths", "headrace.files", "headrace.step", "headrace.start"
 """Labels of a flow run: how often it died without getting further, where that was, and the start that its last death
@@ -186,9 +186,9 @@ def _crashed(client: SyncPrefectClient, flow_run: UUID | None = None) -> list[Fl
     return found
 
 
-def _job_of(client: SyncPrefectClient, run: FlowRun) -> AnyJob | None:
+def _job_of(client: SyncPrefectClient, run: FlowRun) -> WatchedJob | None:
     schema = JOBS.get(client.read_flow(run.flow_id).name)
     if schema is None or "job" not in run.parameters:
         return None
-    job: AnyJob = TypeAdapter(schema).validate_python(run.parameters["job"])
+    job: WatchedJob = TypeAdapter(schema).validate_python(run.parameters["job"])
     return override(job, run.parameters.get("set", ()))

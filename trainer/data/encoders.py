@@ -10,9 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
-from trainer.models.tokenizer import TokenizerInfo, text_only
+from trainer.models.tokenizer import TokenizerInfo, text_only, text_reader
 from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
@@ -29,7 +28,7 @@ CACHE_BYTES = 256 * 2**20
 
 def tokenizers_engine(tokenizer: TokenizerInfo) -> Encode:
     """The reference engine."""
-    engine = Tokenizer.from_str(text_only(tokenizer.json, tokenizer.eos_id))
+    engine = text_reader(tokenizer.json, tokenizer.eos_id)
     engine.no_padding()
     engine.no_truncation()
 
@@ -47,9 +46,10 @@ def gigatoken_engine(tokenizer: TokenizerInfo) -> Encode:
     """
     from gigatoken import Tokenizer as Gigatoken
 
-    plain = text_only(tokenizer.json, tokenizer.eos_id)
-    if any(token["single_word"] for token in json.loads(plain)["added_tokens"]):
+    description = text_only(tokenizer.json, tokenizer.eos_id)
+    if any(token["single_word"] for token in description["added_tokens"]):
         raise ValueError("it has added tokens that are single words")
+    plain = json.dumps(description)
     engine = Gigatoken.from_json(plain)
     encoded_bytes = 0
 

@@ -247,17 +247,15 @@ def _tell_replaced(store: Store, wanted: Measurement) -> None:
     """
     with suppress(ArtifactError):  # of a damaged record there was a word already
         before = _read(store, wanted.key)
-        if before is None:
-            return
-        if changes := tell_changes(before.recipe, wanted.whole_recipe):
-            log.info("%s was measured otherwise, and is replaced: %s", store.path(wanted.key), "; ".join(changes))
-        if before.by == "split" and tuple(before.data) != wanted.data:
+        if before is not None and before.by == "split" and tuple(before.data) != wanted.data:
             log.warning(
                 "%s is asked for with another test split: %s, which are of %s, are replaced by those of %s; to have "
                 "the former again, run the job with the former test files",
                 store.path(wanted.key.rpartition("/")[0]),
                 ", ".join([wanted.key, *sorted(before.predictions)]), *before.data, *wanted.data,
             )  # fmt: skip
+        elif before is not None and (changes := tell_changes(before.recipe, wanted.whole_recipe)):
+            log.info("%s was measured otherwise, and is replaced: %s", store.path(wanted.key), "; ".join(changes))
 
 
 def _record(store: Store, wanted: Measurement, result: Result) -> None:

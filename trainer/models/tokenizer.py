@@ -116,9 +116,9 @@ UNWRITTEN = f"\ue000{secrets.token_hex(16)}{{}}\ue001"
 """A spelling that no text has, as each process draws another one."""
 
 
-def text_only(tokenizer_json: str, *also: int) -> str:
-    """The tokenizer.json by which text is nothing but text: none of it becomes a special token, nor one of the ids
-    `also`.
+def text_only(tokenizer_json: str, *also: int) -> dict[str, Any]:
+    """The content of a tokenizer.json by which text is nothing but text: none of it becomes a special token, nor one of
+    the ids `also`.
 
     The library's `encode_special_tokens` does less: a copy for another process forgets it, and what spells a special
     token becomes one all the same where it is a piece of a Unigram vocabulary, a word, or what merges come to. So here
@@ -129,26 +129,33 @@ def text_only(tokenizer_json: str, *also: int) -> str:
     ids = {token["id"] for token in added if token["special"]}.union(also)
     listed = isinstance(model["vocab"], list)  # Unigram's, each with its score
     vocab = {piece: number for number, (piece, _) in enumerate(model["vocab"])} if listed else model["vocab"]
-    spelt = {token for token, number in vocab.items() if number in ids}
-    written = {token: UNWRITTEN.format(token) if token in spelt else token for token in vocab}
+    hidden = {token: UNWRITTEN.format(token) for token, number in vocab.items() if number in ids}
     model["vocab"] = (
-        [[written[piece], score] for piece, score in model["vocab"]]
+        [[hidden.get(piece, piece), score] for piece, score in model["vocab"]]
         if listed
-        else {written[token]: number for token, number in vocab.items()}
+        else {hidden.get(token, token): number for token, number in vocab.items()}
     )
-    if model.get("unk_token") in spelt:
-        model["unk_token"] = written[model["unk_token"]]
+    if model.get("unk_token") in hidden:
+        model["unk_token"] = hidden[model["unk_token"]]
     if "merges" in model:
         prefix = model.get("continuing_subword_prefix") or ""
         pairs = [each.split(" ") if isinstance(each, str) else each for each in model["merges"]]
-        model["merges"] = [each for each in pairs if spelt.isdisjoint((*each, each[0] + each[1].removeprefix(prefix)))]
-    hidden = {"special": False, "single_word": False}
+        model["merges"] = [
+            each for each in pairs if hidden.keys().isdisjoint((*each, each[0] + each[1].removeprefix(prefix)))
+        ]
     description["added_tokens"] = [  # the library numbers those that it does not find in the vocabulary anew
-        {**token, **hidden, "content": UNWRITTEN.format(token["content"])} if token["id"] in ids else token
+        {**token, "content": UNWRITTEN.format(token["content"]), "special": False, "single_word": False}
+        if token["id"] in ids
+        else token
         for token in added
     ]
     description["post_processor"] = None
-    return json.dumps(description)
+    return description
+
+
+def text_reader(tokenizer_json: str, *also: int) -> Tokenizer:
+    """The tokenizer that `text_only` describes."""
+    return Tokenizer.from_str(json.dumps(text_only(tokenizer_json, *also)))
 
 
 def _fetch(store: Store, key: str, name: str, sha256: str) -> Path:

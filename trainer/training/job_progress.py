@@ -15,7 +15,7 @@ from trainer.training.identity import recorded
 log = logging.getLogger(__name__)
 
 
-AnyJob = PipelineJob | PrepareJob | TuningJob | EvaluateJob | PredictJob
+WatchedJob = PipelineJob | PrepareJob | TuningJob | EvaluateJob | PredictJob
 
 
 class Standing(NamedTuple):
@@ -33,7 +33,7 @@ class Standing(NamedTuple):
         return self.step > other.step or self.files > other.files
 
 
-def find_standing(job: AnyJob) -> Standing:
+def find_standing(job: WatchedJob) -> Standing:
     """Where the job stands; of one that makes no data and trains nothing, always the same. Raises `StorageError` if the
     store cannot be read.
     """
@@ -49,7 +49,7 @@ def find_standing(job: AnyJob) -> Standing:
     return Standing(files, max((last_step(store, run) for run in _runs_of(store, job)), default=0))
 
 
-def is_alive(job: AnyJob) -> bool:
+def is_alive(job: WatchedJob) -> bool:
     """Whether some process still trains the job, whatever an orchestrator believes."""
     store = Store(job.store)
     return not isinstance(job, EvaluateJob | PredictJob) and any(is_held(store, run) for run in _runs_of(store, job))

@@ -24,7 +24,7 @@ from trainer.data.chat.template import Renderer, load_template
 from trainer.data.labelled.text_encoder import choose_padding, digest_saved, keep_settings
 from trainer.models.pretrained import load_config, load_tokenizer
 from trainer.models.taken_tokenizer import save_flat
-from trainer.models.tokenizer import UNWRITTEN, byte_lengths, text_only
+from trainer.models.tokenizer import UNWRITTEN, byte_lengths, text_reader
 
 LONGEST = 2048
 """Tokens a window if nothing is said, and the model has as many positions."""
@@ -119,7 +119,7 @@ class ChatEncoder:
 
         That stands before text that is not the first of a conversation: some tokenizers read the first otherwise.
         """
-        plain, before = Tokenizer.from_str(text_only(self._whole_offsets.to_str(), self.end_id)), UNWRITTEN.format("")
+        plain, before = text_reader(self._whole_offsets.to_str(), self.end_id), UNWRITTEN.format("")
         plain.add_tokens([AddedToken(before, normalized=False)])
         return plain, before
 

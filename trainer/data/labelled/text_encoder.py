@@ -25,7 +25,7 @@ from trainer.config.labelled import LabelledDataConfig
 from trainer.data.labelled.encoded import UNSEEN
 from trainer.models.pretrained import load_config, load_tokenizer, read_object
 from trainer.models.taken_tokenizer import PLAIN_CLASS, TOKENIZER_CONFIG, find_other_class, save_flat
-from trainer.models.tokenizer import text_only
+from trainer.models.tokenizer import text_reader
 from trainer.store.manifest import digest_file, fingerprint
 
 
@@ -217,7 +217,7 @@ class TextEncoder:
     @cached_property
     def _reader(self) -> Tokenizer:
         """What reads texts. As when pretraining, what spells a special token in them does not become that token."""
-        return Tokenizer.from_str(text_only(self.tokenizer.backend_tokenizer.to_str()))
+        return text_reader(self.tokenizer.backend_tokenizer.to_str())
 
     def _framed_words(self, found: Any, words: int) -> Encoding:
         framed = self._framed((np.array(found.ids, dtype=np.int32),))

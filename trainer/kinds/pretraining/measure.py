@@ -57,9 +57,10 @@ def evaluate(
     """
     score, told = (_score_windows, _told) if masking is None else (partial(_score_hidden, *masking), _told_hidden)
     sums = {}
-    for corpus in filter(lambda each: each.windows, held_out):
-        of_some = partial(score, model, corpus, context, runtime.device)
-        sums[corpus.name] = score_each(model, len(corpus.windows), 3, batch, runtime, of_some, advance)
+    for corpus in held_out:
+        if corpus.windows:
+            of_some = partial(score, model, corpus, context, runtime.device)
+            sums[corpus.name] = score_each(model, len(corpus.windows), 3, batch, runtime, of_some, advance)
     total = torch.cat([torch.zeros(0, 3, dtype=torch.float64), *sums.values()])
     return TextScores({name: told(each) for name, each in sums.items()}, told(total))
 
