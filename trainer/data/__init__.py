@@ -1,3 +1,1 @@
-"""From files to what a model reads: readers, tokens in shards, labelled examples, conversations, their order and
-packing.
-"""
+"""From raw files to model inputs: readers, token shards, labelled examples, conversations, data order and packing."""

@@ -1,12 +1,13 @@
-"""Windows in the data order as inputs of a model: masks, documents told apart, and batches read ahead by a thread; and
-held-out windows, in which every token but a shard's first is predicted once.
+"""Training and held-out windows as model inputs: masking, document boundaries, and read-ahead of batches.
 
-Documents in a window are told apart by positions that begin anew in each: families of `transformers` mask by such
-positions where they are given no mask. The first token of a document is not predicted, as nothing stands before it that
-it could be predicted from: so losses are those of the documents by themselves.
+Training windows follow the data order. In held-out windows each token except a shard's first is predicted once.
 
-Which tokens are hidden is a pure function of a key and of the window's tokens: the same on any number of ranks and
-after any interruption. Another pass over a window hides others of its tokens.
+With a document mask, position ids restart at 0 in each document: `transformers` models that receive no attention mask
+derive one from such position ids. The first token of a document is not predicted, because it has no context. Each
+document's loss therefore does not depend on the other documents in its window.
+
+Which tokens are hidden for masked language modelling is a pure function of a key and the window's tokens. It does not
+depend on the number of ranks or on interruptions. Each pass over a window hides different tokens.
 """
 
 import math
@@ -33,8 +34,9 @@ I64 = NDArray[np.int64]
 
 
 def document_positions(tokens_T: I64, end_id: int) -> I64:
-    """The place of each token in its document, or in what the window has of it; its end token is its last. Shape
-    [T].
+    """Position of each token in its document, or in the part of it that the window holds; shape [T].
+
+    A document's end token has its last position.
     """
     places = np.arange(len(tokens_T), dtype=np.int64)
     begins = np.concatenate(([True], tokens_T[:-1] == end_id))
@@ -42,12 +44,12 @@ def document_positions(tokens_T: I64, end_id: int) -> I64:
 
 
 def labels_within(tokens_T: I64, positions_T: I64) -> I64:
-    """Each token as its own label, `IGNORED` where a document begins; of shape [T]."""
+    """Labels equal to the tokens, with `IGNORED` where a document begins; shape [T]."""
     return np.where(positions_T == 0, IGNORED, tokens_T)
 
 
 class DocumentWindows(Windows):
-    """Windows over a stream with documents told apart, each of which is followed by the end token."""
+    """Windows over a stream of documents, each followed by the end token; documents do not attend to each other."""
 
     looks_at_batch = True
 
@@ -62,16 +64,16 @@ class DocumentWindows(Windows):
         return {"input_ids": tokens, "labels": labels_within(tokens, positions), "position_ids": positions}
 
     def count(self, numbers: I64) -> Counts:
-        """What these windows have; all but the last token of a window may be followed by another document."""
+        """Predicted and read tokens of these windows; an end token makes the token after it unpredicted."""
         ends = sum(int((self.read(int(number))[:-1] == self._end_id).sum()) for number in numbers)
         return Counts(len(numbers) * (self.context - 1) - ends, len(numbers) * self.context)
 
 
 class PackedWindows(NumberedWindows):
-    """The packed windows of one corpus as inputs of a model.
+    """The packed windows of one corpus as model inputs.
 
-    `pack` packs a shard: when it is first looked at, and again if it comes back after it was let go of. What a window
-    has no documents for is filled up with `fill_id`, which is not predicted, and seen by no document.
+    `pack` packs a shard when it is first needed, and again if it is needed after it was released. Free room in a window
+    is filled with `fill_id`, which is not predicted. With a document mask, no document attends to the filling.
     """
 
     looks_at_batch = True
@@ -90,14 +92,14 @@ class PackedWindows(NumberedWindows):
         self._packed: dict[int, PackedShard] = {}
 
     def prepare(self, numbers: I64, ahead: Sequence[int]) -> None:
-        """Get ready the shards of these windows, and those that are read next; others are let go of."""
+        """Prepare the shards of these windows and of those read next (`ahead`); release all others."""
         super().prepare(numbers, ahead)
         now = np.unique(np.searchsorted(self._ends, numbers, side="right")).tolist()
         for shard in self._packed.keys() - {*now, *ahead}:
             del self._packed[shard]
 
     def inputs(self, number: int) -> dict[str, I64]:
-        """Tokens and labels of a window, and with a document mask its positions; each of shape [context]."""
+        """Tokens and labels of a window, and its positions with a document mask; each of shape [context]."""
         shard, place = self.locate(number)
         tokens = np.full(self.context, self._fill_id, dtype=np.int64)
         positions = np.empty(self.context, dtype=np.int64)
@@ -113,7 +115,7 @@ class PackedWindows(NumberedWindows):
         return {"input_ids": tokens, "labels": labels}
 
     def count(self, numbers: I64) -> Counts:
-        """The predicted tokens of these windows, and those that are read."""
+        """Predicted and read tokens of these windows."""
         tokens = begun = 0
         for number in numbers.tolist():
             shard, place = self.locate(number)
@@ -133,25 +135,21 @@ CorpusWindows = Windows | PackedWindows
 
 
 class Masked(NamedTuple):
-    """A window as the model reads it, and the token to be told at each position that is predicted; both of shape
-    [T].
-    """
+    """Masked inputs, and the original tokens as labels at the predicted positions; both of shape [T]."""
 
     input_ids: NDArray[np.int64]
     labels: NDArray[np.int64]
 
 
 def predicted_in(length: int, fraction: float) -> int:
-    """How many tokens of a window are predicted: the same for all of a length, so that a batch's number needs no
-    counting.
-    """
+    """Predicted tokens of a window; depends on its length alone, so a batch's total needs no counting."""
     return max(1, round(fraction * length))
 
 
 def mask_window(tokens_T: NDArray[np.int64], key: int, tokens: MaskTokens, options: MaskingConfig) -> Masked:
-    """Choose tokens, or words as long as there is room, by lot; special tokens are taken when there are no others left.
+    """Choose tokens at random, or whole words; choose special tokens only if no others are left.
 
-    The last word that is chosen may be cut, as the number is fixed.
+    The number of chosen tokens is fixed, so the last chosen word may be cut.
     """
     draw = np.random.Generator(np.random.Philox(key=key))
     words = _words(tokens_T, tokens) if options.whole_words else np.arange(len(tokens_T))
@@ -168,7 +166,7 @@ def mask_window(tokens_T: NDArray[np.int64], key: int, tokens: MaskTokens, optio
 
 
 def _words(tokens_T: NDArray[np.int64], tokens: MaskTokens) -> NDArray[np.int64]:
-    """The number of the word that each token is of; a special token is one by itself, and ends the word before it."""
+    """Word number of each token; a special token is its own word and ends the word before it."""
     special = tokens.special[tokens_T]
     after_special = np.concatenate(([True], special[:-1]))
     begins = ~tokens.continues[tokens_T] | after_special
@@ -176,11 +174,10 @@ def _words(tokens_T: NDArray[np.int64], tokens: MaskTokens) -> NDArray[np.int64]
 
 
 class HeldOutWindows:
-    """Windows that overlap by one token, so that each token but a shard's first is predicted once; or `most`, evenly
-    chosen.
+    """Windows that overlap by one token, so that each token except a shard's first is predicted once.
 
-    A part of them is a list of each one's shard and first token: which they are is arithmetic, so that millions take no
-    memory.
+    If there are more than `most`, only `most` evenly spaced ones are used. A slice returns (shard, first token) pairs;
+    they are computed on demand, so millions of windows take no memory.
     """
 
     def __init__(self, lengths: Sequence[int], context: int, most: int | None) -> None:
@@ -195,7 +192,7 @@ class HeldOutWindows:
         self._count = everything if self._chosen is None else len(self._chosen)
         numbers = np.flatnonzero(counts) if self._chosen is None else np.unique(self._shards(self._chosen))
         self.used: list[int] = numbers.tolist()
-        """The shards that the windows lie in."""
+        """Numbers of the shards that hold the windows."""
 
     def __len__(self) -> int:
         return self._count
@@ -211,25 +208,23 @@ class HeldOutWindows:
 
 
 class HeldOut(NamedTuple):
-    """The windows of one corpus's held-out shards: where each begins, and the bytes of text that each token id stands
-    for.
-    """
+    """The held-out windows of one corpus, and the bytes of text that each token id represents."""
 
     name: str
     shards: Shards
     windows: HeldOutWindows
     token_bytes: NDArray[np.float64] | None = None
     end_id: int | None = None
-    """The token that ends a document, where documents are told apart; None where windows are read as one text."""
+    """The end-of-document token if documents are masked from each other; None if a window is read as one text."""
 
 
 def open_held_out(
     store: Store, shards: ShardSet, context: int, max_windows: int | None, document_mask: bool = False
 ) -> HeldOut:
-    """The held-out windows of a published set; with `document_mask`, documents are told apart in them.
+    """The held-out windows of a published set; with `document_mask`, documents are masked from each other.
 
-    What tokens stand for is scaled so that all held-out text has the bytes that were counted when the shards were
-    built: for a byte-level tokenizer this changes nothing.
+    The bytes per token are scaled so that they add up to the bytes of held-out text counted when the shards were
+    built. For a byte-level tokenizer the factor is 1.
     """
     totals, token_bytes = shards.details["totals"], None
     if known := totals["validation_token_bytes"]:
@@ -244,10 +239,10 @@ READ_AHEAD = 2
 
 
 class Batch(NamedTuple):
-    """A rank's share of a global batch: what the objective is called with for each micro-batch, by name.
+    """A rank's share of a global batch: for each micro-batch, the arguments of the objective by name.
 
-    `targets` are what the losses of all ranks' shares are a sum over: predicted tokens, or examples, or their weights.
-    `tokens` are read.
+    `targets` is the divisor of the summed loss over all ranks: predicted tokens, examples, or their weights. `tokens`
+    counts the tokens read.
     """
 
     micro_batches: Sequence[Mapping[str, torch.Tensor]]
@@ -256,7 +251,7 @@ class Batch(NamedTuple):
 
 
 def batches_from(number: int, read: Callable[[int], Batch], device: torch.device) -> Iterator[Batch]:
-    """Global batches `number`, `number + 1`, … without end, on the device, read ahead in a thread."""
+    """Yield global batches `number`, `number + 1`, … without end, on the device; a thread reads ahead."""
 
     def pinned(number: int) -> Batch:
         batch = read(number)
@@ -288,7 +283,7 @@ class Dataset(NamedTuple):
     held_out: list[HeldOut]
 
     def close(self) -> None:
-        """Let go of every shard."""
+        """Release every shard."""
         for shards in [*(w.shards for w in self.windows), *(h.shards for h in self.held_out)]:
             shards.use(())
 
@@ -296,9 +291,9 @@ class Dataset(NamedTuple):
 def open_dataset(
     store: Store, data: PreparedData, training: TrainingConfig, plan: StepPlan, max_held_out: int | None
 ) -> Dataset:
-    """Open the shards; `max_held_out` limits the held-out windows a corpus.
+    """Open the shards; `max_held_out` limits the held-out windows of each corpus.
 
-    Raises `ConfigError` if what training reads at a time does not fit into the machine's cache of a remote store.
+    Raises `ConfigError` if the shards that training reads at one time exceed this machine's cache of a remote store.
     """
     sets = [open_shards(store, ref.key) for ref in data.shards]
     windows = [_open_windows(store, s, training) for s in sets]
@@ -312,7 +307,6 @@ def open_dataset(
 
 
 def _open_windows(store: Store, shards: ShardSet, training: TrainingConfig) -> CorpusWindows:
-    """The windows of a corpus, over its stream or of packed documents."""
     context, end_id = training.context, shards.details["eos_id"]
     if training.packing == "best_fit":
 
@@ -342,7 +336,7 @@ def read_batch(number: int, plan: StepPlan, order: DataOrder, windows: Sequence[
     targets, tokens = np.sum(
         [windows[corpus].count(places[corpora == corpus]) for corpus in np.unique(corpora)], axis=0
     )
-    # A batch of which nothing is predicted has the loss 0.
+    # A batch without predicted tokens has the loss 0, so the divisor must not be 0.
     return Batch(micro_batches, max(1, int(targets)), int(tokens))
 
 
@@ -355,8 +349,8 @@ def _check_cache(
     for shards, cut, corpus in zip(sets, windows, plan.corpora, strict=True):
         count = None
         if training.locality is not None:
-            # What is read by the fastest rank ahead of the slowest, from its first group to its last, and the one that
-            # comes next; a group is taken for one of the usual size.
+            # Shards between the slowest rank's first group and the fastest rank's last, plus the next group; every
+            # group is assumed to have the average size.
             samples = (READ_AHEAD + 2) * training.global_batch * corpus.probability
             group = training.locality * len(cut) / len(cut.counts)
             count = training.locality * (math.ceil(samples / group) + 2)
@@ -364,6 +358,6 @@ def _check_cache(
     if needed > store.cache_bytes:
         advice = f"lower training.locality ({training.locality})" if training.locality else "set training.locality"
         raise ConfigError(
-            f"the shards that training reads at a time take up to {needed:,} bytes, the machine's cache has "
+            f"training reads shards of up to {needed:,} bytes at a time, but this machine's cache holds "
             f"{store.cache_bytes:,}: raise HEADRACE_CACHE_BYTES, {advice}, or prepare more and smaller shards"
         )

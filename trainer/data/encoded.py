@@ -1,4 +1,4 @@
-"""Encoded sets: data in splits as training reads it, and the step that makes one of what its kind writes.
+"""Encoded sets: splits in the form that training reads, and the step that builds such a set.
 
 train.arrow  validation.arrow  test.arrow     Arrow IPC files, uncompressed, mapped into memory
 tokenizer.json, tokenizer_config.json …       as `AutoTokenizer.from_pretrained` reads them
@@ -29,7 +29,7 @@ from trainer.store.storage import Store
 KIND = "encoded"
 
 IGNORED = -100
-"""Stands for the label of a token that has none, as in `torch.nn.functional.cross_entropy`."""
+"""The label of tokens without one, as in `torch.nn.functional.cross_entropy`."""
 
 ENDING = ".arrow"
 
@@ -37,7 +37,7 @@ Split = TypeVar("Split")
 
 
 class SplitSet(NamedTuple, Generic[Split]):
-    """A published data set: its manifest's details, its splits, and the id that pads."""
+    """A published data set: the details of its manifest, its splits, and the padding id."""
 
     details: dict[str, Any]
     splits: dict[str, Split]
@@ -45,9 +45,9 @@ class SplitSet(NamedTuple, Generic[Split]):
 
 
 def open_set(store: Store, key: str, open_split: Callable[[pa.Table, dict[str, Any], int], Split]) -> SplitSet[Split]:
-    """Map a published data set; a split is opened by its rows, what the details say of it, and the id that pads.
+    """Map a published data set into memory; `open_split` gets a split's rows, its details, and the padding id.
 
-    Raises `ArtifactError` if there is none, or it is damaged.
+    Raises `ArtifactError` if the set is missing or damaged.
     """
     manifest = encoded_manifest(store, key)
     details, digests, splits = manifest.details, manifest.digests(), {}
@@ -58,36 +58,34 @@ def open_set(store: Store, key: str, open_split: Callable[[pa.Table, dict[str, A
 
 
 def encoded_details(store: Store, key: str) -> dict[str, Any]:
-    """What the manifest of a published data set says of it. Raises `ArtifactError` if there is none."""
+    """The details in the manifest of a published data set; raises `ArtifactError` if there is none."""
     return encoded_manifest(store, key).details
 
 
 def split_sizes(details: dict[str, Any]) -> dict[str, int]:
-    """The number of examples of each split, from the manifest's details: no split is opened."""
+    """The number of examples of each split, from the manifest's details; no split is opened."""
     return {name: split["examples"] for name, split in details["splits"].items()}
 
 
 def tokenizer_paths(store: Store, key: str) -> list[Path]:
-    """The files that `AutoTokenizer.from_pretrained` needs beside a model. Raises `ArtifactError` if there is no such
-    set.
-    """
+    """The tokenizer files of a set, for `AutoTokenizer.from_pretrained`; raises `ArtifactError` if it is missing."""
     digests = {name: sha for name, sha in encoded_manifest(store, key).digests().items() if not name.endswith(ENDING)}
     return [fetch_made(store, key, name, sha256) for name, sha256 in digests.items()]
 
 
 def require_tokenizer(found: Checkpoint, details: Mapping[str, Any]) -> None:
-    """Raise `TokenizerError` if a model has another tokenizer than the one that encoded the set with these details."""
+    """Raise `TokenizerError` if the model's tokenizer is not the one that encoded the set with these details."""
     carried = found.files.get(TOKENIZER_FILE)
     if carried is not None and carried != details["tokenizer_sha256"]:
-        raise TokenizerError(f"{found.key} has another tokenizer than the one that encoded this data")
+        raise TokenizerError(f"the tokenizer of {found.key} is not the one that encoded this data")
 
 
 def encoded_manifest(store: Store, key: str) -> Manifest:
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
         raise ArtifactError(
-            f"{store.path(key)} holds no encoded data set; encode it first: run its fine-tuning job again, which "
-            "reuses what is trained"
+            f"{store.path(key)} holds no encoded data set; run its fine-tuning job again to encode it (finished "
+            "training is reused)"
         )
     return manifest
 
@@ -98,13 +96,13 @@ def open_rows(path: Path) -> pa.Table:
 
 @contextmanager
 def writing_rows(folder: Path, split: str, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchFileWriter]:
-    """The file of a split, to be written for the length of the block."""
+    """Open the file of a split for writing."""
     with pa.OSFile(str(folder / f"{split}{ENDING}"), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         yield writer
 
 
 class Lists:
-    """A column of lists as numpy sees it: one array of values for each record batch, and where each list lies."""
+    """A list column as numpy: one array of values for each record batch, and the location of each list."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         offsets = [chunk.offsets.to_numpy() for chunk in column.chunks]
@@ -114,7 +112,7 @@ class Lists:
         self.lengths = np.concatenate([np.diff(each) for each in offsets]).astype(np.int64)
 
     def read(self, places: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
-        """Lists in the rows of an array of this width, of shape [B, width]."""
+        """The lists at these places, padded with `fill`; shape [B, width]."""
         rows = np.full((len(places), width), fill, dtype=np.int64)
         wanted = zip(self._chunks[places], self._starts[places], self.lengths[places], strict=True)
         for row, (chunk, start, length) in zip(rows, wanted, strict=True):
@@ -123,7 +121,7 @@ class Lists:
 
 
 class Encoder(Protocol):
-    """What an encoder of any kind has: `digest` names the files of its tokenizer, which `save` writes into a folder."""
+    """An encoder of any kind: `digest` identifies the files of its tokenizer, `save` writes them into a folder."""
 
     @property
     def digest(self) -> str: ...
@@ -132,11 +130,11 @@ class Encoder(Protocol):
 
 
 PLACES = {"name", "path", "subset", "train", "validation", "test", "delimiter", "quoting", "max_bad_records"}
-"""Settings that say where records lie, or are part of what the files are known by."""
+"""Settings that locate records or are already part of the files' identity."""
 
 
 def in_data(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by their places in a configuration."""
+    """The options, named as in a configuration."""
     return {f"data.{name}": value for name, value in options.items()}
 
 
@@ -148,10 +146,9 @@ def encoded_step(
     options: Mapping[str, Any],
     write: Callable[[Path], dict[str, Any]],
 ) -> Step:
-    """The step that encodes what a job reads of its files, by an encoder: `write` writes the splits into a folder, and
-    returns what the manifest says of them.
+    """The step that encodes a job's data: `write` writes the splits into a folder and returns the manifest's details.
 
-    A run is named by all of it but the test split.
+    A run's identity covers all of it except the test split.
     """
     cut = data.validation_fraction if source.cut else None
     told = frozenset({"data.quoting"})

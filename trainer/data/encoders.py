@@ -1,4 +1,4 @@
-"""Encoders: plain text in, token ids out; `gigatoken` only where it gives the same ids as `tokenizers`."""
+"""Encoders: plain text in, token ids out. `gigatoken` is used only where its ids equal those of `tokenizers`."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ Ids = NDArray[np.uint32]
 Encode = Callable[[Sequence[bytes]], list[Ids]]
 
 CACHE_BYTES = 256 * 2**20
-"""Text after which gigatoken's engine is made anew, because its word cache has no bound."""
+"""After this much text gigatoken's engine is recreated, because its word cache grows without bound."""
 
 
 def tokenizers_engine(tokenizer: TokenizerInfo) -> Encode:
@@ -41,14 +41,15 @@ def tokenizers_engine(tokenizer: TokenizerInfo) -> Encode:
 
 
 def gigatoken_engine(tokenizer: TokenizerInfo) -> Encode:
-    """The fast engine. Raises whatever gigatoken raises for a tokenizer that it does not know, `ValueError` for one
-    with added tokens that are found as whole words only: it finds them within words too.
+    """The fast engine. Raises whatever gigatoken raises for a tokenizer that it does not support.
+
+    Raises `ValueError` for added tokens that match whole words only: gigatoken would find them within words too.
     """
     from gigatoken import Tokenizer as Gigatoken
 
     description = text_only(tokenizer.json, tokenizer.eos_id)
     if any(token["single_word"] for token in description["added_tokens"]):
-        raise ValueError("it has added tokens that are single words")
+        raise ValueError("it has added tokens that match whole words only (single_word)")
     plain = json.dumps(description)
     engine = Gigatoken.from_json(plain)
     encoded_bytes = 0
@@ -73,11 +74,10 @@ ENGINES: dict[str, Callable[[TokenizerInfo], Encode]] = {
 
 
 def settle_engine(store: Store, corpus: str, wanted: str, tokenizer: TokenizerInfo, samples: Sequence[bytes]) -> str:
-    """The engine to use, as `choose_engine` says; where it has approved the wanted one of all this before, that is
-    remembered.
+    """The engine to use, as `choose_engine` decides; an earlier approval of the wanted engine is reused.
 
-    What is remembered of a corpus is what its last samples were compared with: the text, the tokenizer, the libraries
-    and the kind of machine.
+    The store caches the last approval for each corpus: it covers the samples, the tokenizer, the libraries' versions
+    and the machine's architecture.
     """
     place = f"cache/engine-{corpus}.json"
     versions = [version(name) for name in ENGINES]
@@ -101,8 +101,8 @@ def choose_engine(wanted: str, tokenizer: TokenizerInfo, samples: Iterable[bytes
     documents = list(samples)
     try:
         found = ENGINES[wanted](tokenizer)(documents)
-    except Exception as error:  # whatever the engine cannot do, the reference engine can
-        log.warning("engine %s cannot take this tokenizer (%s): using the slower `tokenizers`", wanted, error)
+    except Exception as error:  # the reference engine supports every tokenizer
+        log.warning("engine %s does not support this tokenizer (%s): using the slower `tokenizers`", wanted, error)
         return "tokenizers"
     expected = tokenizers_engine(tokenizer)(documents)
     for number, (got, reference) in enumerate(zip(found, expected, strict=True)):

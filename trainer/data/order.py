@@ -1,19 +1,19 @@
-"""The data order as arithmetic: sample number k is a pure function of (seed, k).
+"""The data order as arithmetic: sample k is a pure function of (seed, k).
 
-With a locality of G, the shards are permuted, and the windows of G of them at a time: what is read at one time then
-lies in few shards, so that a corpus larger than the disk can be trained on.
+With a locality of G, the shards are permuted, and windows are mixed only within groups of G shards. Training then reads
+few shards at a time, so a corpus can be larger than the disk.
 
-Nothing is shuffled or remembered, so any sample can be had at any time at the same cost, and a resumed run sees what an
-uninterrupted one would have seen.
+Nothing is shuffled in memory or saved. Any sample costs the same to find, and a resumed run reads exactly the samples
+that an uninterrupted run would read.
 
-The corpus of sample k is drawn in proportion to the weights by systematic (stratified) rather than independent draws:
-the first n samples hold n * p_i of corpus i, to within a few. Only so is the number of earlier draws from a corpus
-known without counting them, which each-window-once-a-pass needs. The draws are shuffled inside blocks.
+Corpora are drawn in proportion to their weights, by systematic (stratified) rather than independent draws: among the
+first n samples, n * p_i come from corpus i, to within a few. The number of earlier draws from a corpus is therefore
+known without counting, so each window can be used once a pass. The draws are shuffled inside blocks.
 
-Of labelled data and conversations (`EpochOrder`), global batch `number` is a pure function of the seed, the examples'
-lengths and the batch size. An epoch's examples are permuted; stretches of `GROUP` batches are sorted by length and cut
-into batches, which are taken in a permuted order. So little padding is needed, no example is read twice or left out,
-and finding a batch costs the same at any step.
+`EpochOrder` orders labelled data and conversations: global batch `number` is a pure function of the seed, the examples'
+lengths and the batch size. Each epoch permutes the examples, sorts each stretch of `GROUP` batches by length, cuts it
+into batches and permutes those. Batches need little padding, an epoch reads each example once, and finding a batch
+costs the same at any step.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ def permute(places: U64, size: int, key: int) -> U64:
 
 
 def stable_key(*parts: object) -> int:
-    """64 bits decided by the parts, the same in every process and on every machine."""
+    """A 64-bit key from the parts, the same in every process and on every machine."""
     text = "/".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -65,7 +65,7 @@ def _mix(values: U64) -> U64:
 
 
 class Group(NamedTuple):
-    """Shards whose windows are mixed with each other: the turn of a pass at which they begin, and their windows."""
+    """Shards whose windows are mixed: `first` is the turn of the pass at which they begin, `windows` their count."""
 
     first: int
     windows: int
@@ -74,10 +74,10 @@ class Group(NamedTuple):
 
 
 class CorpusOrder:
-    """Which window a corpus gives at its turn number 0, 1, …
+    """The window that a corpus gives at its turn 0, 1, …
 
-    `counts` are the windows in each of its shards; windows are numbered through them all. `locality` is the number of
-    shards in a group; None: all are one.
+    `counts` are the windows of each shard; windows are numbered through all shards. `locality` is the number of shards
+    in a group; with None, all shards form one group.
     """
 
     def __init__(self, seed: int, name: str, counts: Sequence[int], locality: int | None = None) -> None:
@@ -89,7 +89,7 @@ class CorpusOrder:
         self._stretch = lru_cache(maxsize=4)(self._find_stretch)
 
     def windows(self, turns: U64) -> I64:
-        """The windows at these turns, of the same shape."""
+        """The windows at these turns; same shape."""
         found = np.empty(len(turns), dtype=np.int64)
         passes, groups = self._locate(turns)
         for number, index in {*zip(passes.tolist(), groups.tolist(), strict=True)}:
@@ -100,7 +100,7 @@ class CorpusOrder:
         return found
 
     def shards(self, first: int, last: int) -> Sequence[int]:
-        """The shards of the groups that turns `first` to `last` fall into, then those of the group after; each once."""
+        """The shards of the groups that turns `first` to `last` belong to, then those of the next group; each once."""
         passes, groups = self._locate(np.array([first, last], dtype=np.uint64))
         return self._stretch(*zip(passes.tolist(), groups.tolist(), strict=True))
 
@@ -115,7 +115,7 @@ class CorpusOrder:
         return passes, groups
 
     def _make_groups(self, number: int) -> list[Group]:
-        """The groups of a pass that hold any window."""
+        """The non-empty groups of a pass."""
         count = len(self._counts)
         if self._locality is None:
             return [Group(0, self._size, stable_key(self._seed, "window", self._name, number), np.arange(count))]
@@ -132,7 +132,7 @@ class CorpusOrder:
         return groups
 
     def _windows_of(self, group: Group, places: I64) -> I64:
-        """The windows at these places among those of a group's shards."""
+        """The windows at these places, counted through the group's shards."""
         counts = self._counts[group.shards]
         ends = np.cumsum(counts)
         index = np.searchsorted(ends, places, side="right")
@@ -148,19 +148,19 @@ class CorpusOrder:
 
 
 Draws = tuple[I64, I64, U64]
-"""Of each sample its corpus, its window, and how many earlier samples are of the same corpus."""
+"""For each sample: its corpus, its window, and how many earlier samples are from the same corpus."""
 
 BLOCK = 4096
 """Samples whose draws are shuffled together."""
 
 RESOLUTION_BITS = 31
-"""A corpus's share is rounded to this many binary digits."""
+"""A corpus's share is rounded to this many bits."""
 
 
 class DataOrder:
     """The order in which the windows of several corpora are seen.
 
-    `weights` are proportional to the corpora's probabilities, which the step plan has (p ~ tokens ** alpha).
+    `weights` are proportional to the corpora's probabilities in the step plan (p ~ tokens ** alpha).
     """
 
     def __init__(self, seed: int, corpora: Sequence[CorpusOrder], weights: Sequence[float]) -> None:
@@ -174,7 +174,7 @@ class DataOrder:
         return corpora, windows
 
     def shards(self, start: int, count: int) -> dict[int, Sequence[int]]:
-        """By corpus, the shards that these samples may come from, and then those that come next."""
+        """By corpus, the shards that these samples may come from, followed by the shards read next."""
         corpora, _, turns = self._draws(start, count)
         drawn = {int(corpus): turns[corpora == corpus] for corpus in np.unique(corpora)}
         return {corpus: self._corpora[corpus].shards(int(its.min()), int(its.max())) for corpus, its in drawn.items()}
@@ -200,7 +200,7 @@ class DataOrder:
 
 
 def _shares(weights: Sequence[float]) -> list[int]:
-    """Share of each corpus among itself and those after it, in units of 2**-RESOLUTION_BITS; the last has all."""
+    """Share of each corpus among itself and the later ones, in units of 2**-RESOLUTION_BITS; the last has all."""
     unit = 1 << RESOLUTION_BITS
     remaining = [sum(weights[number:]) for number in range(len(weights))]
     shares = [round(weight / rest * unit) for weight, rest in zip(weights, remaining, strict=True)]
@@ -208,10 +208,10 @@ def _shares(weights: Sequence[float]) -> list[int]:
 
 
 def _deal(draws: U64, shares: Sequence[int]) -> tuple[I64, U64]:
-    """The corpus of each draw, and how many earlier draws fell to the same corpus.
+    """The corpus of each draw, and the number of earlier draws from the same corpus.
 
-    Of the draws 0 .. n-1 that reach a corpus, floor(n * share) stay there and the rest go on to the next; both counts
-    are known for every n.
+    Of the draws 0 .. n-1 that reach a corpus, floor(n * share) stay there and the others move to the next corpus. Both
+    counts are known for every n.
     """
     corpora = np.full(len(draws), -1, dtype=np.int64)
     turns = np.zeros_like(draws)
@@ -231,21 +231,20 @@ def _scaled(numbers: U64, share: int) -> U64:
 
 
 FORMAT = 2
-"""Part of a run's identity: a run that began with another order is not continued with this one."""
+"""Part of a run's identity: a run that began with another format of the order cannot resume with this one."""
 
 GROUP = 8
-"""Batches that are sorted together: in batches of 8, padding falls from 36 % to 7 %, and each still holds some variety.
-"""
+"""Batches sorted together: with batches of 8, padding falls from 36 % to 7 %, and a batch still mixes lengths."""
 
 
 class EpochOrder:
-    """Which examples make up a global batch; one batch of an epoch may be smaller."""
+    """The examples of each global batch; one batch of an epoch may be smaller."""
 
     def __init__(self, seed: int, lengths: NDArray[np.int64], global_batch: int, by_length: bool) -> None:
         self._seed, self._lengths, self._batch, self._by_length = seed, lengths, global_batch, by_length
 
     def examples(self, number: int) -> NDArray[np.int64]:
-        """The examples of global batch `number`, of shape [at most global_batch], the longest first."""
+        """The examples of global batch `number`, longest first; shape [at most global_batch]."""
         size, batch = len(self._lengths), self._batch
         epoch, index = divmod(number, -(-size // batch))
         first = index - index % GROUP if self._by_length else index
@@ -253,7 +252,7 @@ class EpochOrder:
             first * batch, min((first + GROUP if self._by_length else first + 1) * batch, size), dtype=np.uint64
         )
         examples = permute(places, size, stable_key(self._seed, "example", epoch)).astype(np.int64)
-        # Stable, so that examples of one length stay in the permuted order, not in that of the file.
+        # Stable, so that examples of equal length keep the permuted order.
         examples = examples[np.argsort(-self._lengths[examples], kind="stable")]
         batches = -(-len(examples) // batch)
         turn = np.array([index - first], dtype=np.uint64)

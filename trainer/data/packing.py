@@ -1,13 +1,11 @@
-"""Short samples and whole documents in windows of one size: best-fit decreasing, the same for the same lengths.
+"""Packing short samples or whole documents into windows of one size by best-fit decreasing; deterministic.
 
-The longest sample comes first, and each goes into the window that it fills best; of windows that it fills alike, into
-the one that has been so full for the shortest time. Of equally long samples the first comes first. Windows are numbered
-in the order in which they were begun. Best-fit decreasing needs at most 11/9 of the fewest windows, and one more
-(Johnson, 1973).
+Samples are placed longest first; equally long ones in their order. Each goes into the window that it leaves with the
+least room; among equal windows, into the one that most recently reached its level. Windows are numbered in the order of
+their creation. Best-fit decreasing needs at most 11/9 of the optimal number of windows, plus one (Johnson, 1973).
 
-A document that is longer than a window is cut into pieces of its length, each of which is then a document of its own.
-The windows of a shard follow from its index alone: so they are made when they are needed, and stay where other shards
-change.
+A document longer than a window is cut into window-sized pieces, each treated as a document. A shard's windows depend on
+its index alone, so they are computed when needed, and changes of other shards do not affect them.
 """
 
 from collections.abc import Iterator
@@ -23,13 +21,13 @@ from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
 FORMAT = 1
-"""Part of a run's identity: a run that began with another packing is not continued with this one."""
+"""Part of a run's identity: a run that began with another format of packing cannot resume with this one."""
 
 
 class Packing(NamedTuple):
-    """Which samples are in each window: those of window w are `samples[starts[w]:starts[w + 1]]`, longest first.
+    """The samples of each window: those of window w are `samples[starts[w]:starts[w + 1]]`, longest first.
 
-    `fill` is the share of the windows' room that is taken.
+    `fill` is the used share of all windows' room.
     """
 
     samples: NDArray[np.int64]
@@ -44,25 +42,21 @@ class Packing(NamedTuple):
         return self.samples[self.starts[number] : self.starts[number + 1]]
 
     def sums(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For each window the sum of what is said of its samples: of their lengths, its own. Shapes [N] ->
-        [windows].
-        """
+        """Sum a per-sample value over each window; lengths give the windows' lengths. Shapes [N] -> [windows]."""
         return np.add.reduceat(values[self.samples], self.starts[:-1]) if len(self) else np.zeros(0, dtype=np.int64)
 
 
 def pack(lengths: NDArray[np.int64], size: int) -> Packing:
-    """Put samples of these lengths into windows of `size`. Raises `ValueError` for one that is longer, or has no
-    length.
-    """
+    """Pack samples of these lengths into windows of `size`; raise `ValueError` for a length outside 1 to `size`."""
     if len(lengths) and not (lengths.min() > 0 and lengths.max() <= size):
-        raise ValueError(f"samples have lengths from {lengths.min()} to {lengths.max()}, a window holds 1 to {size}")
+        raise ValueError(f"samples have lengths from {lengths.min()} to {lengths.max()}, expected 1 to {size}")
     windows: list[list[int]] = []
     with_room: list[list[int]] = [[] for _ in range(size + 1)]
     rooms = 0  # bit r is set if a window has room for exactly r more
     for sample in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[sample])
         if enough := rooms >> length:
-            room = length + (enough & -enough).bit_length() - 1  # the least that suffices
+            room = length + (enough & -enough).bit_length() - 1  # the smallest that suffices
             window = with_room[room].pop()
             if not with_room[room]:
                 rooms ^= 1 << room
@@ -79,7 +73,7 @@ def pack(lengths: NDArray[np.int64], size: int) -> Packing:
 
 
 def one_each(lengths: NDArray[np.int64], size: int) -> Packing:
-    """The same form where each sample has a window of its own."""
+    """A `Packing` in which each sample has its own window."""
     count = len(lengths)
     fill = float(lengths.sum()) / (count * size) if count else 0.0
     return Packing(np.arange(count), np.arange(count + 1), fill)
@@ -89,9 +83,9 @@ I64 = NDArray[np.int64]
 
 
 class PackedShard(NamedTuple):
-    """The pieces of a shard's documents, in the order of its windows: where each begins, and its tokens.
+    """The pieces of a shard's documents in the order of its windows: the first token and the length of each.
 
-    Those of window w are the pieces `ends[w]` to `ends[w + 1] - 1`, the longest first.
+    Window w holds pieces `ends[w]` to `ends[w + 1] - 1`, longest first.
     """
 
     starts: I64
@@ -108,7 +102,7 @@ class PackedShard(NamedTuple):
 
 
 def pack_shard(index: I64, context: int) -> PackedShard:
-    """Pack the documents of a shard, given where they begin and where the last one ends."""
+    """Pack the documents of a shard, given the start of each and the end of the last."""
     counts = -(-np.diff(index) // context)
     owners = np.repeat(np.arange(len(counts)), counts)
     places = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -119,9 +113,9 @@ def pack_shard(index: I64, context: int) -> PackedShard:
 
 
 def count_packed(store: Store, shards: ShardSet, context: int) -> list[int]:
-    """The packed windows of each shard of a set.
+    """The number of packed windows of each shard of a set.
 
-    To count them every shard is packed, so the counts are remembered in the store, under what they follow from.
+    Counting means packing every shard, so the store caches the counts under a key of everything they depend on.
     """
     key = f"cache/packed-{fingerprint([FORMAT, context, [file.sha256 for file in shards.document_index]])}.json"
     known = recall_sealed(store, key, "packing the documents again")

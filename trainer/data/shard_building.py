@@ -1,4 +1,4 @@
-"""Building shards in worker processes, and finding those that need not be built."""
+"""Building shards in worker processes, and finding finished ones to reuse."""
 
 import os
 import re
@@ -43,7 +43,7 @@ from trainer.store.storage import Store
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all shards of a set share."""
+    """Settings common to all shards of a set."""
 
     url: str
     key: str
@@ -56,9 +56,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class ShardWork:
-    """One shard to build: its number, the fingerprint of what it is made from, its pieces, and what was decided of
-    each.
-    """
+    """One shard to build: its number, the fingerprint of its source, its pieces, and curation's decisions on each."""
 
     number: int
     fingerprint: str
@@ -71,24 +69,24 @@ class ShardWork:
 
 
 _done: Any = None
-"""In a worker: the count of raw bytes done, shared with the parent."""
+"""In a worker: the raw bytes processed, shared with the parent."""
 
 _broken_off: Any = None
-"""In a worker: whether the parent wants no more of it."""
+"""In a worker: whether the parent has asked it to stop."""
 
 
 def begin(parent: int, done: Any, broken_off: Any, seen: Sequence[str]) -> None:
     global _done, _broken_off
     die_with_parent(parent, signal.SIGKILL)
     return_large_buffers()
-    for signum in SIGNALS:  # what asks the whole group to stop is acted on by the parent, which breaks this worker off
+    for signum in SIGNALS:  # the parent handles signals to the whole group, and stops this worker itself
         signal.signal(signum, signal.SIG_IGN)
     roots.remember(seen)
     _done, _broken_off = done, broken_off
 
 
 def tell_parent(size: int) -> None:
-    """Count raw bytes as done. Raises `StopRequested` when this is broken off."""
+    """Add to the raw bytes processed. Raises `StopRequested` if the parent has stopped this worker."""
     if _broken_off.value:
         raise StopRequested
     with _done.get_lock():
@@ -96,8 +94,8 @@ def tell_parent(size: int) -> None:
 
 
 def load_encoder(url: str, tokenizer_key: str, engine: str) -> None:
-    """Load what a worker needs for its first shard; it is kept for all."""
-    with suppress(Exception):  # that the engine cannot take the tokenizer is found out, and told, elsewhere
+    """Load the encoder before a worker's first shard; the worker keeps it."""
+    with suppress(Exception):  # an engine that cannot load the tokenizer is reported elsewhere
         _encoder(url, tokenizer_key, engine)
 
 
@@ -108,7 +106,7 @@ def _encoder(url: str, tokenizer_key: str, engine: str) -> tuple[TokenizerInfo, 
 
 
 def build(recipe: Recipe, shard: ShardWork, advance: Advance) -> ShardRecord:
-    """Build and publish a shard; `advance` is told of the raw bytes that are done."""
+    """Build and publish a shard; `advance` is called with the raw bytes processed."""
     store = Store(recipe.url)
     tokenizer, encode = _encoder(recipe.url, recipe.tokenizer_key, recipe.engine)
     about = shard.raw_bytes // BYTES_PER_TOKEN * token_dtype(tokenizer.max_id).itemsize
@@ -126,10 +124,10 @@ def build(recipe: Recipe, shard: ShardWork, advance: Advance) -> ShardRecord:
 
 
 def shard_documents(recipe: Recipe, shard: ShardWork, advance: Advance, on_bad: OnBad) -> Iterator[Document]:
-    """The documents of a shard; `advance` is told of the bytes of each.
+    """The documents of a shard; `advance` is called with the bytes of each.
 
-    A document that is cut ends where what follows is not of the same piece, or of the file's next one, and where a part
-    of it is left out, as it holds no text.
+    A part of a long document ends it if the next part is not from the same piece or the file's next piece, or if a part
+    between them was skipped as bad.
     """
     left_out = 0
 
@@ -157,10 +155,9 @@ def shard_documents(recipe: Recipe, shard: ShardWork, advance: Advance, on_bad: 
 def finished_shards(
     store: Store, key: str, corpus: str, work: Sequence[ShardWork], read_all: bool = False
 ) -> dict[int, ShardRecord]:
-    """The wanted shards that exist with intact files, by number; those of older sets are taken over into this one.
+    """Shards of `work` that exist with intact files, by number; those of older sets are copied into this one.
 
-    The files of a local store are read. Those of a remote one are looked for, with their sizes, unless all are to be
-    read.
+    Files of a local store are read. Of a remote store only existence and sizes are checked, unless `read_all`.
     """
     found = find_finished(store, key, corpus, work, content=read_all or store.local is not None)
     return {
@@ -172,9 +169,9 @@ def finished_shards(
 def find_finished(
     store: Store, key: str, corpus: str, work: Sequence[ShardWork], content: bool
 ) -> dict[int, tuple[str, ShardRecord]]:
-    """The wanted shards that exist with intact files, by number, each with the folder of the set that it is in.
+    """Shards of `work` that exist with intact files, by number, each with the folder of its set.
 
-    Without `content`, files are only looked for, with their sizes.
+    Without `content`, only the files' existence and sizes are checked.
     """
     found: dict[int, tuple[str, ShardRecord]] = {}
     for shard in work:
@@ -204,7 +201,7 @@ def _intact(store: Store, folder: str, record: ShardRecord, content: bool) -> bo
 
 
 def _take_over(store: Store, folder: str, key: str, record: ShardRecord, number: int) -> ShardRecord:
-    """Copy a shard's files into this set, under its number here."""
+    """Copy a shard's files into this set, under its number in this set."""
     files = []
     for file in record.files:
         side, _, ending = file.name.replace(".", "-").split("-")
@@ -217,11 +214,11 @@ def _take_over(store: Store, folder: str, key: str, record: ShardRecord, number:
 
 
 EARLY_BYTES = 16 * 2**20
-"""Raw text, to be built, for which a worker is started before it is known what there is to build."""
+"""One worker is started early per this many bytes of raw text."""
 
 
 class Workers:
-    """A `Executor`: at most so many processes, each started when there is work for it. They end with the block."""
+    """An `Executor` of up to `processes` processes, started as work arrives. They end with the `with` block."""
 
     most = None
     _done: Any
@@ -239,12 +236,12 @@ class Workers:
         return int(self._done.value) if self._pool else 0
 
     def start_early(self, raw_bytes: int, url: str, tokenizer_key: str, engine: str) -> None:
-        """Have them load what so much raw text needs, which takes as long as building a small shard."""
+        """Let workers load the encoder while the work is being planned: loading takes as long as a small shard."""
         for _ in range(min(self._processes, raw_bytes // EARLY_BYTES)):
             self._started().submit(load_encoder, url, tokenizer_key, engine)
 
     def _started(self) -> ProcessPoolExecutor:
-        """The pool, which starts a process for what is submitted if none is idle."""
+        """The pool; it starts a process for a submission if none is idle."""
         if self._pool is None:
             context = _Context()
             self._done, self._broken_off = context.Value("q", 0), context.Value("b", False)
@@ -258,17 +255,17 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Break off what is not finished."""
+        """Stop unfinished work."""
         if self._pool is not None:
             self._broken_off.value = True
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _Worker(SpawnProcess):
-    """A process that does not import the program that it is started from.
+    """A process that does not import the main program of its parent.
 
-    Nothing that it is sent is defined there. A program may load libraries that take seconds, which each worker would
-    load as well, and one without `if __name__ == "__main__"` would be run from its beginning by each.
+    Workers are sent nothing that is defined there. Importing it could load libraries for seconds in each worker, and
+    would run a program without `if __name__ == "__main__"` from its beginning.
     """
 
     def run(self) -> None:
@@ -278,11 +275,11 @@ class _Worker(SpawnProcess):
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:
-        resource_tracker.ensure_running()  # which is started with the first, and lets the signals through again
+        resource_tracker.ensure_running()  # its start unblocks the signals, so it must come before the block below
         program = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")  # without a file and a name that a worker could find it by
+        sys.modules["__main__"] = ModuleType("__main__")  # has no file or name from which a worker could import it
         try:
-            with blocked_stops():  # a worker never heeds them (`begin`)
+            with blocked_stops():  # a worker ignores these signals, see `begin`
                 return SpawnProcess._Popen(process_obj)
         finally:
             sys.modules["__main__"] = program

@@ -1,9 +1,9 @@
-"""The files of shards: windows over their tokens, where documents begin, fetching them, and damage that was found.
+"""Reading the files of shards: windows over their tokens, document starts, fetching, and noting damage.
 
-Windows are cut as the reference loops cut them: the last window of a shard is its last `context` tokens, and overlaps
-the one before. A shard shorter than one window gives none.
+Windows are cut as in the reference loops: the last window of a shard is its last `context` tokens and overlaps the one
+before. A shard shorter than one window has none.
 
-Where the documents of a shard begin, its .idx file tells, as shards.py describes it.
+A shard's .idx file holds its documents' starts; shards.py describes the format.
 """
 
 import logging
@@ -29,7 +29,7 @@ Tokens = NDArray[Any]
 
 
 class Shards(Protocol):
-    """The tokens of each shard of a corpus; `lengths` are known before any is read."""
+    """The tokens of each shard of a corpus; `lengths` are known before any shard is read."""
 
     @property
     def lengths(self) -> Sequence[int]: ...
@@ -38,19 +38,19 @@ class Shards(Protocol):
 
 
 def count_windows(tokens: int, context: int, stride: int) -> int:
-    """Number of windows in a shard of this many tokens."""
+    """Number of windows in a shard with this many tokens."""
     return 0 if tokens < context else -(-(tokens - context) // stride) + 1
 
 
 class Counts(NamedTuple):
-    """Of some windows, the tokens that are predicted, and those that are read."""
+    """Predicted tokens and read tokens of some windows."""
 
     targets: int
     tokens: int
 
 
 class NumberedWindows:
-    """Windows of `context` tokens, numbered through all shards of a corpus; `counts` are those of each shard."""
+    """Windows of `context` tokens, numbered through all shards of a corpus; `counts` has those of each shard."""
 
     def __init__(self, shards: Shards, counts: Sequence[int], context: int) -> None:
         self.shards, self.counts, self.context = shards, list(counts), context
@@ -60,11 +60,11 @@ class NumberedWindows:
         return int(self._ends[-1])
 
     def prepare(self, numbers: NDArray[np.int64], ahead: Sequence[int]) -> None:
-        """Get ready the shards of these windows, and those that are read next; others are let go of."""
+        """Prepare the shards of these windows and of those read next (`ahead`); release all others."""
         self.shards.use(np.unique(np.searchsorted(self._ends, numbers, side="right")).tolist(), ahead)
 
     def locate(self, number: int) -> tuple[int, int]:
-        """The shard of a window, and its number there."""
+        """The shard of a window, and the window's number in that shard."""
         shard = int(np.searchsorted(self._ends, number, side="right"))
         return shard, number - (int(self._ends[shard - 1]) if shard else 0)
 
@@ -73,7 +73,7 @@ class Windows(NumberedWindows):
     """The windows over the stream of documents of a corpus, one every `stride` tokens, each read as one text."""
 
     looks_at_batch = False
-    """Whether a rank looks at all windows of a batch, to know how many tokens are predicted in it."""
+    """Whether a rank must read all windows of a batch to count its predicted tokens."""
 
     def __init__(self, shards: Shards, context: int, stride: int) -> None:
         super().__init__(shards, [count_windows(length, context, stride) for length in shards.lengths], context)
@@ -86,20 +86,20 @@ class Windows(NumberedWindows):
         return self.shards.read(shard, start, start + self.context).astype(np.int64)
 
     def inputs(self, number: int) -> dict[str, NDArray[np.int64]]:
-        """What a model is given of a window, by name; each of shape [context]."""
+        """Model inputs of a window by name; each of shape [context]."""
         return {"input_ids": self.read(number)}
 
     def count(self, numbers: NDArray[np.int64]) -> Counts:
-        """What these windows have: all but the first token of each are predicted."""
+        """Predicted and read tokens of these windows: all but the first token of each are predicted."""
         return Counts(len(numbers) * (self.context - 1), len(numbers) * self.context)
 
 
 SUSPECT = "suspect.json"
-"""In the set's folder; that it is there is all that counts."""
+"""A file in the set's folder; only its existence matters."""
 
 
 def suspect(store: Store, key: str, problem: str) -> None:
-    """Note that an artifact is damaged; a warning tells what to do instead where that cannot be written."""
+    """Mark an artifact as damaged; if the mark cannot be written, log a warning that says what to do."""
     try:
         store.write_json(f"{key}/{SUSPECT}", {"problem": problem})
     except StorageError as error:
@@ -107,24 +107,24 @@ def suspect(store: Store, key: str, problem: str) -> None:
 
 
 def is_suspect(store: Store, key: str) -> bool:
-    """Whether damage was found in an artifact since it was last read whole."""
+    """Whether damage was found in an artifact since it was last fully verified."""
     return store.exists(f"{key}/{SUSPECT}")
 
 
 def clear(store: Store, key: str) -> None:
-    """Note that an artifact was read whole, and is what its manifest says."""
+    """Remove the mark after an artifact was fully read and matches its manifest."""
     store.delete(f"{key}/{SUSPECT}")
 
 
 AT_A_TIME = 8
-"""Files that are fetched at the same time."""
+"""Files fetched at the same time."""
 
 
 class ShardFiles:
-    """The tokens of each shard, read from a local file: the store's own, or a copy in the machine's cache.
+    """The tokens of each shard, read from a local file: the store's own, or a copy in this machine's cache.
 
-    `lengths` are the shards' tokens, known without fetching any; `sums` are the files of their blocks' checksums. A
-    block is compared when this process first reads from it.
+    `lengths` are the shards' tokens, known without fetching any; `sums` are the files with the blocks' checksums. A
+    block is verified when this process first reads from it.
     """
 
     def __init__(
@@ -145,10 +145,10 @@ class ShardFiles:
         self._coming: list[Future[CheckedFile]] = []
 
     def read(self, number: int, start: int, stop: int) -> Tokens:
-        """A shard's tokens from one offset to another, or to its end; not to be written to.
+        """A shard's tokens from `start` to `stop`, or to its end; read-only.
 
-        A store that is away is waited for. Raises `ArtifactError` for damaged ones, of which the next preparation of
-        the set is told, and what `Store.fetch` raises.
+        Waits if the store is unreachable. Raises `ArtifactError` for damage, which is marked for the next preparation,
+        and whatever `Store.fetch` raises.
         """
         stop = min(stop, self.lengths[number])
         if start >= stop:
@@ -165,14 +165,14 @@ class ShardFiles:
         return np.frombuffer(data, self._dtype)
 
     def largest(self, count: int | None) -> int:
-        """Bytes of the largest files, so many of them, or of all."""
+        """Total bytes of the `count` largest files, or of all."""
         return sum(sorted((file.size for file in self._files), reverse=True)[:count])
 
     def use(self, now: Iterable[int], ahead: Sequence[int] = ()) -> None:
-        """Fetch the first, all at once, and some of the others in their order; let go of what is in neither.
+        """Fetch the shards `now` at once and some of `ahead` in order; release those in neither.
 
-        `ahead` holds the first too, unless it is empty; as long as it is the same object, only what is new is looked
-        at. A file fetched ahead that fails is fetched again when it is read.
+        Unless it is empty, `ahead` includes `now`. If `ahead` is the same object as in the last call, nothing is
+        released. A file that could not be fetched ahead is fetched again when it is read.
         """
         if ahead is not self._ahead or not ahead:
             self._ahead, self._later = ahead, iter(ahead)
@@ -192,10 +192,10 @@ class ShardFiles:
             self._fetch_anew(number)
         try:
             return self._start(number).result().read(begin, end)
-        except DamagedBlock as error:  # though the file is, as a whole, what the manifest says
+        except DamagedBlock as error:  # although the whole file matches the manifest
             path = self._store.path(f"{self._key}/{self._files[number].name}")
             raise ArtifactError(
-                f"{path} gives other bytes each time: {error}; check this machine's disk and memory"
+                f"{path} reads differently each time: {error}; check this machine's disk and memory"
             ) from error
 
     def _start(self, number: int) -> Future[CheckedFile]:
@@ -211,8 +211,8 @@ class ShardFiles:
         return CheckedFile(path, file.size, partial(read_made, self._store, self._key, sums))
 
     def _fetch_anew(self, number: int) -> None:
-        """Replace a damaged copy of a remote file. Raises `ArtifactError` for a damaged file of the store, what repairs
-        it.
+        """Replace a damaged copy of a remote file. Raises `ArtifactError`, with the repair, if the store's own file is
+        damaged.
         """
         file = self._files[number]
         fetch_made(self._store, self._key, file.name, file.sha256, check=True)
@@ -230,15 +230,15 @@ class ShardFiles:
         if not future.cancelled() and future.exception() is None:
             future.result().close()
         with self._turn:
-            if number not in self._open:  # else it is wanted again, and fetched anew
+            if number not in self._open:  # else it was requested again and is being fetched
                 self._store.release(f"{self._key}/{self._files[number].name}")
 
 
 def read_index(store: Store, key: str, file: FileRecord) -> NDArray[np.int64]:
-    """The start of each document of a shard, and the end of the last, in tokens.
+    """The start of each document of a shard and the end of the last, in tokens.
 
-    A store that is away is waited for. Raises `ArtifactError` for a damaged file, of which the next preparation is
-    told.
+    Waits if the store is unreachable. Raises `ArtifactError` for a damaged file, which is marked for the next
+    preparation.
     """
     try:
         raw = retry_transient(lambda: read_made(store, key, file))

@@ -1,13 +1,13 @@
-"""Token shards: raw little-endian ids, with an index of where each document begins.
+"""Token shards: raw little-endian ids, with an index of document starts.
 
     shard-00000.bin        uint16 or uint32 token ids, one end-of-document id after each document
     shard-00000.idx        u64 token offsets: the start of each document, and the end of the last
-    shard-00000.sums       checksums of the blocks of shard-00000.bin, which are compared as they are read
+    shard-00000.sums       checksums of the blocks of shard-00000.bin, verified as they are read
     validation-00000.*     the same for the held-out documents of the same pieces
-    shard-00000.json       the shard's record, written after its files: what it was made from and what it holds
+    shard-00000.json       the shard's record, written after its files: its source and its contents
 
-A document of more than a few MiB is stored in parts, each with its own entry in the index; only its last part is
-followed by the end-of-document id.
+A document of more than a few MiB is stored in parts, each with its own index entry; only the last part is followed by
+the end-of-document id.
 """
 
 import hashlib
@@ -38,11 +38,11 @@ TRAIN, VALIDATION = "shard", "validation"
 ENDINGS = ("bin", "idx", "sums")
 BATCH_BYTES = 2 * 2**20
 BYTES_PER_TOKEN = 4
-"""For estimates before the text is tokenized: about that of English with a vocabulary of some tens of thousands."""
+"""For estimates before tokenization: typical of English text with a vocabulary of some tens of thousands."""
 
 
 class HasText(Protocol):
-    """A document, or what else has a text in UTF-8."""
+    """A document, or anything else with a UTF-8 text."""
 
     @property
     def text(self) -> bytes: ...
@@ -52,10 +52,10 @@ Item = TypeVar("Item")
 
 
 class ShardRecord(BaseModel):
-    """One shard: the fingerprint of what it was made from, what it holds, and its files.
+    """One shard: the fingerprint of its source, its counts, and its files.
 
-    Bytes are those of the documents' text; `validation_token_bytes` is what the held-out tokens stand for, by
-    themselves, and `validation_digest` tells the held-out text from any other, whatever the tokenizer.
+    Byte counts are of the documents' text. `validation_token_bytes` is the sum of the bytes that each held-out token
+    represents by itself. `validation_digest` identifies the held-out text, whatever the tokenizer.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -73,7 +73,7 @@ class ShardRecord(BaseModel):
     validation_digest: str = Field(pattern=r"^[0-9a-f]{32}$")
     bad_records: Count
     skipped: list[str] = Field(default=[], exclude_if=lambda value: not value)
-    """The first bad records, each with its place and what is wrong with it."""
+    """The first bad records, each with its location and error."""
     files: list[FileRecord]
 
     @model_validator(mode="after")
@@ -86,7 +86,7 @@ class ShardRecord(BaseModel):
 
 
 class ShardSet(NamedTuple):
-    """A published corpus: the key of its tokenizer, its manifest's details, and the tokens of each shard."""
+    """A published corpus: the key of its tokenizer, the details of its manifest, and the tokens of each shard."""
 
     key: str
     corpus: str
@@ -95,7 +95,7 @@ class ShardSet(NamedTuple):
     train: ShardFiles
     validation: ShardFiles
     document_index: list[FileRecord]
-    """The files that tell where the documents of each training shard begin."""
+    """The index files of the training shards: where each document begins."""
 
 
 def shard_file(side: str, number: int, ending: str) -> str:
@@ -107,14 +107,12 @@ def record_file(number: int) -> str:
 
 
 def write_record(store: Store, key: str, record: ShardRecord) -> None:
-    """Write a shard's record, with a checksum of its own, because it counts before any manifest lists it."""
+    """Write a shard's record with its own checksum, because it is used before any manifest lists it."""
     store.write_bytes(f"{key}/{record_file(record.number)}", _record_bytes(record))
 
 
 def read_record(store: Store, key: str) -> ShardRecord | None:
-    """The record in a file; None if there is none or it is damaged, if only by a blank: a set is the same to the last
-    byte.
-    """
+    """The record in a file, or None if it is missing or differs by even one byte from what this code writes."""
     try:
         raw = store.read_bytes(key)
         record = ShardRecord.model_validate(unseal(json.loads(raw)))
@@ -133,7 +131,7 @@ def token_dtype(max_id: int) -> np.dtype[Any]:
 
 
 def is_held_out(text: bytes, fraction: float) -> bool:
-    """Whether a document belongs to the validation side: decided by its content, so exact duplicates stay together."""
+    """Whether a document belongs to the validation split; its content decides, so exact duplicates stay together."""
     draw = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
     return draw < fraction * 2.0**64
 
@@ -149,7 +147,7 @@ def build_shard(
     encode: Encode,
     validation_fraction: float,
 ) -> ShardRecord:
-    """Tokenize some documents into the files of one shard, in a folder. Memory does not grow with their number."""
+    """Tokenize documents into the files of one shard, in a folder. Memory use does not depend on their number."""
     bad = BadRecords(max_bad_records)
     held_out = HeldOutText(byte_lengths(tokenizer.json))
     with ExitStack() as open_files:
@@ -185,7 +183,7 @@ def build_shard(
 
 
 def shards_manifest(store: Store, key: str) -> Manifest:
-    """The manifest of a published shard set. Raises `ArtifactError` if there is none."""
+    """The manifest of a published shard set; raises `ArtifactError` if there is none."""
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
         raise ArtifactError(f"{store.path(key)} holds no published shards; run prepare-data first")
@@ -193,7 +191,7 @@ def shards_manifest(store: Store, key: str) -> Manifest:
 
 
 def open_shards(store: Store, key: str) -> ShardSet:
-    """A published shard set, from its manifest alone. Raises `ArtifactError` if there is none."""
+    """Open a published shard set, reading only its manifest; raises `ArtifactError` if there is none."""
     manifest = shards_manifest(store, key)
     dtype = np.dtype(manifest.details["dtype"])
     records = {record.name: record for record in manifest.files}
@@ -213,11 +211,11 @@ def open_shards(store: Store, key: str) -> ShardSet:
 
 
 class _SideWriter:
-    """Streams one side of a shard to its .bin file, keeps its index, and sums up its blocks at the end."""
+    """Writes one side of a shard to its .bin file; on closing, writes its index and its blocks' checksums."""
 
     def __init__(self, folder: Path, side: str, number: int, tokenizer: TokenizerInfo) -> None:
         self.paths = [folder / shard_file(side, number, ending) for ending in ENDINGS]
-        self._file = open(self.paths[0], "wb")  # noqa: SIM115 - open for as long as the shard is being built
+        self._file = open(self.paths[0], "wb")  # noqa: SIM115 - open while the shard is being built
         self._dtype = token_dtype(tokenizer.max_id)
         self._max_id = tokenizer.max_id
         self._eos = np.array([tokenizer.eos_id], dtype=self._dtype).tobytes()
@@ -243,7 +241,7 @@ class _SideWriter:
             self.end()
 
     def end(self) -> None:
-        """End the last document, unless it has ended: what is added next does not continue it."""
+        """End the last document if it has not ended, so that the next addition does not continue it."""
         if self._goes_on:
             self._file.write(self._eos)
             self.tokens += 1
@@ -260,7 +258,7 @@ class _SideWriter:
 def batches(
     items: Iterable[Item], enough: int, size: Callable[[Item], int], most: int | None = None
 ) -> Iterator[list[Item]]:
-    """Items, some at a time: as many as have at least so much size together, or the `most`."""
+    """Group items into batches whose sizes sum to at least `enough`, or that have `most` items."""
     batch: list[Item] = []
     held = 0
     for item in items:
@@ -279,8 +277,8 @@ def text_bytes(document: HasText) -> int:
 
 
 def _encode_batch(encode: Encode, batch: Sequence[Document]) -> list[Ids]:
-    """The ids of each document. Large ones go through the engine in blocks, whose ids are those of the whole, but for a
-    token more a block of tokenizers that put a blank before each text.
+    """The ids of each document. Large documents are encoded in blocks; their ids equal those of the whole, except for
+    one extra token a block if the tokenizer puts a blank before each text.
     """
     blocks = [list(blocks_of(document.text, BATCH_BYTES)) for document in batch]
     ids = iter(encode([block for document in blocks for block in document]))

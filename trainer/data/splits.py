@@ -1,4 +1,4 @@
-"""Data in splits: the files or data sets of each, a name of their content, and their records."""
+"""Data in splits: the files or data sets of each, an identity of their content, and their records."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,9 +29,7 @@ TRAIN, VALIDATION, TEST = "train", "validation", "test"
 
 @dataclass(frozen=True)
 class Part:
-    """A file, or a split of a data set: its name for people, where its records are, and all files that they may come
-    from.
-    """
+    """A file, or a split of a data set: its name in messages, its path or loaded data, and the files behind it."""
 
     name: str
     path: str = ""
@@ -40,9 +38,9 @@ class Part:
 
 
 class SplitSource(NamedTuple):
-    """The parts of each split that is there, and a JSON-like value that changes whenever their content does.
+    """The parts of each split that exists, and a JSON-like value that changes whenever their content does.
 
-    Without validation parts, the validation split is to be cut from train.
+    Without validation parts, the validation split is cut from train.
     """
 
     parts: dict[str, list[Part]]
@@ -54,30 +52,28 @@ class SplitSource(NamedTuple):
 
 
 class SplitTexts(NamedTuple):
-    """How the texts of a kind's files are read, given the `data` of a job of it: curation looks for those that a model
-    is measured on.
-    """
+    """How to read the texts of a kind's files, given a job's `data`: curation searches for those used in evaluation."""
 
     fields: Callable[[Any], list[str]]
     """The fields that hold text."""
     read: Callable[[Any, str, Sequence[Part], str], Iterator[tuple[int, int, str]]]
-    """The texts of a split's parts in one of these fields, each with the numbers of its part and of its record there,
+    """The texts of a split's parts in one of these fields, each with the index of its part and of its record there,
     from 0. Raises as the job itself does.
     """
     plain: Callable[[Any], bool] = lambda data: False
-    """Whether the texts are those that files of these fields have for any other reader."""
+    """Whether the texts are exactly what any other reader finds in these fields."""
 
 
 def bad_records(data: LabelledDataConfig | ConversationsConfig, split: str | None) -> BadRecords:
-    """The bad rows of a split, none of them found yet; `split` is None where there is only one."""
+    """An empty count of bad rows for a split; `split` is None if the data set has only one."""
     return BadRecords(data.max_bad_records, f"data set {data.name!r}{f', {split} split' if split else ''}: ")
 
 
 def find_splits(store: Store, data: SplitsConfig) -> SplitSource:
-    """Find the data. The store remembers the digests of files, so that unchanged ones are not read again.
+    """Find the data. The store caches the files' digests, so unchanged files are not read again.
 
-    A data set of the hub is downloaded by this, once: `datasets` keeps it. Raises `CorpusError` for files or splits
-    that do not exist, and for a hub that cannot be reached.
+    `datasets` downloads and caches a data set of the hub. Raises `CorpusError` for missing files or splits, and if the
+    hub cannot be reached.
     """
     if data.source == "hub":
         return _find_hub(data)
@@ -85,7 +81,7 @@ def find_splits(store: Store, data: SplitsConfig) -> SplitSource:
 
 
 def fetch_part(part: Part, folder: Path) -> Part:
-    """The part with a local path: a remote file is copied into the folder, as it is read more than once."""
+    """The part with a local path; a remote file is copied into the folder, because it is read more than once."""
     if "://" not in part.path:
         return part
     target = folder / f"{len(list(folder.iterdir())):05d}-{part.path.rsplit('/', 1)[-1]}"
@@ -96,14 +92,14 @@ def fetch_part(part: Part, folder: Path) -> Part:
 
 
 class Columns(NamedTuple):
-    """The columns of a part: of JSON Lines those of its first good record; `features` as a `Table` has them."""
+    """The columns of a part, for JSON Lines those of its first good record; `features` is as in `Table`."""
 
     names: list[str]
     features: Callable[[], Mapping[str, Any]]
 
 
 def look_at_columns(part: Part, how: Reading) -> Columns:
-    """The columns of a part. Raises `CorpusError` if it is damaged, or has no record to tell them by."""
+    """Find the columns of a part; raises `CorpusError` if it is damaged or has no good record."""
     with _open(part, how) as table:
         if table.columns is not None:
             return Columns(table.columns, table.features)
@@ -112,14 +108,14 @@ def look_at_columns(part: Part, how: Reading) -> Columns:
             if record.wrong is None:
                 return Columns(list(record.values), table.features)
             wrong = wrong or record.wrong
-    raise wrong or RecordError(f"{part.name} holds no record")
+    raise wrong or RecordError(f"{part.name} holds no records")
 
 
 def read_part(part: Part, how: Reading, wanted: Sequence[str]) -> Iterator[Record]:
-    """The records of a part, with the values of the wanted columns that it has.
+    """The records of a part, with those of the wanted columns that it has.
 
-    Raises `CorpusError` if it is damaged, and `ChangedFile`, at the end or in place of another error, unless its files
-    are what they were when they were looked at.
+    Raises `CorpusError` if it is damaged. If its files have changed since they were found, raises `ChangedFile`, at the
+    end or instead of another error.
     """
     with _open(part, how) as table:
         try:
@@ -174,7 +170,7 @@ def _find_hub(data: SplitsConfig) -> SplitSource:
     except Exception as error:  # network, hub, script and format errors alike
         raise CorpusError(
             f"data set {name!r} cannot be loaded from the Hugging Face hub: {hub_reason(error)}; check the name and "
-            "the network, or take files (source: csv, jsonl, parquet) or a folder that save_to_disk wrote (source: "
+            "the network, or use files (source: csv, jsonl, parquet) or a folder written by save_to_disk (source: "
             "disk)"
         ) from error
     splits = _choose(name, loaded, data)
@@ -186,14 +182,14 @@ def _find_folder(store: Store, data: SplitsConfig) -> SplitSource:
     import datasets
 
     path = str(data.path).rstrip("/")
-    # What `datasets` itself keeps there for later is no part of the data.
+    # `datasets` writes its own cache files into the folder; they are not part of the data.
     pieces = [
         piece for piece in _pieces(store, data, [f"{path}/**"]) if not piece.key.rsplit("/", 1)[-1].startswith("cache-")
     ]
     try:
         loaded = datasets.load_from_disk(path)
-    except Exception as error:  # each kind of wrong or damaged folder has its own
-        raise CorpusError(f"{path} cannot be read as a folder that save_to_disk wrote: {brief(error)}") from error
+    except Exception as error:  # each kind of wrong or damaged folder raises another type
+        raise CorpusError(f"{path} cannot be read as a folder written by save_to_disk: {brief(error)}") from error
     sets = {TRAIN: loaded} if isinstance(loaded, datasets.Dataset) else loaded
     splits = _choose(path, sets, data)
     files = tuple(RawFile(piece.path, piece.path, piece.sha256) for piece in pieces)
@@ -203,7 +199,7 @@ def _find_folder(store: Store, data: SplitsConfig) -> SplitSource:
 
 
 def _choose(name: str, loaded: Any, data: SplitsConfig) -> dict[str, list[str]]:
-    """The names of the data set's splits that make up each split: as given, else by the same name."""
+    """The data set's splits that make up each split: as configured, else the split of the same name."""
     wanted = _wanted(data)
     named = {name for names in wanted.values() for name in names or ()}
     for split in (VALIDATION, TEST):
@@ -229,7 +225,7 @@ def _wanted(data: SplitsConfig) -> dict[str, list[str] | None]:
 
 
 def _pieces(store: Store, data: SplitsConfig, paths: Sequence[str]) -> list[Piece]:
-    """Every file, whole, with its digest."""
+    """Every file as one piece, with its digest."""
     return find_pieces(store, _corpus(data, paths), sys.maxsize)
 
 

@@ -1,6 +1,4 @@
-"""The step plan: how many windows, steps and tokens a run has, and how often each corpus is drawn; the trainer asserts
-it.
-"""
+"""The step plan: a run's windows, steps and tokens, and each corpus's probability; the trainer checks that it holds."""
 
 import logging
 from collections.abc import Mapping
@@ -23,12 +21,12 @@ log = logging.getLogger(__name__)
 
 
 def plan_run(store: Store, data: PreparedData, job: PipelineJob, ranks: int) -> StepPlan:
-    """Plan a pretraining run on published shards. Raises as `shard_manifests`, `make_plan` and `check_patience` do."""
+    """Plan a pretraining run on published shards; raises as `shard_manifests`, `make_plan` and `check_patience` do."""
     return plan_shards(store, data, shard_manifests(store, data), job, ranks)
 
 
 def plan_shards(store: Store, data: PreparedData, manifests: list[Manifest], job: PipelineJob, ranks: int) -> StepPlan:
-    """The same, given the manifests of the shards."""
+    """Do the same, given the manifests of the shards."""
     training, packed = job.training, None
     if training.packing != "stream":
         sets = [open_shards(store, ref.key) for ref in data.shards]
@@ -41,10 +39,10 @@ def plan_shards(store: Store, data: PreparedData, manifests: list[Manifest], job
 def make_plan(
     training: TrainingConfig, shard_sets: list[Manifest], ranks: int, packed: Mapping[str, list[int]] | None = None
 ) -> StepPlan:
-    """Plan a pretraining run; of packed documents, given the windows of each shard of each corpus.
+    """Plan a pretraining run; `packed` has the windows of each shard by corpus, if documents are packed.
 
     Corpus i is drawn with probability n_i ** alpha / sum_j n_j ** alpha, n in training tokens. Raises `CorpusError` for
-    a corpus smaller than one window, `ConfigError` for batches that do not divide and a warm-up beyond the end.
+    a corpus smaller than one window, `ConfigError` if the batch does not divide or the warm-up exceeds the run.
     """
     if packed is None:
         windows, unused = _cut_stream(training, shard_sets)
@@ -82,7 +80,7 @@ def make_plan(
 
 
 def _cut_stream(training: TrainingConfig, shard_sets: list[Manifest]) -> tuple[dict[str, int], dict[str, int]]:
-    """The windows of each corpus over its stream of documents, and the tokens that are in none."""
+    """The windows of each corpus over its stream of documents, and the tokens outside all windows."""
     stride = training.stride or training.context
     windows, unused = {}, {}
     for shards in shard_sets:
@@ -95,7 +93,7 @@ def _cut_stream(training: TrainingConfig, shard_sets: list[Manifest]) -> tuple[d
                 f"training.context is {training.context}; use more text, fewer shards or a smaller context"
             )
         if unused[name]:
-            log.warning("corpus %s: %d tokens lie in shards shorter than one window, unused", name, unused[name])
+            log.warning("corpus %s: %d tokens unused, in shards shorter than one window", name, unused[name])
     return windows, unused
 
 
@@ -103,8 +101,8 @@ def make_tuning_plan(
     job: TuningJob, splits: Mapping[str, int], ranks: int, unit: str = "example",
     windows: Packing | None = None, answer_tokens: int | None = None,
 ) -> TuningPlan:  # fmt: skip
-    """Plan a run over splits of so many examples, which may be packed into windows, and of whose tokens so many are
-    predicted.
+    """Plan a run over splits of the given sizes; `windows` if the examples are packed, `answer_tokens` if only answers
+    are predicted.
 
     Raises `ConfigError` as `plan_batches` and `check_patience` do.
     """
@@ -122,9 +120,9 @@ def make_tuning_plan(
 
 
 def plan_batches(training: OptimizationConfig, samples: int, ranks: int) -> Plan:
-    """Plan the steps over so many samples: total = epochs x ceil(samples / global batch), or max_steps.
+    """Plan the steps over this many samples: total = epochs x ceil(samples / global batch), or max_steps.
 
-    Raises `ConfigError` for batches that do not divide, and a warm-up or a decay beyond the end.
+    Raises `ConfigError` if the batch does not divide, or if the warm-up or decay exceeds the run.
     """
     micro_batch, accumulation = divide_batch(training, ranks)
     steps_per_epoch = -(-samples // training.global_batch)
@@ -146,11 +144,11 @@ def plan_batches(training: OptimizationConfig, samples: int, ranks: int) -> Plan
 
 
 def check_decay(training: OptimizationConfig, total_steps: int) -> None:
-    """Raise `ConfigError` for a `warmup_stable_decay` whose parts are longer than the run, or leave steps at rate 0."""
+    """Raise `ConfigError` if the parts of a `warmup_stable_decay` exceed the run, or leave steps with rate 0."""
     options = training.schedule_options
     stable, decay = options.get("num_stable_steps"), options.get("num_decay_steps")
     if training.schedule != "warmup_stable_decay" or not isinstance(decay, int) or not isinstance(stable or 0, int):
-        return  # what is missing, or of the wrong kind, the schedule tells
+        return  # the schedule itself reports missing options and wrong types
     parts = training.warmup_steps + int(stable or 0) + decay
     if parts > total_steps or (stable is not None and parts < total_steps and not options.get("min_lr_ratio")):
         named = "num_decay_steps" if stable is None else "num_stable_steps and num_decay_steps"
@@ -162,7 +160,7 @@ def check_decay(training: OptimizationConfig, total_steps: int) -> None:
 
 
 def check_patience(job: RunJob, steps_per_epoch: int, total_steps: int) -> None:
-    """Raise `ConfigError` for an early stop that cannot come before the run's last evaluation."""
+    """Raise `ConfigError` if early stopping could not trigger before the run's last evaluation."""
     patience, every = job.training.early_stopping, job.judged_every
     if patience is None:
         return
@@ -179,8 +177,7 @@ def check_patience(job: RunJob, steps_per_epoch: int, total_steps: int) -> None:
     )
     raise ConfigError(
         f"training.early_stopping is {patience}, but the run is evaluated {plural(evaluations, 'time')} in all "
-        f"({when}), so that nothing can stop it early; set a smaller training.evaluate_every, or leave early_stopping "
-        "out"
+        f"({when}), so it can never stop early; set a smaller training.evaluate_every, or remove early_stopping"
     )
 
 

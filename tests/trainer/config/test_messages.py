@@ -326,15 +326,13 @@ TABLE = [
         "a stop that no evaluation can bring about",
         ["training.early_stopping=2", "training.max_steps=6"],
         "ConfigError: training.early_stopping is 2, but the run is evaluated 1 time in all (at the end of each epoch "
-        "and of the run), so that nothing can stop it early; set a smaller training.evaluate_every, or leave "
-        "early_stopping out",
+        "and of the run), so it can never stop early; set a smaller training.evaluate_every, or remove early_stopping",
     ),
     Said(
         "a stop that the epochs' ends cannot bring about",
         ["training.early_stopping=2", "training.max_steps=null", "training.epochs=3"],
         "ConfigError: training.early_stopping is 2, but the run is evaluated 3 times in all (at the end of each epoch "
-        "and of the run), so that nothing can stop it early; set a smaller training.evaluate_every, or leave "
-        "early_stopping out",
+        "and of the run), so it can never stop early; set a smaller training.evaluate_every, or remove early_stopping",
     ),
     Said(
         "a stop without held-out text",

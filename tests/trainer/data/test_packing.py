@@ -72,7 +72,7 @@ def test_nothing_is_packed_into_nothing() -> None:
 
 def test_what_is_longer_than_a_window_is_refused() -> None:
     for lengths in ((3, 9), (0, 3)):
-        with pytest.raises(ValueError, match="a window holds 1 to 8"):
+        with pytest.raises(ValueError, match="expected 1 to 8"):
             pack(lengths_of(*lengths), 8)
 
 

@@ -70,7 +70,7 @@ def test_tokens_in_shards_shorter_than_a_window_are_reported_unused(caplog: pyte
         plan = make_plan(settings(), [shards_of("code", SIZES["code"])], ranks=1)
     assert plan.corpora[0].unused_tokens == 90
     assert plan.corpora[0].tokens == 1_350_090
-    assert "corpus code: 90 tokens lie in shards shorter than one window" in caplog.text
+    assert "corpus code: 90 tokens unused, in shards shorter than one window" in caplog.text
 
 
 @pytest.mark.parametrize(

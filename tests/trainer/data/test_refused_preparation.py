@@ -113,7 +113,7 @@ def test_a_tokenizer_that_the_fast_engine_cannot_take_is_used_with_the_reference
     job = jsonl_job(raw, tmp_path / "store", tokenizer={"path": str(path), "eos_token": "[SEP]"})
     with caplog.at_level(logging.WARNING):
         folder = set_folder(job, run(job))
-    assert "cannot take this tokenizer" in caplog.text
+    assert "does not support this tokenizer" in caplog.text
     assert json.loads((folder / MANIFEST).read_text())["details"]["engine"] == "tokenizers"
 
 

@@ -93,9 +93,7 @@ def test_a_classifier_of_no_run_and_one_whose_data_is_gone_are_refused(
         measure(run, str(folder))
     shutil.rmtree(run.store / "encoded")
     (run.folder / "eval.json").unlink()
-    with pytest.raises(
-        ArtifactError, match="holds no encoded data set; encode it first: run its fine-tuning job again"
-    ):
+    with pytest.raises(ArtifactError, match="holds no encoded data set; run its fine-tuning job again"):
         measure(run, "pairs")
 
 

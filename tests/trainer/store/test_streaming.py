@@ -136,5 +136,5 @@ def test_a_cache_that_is_too_small_is_refused_with_what_to_do(raw: Path, s3: S3S
     env = {**s3.env, "HEADRACE_CACHE": str(tmp_path / "cache"), "HEADRACE_CACHE_BYTES": "5000"}
     ended = start_warm(tmp_path / "said", "trainer.__main__", config, env=env).wait(120)
     assert ended.status not in (0, 1)
-    assert "the machine's cache has 5,000: raise HEADRACE_CACHE_BYTES, set training.locality" in ended.stderr
+    assert "this machine's cache holds 5,000: raise HEADRACE_CACHE_BYTES, set training.locality" in ended.stderr
     assert "Traceback" not in ended.stderr

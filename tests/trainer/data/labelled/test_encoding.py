@@ -255,5 +255,5 @@ def test_the_stage_takes_the_model_that_the_job_names(files: dict[str, list[str]
 
 def test_a_set_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     for look in (open_encoded, tokenizer_paths):
-        with pytest.raises(ArtifactError, match="encoded/none holds no encoded data set; encode it first"):
+        with pytest.raises(ArtifactError, match="encoded/none holds no encoded data set; run its fine-tuning job"):
             look(Store(str(tmp_path)), "encoded/none")

@@ -131,7 +131,7 @@ def test_a_split_or_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> No
     with pytest.raises(CorpusError, match=r"no file matches '.*nowhere/"):
         read(source="disk", path=str(tmp_path / "nowhere"))
     written(tmp_path / "other" / "a.txt", "text")
-    with pytest.raises(CorpusError, match="other cannot be read as a folder that save_to_disk wrote"):
+    with pytest.raises(CorpusError, match="other cannot be read as a folder written by save_to_disk"):
         read(source="disk", path=str(tmp_path / "other"))
 
 
@@ -149,9 +149,7 @@ def test_a_data_set_is_loaded_as_the_hub_library_loads_it(tmp_path: Path, monkey
 def test_a_hub_that_cannot_be_reached_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    with pytest.raises(
-        CorpusError, match=r"'no/such/mrpc' cannot be loaded from the Hugging Face hub: .*or take files"
-    ):
+    with pytest.raises(CorpusError, match=r"'no/such/mrpc' cannot be loaded from the Hugging Face hub: .*or use files"):
         read(source="hub", path="no/such", subset="mrpc")
 
 
