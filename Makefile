@@ -1,4 +1,4 @@
-# Everything a newcomer or CI does. `make run` needs Python 3.11 or newer and nothing else.
+# Commands for users and CI. `make run` needs only Python 3.11 or newer.
 PYTHON ?= python3
 BIN := .venv/bin
 N ?= 200
@@ -7,8 +7,8 @@ STAMP := .venv/installed
 DEV := $(STAMP)-dev
 PEERS := build/peers
 
-# $(call install,PYTHON,WHAT): by uv, in seconds, or by pip, in minutes, where uv cannot be had or fails. uv reads none of pip's
-# settings, so they are passed on; their lists are separated by spaces, the links of uv's by commas.
+# $(call install,PYTHON,WHAT) installs with uv in seconds, or with pip in minutes if uv is missing or fails. uv does not read pip's
+# settings, so they are passed on. pip separates the entries of a list by spaces, uv the links by commas.
 pip_setting = $${PIP_$(1):-$$($(BIN)/python -m pip config get global.$(2) 2>/dev/null)}
 UV = UV_FIND_LINKS="$${UV_FIND_LINKS:-$$(echo "$(call pip_setting,FIND_LINKS,find-links)" | xargs | tr ' ' ,)}" \
   UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$(call pip_setting,INDEX_URL,index-url)}" \
@@ -19,22 +19,21 @@ define install
 @$(UV) pip install --quiet --python $(1) --constraint constraints.txt $(2) || { $(1) $(PIP) pip && $(1) $(PIP) $(2); }
 endef
 
-# Prefect keeps its database here, and sends nobody figures of use: no server that a test starts does either.
+# Prefect keeps its database here and sends no telemetry. This also applies to servers started by tests.
 export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-# Libraries are compiled once. Where the environment forbids that, as images of containers do, each process takes twice as long to
-# load them.
+# Allow Python to cache compiled libraries. Some container images forbid it, and then each process takes twice as long to load them.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run up down corpora finetune pairs chat chats preference preferences harness tasks test test-deep test-machines test-cluster test-gpu test-peers test-long soak outages stops power-cuts simulate proof check bench docs screenshots reference clean
 
-# STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
+# STORE=s3 starts an S3 server on this machine, with its data in data/s3, and uses it as the store.
 run: $(if $(filter s3,$(STORE)),$(DEV)) $(STAMP) corpora
 	$(BIN)/python -m $(if $(filter s3,$(STORE)),tests.s3) flows.command run $(CONFIG) $(if $(filter s3,$(STORE)),store=s3://headrace/store)
 
-# A Prefect server and a worker on this machine, with every flow deployed.
+# Starts a Prefect server and a worker on this machine and deploys every flow.
 up: $(STAMP)
 	@$(BIN)/headrace up
 
@@ -53,7 +52,7 @@ finetune: $(STAMP) pairs
 pairs: $(STAMP)
 	@$(BIN)/python -m samples.pairs data/pairs
 
-# lm-eval measures a small model on a task that is made here.
+# Trains a small model and evaluates it with lm-eval on a task built from the standard library.
 harness: $(STAMP)-harness pairs tasks
 	$(BIN)/python -m flows.data_to_model configs/harness.yaml
 
@@ -73,14 +72,14 @@ preference: preferences chat
 preferences: $(STAMP)
 	@$(BIN)/python -m samples.preferences data/preferences
 
-# Two processes with two threads each would wait for each other.
+# One thread per process: two processes with two threads each would compete for two cores.
 test: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-deep: $(DEV)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "deep and not long"
 
-# Two machines in network namespaces of their own; needs root.
+# Two machines, each in its own network namespace; needs root.
 test-machines: $(DEV)
 	$(BIN)/python -m tests.machines
 
@@ -89,15 +88,15 @@ test-long: $(DEV)
 	$(MAKE) test-cluster
 	$(MAKE) test-peers
 
-# A cluster of two nodes on this machine; installs Ray.
+# A Ray cluster of two nodes on this machine; installs Ray.
 test-cluster: $(DEV) $(STAMP)-ray
 	$(BIN)/python -m pytest -m cluster tests/cluster
 
-# On a machine with a GPU.
+# Needs a GPU.
 test-gpu: $(DEV)
 	$(BIN)/python -m pytest -m gpu
 
-# Against other projects, which are installed in an environment of their own.
+# Comparisons with other projects, which are installed in a separate environment.
 test-peers: $(DEV) $(PEERS)/installed
 	$(BIN)/python -m pytest -m peers tests/peers
 
@@ -118,7 +117,7 @@ power-cuts: $(DEV)
 simulate: $(DEV)
 	$(BIN)/python -m tests.simulation $(N)
 
-# All of these and the tests that kill, once, with one table; SHARE=0.01 does less of what can be more or less. Needs root.
+# Runs all of these and the kill tests once and prints one table. SHARE=0.01 runs a share of the parts that scale. Needs root.
 SHARE ?= 1
 proof: $(DEV) $(STAMP)-ray
 	$(BIN)/python -m tests.proof $(SHARE)
@@ -133,22 +132,22 @@ check: $(DEV)
 bench: $(DEV) corpora
 	$(BIN)/python -m benchmarks
 
-# The site in build/site; a link or an anchor that leads nowhere fails.
+# Builds the site in build/site; fails on a broken link or anchor.
 docs: $(STAMP)-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-# The pictures in docs/images, of a quickstart that is run for them; needs Chromium.
+# Runs the quickstart and takes the pictures in docs/images; needs Chromium.
 screenshots: $(DEV) $(STAMP)-screenshots
 	$(BIN)/python -m docs.screenshots
 
-# The pages of docs/reference that are made from the code.
+# Generates the pages of docs/reference from the code.
 reference: $(DEV)
 	$(BIN)/python -m docs.making
 
 clean:
 	rm -rf .venv .prefect data build *.egg-info
 
-# What runs a job; `$(STAMP)-EXTRA` is an extra of pyproject.toml besides.
+# The core installation; `$(STAMP)-EXTRA` adds an extra of pyproject.toml.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	-$(BIN)/python $(PIP) uv
