@@ -38,13 +38,13 @@ def write_table(verdicts: dict[str, Verdict]) -> str:
     of_trained = {name.split()[0] for name in trained}
     lines = [
         f"# Causal families of transformers {transformers.__version__}", "",
-        f"`python -m tests.family_table` has written this: of {len(families)} families {len(of_trained)} train, "
+        f"`python -m tests.family_table` generated this page: {len(of_trained)} of {len(families)} families train, "
         f"{len(families - of_trained)} are refused.", "",
-        "Each was tried at a tiny size, by the way that a job takes. *Causal*: later tokens change no earlier logits. "
-        "*Embeddings learn*: each token's, within a few steps. *Loss*: ours against the family's own in "
-        "`transformers`, to 1e-5; some do not shift labels themselves, and are given shifted ones. *Routers*: the same "
-        "with `output_router_logits`. *Resumes*: trained on from a checkpoint, to the bits of the uninterrupted model. "
-        "Settings stand beside a family that needs them.",
+        "Each family was tested at a tiny size through a job. *Causal*: later tokens do not change earlier logits. "
+        "*Embeddings learn*: the embedding of each token changes within a few steps. *Loss*: headrace's loss equals "
+        "the family's own in `transformers` to 1e-5; some families do not shift labels, and get shifted ones. "
+        "*Routers*: the same with `output_router_logits`. *Resumes*: training continued from a checkpoint gives a "
+        "model bit-identical to the uninterrupted one. Settings that a family needs follow its name.",
         "", "| Family | Causal | Embeddings learn | Loss | Routers | Resumes |", "|---|---|---|---|---|---|",
         *(f"| `{name}` | {' | '.join(verdict[1:])} |" for name, verdict in trained.items()),
         "", "## Refused", "", "| Family | Message |", "|---|---|",
