@@ -22,7 +22,7 @@ from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Pr
 from trainer.common.process import loading
 from trainer.common.stopping import check_stop, install_signal_handlers, leave, stoppable
 from trainer.common.transient import exit_status
-from trainer.config.files import Job, read_values, validate_job
+from trainer.config.files import Job, read_values, split_settings, validate_job
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
 from trainer.config.kinds import KINDS, marked
 from trainer.config.labelled import PredictJob
@@ -116,8 +116,9 @@ def status_of(work: Callable[[], int | None]) -> int:
 
 def load(schema: type[Job], path: str, words: list[str]) -> Job:
     """Read a job; the file of a whole pipeline also serves to prepare its data. Raises `ConfigError`."""
+    path, settings = split_settings(path, words)
     read_by: list[type[BaseModel]] = [PipelineJob, PrepareJob] if schema is PrepareJob else read_with(schema)
-    values = read_values(path, words, read_by)
+    values = read_values(path, settings, read_by)
     schema = cast(type[Job], schema_for(schema, values))
     try:
         if schema is PrepareJob and "model" in values:

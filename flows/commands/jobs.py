@@ -1,11 +1,10 @@
 """The commands that run a flow: a configuration, words that replace its settings, and what Prefect is loaded for."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from flows.commands.options import Config, DryRun, JobCommand, Json, OptionalConfig, Seeds, Verify, Words, end
+from flows.commands.options import Config, DryRun, JobCommand, Json, Seeds, Verify, Words, end
 from flows.schemas import TITLE, schema_of
 
 if TYPE_CHECKING:
@@ -71,28 +70,15 @@ def predict(config: Config, words: Words = None, dry_run: DryRun = False, as_jso
 
 
 @commands.command(cls=JobCommand)
-def promote(config: OptionalConfig = None, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
+def promote(config: Config, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Make a run's model the champion under a name, by hand."""
-    _start("promote", *_file_and_words(config, words), dry_run, as_json)
+    _start("promote", config, words, dry_run, as_json)
 
 
 @commands.command(cls=JobCommand)
-def rollback(
-    config: OptionalConfig = None, words: Words = None, dry_run: DryRun = False, as_json: Json = False
-) -> None:
+def rollback(config: Config, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Make the champion before the present one champion again."""
-    _start("rollback", *_file_and_words(config, words), dry_run, as_json)
-
-
-def _file_and_words(config: str | None, words: list[str] | None) -> tuple[str, list[str]]:
-    """The path of the configuration and the words after it, of a command line that may leave the file out."""
-    from trainer.config.files import COMMAND_LINE
-
-    if config is None:
-        return COMMAND_LINE, []
-    if "=" in config and not Path(config).exists():
-        return COMMAND_LINE, [config, *(words or [])]
-    return config, words or []
+    _start("rollback", config, words, dry_run, as_json)
 
 
 def _start(

@@ -70,11 +70,10 @@ def end(status: int) -> NoReturn:
     raise typer.Exit(status)
 
 
-Config = Annotated[str, typer.Argument(metavar="CONFIG", help="a YAML file", show_default=False)]
-OptionalConfig = Annotated[
-    str | None,
+Config = Annotated[
+    str,
     typer.Argument(
-        metavar="CONFIG", help="a YAML file; not needed where all settings are given as key=value", show_default=False
+        metavar="CONFIG", help="a YAML file, or the first key=value if there is no file", show_default=False
     ),
 ]
 Words = Annotated[
@@ -96,5 +95,11 @@ Seeds = Annotated[
     ),
 ]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="print it as JSON, for programs")]
-StoreUrl = Annotated[str, typer.Argument(metavar="STORE", help="a folder or a URL", show_default=False)]
+StoreUrl = Annotated[
+    str,
+    typer.Argument(
+        metavar="STORE", help="a folder or a URL", show_default=False,
+        parser=lambda text: text.removeprefix("store="),  # as the commands that read a configuration write it
+    ),
+]  # fmt: skip
 Remove = Annotated[bool, typer.Option("--remove", help="remove what is listed")]

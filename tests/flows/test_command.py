@@ -138,13 +138,14 @@ def test_a_refused_configuration_loads_no_heavy_library(config: Path) -> None:
     assert said.count("ConfigError: ") == len(commands) and "Traceback" not in said
 
 
-def test_a_promotion_without_a_file_is_refused_in_one_message_if_a_setting_is_missing() -> None:
-    commands = [["promote", "store=s", "name=words"], ["rollback", "store=s", "name=words", "run=x"], ["promote"]]
-    statuses, loaded, _, said = run_each(*commands)
-    assert statuses == [EXIT_BAD_INPUT] * 3
+def test_a_job_without_a_file_is_refused_in_one_message_if_a_setting_is_missing() -> None:
+    commands = [["promote", "store=s", "name=words"], ["rollback", "store=s", "name=words", "run=x"], ["run", "name=x"]]
+    statuses, loaded, _, said = run_each(*commands, ["evaluate", "store=s"], ["explain", "name=x"], ["promote"])
+    assert statuses == [EXIT_BAD_INPUT] * 6
     assert not loaded & set(HEAVY)
     where = "ConfigError: configuration on the command line: "
-    assert f"{where}run: " in said and said.count(where) == 3 and "Traceback" not in said
+    assert f"{where}run: " in said and said.count(where) == 5 and "Traceback" not in said
+    assert "Missing argument 'CONFIG'" in said
 
 
 def test_a_dry_run_on_local_files_loads_no_prefect_and_gives_json(config: Path, tmp_path: Path) -> None:
@@ -175,7 +176,8 @@ def test_a_dry_run_of_a_job_with_curation_decides_nothing(
 
 def test_a_look_at_a_local_store_loads_no_prefect(config: Path, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
-    commands = [[command, tmp_path / "store"] for command in ("list", "gc", "pin", "leftovers")]
+    commands = [[command, f"store={tmp_path / 'store'}"] for command in ("list", "gc")]
+    commands += [[command, str(tmp_path / "store")] for command in ("pin", "leftovers")]
     statuses, loaded, _, said = run_each(*commands, ["explain", config], HEADRACE_CREDENTIALS="aws-credentials/nobody")
     assert statuses == [0] * 5, said
     assert "prefect" not in loaded

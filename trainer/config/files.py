@@ -113,7 +113,8 @@ def set_value(values: dict[str, Any], word: str, schemas: Sequence[type[BaseMode
     """Set what a word says in the values of a file, which may be of any of the schemas. Raises `ConfigError`."""
     path, equals, text = word.partition("=")
     if not equals or not path:
-        raise ConfigError(f"{word!r} is not key=value, such as training.max_steps=100")
+        hint = "; a YAML file is given before all settings" if Path(word).suffix in (".yaml", ".yml") else ""
+        raise ConfigError(f"{word!r} is not key=value, such as training.max_steps=100{hint}")
     if ENTRY.search(path):
         dotted = ENTRY.sub(r".\1", path)
         raise ConfigError(f"{word!r} cannot be set: the number of a list's entry stands after a dot: {dotted}={text}")
@@ -187,7 +188,7 @@ Overrides = Sequence[Annotated[str, Field(description="key=value, such as traini
 """Words that replace settings of a job, each by the path of its field."""
 
 COMMAND_LINE = "on the command line"
-"""Stands for the path of a configuration that is given in words alone."""
+"""Stands for the path of a configuration that consists of `key=value` words alone."""
 
 BOUNDS = {Ge: "ge", Gt: "gt", Le: "le", Lt: "lt"}
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
@@ -197,7 +198,17 @@ def load_job(schema: type[Job], path: str, overrides: Overrides = ()) -> Job:
     """Read a YAML file, apply `key=value` words to it, and validate the whole. Raises `ConfigError` naming every bad
     key.
     """
+    path, overrides = split_settings(path, overrides)
     return validate_job(schema, read_values(path, overrides, (schema,)), path)
+
+
+def split_settings(path: str, overrides: Overrides = ()) -> tuple[str, Overrides]:
+    """The path of the YAML file and the settings. If the first word is itself a setting, there is no file: the path is
+    then `COMMAND_LINE`.
+    """
+    if "=" in path and not Path(path).exists():
+        return COMMAND_LINE, [path, *overrides]
+    return path, overrides
 
 
 def read_values(path: str, overrides: Overrides = (), schemas: Sequence[type[BaseModel]] = ()) -> dict[str, Any]:
@@ -216,8 +227,7 @@ def _read_file(path: str) -> dict[str, Any]:
     try:
         values = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        hint = "; the YAML file comes first, and then settings such as this" if "=" in path else ""
-        raise ConfigError(f"configuration {path} cannot be read: {reason_of(error)}{hint}") from error
+        raise ConfigError(f"configuration {path} cannot be read: {reason_of(error)}") from error
     except DuplicateKey as error:
         raise ConfigError(f"configuration {path}: {error}") from error
     except ValueError as error:
@@ -264,7 +274,7 @@ def add_config(parser: ArgumentParser) -> None:
     """Have a command take a configuration: `config`, a YAML file, and `overrides`, words that replace settings of
     it.
     """
-    parser.add_argument("config", help="a YAML file")
+    parser.add_argument("config", help="a YAML file, or the first key=value if there is no file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
 
 

@@ -107,8 +107,8 @@ class EvaluateJob(Schema):
 
     store: Place
     checkpoint: str = Field(
-        description="what to evaluate: a run's name (its final model), a folder in the store such as "
-        "runs/NAME/checkpoints/step-00000100, or any pretrained folder"
+        description="what to evaluate: a run's name (its final model), models/NAME for a champion, a folder in the "
+        "store such as runs/NAME/checkpoints/step-00000100, or any pretrained folder"
     )
     shards: list[Annotated[Key, Field(pattern=SHARD_SET)]] | None = Field(
         default=None,

@@ -336,8 +336,8 @@ class PredictJob(Schema):
     store: Place
     name: Name = Field(default="texts", description="name of the texts, used in the name of what is written")
     model: str = Field(
-        description="what predicts: a run's name (its final model), models/NAME/champion, a folder in the store such "
-        "as runs/NAME/checkpoint-best, or any pretrained folder or name of a model that classifies texts or tokens"
+        description="what predicts: a run's name (its final model), models/NAME for a champion, a folder in the store "
+        "such as runs/NAME/checkpoint-best, or any pretrained folder or name of a model that classifies texts or tokens"
     )
     data: NewTextsConfig = Field(description="the new texts")
     batch: int = Field(default=32, ge=1, description="texts a forward pass on one rank")

@@ -157,8 +157,8 @@ def _before_text(tokenizer: Any) -> list[int]:
 def find_named(store: Store, name: str) -> Checkpoint:
     """A model by any of its names; a champion's, too, without the folder of champions before it."""
     require_one_meaning(store, name)
-    champion = f"models/{name}/{CHAMPION}"
-    return find_model(store, champion if "/" not in name and store.exists(champion) else name, hub=True)
+    is_champion = "/" not in name and store.exists(f"models/{name}/{CHAMPION}")
+    return find_model(store, f"models/{name}" if is_champion else name, hub=True)
 
 
 def talk(models: Sequence[ChatModel], lines: Iterable[str], write: Write) -> None:

@@ -82,8 +82,9 @@ class Measurement:
 
     @property
     def key(self) -> str:
-        """Where the result is written."""
-        return self.place or f"evaluations/{Path(self.checkpoint).name}{self.suffix}-{self.fingerprint}.json"
+        """Where the result is written: the same by whichever of its names the model was asked for."""
+        model = (self.model.key or self.checkpoint).removesuffix(f"/{FINAL}")
+        return self.place or f"evaluations/{Path(model).name}{self.suffix}-{self.fingerprint}.json"
 
     @property
     def is_own(self) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from trainer.common.process import loading
 from trainer.common.progress import Progress
-from trainer.config.files import read_values, validate_job
+from trainer.config.files import Overrides, read_values, split_settings, validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.kinds import KINDS, JobKind, kinds_read_by, load, marked
 from trainer.config.labelled import TuningJob
@@ -108,8 +108,9 @@ def kind_of(job: RunJob) -> Kind:
     return kind
 
 
-def load_training_job(path: str, overrides: tuple[str, ...] | list[str] = ()) -> RunJob:
+def load_training_job(path: str, overrides: Overrides = ()) -> RunJob:
     """The job of a YAML file, to which `key=value` words are added. Raises `ConfigError`."""
+    path, overrides = split_settings(path, overrides)
     values = read_values(path, overrides, [kind.schema for kind in KINDS])
     kind = next(iter(marked(values)), KINDS[0])
     job: RunJob = validate_job(kind.schema, values, path)

@@ -157,8 +157,8 @@ def identify_base(name: str, found: Checkpoint) -> Base:
 
 
 def _find(store: Store, name: str, hub: bool) -> Checkpoint:
-    """A run's name, a pointer (runs/NAME/checkpoint-best, models/NAME/champion), a folder in the store, or a pretrained
-    folder.
+    """A run's name, a pointer (runs/NAME/checkpoint-best, models/NAME for a champion), a folder in the store, or a
+    pretrained folder.
 
     With `hub`, what is none of these and looks like it is taken for the name of a model of the Hugging Face hub, and
     fetched. Raises `ArtifactError` if there is no such model or it is damaged.
@@ -187,24 +187,27 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
             return Checkpoint(str(folder), files, key, "store")
     if _is_model(name) or (hub and is_hub_name(name) and not Path(name).exists()):
         return find_outside(store, name)
+    if _champion(store, f"models/{named}") is not None:
+        raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}; the champion is called models/{named}")
     like = tell_runs_like(store, named.removeprefix("runs/").partition("/")[0]) if store.names("runs") else ""
     raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}{f'; {like}' if like else ''}")
 
 
 def _champion(store: Store, name: str) -> dict[str, Any] | None:
-    """The last move of a champion's history, if the name is that of one."""
-    is_champion = re.fullmatch(rf"models/[^/]+/{CHAMPION}", name) is not None and is_plain_key(name)
-    found = read_sealed(store, name) if is_champion else None
+    """The last move of the history at models/NAME/champion, which models/NAME stands for too; None if there is none."""
+    key = f"{name.removesuffix(f'/{CHAMPION}')}/{CHAMPION}"
+    is_champion = re.fullmatch(rf"models/[^/]+/{CHAMPION}", key) is not None and is_plain_key(key)
+    found = read_sealed(store, key) if is_champion else None
     return found["moves"][-1] if found else None
 
 
 def require_one_meaning(store: Store, name: str) -> None:
     """Raise `ConfigError` if a name is a run's, and the one under which another run's model is champion."""
-    champion = _champion(store, f"models/{name}/{CHAMPION}")
+    champion = _champion(store, f"models/{name}")
     if champion is not None and champion["run"] != f"runs/{name}" and store.exists(f"runs/{name}/{CONFIG}"):
         raise ConfigError(
             f"{name!r} is a run, and the name under which the model of {champion['run']} is champion: say runs/{name}, "
-            f"or models/{name}/{CHAMPION}"
+            f"or models/{name}"
         )
 
 

@@ -314,8 +314,20 @@ def test_a_comment_for_a_number_is_not_told_to_be_text(config: Path) -> None:
     assert refused(config, "training.max_steps=#9").endswith("YAML reads '#9' as a comment, which is nothing")
 
 
-def test_a_setting_before_the_file_is_told_to_come_after_it(config: Path) -> None:
+def test_a_file_after_a_setting_is_told_to_come_first(config: Path) -> None:
     assert refused(Path("training.max_steps=9"), str(config)) == (
-        "configuration training.max_steps=9 cannot be read: No such file or directory; the YAML file comes first, and "
-        "then settings such as this"
+        f"{str(config)!r} is not key=value, such as training.max_steps=100; a YAML file is given before all settings"
     )
+
+
+def test_settings_alone_are_a_configuration(tmp_path: Path) -> None:
+    job = load_job(EvaluateJob, f"store={tmp_path}", ["checkpoint=a=b", "evaluation.batch=3"])
+    assert (job.store, job.checkpoint, job.evaluation.batch) == (str(tmp_path), "a=b", 3)
+    with pytest.raises(ConfigError, match=r"^configuration on the command line: checkpoint: missing"):
+        load_job(EvaluateJob, "store=s")
+
+
+def test_a_file_whose_name_has_an_equals_sign_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "lr=3.yaml"
+    path.write_text("store: s\ncheckpoint: c\n")
+    assert load_job(EvaluateJob, str(path)).checkpoint == "c"

@@ -63,7 +63,7 @@ def test_the_final_model_is_measured_as_its_run_did_and_otherwise_apart(run: Fin
     # A process keeps the precision it began with.
     job = EvaluateJob(store=str(run.store), checkpoint="pairs", precision="bf16")
     other = identify_checkpoint(Store(job.store), job)
-    assert other is not None and other.key == f"evaluations/pairs-{other.fingerprint}.json"
+    assert other is not None and other.key == f"evaluations/{run.folder.name}-{other.fingerprint}.json"
     assert other.fingerprint != own.fingerprint and other.settings.training.precision == "bf16"
     (run.folder / "eval.json").unlink()
     again = measure(run, "pairs")
@@ -127,7 +127,7 @@ def test_a_finished_classifier_is_measured_on_new_labelled_files_without_its_tra
     classes = result.classification["test"].classes
     assert sum(each.f1 for each in classes) / 2 == pytest.approx(expected["f1"])
     assert [each.support for each in classes] == [labels.count(0), labels.count(1)]
-    assert result.key == f"evaluations/pairs-{result.fingerprint}.json" and result.predictions == {}
+    assert result.key == f"evaluations/{run.folder.name}-{result.fingerprint}.json" and result.predictions == {}
     assert result.lines()[0].startswith("test       loss ")
     assert measure(run, "pairs", labelled=[path]) == result.model_copy(update={"reused": True})
     written(tmp_path / f"new.{ending}", as_jsonl(rows[1:]) if ending == "jsonl" else as_csv(rows[1:]))

@@ -105,7 +105,7 @@ def test_other_data_other_settings_and_damage_are_measured_anew(run: Finished, t
 
 def test_a_measurement_that_is_not_the_runs_own_is_kept_apart(run: Finished, tmp_path: Path) -> None:
     result = measure(run, write_task(tmp_path / "tasks"), own=False)
-    assert result.key.startswith("evaluations/final-harness-")
+    assert result.key.startswith(f"evaluations/{Path(run.run).name}-harness-")
     assert not (run.store / run.run / "harness.json").exists()
     assert (run.store / result.key).exists()
 

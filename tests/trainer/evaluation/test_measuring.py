@@ -61,7 +61,7 @@ def test_a_runs_name_means_its_final_model_on_all_held_out_text(measured: Finish
     assert (result.groups, result.total) == evaluate(model, held_out, 32, 8, cpu_runtime())
     assert result.total.counts["tokens"] == sum(length - 1 for s in sets for length in s.validation.lengths if length)
     assert (result.measured_on.context, result.reused) == (32, False)
-    assert result.key == f"evaluations/{measured.name}-{result.fingerprint}.json"
+    assert result.key == f"evaluations/{measured.folder.name}-{result.fingerprint}.json"
     assert [sample.prompt for sample in result.samples] == ["def "]
     assert Result(**require_sealed(store, result.key)) == result
 
@@ -84,6 +84,7 @@ def test_every_way_to_name_a_checkpoint_finds_it(measured: Finished, form: str) 
     expected = measure(measured, measured.name)
     result = measure(measured, form.format(run=measured.run))
     assert (result.groups, result.total) == (expected.groups, expected.total)
+    assert result.reused == ("final" in form), "by whichever name: what was measured is not measured again"
     if "final" not in form:
         assert result.key.startswith("evaluations/")
         assert result.samples == expected.samples

@@ -20,7 +20,6 @@ from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.config.corpora import CorpusConfig
 from trainer.data.sources import find_pieces
 from trainer.evaluation.dialogue import find_named
-from trainer.models.pretrained import find_model
 from trainer.records.basis import by_file, describe_file
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.lineage import _check_base, _find_base, check, check_file, find_run, trace
@@ -148,9 +147,9 @@ def test_a_model_is_found_by_each_of_its_names(store: Store, finished: Finished)
     promote(store, name, finished.run, {}, "a run's name, but of the same run")
     assert find_run(store, "runs/other") == "runs/other"
     assert find_run(store, "models/other/champion") == find_run(store, name) == finished.run
-    with pytest.raises(ConfigError, match="is champion: say runs/other, or models/other/champion"):
+    with pytest.raises(ConfigError, match="is champion: say runs/other, or models/other"):
         find_run(store, "other")
-    with pytest.raises(ConfigError, match="is champion: say runs/other, or models/other/champion"):
+    with pytest.raises(ConfigError, match="is champion: say runs/other, or models/other"):
         find_named(store, "other")
 
 
@@ -172,7 +171,7 @@ def test_a_run_that_holds_another_model_than_the_champion_is_refused_under_that_
             and f"holds another model ({champion.fingerprint}) than the one that became models/small" in said.err
         )
         with pytest.raises(ArtifactError, match="holds another model"):
-            find_model(store, "models/small/champion")
+            find_named(store, model)
     assert headrace("lineage", store.url, finished.run, "--check") == 0
 
 
