@@ -226,7 +226,7 @@ def _expected(problem: ErrorDetails) -> str | None:
     kind, said = problem["type"], problem.get("ctx", {})
     if kind in BOUNDS:
         words, name = BOUNDS[kind]
-        return f"{words} {said[name]:g}"
+        return f"{words} {_plain(float(said[name]))}"
     if kind in LENGTHS:
         words, name, one, many = LENGTHS[kind]
         return f"{words} {plural(said[name], one, many)}"

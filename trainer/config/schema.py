@@ -12,12 +12,14 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 LICENSE = r"^[a-z0-9][a-z0-9.+-]*$"
 LANGUAGE = r"^([a-z]{2,3}(-[A-Za-z0-9]+)*|code|multilingual)$"
 SHARD_SET = r"^shards/[^/]+$"
+DELIMITER = r'^[^"\r\n]$'
 
 SPELLINGS = {
     NAME: "letters, digits and _ . - only, a letter or digit first",
     LICENSE: "a license's identifier on the Hugging Face hub, such as apache-2.0",
     LANGUAGE: "an ISO 639 code, such as en, or code, or multilingual",
     SHARD_SET: "a shard set of the store, such as shards/code-0123456789abcdef",
+    DELIMITER: 'one character, no quote or line end (a tab is "\\t" in double quotes)',
 }
 """What is expected where a pattern says it, in words."""
 
@@ -30,7 +32,7 @@ TableFormat = Literal["csv", "jsonl", "parquet"]
 Device = Annotated[Literal["auto", "cpu", "gpu"], Field(description="auto: the GPUs if there are any")]
 Delimiter = Annotated[
     str | None,
-    Field(min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"),
+    Field(pattern=DELIMITER, description="csv: default is a tab for .tsv files, else a comma"),
 ]
 Quoting = Annotated[
     bool | None,

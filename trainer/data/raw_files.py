@@ -224,7 +224,10 @@ def _only_member(file: IO[bytes]) -> IO[bytes]:
     if len(names) != 1:
         told = f"{len(names)} files ({', '.join(names[:3])}{', …' * (len(names) > 3)})" if names else "no file"
         raise CorpusError(f"{getattr(file, 'name', 'the archive')} holds {told}; expected is one in a .zip: unpack it")
-    return archive.open(names[0])
+    try:
+        return archive.open(names[0])
+    except RuntimeError as error:  # it is encrypted, or packed in a way that Python does not know
+        raise CorpusError(f"{getattr(file, 'name', 'the archive')} cannot be read: {error}; unpack it") from error
 
 
 def open_bytes(path: str) -> IO[bytes]:

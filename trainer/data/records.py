@@ -50,6 +50,11 @@ FIRST_LINE = "the first line"
 SHORT_TEXT = 500
 """Characters; texts of no more on average are lines of a table rather than documents with line ends of their own."""
 
+LONE_RETURN = (
+    "a carriage return stands alone, outside quotes; if all lines end so, convert them, such as by `tr '\\r' '\\n'`; "
+    "if it is a text's own, quote the text"
+)
+
 RARE = 0.05
 """The share of records that span lines up to which they are exceptions in their file."""
 
@@ -270,7 +275,8 @@ def _rows(
             return
         except csv.Error as error:
             so_far = f" (the record goes on for {last - begin + 1} lines)" if last > begin else ""
-            wrong = RecordError(f"{line_of(begin)}: not valid CSV: {error}{hint}{so_far}")
+            what = LONE_RETURN if "new-line character" in str(error) else f"{error}{hint}"
+            wrong = RecordError(f"{line_of(begin)}: not valid CSV: {what}{so_far}")
             if "unexpected end" in str(error):  # a quote is open still: all the rest is bad, and not one record
                 raise wrong from error
         yield cells, partial(line_of, begin), last - begin + 1, wrong, undecoded

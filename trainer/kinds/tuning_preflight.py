@@ -75,15 +75,16 @@ class Known(NamedTuple):
     balance: dict[str, int] | None = None
 
 
-def recorded_lengths(details: dict[str, Any], most: int) -> dict[str, Lengths]:
-    """The lengths of the examples of an encoded set, by split, as its details tell them.
+def recorded_lengths(details: dict[str, Any], most: int, rows: int = 1) -> dict[str, Lengths]:
+    """The lengths of the examples of an encoded set, by split, as its details tell them; of an example that is several
+    `rows`, those of each row.
 
     Conversations of which no answer is left are among those that are cut, and no examples.
     """
     return {
         name: Lengths(
             examples=split["examples"] + split.get("unanswered", 0),
-            mean=split["tokens"] / max(1, split["examples"]),
+            mean=split["tokens"] / max(1, split["examples"] * rows),
             longest=split["longest"],
             most=most,
             cut=split["truncated"],
@@ -155,17 +156,19 @@ def look_at_conversations(
     try_harness(job, job.evaluation.harness, config, encoder.tokenizer)
     encoded = look_for("encode", job, model_folder=start.source)
     if encoded is None:
-        known, run = _look(start.store, job.data, encoder, form, progress), None
+        known, run = _look(start.store, job.data, encoder, form, rows, progress), None
     else:
         details = encoded_details(start.store, encoded.key)
-        lengths, plan = recorded_lengths(details, encoder.context), kind.plan(job, encoded, start.ranks).plan
+        lengths, plan = recorded_lengths(details, encoder.context, rows), kind.plan(job, encoded, start.ranks).plan
         known = Known(split_sizes(details), f"encoded already: {encoded.key}", plan, lengths)
         run = check_run(start.store, kind.identify(job, encoded))
     check_stop()
     return conclude(job, start, measure_size(job, start, config, rows * encoder.context), known, list(job.figures), run)
 
 
-def _look(store: Store, data: ConversationsConfig, encoder: ChatEncoder, form: Form, progress: Progress) -> Known:
+def _look(
+    store: Store, data: ConversationsConfig, encoder: ChatEncoder, form: Form, rows: int, progress: Progress
+) -> Known:
     """What a look shows: the sizes of the splits, if it is one at all of the data."""
     source = find_splits(store, data)
     parts = [part for each in source.parts.values() for part in each]
@@ -173,7 +176,7 @@ def _look(store: Store, data: ConversationsConfig, encoder: ChatEncoder, form: F
     for _ in read_conversations(data, source, encoder, counts, progress, most=most, form=form):
         pass
     found = {split: each.told() for split, each in counts.items() if each.examples}
-    lengths = recorded_lengths({"splits": found}, encoder.context)
+    lengths = recorded_lengths({"splits": found}, encoder.context, rows)
     if most is not None:
         return Known(None, tell_heads("conversations", parts), None, lengths)
     tell(data, counts)

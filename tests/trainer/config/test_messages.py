@@ -183,8 +183,14 @@ TABLE = [
     Said(
         "two characters for one",
         ["data.corpora.0.delimiter='||'"],
-        "ConfigError: configuration {here}/job.yaml: data.corpora.0.delimiter: expected at most 1 character, found "
-        "'||'",
+        "ConfigError: configuration {here}/job.yaml: data.corpora.0.delimiter: expected one character, no quote or "
+        "line end (a tab is \"\\t\" in double quotes), found '||'",
+    ),
+    Said(
+        "more than a great number",
+        ["data.tokenizer.vocab_size=20_000_000"],
+        "ConfigError: configuration {here}/job.yaml: data.tokenizer.vocab_size: expected at most 16777216, found "
+        "20000000",
     ),
     Said(
         "a key that is left out",

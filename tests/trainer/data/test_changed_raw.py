@@ -18,7 +18,7 @@ from trainer.config.corpora import CorpusConfig
 from trainer.config.jobs import PrepareJob
 from trainer.data.pieces import Piece
 from trainer.data.readers import read_documents
-from trainer.data.sources import find_pieces
+from trainer.data.sources import find_pieces, look_at_text
 from trainer.store.storage import Store
 
 pytestmark = pytest.mark.usefixtures("rotting")
@@ -202,6 +202,15 @@ def test_a_zip_holds_one_file_or_is_refused(tmp_path: Path) -> None:
         zipped(**{"one.txt": "first\n", "two.txt": "second\n"})
     with pytest.raises(CorpusError, match=r"a\.zip holds no file"):
         zipped(**{"data/": ""})
+    zipped(**{"one.txt": "first\n"})
+    archive = (tmp_path / "a.zip").read_bytes()
+    for flags, method, problem in [(1, 0, "'one.txt' is encrypted"), (0, 97, "compression method is not supported")]:
+        marked = bytearray(archive)
+        for header, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+            marked[archive.index(header) + at], marked[archive.index(header) + at + 2] = flags, method
+        (tmp_path / "a.zip").write_bytes(marked)
+        with pytest.raises(CorpusError, match=rf"a\.zip cannot be read: .*{problem}.*; unpack it"):
+            look_at_text(corpus, [str(tmp_path / "a.zip")])
     (tmp_path / "a.zip").write_bytes(b"PK no archive")
     with pytest.raises(CorpusError, match=r"a\.zip cannot be read"):
         [texts_of(piece, corpus) for piece in find_pieces(Store(str(tmp_path / "s")), corpus, 2**20)]

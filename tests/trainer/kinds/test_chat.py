@@ -251,6 +251,11 @@ def test_bits_a_byte_are_of_the_text_of_the_answers_and_what_ends_them(answering
             "the assistant never speaks",
         ),
         ([{"mesages": []}], 1, "neither `messages` nor `prompt` and `completion` are there; the record has mesages"),
+        (
+            [PAIR, {"instruction": "a"}],
+            2,
+            "neither `messages` nor `prompt` and `completion` are there; the record has instruction",
+        ),
         ([PAIR, {"prompt": "a", "completion": " "}], 2, "`completion` is empty"),
     ],
 )

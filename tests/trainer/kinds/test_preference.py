@@ -28,6 +28,7 @@ from trainer.config.models import LoraConfig
 from trainer.data.chat.encoded import open_chat
 from trainer.data.chat.messages import read_pair
 from trainer.data.chat.rendering import ASSISTANT, SYSTEM, USER
+from trainer.kinds.kind import kind_of
 from trainer.kinds.preference.job import PreferenceJob
 from trainer.kinds.preference.reference import read_reference
 from trainer.kinds.preference.workload import Preference, without_dropout
@@ -118,6 +119,19 @@ def test_a_bad_pair_is_named_by_file_and_line_and_may_be_skipped(
     key = here(silent())("encode", allowed).key
     told = open_chat(Store(job.store), key).details["splits"]["train"]
     assert (told["bad_records"], told["examples"]) == (1, lines - 1)
+
+
+def test_a_dry_run_tells_the_lengths_of_answers_with_their_prompts_before_and_after_encoding(
+    preferences: Path, llama: Path, tmp_path: Path
+) -> None:
+    job = preference_job(preferences, tmp_path / "store", llama)
+    look = kind_of(job).preflight(job, silent()).lengths
+    assert all(each.mean <= each.longest for each in look.values())
+    found = open_chat(Store(job.store), here(silent())("encode", job).key).splits
+    assert {name: each.mean for name, each in look.items()} == {
+        name: pytest.approx(float(split.lengths.mean())) for name, split in found.items()
+    }
+    assert kind_of(job).preflight(job, silent()).lengths == look
 
 
 def test_prompts_that_leave_no_room_are_refused(preferences: Path, llama: Path, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ Made = TypeVar("Made")
 
 class Form(NamedTuple):
     """What a record is: the columns that are read, and the conversations that it holds, given their values and the
-    names of all columns that are there. These are of one split, and what one of them lacks, all of them do.
+    names of all that is there.
     """
 
     columns: Sequence[str]
@@ -211,8 +211,10 @@ def read_records(
             if record.wrong is not None:
                 bad.add(record.wrong)
             else:
+                # A line of JSON has fields of its own; of other records, only the columns that are asked for are read.
+                found = list(record.values) if data.source == "jsonl" else there
                 try:
-                    conversations = form.read([record.values.get(column) for column in form.columns], there)
+                    conversations = form.read([record.values.get(column) for column in form.columns], found)
                     made = [make(each) for each in conversations]
                 except ValueError as problem:
                     bad.add(RecordError(f"{record.place()}: {problem}"))
