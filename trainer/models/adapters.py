@@ -168,7 +168,7 @@ def find_targets(model: PreTrainedModel, targets: list[str] | None, heads: Itera
     be.
     """
     head = {*heads, *_output_names(model)}
-    linear = [name for name, module in model.named_modules() if isinstance(module, LINEAR)]
+    linear = [name for name, module in model.named_modules() if isinstance(module, LINEAR) and not _routes(module)]
     if targets is None:
         return [name for name in linear if not _within(name, head)]
     named = {name: module for name, module in model.named_modules() if name}
@@ -193,6 +193,13 @@ def find_targets(model: PreTrainedModel, targets: list[str] | None, heads: Itera
             )
         found |= dict.fromkeys(matched)
     return list(found)
+
+
+def _routes(module: nn.Module) -> bool:
+    """Whether a linear layer of `transformers` is a router of experts: it returns more than one tensor, so an adapter
+    cannot be added to its output.
+    """
+    return type(module).__name__.endswith("Router")
 
 
 def find_heads(model: PreTrainedModel, made: Iterable[str]) -> list[str]:

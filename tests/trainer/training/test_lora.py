@@ -6,16 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig as PeftLora
+from peft import PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.support import curve, digests, final_bytes, records, small_job
 from tests.trainer.adapted_runs import LORA, adapt, lora_job, train_plainly, write_base
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
+from trainer.config.models import LoraConfig
 from trainer.kinds.kind import identify_run, kind_of
+from trainer.models.adapters import add_adapter, find_targets
 from trainer.models.pretrained import find_model
 from trainer.models.weights import base_of
 from trainer.pipelines.any_kind import evaluate_checkpoint
@@ -49,7 +52,7 @@ def test_a_model_is_adapted_as_peft_does_it_in_a_plain_loop(
     plain = AutoModelForCausalLM.from_pretrained(base)
     torch.manual_seed(job.training.seed)
     targets = ["c_attn", "c_proj", "c_fc"]
-    adapted = get_peft_model(plain, LoraConfig(r=4, lora_alpha=8, target_modules=targets, fan_in_fan_out=True))
+    adapted = get_peft_model(plain, PeftLora(r=4, lora_alpha=8, target_modules=targets, fan_in_fan_out=True))
     losses = train_plainly(adapted, job, data)
     assert [loss for _, loss, _, _ in curve(stocked)] == pytest.approx(losses, abs=1e-4)
     merged = adapted.merge_and_unload().state_dict()
@@ -235,6 +238,21 @@ def test_targets_that_cannot_be_adapted_are_refused_before_anything_is_done(
     job = lora_job(raw, stocked, base, {**LORA, "targets": targets})
     with pytest.raises(ConfigError, match=said):
         kind_of(job).preflight(job, silent())
+
+
+def test_a_router_that_is_a_linear_layer_is_not_adapted() -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 64}
+    experts = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_local_experts": 4}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("phimoe", **sizes, **experts))
+    assert isinstance(model.model.layers[0].mlp.router, torch.nn.Linear)
+    tokens = torch.arange(8)[None]
+    before = model(input_ids=tokens).logits
+    add_adapter(model, LoraConfig(rank=2, alpha=4.0), seed=0)
+    assert torch.equal(model(input_ids=tokens).logits, before), "B is zero"
+    adapted = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert {name.split(".")[4] for name in adapted} == {"q_proj", "k_proj", "v_proj", "o_proj"}
+    with pytest.raises(ConfigError, match=r"mlp.router is a PhimoeTopKRouter, and linear layers are adapted"):
+        find_targets(model, ["router"], [])
 
 
 @pytest.mark.parametrize(
