@@ -1,8 +1,8 @@
 """Train without an orchestrator: `python -m trainer CONFIG.yaml [key=value ...]`, also under torchrun and accelerate.
 
-Prepares the data if it is not prepared (on rank 0), trains or continues, evaluates, and writes the report. A
-configuration whose `data` names a `source` fine-tunes on labelled data, or with `data.task: chat` on conversations; any
-other pretrains on corpora.
+Prepares the data if it is missing (on rank 0), starts or continues training, evaluates, and writes the report. A
+configuration with `data.source` fine-tunes on labelled data, or with `data.task` chat or preference on conversations or
+pairs of answers; any other pretrains on corpora.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from trainer.common.stopping import install_signal_handlers, leave
 
 def main(arguments: list[str]) -> int:
     """Parse the command line, train, and return the exit status."""
-    install_signal_handlers()  # before the libraries are loaded, which takes seconds
+    install_signal_handlers()  # before the libraries are imported, which takes seconds
     from trainer.common.process import loading, on_rank
 
     with loading():

@@ -1,4 +1,4 @@
-"""A whole training job in this process: what `python -m trainer` does, and what a notebook launches.
+"""A whole training job in this process, for `python -m trainer` and for notebooks.
 
 from accelerate import notebook_launcher
 from trainer.jobs import train
@@ -37,8 +37,8 @@ if TYPE_CHECKING:  # what follows loads the libraries that train
 def train(config: str | RunJob, *overrides: str) -> str:
     """Prepare, train or continue, evaluate and report; returns the run's key. Called by every rank.
 
-    `config` is a YAML file, to which `key=value` words may be added, or a job. Raises the `PipelineError` of whatever
-    is wrong, `Preempted` if training was asked to stop and saved its state.
+    `config` is a YAML file, with optional `key=value` overrides, or a job. Raises the `PipelineError` of the first
+    problem, or `Preempted` if training was asked to stop and saved its state.
     """
     with loading():
         from trainer.training.rank_watchdog import explaining_lost_ranks
@@ -65,9 +65,9 @@ def _train(job: RunJob) -> str:
 
 
 class InRanks:
-    """The `Stages` of ranks that a launcher started, or of this process alone: each rank calls them all.
+    """The `Stages` of ranks that a launcher started, or of this process alone. Every rank calls every method.
 
-    What one process does is done by the first rank, however long it takes, and the others wait.
+    The first rank does the work of single-process steps, however long it takes, and the others wait.
     """
 
     def __init__(self, runtime: "Runtime") -> None:
@@ -131,14 +131,14 @@ class InRanks:
 
 
 def heed_launcher(job: RunJob) -> RunJob:
-    """The job with the precision of accelerate's configuration, where the job itself does not choose one.
+    """The job, with the precision of accelerate's configuration unless the job sets its own.
 
-    Raises `ConfigError` if the ranks are to be another engine's than the launcher's.
+    Raises `ConfigError` if the job's engine would start its own ranks.
     """
     if job.engine.kind != "local":
         raise ConfigError(
-            f"engine.kind is {job.engine.kind!r}, but `python -m trainer` trains in this process, and those that "
-            "torchrun or accelerate started beside it; use `headrace run`, `headrace finetune`, or engine.kind=local"
+            f"engine.kind is {job.engine.kind!r}, but `python -m trainer` trains in this process and in the ranks that "
+            "torchrun or accelerate started; use `headrace run`, `headrace finetune`, or engine.kind=local"
         )
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if launched == "no" or "precision" in job.training.model_fields_set:
@@ -155,7 +155,7 @@ def measure_rival(
     progress: Progress,
     runtime: "Runtime",
 ) -> Remeasured | None:
-    """Measure the champion on what a run was measured on, if its own scores are of something else. Called by every
+    """Measure the champion on the data of a run's evaluation, if its own scores are on other data. Called by every
     rank.
     """
     from trainer.registry.promotion import find_rival, gates_on_harness, remeasure
@@ -185,8 +185,8 @@ def consider(
     evaluation: Result,
     anew: Remeasured | None,
 ) -> Verdict:
-    """Hold the run's model against its gate, and make it the champion if it passes. Only Prefect's UI can ask a
-    person.
+    """Compare the run's model with its gate, and make it the champion if it passes. Approval by a person needs
+    Prefect's UI.
     """
     from trainer.registry.promotion import NOBODY_ASKED, look, pass_through
 

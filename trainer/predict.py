@@ -1,4 +1,4 @@
-"""New texts to predictions of a finished model: `python -m trainer.predict CONFIG.yaml [key=value ...]`."""
+"""Predict new texts with a finished model: `python -m trainer.predict CONFIG.yaml [key=value ...]`."""
 
 import argparse
 import logging
@@ -17,9 +17,7 @@ from trainer.training.runtime import leave_group
 
 
 def main(arguments: list[str]) -> int:
-    """Predict, also under torchrun, and print what came of it. Returns 0, 2 on bad input, 75 if it is to be run
-    again.
-    """
+    """Predict, also under torchrun, and print a summary. Returns 0, 2 for bad input, or 75 if it must be run again."""
     install_signal_handlers()
     parser = argparse.ArgumentParser(
         prog="python -m trainer.predict",

@@ -125,7 +125,7 @@ def test_an_error_of_a_rank_is_raised_once_and_is_not_tried_again(
         "global_batch": 8, "ranks": 2, "micro_batch": 4, "accumulation": 1, "steps_per_epoch": 3, "total_steps": 7,
         "warmup_steps": 0, "corpora": [], "windows": 24, "tokens_per_step": 256, **plan,
     }  # fmt: skip
-    with pytest.raises(RunError, match="step plan is not the one it was given"):
+    with pytest.raises(RunError, match="step plan differs from the one that it was given"):
         run("train", {**arguments, "expected": expected}, ranks=2, on=nodes.engine())
     assert caplog.text.count("workers begin") == 1
     assert not records(own, "train") if any(own.glob("runs/*")) else True

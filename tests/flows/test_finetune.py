@@ -125,7 +125,7 @@ def test_any_of_its_checkpoints_is_evaluated_and_shown(
     ended = command("flows.evaluate_model", config)
     assert ended.status == 0, ended
     assert re.search(r"^validation loss 0\.\d+, accuracy 0\.\d+, f1 of 'match' 0\.\d+$", ended.stdout, re.MULTILINE)
-    assert "evaluation.prompts has no meaning for it" in caplog.text
+    assert "evaluation.prompts has no effect on it" in caplog.text
     (artifact,) = [each for each in artifacts(latest_run("evaluate-model")) if each.key == "evaluation"]
     told = r"runs/pairs/checkpoint-last: loss 0\.\d+, accuracy 0\.\d+, f1 of 'match' 0\.\d+"
     assert re.fullmatch(told, str(artifact.description))

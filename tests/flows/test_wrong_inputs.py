@@ -132,7 +132,9 @@ TABLE = [
         "empty.csv: line 3: column 'text' is empty (max_bad_records is 0",
     ),
     Wrong(
-        "no classifier to predict with", "predict predict.yaml model=llama --dry-run", "llama is no finished classifier"
+        "no classifier to predict with",
+        "predict predict.yaml model=llama --dry-run",
+        "llama is not a finished classifier",
     ),
     Wrong(
         "texts that are cut",

@@ -157,7 +157,7 @@ def test_a_machine_that_is_lost_ends_the_run_which_goes_on_exactly(
     ended = interrupted(server, tmp_path, values, 4, signal.SIGKILL)
     assert [each.status for each in ended] == [EXIT_PREEMPTED, -signal.SIGKILL], ended
     assert (
-        "RankLost: rank 1 of 2 (machine-1) is lost: the process was killed, or its machine or the network"
+        "RankLost: rank 1 of 2 (machine-1) is lost: the process was killed, or its machine or network"
         in ended[0].stderr
     )
     assert "Traceback" not in ended[0].stderr

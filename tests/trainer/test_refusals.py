@@ -189,7 +189,7 @@ def test_a_folder_of_another_run_is_refused_with_the_difference(published: Path,
     assert message.startswith("RunError: ")
     assert "training.learning_rate: 0.001 -> 0.25" in message
     assert "training.max_steps: 64 -> 6" in message
-    assert "Choose another name for `run`" in message
+    assert "Set another `run`" in message
     assert digests(published, *PUBLISHED) == before
 
 

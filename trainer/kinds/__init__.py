@@ -1,8 +1,8 @@
-"""The kinds of job, each in a folder, with all that is not their schema or their data. Their table is `KINDS` in
-config/kinds.py; `kind.py` looks jobs up in it.
+"""The kinds of job: one folder per kind, for everything but its schema and its data. `KINDS` in config/kinds.py lists
+them.
 
-In a folder, `kind.py` says what decides a run's outcome and how its model is measured, and names the rest, as
-`kinds/kind.py` describes: how jobs are looked at (`preflight.py`), what the kind brings to the training loop
-(`workload.py`), how a model is measured (there, or in `evaluate.py`), and what pages tell of its runs (`page.py`).
-`tuning*.py` are what the kinds share that begin with a pretrained model.
+In a folder, `kind.py` defines a `Kind` (see `kinds/kind.py`): what identifies a run, and where the other functions are:
+the checks before work starts (`preflight.py`), the `Workload` of the training loop (`workload.py`), the measurement of
+a model (there or in `evaluate.py`), and the texts of reports (`page.py`). The kinds that start from a pretrained model
+share `tuning*.py`.
 """

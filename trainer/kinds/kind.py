@@ -1,4 +1,4 @@
-"""What a kind of job says of itself, and which kind a job, a file or a run is of, by the table in config/kinds.py."""
+"""The interface of a kind of job, and lookups of the kind of a job, a file or a run in the table of config/kinds.py."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Planned(NamedTuple):
-    """A plan, and what is told of the data: in a line, and as rows of a table of this name."""
+    """A plan, and a summary of the data: one line, and the rows of the table called `table`."""
 
     plan: RunPlan
     told: str
@@ -34,7 +34,7 @@ class Planned(NamedTuple):
 
 
 class LazyFunction:
-    """A function, by its module and name: loaded when it is first called. It is called with these options."""
+    """A function given by module and name, imported at its first call and called with these options."""
 
     def __init__(self, path: str, **options: Any) -> None:
         self.path, self.options = path, options
@@ -53,63 +53,63 @@ def encode_nothing(store: Store, job: Any, progress: Progress, model_folder: str
 
 @dataclass(frozen=True)
 class Kind:
-    """What the functions of a kind take is a job of its schema; they load what they need when they are called."""
+    """The functions of a kind. They take a job of its schema, and import what they need when they are called."""
 
     preflight: LazyFunction
-    """Look at everything before long work starts, given a job and a `Progress`; its module loads what jobs need first.
-    Raises the `PipelineError` of what is wrong.
+    """Check everything before long work starts, given a job and a `Progress`. Its module imports the libraries that the
+    first tasks need. Raises the `PipelineError` of the first problem.
     """
     identify: Callable[[Any, Any], Run]
-    """The run that a job and its data make."""
+    """Return the run that a job and its data identify."""
     open: Callable[[Any, Store, Any, int], Any]
-    """The `Workload` of a job and its data for so many ranks."""
+    """Open the `Workload` of a job and its data for this number of ranks."""
     plan: Callable[[Any, Any, int], Planned]
-    """The plan of a job and its data for so many ranks."""
+    """Plan the steps of a job and its data for this number of ranks."""
     measurement: Callable[[Store, Any, str, Sequence[str] | None, str | None], Measurement]
-    """The measurement of a run's final model on the data with these keys. If another run is given, it measures that
-    run's model on the same data. Without keys, it uses the data that the run was last requested with.
+    """Return the measurement of a run's final model on the data with these keys, or of another run's model on the same
+    data. Without keys, it uses the data that the run was last requested with.
     """
     measure: Measure
-    """Makes the result of such a measurement. Called by every rank."""
+    """Compute the result of such a measurement. Called by every rank."""
     report_content: Callable[["RunFacts", Any], "ReportContent"]
-    """What the report and the model card tell of a finished run and its plan."""
+    """Return the content of the report and the model card of a finished run with its plan."""
     compared: str
-    """The name of its `ComparedKind`: what is compared of its runs."""
+    """The path of its `ComparedKind`: what a comparison shows of its runs."""
     prepare: Callable[[Any, Do], TrainingData] = lambda job, do: do("encode", job)
-    """What the job trains on: its pipeline up to there."""
+    """Run the steps up to the job's training data, and return that data."""
     encode: Callable[[Store, Any, Progress, str | Path | None], Step] = encode_nothing
-    """The step that tokenizes the job's splits. The tokenizer is that of the model in the given folder, or else of the
-    model that the job names."""
+    """Return the step that tokenizes the job's splits, with the tokenizer of the model in the given folder or else of
+    the job's model."""
     is_light: bool = False
-    """Whether its data and runs are named without the libraries that compute."""
+    """Whether its data and runs can be identified without importing numerical libraries."""
     checkpoint: Callable[[Store, EvaluateJob], Measurement | None] = lambda store, job: None
-    """How a checkpoint is measured when no training job is given; None if it is not of this kind."""
+    """Return how to measure a checkpoint without a training job, or None if the checkpoint is not of this kind."""
 
 
 if TYPE_CHECKING:
     AnyJob = RunJob
     TunedJob = TuningJob
 else:
-    AnyJob = Union[tuple(kind.schema for kind in KINDS)]  # noqa: UP007 - of as many as there are
+    AnyJob = Union[tuple(kind.schema for kind in KINDS)]  # noqa: UP007 - the number of kinds varies
     TunedJob = Union[tuple(kind.schema for kind in kinds_read_by("finetune"))]  # noqa: UP007
 
 
 def entry_of(job: RunJob) -> JobKind:
-    """The line of the table that a job is of. Raises `TypeError` for what is no job that trains."""
+    """The entry of the table for a job. Raises `TypeError` for anything but a training job."""
     for kind in KINDS:
         if isinstance(job, kind.schema):
             return kind
-    raise TypeError(f"{type(job).__name__} is of none of the kinds {', '.join(kind.name for kind in KINDS)}")
+    raise TypeError(f"{type(job).__name__} is none of the job kinds {', '.join(kind.name for kind in KINDS)}")
 
 
 def kind_of(job: RunJob) -> Kind:
-    """The kind that a job is of. Raises `TypeError` for what is no job that trains."""
+    """The kind of a job. Raises `TypeError` for anything but a training job."""
     kind: Kind = entry_of(job).kind
     return kind
 
 
 def load_training_job(path: str, overrides: Overrides = ()) -> RunJob:
-    """The job of a YAML file, to which `key=value` words are added. Raises `ConfigError`."""
+    """Read a job from a YAML file and `key=value` overrides. Raises `ConfigError`."""
     path, overrides = split_settings(path, overrides)
     values = read_values(path, overrides, [kind.schema for kind in KINDS])
     kind = next(iter(marked(values)), KINDS[0])
@@ -118,20 +118,20 @@ def load_training_job(path: str, overrides: Overrides = ()) -> RunJob:
 
 
 def encode(store: Store, job: AnyJob, progress: Progress, model_folder: str | Path | None = None) -> Step:
-    """The step that encodes the data of a job, as its kind does."""
+    """The step that encodes the data of a job."""
     return kind_of(job).encode(store, job, progress, model_folder)
 
 
 def identify_checkpoint(store: Store, job: EvaluateJob) -> tuple[Kind, Measurement]:
-    """How any checkpoint is measured, and by which kind. Raises `ConfigError` if it is not known on what, and
-    `ArtifactError` if it is missing or damaged.
+    """The measurement of any checkpoint and the kind that measures it. Raises `ConfigError` if the data to measure it
+    on is unknown, and `ArtifactError` if the checkpoint is missing or damaged.
 
-    The first of the table is asked last: it measures whatever it is given, or says why not.
+    The first kind of the table is tried last: it accepts any checkpoint, or raises an error that says why not.
     """
     kinds: list[Kind] = [entry.kind for entry in reversed(KINDS)]
     return next((kind, wanted) for kind in kinds if (wanted := kind.checkpoint(store, job)) is not None)
 
 
 def identify_run(job: RunJob, data: TrainingData) -> Run:
-    """The run that a job and its data make."""
+    """The run that a job and its data identify."""
     return kind_of(job).identify(job, data)

@@ -1,4 +1,4 @@
-"""What decides the outcome of a run that tunes a pretrained model on an encoded set, and what is told of that model."""
+"""The identity and measurement of runs that tune a pretrained model on an encoded set, and facts about that model."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ from trainer.training.identity import Run, lora_identity, make_run
 NOTHING: Mapping[str, ArtifactRef] = {}
 
 SPLITS = "labelled-data"
-"""What the table of the splits is called."""
+"""The name of the table of splits."""
 
 
 def plan_splits(
@@ -36,8 +36,8 @@ def plan_splits(
     tell: Callable[[dict[str, Any]], str] | None = None,
     unit: str = "example",
 ) -> Planned:
-    """The plan of a run whose samples are the examples of an encoded set, which are called so; `tell` tells something
-    of its details.
+    """The plan of a run on the examples of an encoded set. `unit` is the word for one example; `tell` describes the
+    set from the details of its manifest.
     """
     from trainer.data.encoded import encoded_details, split_sizes
     from trainer.data.step_plan import make_tuning_plan
@@ -51,10 +51,10 @@ def plan_splits(
 def identify_own(
     store: Store, job: Any, run: str, data: Sequence[str] | None, other: str | None = None, **recipe: Any
 ) -> Measurement:
-    """The measurement of the final model of a job's run, or of an `other` run on this one's data.
+    """The measurement of the final model of a job's run, or of an `other` run on this run's data.
 
-    `data` names the set that the job prepared, by default that which the run was last asked for with. Raises
-    `ArtifactError` if the model is missing or damaged, or it is not known what the run's data is.
+    `data` holds the key of the encoded set; by default it is the one that the run was last requested with. Raises
+    `ArtifactError` if the model is missing or damaged, or if the run's data is unknown.
     """
     (encoded,) = data or [encoded_of(store, run)]
     checkpoint = f"{other or run}/{FINAL}"
@@ -65,7 +65,7 @@ def identify_own(
 
 
 def on_splits(job: TuningJob, run: str, found: Checkpoint, checkpoint: str, encoded: str, **recipe: Any) -> Measurement:
-    """The measurement of a checkpoint on a run's own splits, of which so much decides the figures."""
+    """The measurement of a checkpoint on a run's own splits; `recipe` is what determines the figures."""
     training = job.training
     return Measurement(
         model=found,
@@ -81,7 +81,7 @@ def on_splits(job: TuningJob, run: str, found: Checkpoint, checkpoint: str, enco
 
 
 def split_rows(details: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for each split of an encoded set, whose manifest has these details."""
+    """One row for each split of an encoded set with these manifest details."""
     figures = ("examples", "tokens", "answer_tokens", "longest", "truncated", "unanswered", "bad_records")
     return [
         {"split": name, **{figure.replace("_", " "): split[figure] for figure in figures if figure in split}}
@@ -90,16 +90,14 @@ def split_rows(details: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 MOST_BYTES = 2**20
-"""A model card that is larger is none."""
+"""Characters of a model card that are read."""
 
 CACHED = re.compile(r"models--([\w.-]+?)(?:--([\w.-]+))?/snapshots/[0-9a-f]+")
-"""Where the hub's local cache keeps a model."""
+"""The path of a model in the hub's local cache."""
 
 
 def describe_base(name: str, folder: Path, origin: Literal["store", "folder", "hub"]) -> dict[str, Any]:
-    """A base model's name as the job has it, its name on the hub or None, and license and language as its card says
-    them.
-    """
+    """A base model's name as the job gives it, its name on the hub or None, and license and language from its card."""
     hub = name if origin == "hub" else None
     if origin == "folder" and (cached := CACHED.search(str(folder.resolve()))):
         hub = "/".join(part for part in cached.groups() if part)
@@ -107,13 +105,13 @@ def describe_base(name: str, folder: Path, origin: Literal["store", "folder", "h
 
 
 def read_card(folder: Path) -> CardConfig:
-    """License and language as the front matter of a folder's model card says them, as far as it does."""
+    """License and language from the front matter of a folder's model card, as far as they are there."""
     try:
         with open(folder / CARD, encoding="utf-8") as file:
             text = file.read(MOST_BYTES)
         matter = yaml.safe_load(text.split("---\n", 2)[1]) if text.startswith("---\n") else {}
     except (OSError, ValueError, IndexError, yaml.YAMLError):
-        return CardConfig()  # a card is for people, and none that cannot be read is needed
+        return CardConfig()  # a card is optional, so an unreadable one is ignored
     said = matter if isinstance(matter, dict) else {}
     language = said.get("language")
     return CardConfig(
@@ -123,7 +121,7 @@ def read_card(folder: Path) -> CardConfig:
 
 
 def _accepted(field: str, value: Any) -> dict[str, Any]:
-    """The field with its value, or nothing if it can have no such value."""
+    """The field with its value, or nothing if the value is invalid."""
     try:
         CardConfig.model_validate({field: value})
     except ValidationError:
@@ -138,8 +136,8 @@ def identify_tuning(
     selection: Mapping[str, Any],
     reads: Mapping[str, ArtifactRef] = NOTHING,
 ) -> Run:
-    """The run that a job and its encoded set make; `beside` is what else of its kind decides the outcome, `selection`
-    which checkpoint is best, and `reads` what is made of all this and read besides, by role."""
+    """The run that a job and its encoded set identify. `beside` is what else of its kind determines the outcome,
+    `selection` what determines the best checkpoint, and `reads` other artifacts that it reads, by role."""
     found = find_model(Store(job.store), job.model.pretrained, hub=True)
     base = describe_base(job.model.pretrained, Path(found.folder), found.origin)
     made_from = {"data": {job.data.name: data.fingerprint}, "model": found.files, "order": EPOCH_ORDER, **beside}
@@ -151,7 +149,7 @@ def identify_tuning(
     if isinstance(job, ConversationsJob):
         selection = {**selection, **describe_selection(job.evaluation, job.evaluation.harness)}
     effective = {}
-    if isinstance(job, ChatJob) and job.data.packing:  # windows are filled whatever the lengths
+    if isinstance(job, ChatJob) and job.data.packing:  # packing ignores the order by length
         effective["group_by_length"] = type(job.training).model_fields["group_by_length"].default
     return make_run(
         job, made_from, selection, {"encoded set": data, **reads}, start, base, effective=effective, renews_data=True

@@ -1,4 +1,4 @@
-"""What a report and a comparison say of runs that tune a model on data in splits: the figures of each split."""
+"""Report and comparison content shared by the kinds that tune a model on data in splits: the figures of each split."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -36,10 +36,10 @@ from trainer.registry.facts import RunFacts
 from trainer.registry.sections import describe_harness, hub_metric, in_order, index_entry
 
 RECORD_FIELDS = {"kind", "step", "examples"}
-"""What an evaluation's record holds besides its figures."""
+"""Fields of an evaluation's record that are not figures."""
 
 TOLD = 3
-"""Figures that have a tile."""
+"""Figures that get a tile."""
 
 
 USE = """\
@@ -58,11 +58,11 @@ print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_t
 
 
 NEW_TOKENS = 100
-"""That the program has a model answer with at most; it may know few positions."""
+"""Most tokens that the example program generates; the model may have few positions."""
 
 
 def use_by_asking(details: Mapping[str, Any]) -> str:
-    """A program that loads a model that answers from `{folder}`, and asks it something."""
+    """A program that loads an answering model from `{folder}` and asks it something."""
     return USE + ASK.replace("{new_tokens}", str(min(NEW_TOKENS, details["context"] // 2)))
 
 
@@ -70,10 +70,10 @@ def describe_tuning(
     facts: RunFacts, plan: TuningPlan, unit: str, task: str, what: str, use: str = USE, data: Section | None = None,
     loss: Sequence[tuple[str, str]] = (),
 ) -> ReportContent:  # fmt: skip
-    """The account of a run whose loss has this unit, with what is told of its `data` and its `loss` in particular.
+    """The report of a run whose loss has this unit; `data` and `loss` replace and extend the usual content.
 
-    `task` is the hub's name of what the model does, `what` the kind of model it is, and `use` Python that loads it from
-    `{folder}`.
+    `task` is the hub's name of the model's task, `what` the kind of model, and `use` Python code that loads the model
+    from `{folder}`.
     """
     key, details = encoded_of(facts)
     labels = label_figures(facts, details.get("classes") or [])
@@ -93,14 +93,14 @@ def describe_tuning(
 
 
 def encoded_of(facts: RunFacts) -> tuple[str, dict[str, Any]]:
-    """The key of a run's encoded set, and its manifest's details, with the splits in order."""
+    """The key of a run's encoded set and its manifest's details, with the splits in order."""
     (encoded,) = facts.made_from(ENCODED)
     return encoded.key, {**encoded.manifest.details, "splits": in_order(encoded.manifest.details["splits"])}
 
 
 def label_figures(facts: RunFacts, classes: Sequence[str] = ()) -> dict[str, str]:
-    """The validation figures with their names for people: the one that decides which checkpoint is best, then the loss,
-    then the others; those of one class are of the one that training named.
+    """Labels of the validation figures: first the figure that selects the best checkpoint, then the loss, then the
+    others. Figures of one class are of the one that training chose.
     """
     records, evaluation, asked = facts.of_kind("evaluation"), facts.evaluation, facts.job["evaluation"]
     found = [name for name in records[-1] if name not in RECORD_FIELDS] if records else []
@@ -113,7 +113,7 @@ def label_figures(facts: RunFacts, classes: Sequence[str] = ()) -> dict[str, str
 
 
 def tell_change(facts: RunFacts, labels: Mapping[str, str], unit: str) -> str:
-    """One line: what training did to the two first figures."""
+    """One line: how training changed the first two figures."""
     compared = find_comparison(facts)
     if compared is None:
         return verdict_unmeasured(facts, unit)
@@ -124,7 +124,7 @@ def tell_change(facts: RunFacts, labels: Mapping[str, str], unit: str) -> str:
 
 
 def tell_scores(evaluation: Result | None, figures: Mapping[str, str], details: Mapping[str, Any]) -> str:
-    """One line: how the finished model was measured."""
+    """One line: the finished model's figures."""
     if evaluation is None:
         return NOT_EVALUATED
     measured = [
@@ -136,9 +136,7 @@ def tell_scores(evaluation: Result | None, figures: Mapping[str, str], details: 
 
 
 def tell_measured(split: Mapping[str, Any]) -> str:
-    """How many examples of a split figures are of: those that are labelled. Of a split without labels, how many it
-    has.
-    """
+    """The number of labelled examples that a split's figures cover; for a split without labels, of all examples."""
     examples, labelled = split["examples"], split.get("labelled", split["examples"])
     return count(examples) if labelled in (0, examples) else f"{count(labelled)} of {count(examples)}"
 
@@ -146,7 +144,7 @@ def tell_measured(split: Mapping[str, Any]) -> str:
 def figure_tiles(
     facts: RunFacts, plan: TuningPlan, figures: Mapping[str, str], details: Mapping[str, Any]
 ) -> list[Tile]:
-    """The first figures of the validation split, and what is told of every run."""
+    """Tiles of the first validation figures, and those of every run."""
     evaluation, compared = facts.evaluation, find_comparison(facts)
     scores = evaluation.judged.figures if evaluation else {}
     before = compared.before if compared else {}
@@ -173,7 +171,7 @@ def score_blocks(facts: RunFacts, labels: Mapping[str, str], unit: str, details:
         files = " and ".join(evaluation.predictions)
         examples = {split: tell_measured(each) for split, each in details["splits"].items() if split != TRAIN}
         predicted = f" Each example's prediction is in {files}." if files else ""
-        note = f"The finished model on what it was not trained on.{predicted}"
+        note = f"The finished model on examples that it was not trained on.{predicted}"
         blocks = [Block(note, split_table(evaluation, list(labels), unit, examples))]
     if compared := find_comparison(facts):
         seen = (
@@ -185,9 +183,7 @@ def score_blocks(facts: RunFacts, labels: Mapping[str, str], unit: str, details:
 
 
 def split_table(evaluation: Result, figures: Sequence[str], unit: str, examples: Mapping[str, str]) -> Table:
-    """The finished model's figures by split, each with how many `examples` they are of; an unlabelled split has
-    none.
-    """
+    """The finished model's figures by split, each with the number of `examples` they cover (none if unlabelled)."""
     rows = []
     for split, measured in examples.items():
         scores = evaluation.groups[split].figures if split in evaluation.groups else {}
@@ -197,7 +193,7 @@ def split_table(evaluation: Result, figures: Sequence[str], unit: str, examples:
 
 
 def change_table(compared: Comparison, figures: Mapping[str, str]) -> Table:
-    """Validation figures before and after training, each with its name for people."""
+    """Validation figures before and after training, each with its label."""
     rows = []
     for figure, label in figures.items():
         before, after = (record.get(figure, float("nan")) for record in compared)
@@ -209,28 +205,28 @@ def tell_origin(facts: RunFacts, details: Mapping[str, Any]) -> str:
     """Where the data comes from, and how it was split."""
     data, task = facts.job["data"], details["task"]
     origin = f"from {data['path']} ({data['source']})" if data["path"] else f"of {data['source']} files"
-    cut = f" A share of {data['validation_fraction']:g} is held out for validation, by a hash of what records say."
+    cut = f" A share of {data['validation_fraction']:g} is held out for validation, by a hash of each record's content."
     return f"Data set {details['name']} ({task}), {origin}.{cut if details['source']['validation_cut'] else ''}"
 
 
 def tell_in_train(details: Mapping[str, Any], what: str) -> Iterator[str]:
-    """Which splits' figures flatter, and by how much."""
+    """Sentences on splits that share examples with train, which makes their figures too good."""
     for split, found in details["splits"].items():
-        # A set of before splits had a count each says that of validation alone.
+        # A set encoded before splits had their own counts has one count, of validation.
         before = details.get("duplicates_across", 0) if split == VALIDATION else 0
         if number := found.get("in_train", before):
-            yield f"{plural(number, f'{split} {what}')} are in train as well, so the {split} figures flatter."
+            yield f"{plural(number, f'{split} {what}')} are in train as well, so the {split} figures are too good."
 
 
 def data_table(details: Mapping[str, Any], columns: Sequence[str] = ()) -> Table:
-    """What each split of an encoded set holds, what was cut, and what was left out."""
+    """What each split of an encoded set holds, with counts of truncated and rejected records."""
     rows = split_rows(details)
     named = list(columns) or [name.replace("_", " ").capitalize() for name in rows[0]]
     return Table(named, [[each if isinstance(each, str) else count(each) for each in row.values()] for row in rows])
 
 
 def tell_plan(facts: RunFacts, plan: TuningPlan, details: Mapping[str, Any], own: Sequence[tuple[str, str]]) -> Pairs:
-    """The step plan in words, with what is told of a kind's own."""
+    """The step plan in words, with the kind's `own` lines."""
     job = facts.job
     order = "batches of about the same length" if job["training"]["group_by_length"] else "shuffled"
     patience = job["training"]["early_stopping"]
@@ -244,7 +240,7 @@ def tell_plan(facts: RunFacts, plan: TuningPlan, details: Mapping[str, Any], own
 
 
 def make_card(facts: RunFacts, plan: TuningPlan, figures: Mapping[str, str], task: str, what: str, use: str) -> Card:
-    """The model card: what the model is, its figures by split, and a program that uses it."""
+    """The model card: a summary of the model, its figures by split, and a program that uses it."""
     job, data = facts.job, facts.job["data"]
     of_hub = data["source"] == "hub"
     metrics = list(dict.fromkeys(hub_metric(figure) for figure in figures if figure != "loss"))
@@ -266,7 +262,7 @@ def make_card(facts: RunFacts, plan: TuningPlan, figures: Mapping[str, str], tas
 
 
 def recorded_metrics(runs: Sequence[ComparedRun]) -> list[str]:
-    """The figures of the runs' evaluations on the way, besides the loss."""
+    """The figures of the runs' evaluations during training, besides the loss."""
     names = [name for run in runs for record in run.of_kind("evaluation")[-1:] for name in record]
     return [name for name in dict.fromkeys(names) if name not in RECORD_FIELDS and name != "loss"]
 
@@ -276,7 +272,7 @@ def compare_tuning(
     unit: Callable[[ComparedRun], str],
     metrics: Callable[[Sequence[ComparedRun]], list[str]] = recorded_metrics,
 ) -> ComparedKind:
-    """What is compared of runs on encoded sets, which are called `data`."""
+    """What a comparison shows of runs on encoded sets, which it calls `data`."""
     return ComparedKind(
         data=data,
         unit=unit,

@@ -1,4 +1,4 @@
-"""The looks at jobs that tune a model, before long work starts: what they have in common, and that at conversations."""
+"""Checks of jobs that tune a model before long work starts: those that all kinds share, and those of conversations."""
 
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ from trainer.training.identity import Run, check_origin, check_settings
 
 
 class Start(NamedTuple):
-    """What a job starts with: its store, its ranks, and the folder of the pretrained model."""
+    """What a job starts with: its store, its number of ranks, and the folder of the pretrained model."""
 
     store: Store
     ranks: int
@@ -51,7 +51,7 @@ class Start(NamedTuple):
 
 
 def measure_size(job: TuningJob, start: Start, config: PretrainedConfig, length: int, model: Any = CAUSAL) -> Size:
-    """The parameters of a model of this configuration, and the memory that examples of so many tokens take."""
+    """Parameters of a model of this configuration, and the memory needed for samples of `length` tokens."""
     training = job.training
     trained, parameters = count_adapted(config, job.model.attention, job.model.lora, model)
     units = count_units(config, job.model.attention, model) if training.sharding == "fsdp" else None
@@ -65,8 +65,8 @@ def measure_size(job: TuningJob, start: Start, config: PretrainedConfig, length:
 
 
 class Known(NamedTuple):
-    """What is known of the data: the sizes of its splits, what was looked at, the plan, if all of it was, the lengths
-    of examples by split, and how many there are of each class in train."""
+    """Facts about the data: split sizes, a description of what was checked, the plan (if all of it was checked),
+    lengths of examples by split, and the number of train examples of each class."""
 
     splits: dict[str, int] | None
     told: str
@@ -76,10 +76,10 @@ class Known(NamedTuple):
 
 
 def recorded_lengths(details: dict[str, Any], most: int, rows: int = 1) -> dict[str, Lengths]:
-    """The lengths of the examples of an encoded set, by split, as its details tell them; of an example that is several
-    `rows`, those of each row.
+    """Lengths of the examples of an encoded set, by split, from its manifest's details; of an example with several
+    `rows`, the lengths of each row.
 
-    Conversations of which no answer is left are among those that are cut, and no examples.
+    Conversations without any answer left after truncation count as truncated; they are not examples.
     """
     return {
         name: Lengths(
@@ -94,13 +94,13 @@ def recorded_lengths(details: dict[str, Any], most: int, rows: int = 1) -> dict[
 
 
 def check_run(store: Store, run: Run) -> str:
-    """A run's key. Raises `RunError` if there is a run of that name with other settings or data."""
+    """Return a run's key. Raises `RunError` if a run of that name exists with other settings or data."""
     check_settings(store, run)
     return run.key
 
 
 def look_at_start(job: TuningJob) -> Start:
-    """Check store, devices, batches and the pretrained model. Raises the `PipelineError` of whatever is wrong."""
+    """Check store, devices, batches and the pretrained model. Raises the `PipelineError` of the first problem."""
     store = Store(job.store)
     store.check_writable()
     store.sweep()
@@ -115,9 +115,7 @@ def look_at_start(job: TuningJob) -> Start:
 def conclude(
     job: TuningJob, start: Start, size: Size, data: Known, metrics: list[str], run: str | None
 ) -> TuningPreflight:
-    """Check that there is room for the run, and tell what the job will do; `run` is its key, if that is known by
-    now.
-    """
+    """Check memory and disk space, and return what the job will do. `run` is its key, if it is already known."""
     plan, store = data.plan, start.store
     epochs = plan.total_steps // plan.steps_per_epoch if plan else job.training.epochs or 0
     final = final_parameters(job, size.trained, size.parameters)
@@ -147,8 +145,8 @@ def look_at_conversations(
     form: Form = CONVERSATION,
     rows: int = 1,
 ) -> TuningPreflight:
-    """Check everything that can be checked before work starts; `rows` are those of a sample. Raises the
-    `PipelineError` of whatever is wrong.
+    """Check everything that can be checked before work starts; `rows` is the number of rows of one sample. Raises the
+    `PipelineError` of the first problem.
     """
     start, kind = look_at_start(job), kind_of(job)
     encoder, config = load_chat_encoder(start.source, job.data), load_config(start.source)
@@ -169,7 +167,7 @@ def look_at_conversations(
 def _look(
     store: Store, data: ConversationsConfig, encoder: ChatEncoder, form: Form, rows: int, progress: Progress
 ) -> Known:
-    """What a look shows: the sizes of the splits, if it is one at all of the data."""
+    """Read all of the data if that takes seconds, else a sample; the split sizes are known only in the first case."""
     source = find_splits(store, data)
     parts = [part for each in source.parts.values() for part in each]
     counts, most = empty_counts(data, source), rows_to_look_at(parts)

@@ -1,4 +1,4 @@
-"""What the workloads share that tune a pretrained model on an encoded set."""
+"""Base classes of the workloads that tune a pretrained model on an encoded set."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,13 +33,11 @@ from trainer.training.sharding import sharding_group
 from trainer.training.throughput import flops_per_token
 
 Share = tuple[NDArray[np.int64], float]
-"""The samples of a micro-batch, and whether they count: 1 or 0."""
+"""The samples of a micro-batch, and their weight: 1, or 0 if they do not count."""
 
 
 class TuningWorkload:
-    """The part of a `Workload` that is the same for every job that tunes a model; `lengths` are the tokens of each
-    sample.
-    """
+    """The part of a `Workload` that all tuning jobs share; `lengths` are the tokens of each sample."""
 
     pads = True
 
@@ -65,7 +63,7 @@ class TuningWorkload:
 
     @property
     def details(self) -> dict[str, Any]:
-        return {}  # config.json names the encoded set, which becomes another one with another test split
+        return {}  # config.json records the encoded set, whose key changes with another test split
 
     @property
     def tasks(self) -> TasksInTraining | None:
@@ -77,12 +75,11 @@ class TuningWorkload:
         return identify_base(name, find_model(self._store, name, hub=True)) if self._model.lora else None
 
     def deal(self, number: int, rank: int) -> tuple[NDArray[np.int64], list[Share]]:
-        """The samples of a global batch, and a rank's micro-batches of them.
+        """The samples of a global batch, and one rank's micro-batches of them.
 
-        They are dealt to the ranks in turn, longest first, so that all have about as much to do.
-
-        Every rank gets the same number of micro-batches, because ranks that share a model gather it together. A rank
-        that an epoch's smaller last batch leaves short gets a sample of weight 0.
+        Samples are dealt to the ranks in turn, longest first, so that all ranks have about the same work. Every rank
+        gets the same number of micro-batches, because ranks with a sharded model gather it together. If the smaller
+        last batch of an epoch leaves a rank short, that rank gets a sample of weight 0.
         """
         samples = self.order.examples(number)
         mine, size = samples[rank :: self.plan.ranks], self.plan.micro_batch
@@ -94,14 +91,14 @@ class TuningWorkload:
         return flops_per_token(model, model.config, int(self._lengths.mean()))
 
     def close(self) -> None:
-        """Its data is mapped, and small."""
+        """Nothing to close: the data is small and memory-mapped."""
 
 
 @contextmanager
 def measured_causal(wanted: Measurement, details: dict[str, Any], runtime: Runtime) -> Iterator[PreTrainedModel]:
-    """The causal language model of a measurement on an encoded set with these details, in its place on every rank.
+    """The causal language model of a measurement on an encoded set with these details, placed on every rank's device.
 
-    Raises `TokenizerError` if it is another run's model, whose tokenizer did not encode this data.
+    Raises `TokenizerError` if another run's model has a tokenizer other than the one that encoded the data.
     """
     if not wanted.is_own:
         require_tokenizer(wanted.model, details)
@@ -113,8 +110,8 @@ def measured_causal(wanted: Measurement, details: dict[str, Any], runtime: Runti
 def placed_causal(
     job: TuningJob, found: Checkpoint, details: dict[str, Any], runtime: Runtime, quantize: Form | None = None
 ) -> Iterator[PreTrainedModel]:
-    """The causal language model of a checkpoint for an encoded set with these details, in its place on every rank; with
-    quantised layers, if a form is given.
+    """The causal language model of a checkpoint for an encoded set with these details, placed on every rank's device,
+    with quantised layers if `quantize` is given.
     """
 
     def load() -> PreTrainedModel:
@@ -128,7 +125,7 @@ def placed_causal(
 
 
 class CausalTuning(TuningWorkload):
-    """The same of a `ConversationsJob`, of a causal language model; `set_details` are those of its encoded set."""
+    """The base class for a `ConversationsJob`; `set_details` are the details of its encoded set."""
 
     set_details: dict[str, Any]
     _model: ChatModelConfig

@@ -1,5 +1,5 @@
 """The loop, its step, checkpoints and recovery, devices and ranks.
 
-`saver.py` writes checkpoints and commits them, `checkpoint.py` says what they hold and finds them, `restoring.py` loads
+`saver.py` writes and commits checkpoints, `checkpoint.py` defines and finds them, and `restoring.py` loads
 one.
 """

@@ -1,16 +1,16 @@
-"""Checkpoints: what they may hold, which of a run's is whole, and what is set aside.
+"""Checkpoints: their content, finding a run's newest intact one, and setting damaged ones aside.
 
-A checksum says that a file is the one that was written, not that what was written can be.
+A checksum shows that a file is unchanged, not that its content is possible, so both are checked.
 
     checkpoints/step-00000100/   model files as `save_pretrained` writes them, tokenizer, optimizer, state.json
-    checkpoint-last              names the newest committed one, and moves only after the commit; for people and
-                                 tools: resume looks at the folders themselves, and
-                                 tells if the one that it names is lost
-    checkpoint-best              names the one with the best validation figure: the loss, or what the job says
+    checkpoint-last              points to the newest committed one, and moves only after the commit; for people and
+                                 tools: resuming reads the folders themselves, and
+                                 reports if the one it points to is lost
+    checkpoint-best              points to the one with the best validation figure: the loss, or the job's choice
     epochs/epoch-0001-step-00000100-loss-4.1234
-                                 names the one kept for an epoch
+                                 points to the one kept for an epoch
 
-The generator state of dropout is not in it: it follows from seed, attempt and rank. Nothing in it is unpickled.
+The generator state of dropout is not saved: it follows from seed, attempt and rank. Nothing is unpickled.
 """
 
 import json
@@ -40,9 +40,7 @@ OPTIMIZER = "optimizer.safetensors"
 
 
 class Group(BaseModel):
-    """Parameters with settings of their own, by their names in the objective; torch decides which other settings there
-    are.
-    """
+    """Parameters with their own settings, by their names in the objective; further settings depend on torch."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
     __pydantic_extra__: dict[str, JsonValue]
@@ -52,7 +50,7 @@ class Group(BaseModel):
 
 
 class Computed(BaseModel):
-    """With how many threads, None on a GPU, and on how many ranks a checkpoint was computed."""
+    """The number of threads (None on a GPU) and ranks with which a checkpoint was computed."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,7 +59,7 @@ class Computed(BaseModel):
 
 
 class Settings(BaseModel):
-    """What state.json holds beside the position."""
+    """The content of state.json besides the position."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -72,9 +70,7 @@ class Settings(BaseModel):
 
 
 def find_optimizer_mismatch(store: Store, key: str, manifest: Manifest, settings: Settings) -> str | None:
-    """Why the moments in a checkpoint's optimizer cannot be those of its model, or None. Raises `ArtifactError` if
-    damaged.
-    """
+    """Why a checkpoint's optimizer does not fit its model, or None. Raises `ArtifactError` if a file is damaged."""
     sizes = {record.name: record.size for record in manifest.files}
     weights: list[tuple[str, Tensor]] = []
     moments: list[tuple[str, Tensor]] = []
@@ -92,7 +88,7 @@ def find_optimizer_mismatch(store: Store, key: str, manifest: Manifest, settings
     for full, moment in moments:
         parameter = full.rpartition("/")[0]
         if parameter not in known:
-            return f"{store.path(key)}/{OPTIMIZER} holds {full!r}, which is of no parameter that state.json names"
+            return f"{store.path(key)}/{OPTIMIZER} holds {full!r}, which belongs to no parameter in state.json"
         weight = shapes.get(tensor_of(parameter.removeprefix("model.")))  # some families save weights under other names
         if weight is not None and not _fits(moment.whole, weight.whole):
             return (
@@ -103,33 +99,31 @@ def find_optimizer_mismatch(store: Store, key: str, manifest: Manifest, settings
 
 
 def _fits(moment: tuple[int, ...], weight: tuple[int, ...]) -> bool:
-    """Whether a moment is a number, of a weight's shape, or, as Adafactor's, of its rows or columns."""
+    """Whether a moment is a scalar, has a weight's shape, or (Adafactor) the shape of its rows or columns."""
     return moment in ((), (1,)) or (
         len(moment) == len(weight) and all(m in (1, w) for m, w in zip(moment, weight, strict=True))
     )
 
 
 STEP = re.compile(r"step-(\d{8,})")
-"""The folder of a checkpoint; what is set aside has another name."""
+"""The name of a checkpoint's folder; folders that are set aside have other names."""
 
 EPOCH = re.compile(r"epoch-\d+-step-(\d+)(-.*)?")
-"""The pointer to an epoch's checkpoint."""
+"""The name of the pointer to an epoch's checkpoint."""
 
 EndedEpoch = Callable[[int], int | None]
-"""The epoch that ends with a step, counted from 1, if one does."""
+"""Returns the epoch that ends at a step, counted from 1, or None."""
 
 STATE = "state.json"
 STATE_NAME = re.compile(r"state(-[0-9a-f]{16})?\.json")
-"""What the file of a checkpoint's state is called: of a sharded model, its name has a digest of its content, as the
-parts'.
-"""
+"""The name of a checkpoint's state file: for a sharded model, it contains a digest of the content, like the parts."""
 
 
 class TrainState(BaseModel):
-    """Where a run stands. `attempts` counts global batches taken, `step` those that changed the weights.
+    """The position of a run. `attempts` counts global batches read, `step` those that changed the weights.
 
     `scores` are the validation figures of this very step; `worse` counts the evaluations since the best one. An
-    `unmeasured` step was saved when its evaluation was broken off: it is made when training continues.
+    `unmeasured` step was saved when its evaluation was interrupted: it is evaluated when training continues.
     """
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
@@ -144,13 +138,11 @@ class TrainState(BaseModel):
     unmeasured: bool = False
 
     def plain(self) -> dict[str, Any]:
-        """Its values as a checkpoint holds them: that this step is still to be measured is said only where it is so."""
+        """Its values as a checkpoint stores them: `unmeasured` only if it is true."""
         return self.model_dump(exclude=None if self.unmeasured else {"unmeasured"})
 
     def judge(self, scores: dict[str, float], criterion: Criterion) -> None:
-        """Take in scores of this step. One that is not a number is never the best, and without that which decides
-        nothing is judged.
-        """
+        """Record scores of this step. NaN is never the best; without the deciding figure, nothing is judged."""
         worse = self.worse_with(scores, criterion)
         self.scores = {**(self.scores or {}), **scores}
         if criterion.figure not in scores:
@@ -162,7 +154,7 @@ class TrainState(BaseModel):
         self.worse = worse
 
     def worse_with(self, scores: dict[str, float], criterion: Criterion) -> int:
-        """What `worse` becomes with scores of this step."""
+        """The value of `worse` after these scores of this step."""
         if criterion.figure not in scores:
             return self.worse
         best, worse = (self.best_score, self.worse) if self.best_figure == criterion.figure else (None, 0)
@@ -171,7 +163,7 @@ class TrainState(BaseModel):
 
 
 class Saved(BaseModel):
-    """What state.json holds."""
+    """The content of state.json."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -180,19 +172,19 @@ class Saved(BaseModel):
 
 
 def read_computed(folder: Path) -> Computed | None:
-    """With how many threads and ranks a checkpoint was computed; None for one that does not say."""
+    """The threads and ranks with which a checkpoint was computed; None if they are not recorded."""
     return Saved(**read_state(folder)).settings.computed
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """A checkpoint's state.json as it stands there."""
+    """A checkpoint's state.json, unvalidated."""
     name = state_name(listed_names(folder) or (path.name for path in folder.iterdir()))
     saved: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
     return saved
 
 
 def state_name(names: Iterable[str]) -> str:
-    """Which of a checkpoint's files is its state."""
+    """The name of the state file among a checkpoint's files."""
     return next(filter(STATE_NAME.fullmatch, names), STATE)
 
 
@@ -201,14 +193,14 @@ def find_checkpoint(
 ) -> str | None:
     """The newest intact checkpoint of a run, or None if it never committed one.
 
-    Damaged ones, and those of a run with another `fingerprint` or fewer steps, are set aside, renamed and kept, with
-    one warning. Raises `ArtifactError` if none is intact.
+    Damaged ones, and those of a run with another `fingerprint` or fewer steps, are renamed to set them aside, with one
+    warning. Raises `ArtifactError` if none is intact.
     """
     found, damaged = look_for_checkpoint(store, run, fingerprint, total_steps)
     if found is None and damaged:
         raise ArtifactError(
-            f"no checkpoint of {store.path(run)} is intact: {'; '.join(damaged.values())}. Put back a copy of one, or "
-            "choose another name for `run` to start anew"
+            f"no checkpoint of {store.path(run)} is intact: {'; '.join(damaged.values())}. Restore one from a copy, or "
+            "set another `run` to start again"
         )
     if found is not None and damaged:
         _set_aside(store, run, damaged)
@@ -222,15 +214,15 @@ def find_checkpoint(
 def look_for_checkpoint(
     store: Store, run: str, fingerprint: str | None = None, total_steps: int | None = None
 ) -> tuple[str | None, dict[str, str]]:
-    """The newest intact checkpoint, and what is wrong with those after it, by name; nothing is changed."""
+    """The newest intact checkpoint, and the defects of newer ones, by name; changes nothing."""
     steps, last = saved_steps(store, run), _last_step(store, run)
     damaged: dict[str, str] = {}
     if last is not None and last not in steps:
-        damaged[folder_name(last)] = f"{store.path(f'{run}/{folder_name(last)}')} is missing, which {LAST} names"
+        damaged[folder_name(last)] = f"{store.path(f'{run}/{folder_name(last)}')}, to which {LAST} points, is missing"
     for step in reversed(steps):
         key = folder_name(step)
         if step != last and not store.exists(f"{run}/{key}/{MANIFEST}"):
-            continue  # a save, or a deletion, that was interrupted
+            continue  # an interrupted save or deletion
         problem = find_problem(store, f"{run}/{key}", fingerprint, total_steps)
         if problem is None:
             return key, damaged
@@ -239,7 +231,7 @@ def look_for_checkpoint(
 
 
 def find_problem(store: Store, key: str, fingerprint: str | None = None, total_steps: int | None = None) -> str | None:
-    """What is wrong with a checkpoint, or None."""
+    """The defect of a checkpoint, or None."""
     try:
         manifest = read_manifest(store, key, CHECKPOINT_KIND)
     except ArtifactError as error:
@@ -256,7 +248,7 @@ def find_problem(store: Store, key: str, fingerprint: str | None = None, total_s
 
 
 def _find_impossible(store: Store, key: str, manifest: Manifest, total_steps: int | None) -> str | None:
-    """What a checkpoint holds that no training can have saved, whatever its checksums say, or None."""
+    """Content of a checkpoint that no training can have saved, whatever its checksums, or None."""
     name, details = state_name(manifest.digests()), manifest.details
     place = f"{store.path(key)}/{name}"
     try:
@@ -267,9 +259,9 @@ def _find_impossible(store: Store, key: str, manifest: Manifest, total_steps: in
     except (ArtifactError, ValueError, RecursionError) as error:
         return f"{place}: {error}"
     state = saved.state
-    # By their spelling, as a figure that is no number is not equal to itself.
+    # Compared as text, because NaN is not equal to itself.
     if fingerprint([state.step, state.scores]) != fingerprint([details["step"], details["scores"]]):
-        return f"{place} is of step {state.step} and scores {state.scores}; the manifest beside it says otherwise"
+        return f"{place} has step {state.step} and scores {state.scores}; the manifest beside it has others"
     if state.attempts < state.step or (state.best_step or 0) > state.step:
         return (
             f"{place} is impossible: step {state.step} after {state.attempts} batches, the best at step "
@@ -281,11 +273,11 @@ def _find_impossible(store: Store, key: str, manifest: Manifest, total_steps: in
 
 
 def _last_step(store: Store, run: str) -> int | None:
-    """The step of the last commit as the pointer has it; None if there is none, or it cannot be read."""
+    """The step of the last commit according to the pointer; None if it is missing or unreadable."""
     try:
         pointer = read_pointer(store, f"{run}/{LAST}")
     except (ArtifactError, StorageError) as error:
-        log.warning("%s: looking at the checkpoints themselves", error)
+        log.warning("%s: reading the checkpoints' folders instead", error)
         return None
     return pointer.step if pointer else None
 
@@ -298,7 +290,7 @@ def _set_aside(store: Store, run: str, damaged: Iterable[str]) -> None:
 
 
 def _point_back(store: Store, run: str, key: str) -> None:
-    """Let the pointer to the last commit name this one, as the one that it named is gone."""
+    """Move the pointer to the last commit to this one, because its target is gone."""
     manifest = read_manifest(store, f"{run}/{key}", CHECKPOINT_KIND)
     assert manifest is not None
     details = manifest.details
@@ -306,38 +298,36 @@ def _point_back(store: Store, run: str, key: str) -> None:
 
 
 def saved_steps(store: Store, run: str) -> list[int]:
-    """The steps of all checkpoints that a run has folders of, committed or not, in order."""
+    """The steps of all checkpoint folders of a run, committed or not, in order."""
     found = map(STEP.fullmatch, store.names(f"{run}/{CHECKPOINTS}"))
     return sorted(int(name[1]) for name in found if name)
 
 
 def committed_steps(store: Store, run: str) -> list[int]:
-    """The steps of all checkpoints that have a manifest, in order."""
+    """The steps of all checkpoints with a manifest, in order."""
     return [step for step in saved_steps(store, run) if store.exists(f"{run}/{folder_name(step)}/{MANIFEST}")]
 
 
 def ended_epoch(step: int, every: int) -> int | None:
-    """The epoch of `every` steps that ends with a step, counted from 1, if one does."""
+    """The epoch of `every` steps that ends at a step, counted from 1, or None."""
     epoch, rest = divmod(step, every)
     return epoch if rest == 0 else None
 
 
 def epoch_pointer(epoch: int, step: int, figure: str, scores: dict[str, float] | None) -> str:
-    """The name of the pointer to an epoch's checkpoint; the job may name another figure than was measured then."""
+    """The name of the pointer to an epoch's checkpoint; the job's figure may not have been measured then."""
     value = (scores or {}).get(figure)
     score = "" if value is None else f"-{figure.replace('/', '-')}-{value:.4f}"
     return f"{EPOCHS}/epoch-{epoch:04d}-step-{step:08d}{score}"
 
 
 def drop_epochs(store: Store, run: str, keep: int) -> None:
-    """Remove the pointers to all epochs' checkpoints but the newest; what none names any more is deleted as others
-    are.
-    """
+    """Remove all but the newest `keep` epoch pointers; checkpoints without a pointer are then deleted like others."""
     epochs = find_epochs(store, run)
     for name in sorted(epochs, key=lambda name: epochs[name], reverse=True)[keep:]:
         store.delete(f"{run}/{EPOCHS}/{name}")
 
 
 def find_epochs(store: Store, run: str) -> dict[str, int]:
-    """The pointers to epochs' checkpoints, by name, with their steps."""
+    """The pointers to epochs' checkpoints, as a mapping of name to step."""
     return {name: int(found[1]) for name in store.names(f"{run}/{EPOCHS}") if (found := EPOCH.fullmatch(name))}

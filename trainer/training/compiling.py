@@ -1,4 +1,4 @@
-"""Compiling a model together with its loss, and a look at whether what comes out still learns."""
+"""Compiling a model together with its loss, and checking that the compiled gradient is right."""
 
 import logging
 import math
@@ -19,32 +19,33 @@ log = logging.getLogger(__name__)
 
 
 LOST = 0.01
-"""Share of the plain gradient's norm below which a compiled one is lost: no other mask of dropout gives so little."""
+"""A compiled gradient is lost if its norm is below this share of the plain one's; other dropout masks change less."""
 
 NOTABLE = 0.1
-"""Share of the gradient's norm above which one parameter's part of it cannot be lost by chance, as an expert's could.
+"""A parameter whose gradient has more than this share of the total norm cannot lose it by chance, as an expert could.
 """
 
 
 def compile_objective(
     objective: nn.Module, model: PreTrainedModel, runtime: Runtime, batch: Batch, pads: bool = False
 ) -> None:
-    """Compile a model with its loss, in place, and compare the gradient of a micro-batch with that of the plain one.
+    """Compile a model with its loss, in place, and compare a micro-batch's gradient with that of the uncompiled model.
 
-    If what it reads `pads`, it is compiled for all shapes at once. The compiler still looks at those it is shown first
-    (how a sum is divided depends on them, and so its last bits), so each process of a run must give the same batch.
+    If rows are padded (`pads`), it is compiled for all shapes at once. The compiled code still depends on the first
+    shapes (which determine how sums are split, and so their rounding), so each process of a run must pass the same
+    batch.
 
-    On a CPU the compiler's own generator for dropout is several times slower than PyTorch's, which is used instead.
-    Raises `ConfigError`, on every rank, if the gradient is lost on one: torch 2.11 once gave zeros, and nothing was
-    learnt.
+    On a CPU, PyTorch's generator for dropout replaces the compiler's own, which is several times slower. Raises
+    `ConfigError` on every rank if the gradient is lost on one: torch 2.11 once returned zeros, and the model did not
+    learn.
     """
     inputs = {name: value.to(runtime.device) for name, value in batch.micro_batches[0].items()}
     if inputs.keys() == {"input_ids"}:  # rows of text without padding
         leave_out_masks(model, inputs["input_ids"])
-    torch.compiler.reset()  # what another run of this process compiled counts against the compiler's limits
-    # How many texts a row holds, `text_ends` finds in its data.
+    torch.compiler.reset()  # earlier compilations of this process count towards the compiler's limits
+    # `text_ends` finds the number of texts of a row in its data.
     torch._dynamo.config.capture_dynamic_output_shape_ops = True
-    # What gathers the weights of a sharded model's blocks is not compiled, so each block is by itself.
+    # Gathering the weights of a sharded model's blocks is not compiled, so each block is compiled separately.
     for module in find_blocks(model) if is_sharded(model) else [objective]:
         module.compile(
             dynamic=pads or None, options={"fallback_random": True} if runtime.device.type == "cpu" else None
@@ -52,24 +53,24 @@ def compile_objective(
     difference = _compare(objective, inputs, batch.targets, runtime)
     if runtime.any(difference is not None):
         raise ConfigError(
-            f"training.compile: compiled by torch {torch.__version__}, the model would not learn as it should "
-            f"({difference or 'as another rank found'}); set training.compile to false, or take another version of "
+            f"training.compile: the model compiled by torch {torch.__version__} would not train correctly "
+            f"({difference or 'as another rank found'}); set training.compile to false, or install another version of "
             "torch"
         )
 
 
 def _compare(objective: nn.Module, inputs: Mapping[str, torch.Tensor], targets: float, runtime: Runtime) -> str | None:
-    """What is wrong with the compiled gradient, if anything is."""
+    """The defect of the compiled gradient, or None."""
     compiled = _gradient_norms(objective, inputs, targets, runtime)
     try:
         with torch.compiler.set_stance("force_eager"):
             plain = _gradient_norms(objective, inputs, targets, runtime)
-    except torch.OutOfMemoryError:  # not compiled, a model takes more
+    except torch.OutOfMemoryError:  # an uncompiled model needs more memory
         torch.cuda.empty_cache()
-        _warn(runtime, "there is no memory for that of the plain one")
+        _warn(runtime, "there is not enough memory to compute the uncompiled one")
         return None
     if not math.isfinite(math.hypot(*plain.values())):
-        _warn(runtime, "that of the plain one is not finite")
+        _warn(runtime, "the uncompiled one is not finite")
         return None
     return _difference(compiled, plain)
 
@@ -81,14 +82,12 @@ def _warn(runtime: Runtime, reason: str) -> None:
 def _gradient_norms(
     objective: nn.Module, inputs: Mapping[str, torch.Tensor], targets: float, runtime: Runtime
 ) -> dict[str, float]:
-    """The norm of every parameter's gradient of a micro-batch's share of the loss; leaves no gradients, whatever
-    happens.
-    """
+    """The norm of each parameter's gradient of a micro-batch's share of the loss; always clears the gradients."""
     was_training = objective.training
     objective.train()
     seed_everything(0, 0, runtime.rank)
     try:
-        # Which a sharded model has not: its gradients are summed over the ranks.
+        # A sharded model has no `no_sync`: its gradients are summed over the ranks.
         with runtime.accelerator.no_sync(objective):
             runtime.accelerator.backward(objective(**inputs) / targets)
         gradients = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
@@ -100,7 +99,7 @@ def _gradient_norms(
 
 
 def _difference(compiled: dict[str, float], plain: dict[str, float]) -> str | None:
-    """What the compiled gradient lacks of the plain one, beyond rounding and chance."""
+    """What the compiled gradient lacks, beyond rounding and chance."""
     whole = math.hypot(*plain.values())
     found = math.hypot(*compiled.values())
     if not found >= LOST * whole or math.isinf(found):

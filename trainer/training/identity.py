@@ -1,4 +1,4 @@
-"""A run's folder: its name, what it depends on, and the refusal to continue it with something else."""
+"""A run's folder: its name, the settings and data that it depends on, and the refusal to continue it with others."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,50 +32,48 @@ OPERATIONAL = {
     "log_every", "evaluate_every", "save_every", "keep_last", "keep_epochs", "processes", "device", "micro_batch",
     "compile", "gradient_checkpointing", "deterministic", "sharding", "cpu_offload", "sum_each_micro_batch",
 }  # fmt: skip
-"""Training settings that decide how a run is carried out and watched, but not what it computes (to rounding).
+"""Training settings that affect how a run is executed and monitored, but not its result (up to rounding).
 
-One exception: where a model balances its routers, what goes through it together counts, and so do `micro_batch` and the
-ranks. They are not named even so: a run is named before it is known how many ranks there will be.
+One exception: if a model balances its routers, the result depends on what is in one forward pass, and so on
+`micro_batch` and the number of ranks. They are not part of the identity even then, because the number of ranks is
+unknown when a run is identified.
 """
 
 
 UNTRAINED = ("card", "evaluation", "promotion")
-"""Parts of a job that decide nothing about a run that is finished; what of an evaluation does is in its identity."""
+"""Parts of a job that do not affect a finished run; the parts of an evaluation that do are in its identity."""
 
 
 EFFECTIVE = {"muon", "objective", "masking", "packing", "document_mask"}
-"""Settings that name a run by what they come to with the others."""
+"""Settings that identify a run by their effective value, which depends on other settings."""
 
 
 NOWHERE: Mapping[str, str | None] = {}
 
 
 def data_keys(data: TrainingData) -> list[str]:
-    """The keys of the shards or of the encoded set that a run is trained on, and its model is measured on."""
+    """The keys of the shards or the encoded set that a run is trained on and its model is measured on."""
     return [data.key] if isinstance(data, ArtifactRef) else [ref.key for ref in data.shards]
 
 
 class Run(NamedTuple):
-    """Where a run lives and what decides its outcome."""
+    """A run's key and what determines its outcome."""
 
     key: str
     fingerprint: str
     identity: dict[str, Any]
     origin: str | None = None
-    """The run that this one is a fork of."""
+    """The run that this one forks."""
     start: dict[str, Any] | None = None
-    """Where the pretrained model that is fine-tuned was found."""
+    """Where the pretrained model was found."""
     base: dict[str, Any] | None = None
-    """The pretrained model as the model card tells of it."""
+    """The pretrained model as described in the model card."""
     inputs: dict[str, Input] = {}  # noqa: RUF012 - never written to
-    """What it is made from, by role: the artifacts that it is trained on, and runs of this store that it begins with.
-    """
+    """Its inputs, by role: the artifacts that it is trained on, and the runs of this store that it starts from."""
     renews_data: bool = False
-    """Whether its data may become another in what is not trained on: a test split."""
+    """Whether a part of its data that is not trained on may change: a test split."""
     form: str = "merged"
-    """How its final model is published: with all weights, or as the adapter alone; either is made of the same
-    checkpoint.
-    """
+    """The form of its final model: "merged" (all weights) or "adapter"; both are made from the same checkpoint."""
 
 
 def make_run(
@@ -89,12 +87,11 @@ def make_run(
     renews_data: bool = False,
     effective: Mapping[str, Any] | None = None,
 ) -> Run:
-    """The run that a job makes, given what its kind says of it: its data and model, and what decides which checkpoint
-    is best.
+    """The run of a job, given its data and model, and what determines the best checkpoint.
 
-    `data` are the artifacts that it is trained on, by role; `made_from` is what of data and model names it, and
-    `places` are keys and paths that it needs besides. `effective` is what settings that go by others come to.
-    Evaluation settings that decide no more than what is told of the finished model are no part of its name.
+    `data` are the artifacts that it is trained on, by role; `made_from` identifies data and model; `places` are further
+    keys and paths that it needs; `effective` are the effective values of settings that depend on others. Evaluation
+    settings that only affect the report of the finished model are not part of the identity.
     """
     training = job.training
     settings: dict[str, Any] = one_spelling(training.model_dump(exclude=OPERATIONAL | EFFECTIVE))
@@ -114,13 +111,13 @@ def make_run(
 
 
 def place_of_model(job: RunJob, start: dict[str, Any] | None) -> str | None:
-    """Where the model lies that a run begins with: a key of the store, or a path; None if it begins with none."""
+    """The model that a run starts from: a key of the store or a path; None if there is none."""
     named = job.model.pretrained
     return (start and start["key"]) or (named and str(Path(named).absolute()))
 
 
 def inputs_at(store: Store, places: Mapping[str, str | None]) -> dict[str, Input]:
-    """The runs and artifacts of this store that keys and paths lead to, by role: what lies elsewhere is left out."""
+    """The runs and artifacts of this store at the given keys and paths, by role; those outside it are left out."""
     found = {role: place and made_at(store, place) for role, place in places.items()}
     return {role: Input(key=key, content="") for role, key in found.items() if key}
 
@@ -134,12 +131,10 @@ def _plain(inputs: Mapping[str, Input]) -> dict[str, Any]:
 
 
 def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
-    """The run itself if its settings are those, else one beside it that starts from its weights, or has started
-    already.
-    """
+    """The run itself if its settings are the same, else a fork, new or already started."""
     fork = Run(f"{key}-fork-{name[:8]}", name, identity, origin=key)
     if store.exists(f"{fork.key}/{CONFIG}"):
-        return fork  # which needs the other one no more
+        return fork  # it no longer needs the original run
     earlier = read_sealed(store, f"{key}/{CONFIG}")
     if earlier is None:
         raise _nothing_to_fork(store, key)
@@ -153,9 +148,7 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
 
 
 def check_origin(store: Store, job: RunJob) -> None:
-    """Raise `RunError` if a job is to fork a run that is not there: before its data is prepared, which may take
-    long.
-    """
+    """Raise `RunError` if the run to fork is missing, before the job's data is prepared, which may take long."""
     if job.resume != "fork":
         return
     if not any(name == job.run or name.startswith(f"{job.run}-fork-") for name in store.names("runs")):
@@ -164,7 +157,7 @@ def check_origin(store: Store, job: RunJob) -> None:
 
 def _nothing_to_fork(store: Store, key: str) -> RunError:
     hint = tell_runs_like(store, key.removeprefix("runs/"))
-    return RunError(f"there is no {store.path(key)} to fork from; name another `run`, or leave `resume` out; {hint}")
+    return RunError(f"there is no {store.path(key)} to fork; set another `run`, or remove `resume`; {hint}")
 
 
 def claim_run(
@@ -174,8 +167,8 @@ def claim_run(
     data: TrainingData,
     find_fork: Callable[[], dict[str, str] | None] = lambda: None,
 ) -> None:
-    """Write the run's config.json, or check that it is this run's, as `check_settings` does. `find_fork` says where a
-    new run takes its weights from.
+    """Write the run's config.json, or check that it is this run's (`check_settings`). `find_fork` returns the
+    checkpoint that a new run takes its weights from.
     """
     earlier = check_settings(store, run)
     fork = earlier["fork"] if earlier else find_fork()
@@ -183,21 +176,21 @@ def claim_run(
 
 
 def check_settings(store: Store, run: Run) -> dict[str, Any] | None:
-    """The config.json of a run, if it has begun. Raises `RunError` with the differences if the folder holds a run of
-    other settings or data.
+    """The config.json of a run, if it has started. Raises `RunError` with the differences if the folder contains a run
+    with other settings or data.
     """
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")
     if earlier is not None and earlier["fingerprint"] != run.fingerprint:
         differences = "; ".join(tell_changes(earlier["identity"], run.identity)) or "its format"
         raise RunError(
-            f"{store.path(run.key)} was made with other settings: {differences}. Choose another name for `run`, leave "
-            "`run` out to have one made, set the settings back, or start a new run from its weights with `resume: fork`"
+            f"{store.path(run.key)} was made with other settings: {differences}. Set another `run`, remove `run` for a "
+            "generated name, restore the settings, or start a new run from its weights with `resume: fork`"
         )
     return earlier
 
 
 def describe_run(run: Run, job: RunJob, data: TrainingData, fork: dict[str, str] | None) -> dict[str, Any]:
-    """What a run's config.json holds; `fork` says where a fork takes its weights from."""
+    """The content of a run's config.json; `fork` is the checkpoint that a fork takes its weights from."""
     return {
         "fingerprint": run.fingerprint,
         "identity": run.identity,
@@ -211,18 +204,16 @@ def describe_run(run: Run, job: RunJob, data: TrainingData, fork: dict[str, str]
 
 
 def recorded(job: RunJob | PrepareJob) -> dict[str, Any]:
-    """A job as a run's config.json has it: where its work was done is no part of that, and may change from start to
-    start.
-    """
+    """A job as stored in a run's config.json: without the engine, which may differ from start to start."""
     return job.model_dump(mode="json", exclude={"engine"})
 
 
 def note_untrained(store: Store, run: Run, job: RunJob, data: TrainingData) -> None:
-    """Write into a finished run's config.json what the job says now of what is not trained on: the card, how the model
-    is evaluated and held against a gate, and the test split.
+    """Update a finished run's config.json with the job's current settings that do not affect training: the card, the
+    evaluation, the gate, and the test split.
 
-    What was measured on another test split is kept until this one is measured.
-    Raises `ArtifactError` if the run or the data is removed at the same time.
+    Measurements on another test split are kept until this one is measured. Raises `ArtifactError` if the run or the
+    data is removed at the same time.
     """
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")
     if earlier is None or (config := _with_untrained(earlier, run, job, data)) == earlier:
@@ -232,8 +223,8 @@ def note_untrained(store: Store, run: Run, job: RunJob, data: TrainingData) -> N
 
 
 def _with_untrained(config: dict[str, Any], run: Run, job: RunJob, data: TrainingData) -> dict[str, Any]:
-    """A run's config.json with what is untrained of the job, and with its encoded set where that differs: then in its
-    test split alone.
+    """A run's config.json with the job's untrained settings, and with its encoded set if that differs, which is only
+    possible in the test split.
     """
     said = recorded(job)
     noted = {**config, "job": {**config["job"], **{part: said[part] for part in UNTRAINED}}}
@@ -244,23 +235,22 @@ def _with_untrained(config: dict[str, Any], run: Run, job: RunJob, data: Trainin
 
 
 def check_begun(store: Store, run: Run) -> None:
-    """Look once more at a claimed run, and at what it begins with: its data, and the run of this store that its weights
-    are of.
+    """Check again that a claimed run and its inputs exist: its data, and the run of this store whose weights it uses.
 
-    Called after the claim is written: removal says that it is under way before it looks at what runs need. Raises
-    `ArtifactError` if something of that was removed at the same time.
+    Called after the claim is written: a removal first marks what it removes and then checks what runs need. Raises
+    `ArtifactError` if an input was removed at the same time.
     """
     for key in (*(each.key for each in run.inputs.values()), run.key):
         if is_being_removed(store, key):
             raise ArtifactError(
-                f"{store.path(key)} was removed while {run.key} began; run it again, from the preparation on"
+                f"{store.path(key)} was removed while {run.key} started; run the job again, including its preparation"
             )
 
 
 def finished_run(store: Store, run: Run, anew: bool = True) -> ArtifactRef | None:
-    """The run's final model, if it is published in the form that is asked for, and intact.
+    """The run's final model, if it is published in the requested form and intact.
 
-    What was read before on this machine is read again, unless it is not to be looked at `anew`.
+    With `anew`, files that this machine has verified before are read again.
     """
 
     def fits(manifest: Manifest) -> bool:
@@ -273,9 +263,7 @@ def finished_run(store: Store, run: Run, anew: bool = True) -> ArtifactRef | Non
 
 
 def is_whole(store: Store, run: Run, job: RunJob, data: TrainingData) -> bool:
-    """Whether a finished run's records can all be read and say what the job says now; else training it again sees to
-    them.
-    """
+    """Whether a finished run's records can all be read and match the job; if not, training it again repairs them."""
     pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in store.names(f"{run.key}/{EPOCHS}"))]
     try:
         config, plan = read_sealed(store, f"{run.key}/{CONFIG}"), read_sealed(store, f"{run.key}/{PLAN}")
@@ -292,28 +280,24 @@ def final_manifest(store: Store, run_key: str) -> Manifest | None:
 
 
 def final_form(manifest: Manifest) -> str:
-    """The form in which a final model is published, as `Run.form` has it."""
+    """The form of a published final model, as in `Run.form`."""
     return "adapter" if SETTINGS in manifest.digests() else "merged"
 
 
 def _without_reused(values: Any) -> Any:
-    """References without the mark that says whether they were made just now: that is no part of the run."""
+    """References without the mark whether they were just created or reused, which is not part of the run."""
     if isinstance(values, dict):
         return {key: _without_reused(value) for key, value in values.items() if key != "reused"}
     return [_without_reused(value) for value in values] if isinstance(values, list) else values
 
 
 def lora_identity(lora: LoraConfig) -> Any:
-    """An adapter's settings, with the usual form of the final model in place of the one asked for: it is trained the
-    same.
-    """
+    """An adapter's settings with the default form of the final model, because the form does not affect training."""
     return one_spelling(lora.model_copy(update={"publish": "merged"}).model_dump())
 
 
 def one_spelling(value: Any) -> Any:
-    """Whole numbers as integers: a form in a browser makes 0 of 0.0, and no schema tells here which of them is
-    meant.
-    """
+    """Whole numbers as integers: a browser form turns 0.0 into 0, and there is no schema here to tell the types."""
     if isinstance(value, dict):
         return {key: one_spelling(each) for key, each in value.items()}
     if isinstance(value, list):

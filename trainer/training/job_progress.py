@@ -1,4 +1,4 @@
-"""How far a job has come, as its store shows it: what a run that died is measured by before it is started again."""
+"""A job's progress as recorded in its store, which decides whether a run that died is started again."""
 
 import logging
 from typing import NamedTuple
@@ -19,23 +19,23 @@ WatchedJob = PipelineJob | PrepareJob | TuningJob | EvaluateJob | PredictJob
 
 
 class Standing(NamedTuple):
-    """Files of the job's data, and the step of its run's last checkpoint; both only grow while it gets on.
+    """The number of files of the job's data, and the step of its run's last checkpoint; both only grow with progress.
 
-    Data that is made by parts are shards, what curation measures, and the probabilities of a reference; of references,
-    and of pairs that curation compares, those of other jobs on the store count too.
+    The files are shards, measurements of curation, and log-probabilities of a reference. Those of references and of
+    curation's pairs may also belong to other jobs on the store.
     """
 
     files: int
     step: int
 
     def is_beyond(self, other: "Standing") -> bool:
-        """Whether the job got further than that."""
+        """Whether the job has progressed since the other standing."""
         return self.step > other.step or self.files > other.files
 
 
 def find_standing(job: WatchedJob) -> Standing:
-    """Where the job stands; of one that makes no data and trains nothing, always the same. Raises `StorageError` if the
-    store cannot be read.
+    """The job's progress; constant for a job that neither makes data nor trains. Raises `StorageError` if the store
+    cannot be read.
     """
     store = Store(job.store)
     if isinstance(job, EvaluateJob | PredictJob):
@@ -50,15 +50,13 @@ def find_standing(job: WatchedJob) -> Standing:
 
 
 def is_alive(job: WatchedJob) -> bool:
-    """Whether some process still trains the job, whatever an orchestrator believes."""
+    """Whether some process still trains the job, whatever the orchestrator reports."""
     store = Store(job.store)
     return not isinstance(job, EvaluateJob | PredictJob) and any(is_held(store, run) for run in _runs_of(store, job))
 
 
 def last_step(store: Store, run: str) -> int:
-    """The step of the run's last checkpoint; 0 if it has none, or its pointer is damaged, which the next start
-    mends.
-    """
+    """The step of the run's last checkpoint; 0 if it has none or its pointer is damaged (the next start repairs it)."""
     try:
         pointer = read_pointer(store, f"{run}/{LAST}")
     except ArtifactError:
@@ -67,9 +65,9 @@ def last_step(store: Store, run: str) -> int:
 
 
 def _runs_of(store: Store, job: PipelineJob | PrepareJob | TuningJob) -> list[str]:
-    """The runs that exactly this job has made.
+    """The runs of exactly this job.
 
-    Of those whose names cannot be of this job, a damaged one is passed over; else raises `ArtifactError`.
+    Raises `ArtifactError` for a damaged run whose name fits the job; skips other damaged ones.
     """
     wanted = recorded(job)
     found = []

@@ -1,4 +1,4 @@
-"""Log records of a process: its own, without those of libraries that tell of every connection."""
+"""Log records of a process, without those of libraries that log every connection."""
 
 import logging
 import sys
@@ -16,15 +16,15 @@ log = logging.getLogger(__name__)
 
 
 LINES, SECONDS = 200, 60.0
-"""So many lines in so many seconds are passed on to whoever waits for a stage; warnings always are."""
+"""At most this many lines per this many seconds go to the caller of a stage; warnings always do."""
 
 TALKATIVE = ("aiobotocore", "httpx")
 
 
 def start_logging(level: int, handler: logging.Handler) -> None:
-    """Send the records of this process from a level on to a handler."""
+    """Send this process's records of at least a level to a handler."""
     handler.setLevel(level)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])  # others may want more than this one: `kept_log`
+    logging.basicConfig(level=logging.INFO, handlers=[handler])  # `kept_log` needs INFO, whatever this handler's level
     for name in TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
 
@@ -37,9 +37,7 @@ def for_terminals() -> logging.Handler:
 
 
 class AsEvents(logging.Handler):
-    """Sends records as events to standard output: not more than a server can show, with the rank if there are
-    several.
-    """
+    """Sends records as events to standard output, as many as a server can show; with the rank if there are several."""
 
     def __init__(self, rank: int | None = None) -> None:
         super().__init__()
@@ -65,10 +63,10 @@ class AsEvents(logging.Handler):
         return may
 
     def tell_left_out(self) -> None:
-        """Say how many lines were left out, if any were."""
+        """Log how many lines were left out, if any."""
         if self._left_out:
             self._send(
-                "INFO", __name__, f"{self._left_out} lines are left out here; the run's folder has them, in {LOGS}"
+                "INFO", __name__, f"{self._left_out} lines are left out here; {LOGS} in the run's folder has them"
             )
         self._left_out = 0
 
@@ -78,10 +76,10 @@ class AsEvents(logging.Handler):
 
 @contextmanager
 def kept_log(store: Store, run: str, rank: int) -> Iterator[None]:
-    """Keep every record of a rank in the run's folder too, after those of the starts before this one.
+    """Also append every record of a rank to a log in the run's folder, which earlier starts may have begun.
 
-    A remote store has them when the block ends, and the first rank's whenever the run's other records are sent
-    (metrics_writer.py).
+    A remote store receives the log when the block ends; the first rank's log also whenever the run's other records are
+    uploaded (metrics_writer.py).
     """
     key = f"{run}/{LOGS}/rank-{rank}.log"
     path = store.fetch(key) if store.local else store.begin(key, store.find_bytes(key) or b"")
@@ -92,17 +90,17 @@ def kept_log(store: Store, run: str, rank: int) -> Iterator[None]:
         yield
     finally:
         logging.root.removeHandler(handler)
-        with suppress(OSError):  # `handleError` has said it
+        with suppress(OSError):  # `handleError` has already logged it
             handler.close()
         if store.local is None:
             try:
                 store.put(Path(handler.baseFilename), key)
             except StorageError as error:
-                log.warning("the run's log could not be sent: %s", error)
+                log.warning("the run's log could not be uploaded: %s", error)
 
 
 class _Kept(logging.FileHandler):
-    """Appends records to a file until that fails: training does not end for want of a line."""
+    """Appends records to a file until a write fails; such a failure does not end training."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The training loop: steps, evaluations and saves, each when it is due, and going back where training diverges."""
+"""The training loop: steps, evaluations and saves, each when it is due, and a rollback when training diverges."""
 
 import logging
 import math
@@ -35,12 +35,14 @@ log = logging.getLogger(__name__)
 
 
 SHOWN = 12
-"""Figures of an evaluation that its line in the log shows."""
+"""Most figures of an evaluation that its log line shows."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """All that one process needs to train; `log` is rank 0's alone, `saver` too unless the model is sharded."""
+    """Everything that one process needs to train; `log` is on rank 0 only, and so is `saver` unless the model is
+    sharded.
+    """
 
     training: OptimizationConfig
     plan: Plan
@@ -60,23 +62,24 @@ class Session:
     bar: Bar
     roll_back: Callable[["Session"], None]
     attention: Callable[[], AbstractContextManager[object]] = nullcontext
-    """In which steps are taken."""
+    """The context in which steps run."""
 
     @property
     def bare_optimizer(self) -> Any:
-        """The optimizer that accelerate wraps: whose state is saved and restored."""
+        """The optimizer inside accelerate's wrapper, whose state is saved and restored."""
         return getattr(self.optimizer, "optimizer", self.optimizer)
 
 
 MAX_SKIPS = 25
-"""Steps in a row that may be skipped. In fp16 the loss scale halves at each, from 2**16: a sound run needs far fewer.
+"""Most consecutive steps that may be skipped. In fp16 each halves the loss scale, from 2**16: a sound run needs far
+fewer.
 """
 
 MAX_ROLLBACKS = 3
 
 
 class Stretch(NamedTuple):
-    """Global batches `[first, last]` whose gradients were not finite, after a step."""
+    """Global batches `[first, last]` after a step, whose gradients were not finite."""
 
     step: int
     first: int
@@ -85,16 +88,16 @@ class Stretch(NamedTuple):
 
 @dataclass
 class Divergence:
-    """Watches for steps that were skipped, in a row."""
+    """Counts consecutive skipped steps."""
 
     global_batch: int
     skips: int = 0
     stretches: list[Stretch] = field(default_factory=list)
 
     def note(self, skipped: bool, state: TrainState) -> bool:
-        """Take in a step that was tried; returns whether to go back to the last commit.
+        """Record an attempted step; returns whether to roll back to the last commit.
 
-        Raises `RunError` once going back has not helped.
+        Raises `RunError` if rollbacks have not helped.
         """
         if not skipped:
             self.skips = 0
@@ -106,12 +109,12 @@ class Divergence:
         self.skips = 0
         if len(self.stretches) > MAX_ROLLBACKS:
             raise RunError(
-                f"training has diverged: {self.describe()}. Lower training.learning_rate, or look at those samples"
+                f"training has diverged: {self.describe()}. Lower training.learning_rate, or check those samples"
             )
         return True
 
     def describe(self) -> str:
-        """The stretches of data whose gradients were not finite."""
+        """The batches whose gradients were not finite, as text."""
         return "; ".join(
             f"after step {s.step} the gradients of {s.last - s.first + 1} batches in a row were not finite "
             f"(samples {s.first * self.global_batch} to {(s.last + 1) * self.global_batch - 1})"
@@ -120,9 +123,9 @@ class Divergence:
 
 
 def run_loop(session: Session, batches: Iterator[Batch]) -> None:
-    """Train to the plan's last step, evaluating and saving on the way.
+    """Train to the plan's last step, with evaluations and saves.
 
-    Raises `Preempted` if this process, or that of another rank, is asked to stop: all ranks at the same step, which is
+    Raises `Preempted` if this process or another rank is asked to stop; all ranks then stop at the same step, which is
     saved.
     """
     plan, state = session.plan, session.state
@@ -144,16 +147,16 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
 
 
 def note_schedule(session: Session) -> None:
-    """Record the learning rates to come: records of steps may be too far apart to show the warm-up."""
+    """Record the planned learning rates, because records of steps may be too far apart to show the warm-up."""
     if session.log is not None:
         rates = planned_rates(session.schedule, session.plan.total_steps, session.plan.warmup_steps)
         session.log.write(SCHEDULE, 0, rates=rates)
 
 
 def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) -> int:
-    """Take steps to the last, or until a rank is asked to stop; returns the step that was saved last.
+    """Run steps to the last one, or until a rank is asked to stop; returns the last saved step.
 
-    From the first step on there is something to save: `unsaved` then keeps the process from being ended before that.
+    After the first step there is something to save: `unsaved` then defers stops until it is saved.
     """
     plan, state, training, meter = session.plan, session.state, session.training, session.meter
     divergence = Divergence(plan.global_batch)
@@ -172,7 +175,7 @@ def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) ->
         state.attempts += 1
         meter.add(outcome.loss, batch.tokens, waited, outcome.skipped)
         if divergence.note(outcome.skipped, state):
-            log.warning("%s: going back to the last checkpoint, past them", divergence.describe())
+            log.warning("%s: restoring the last checkpoint and continuing after them", divergence.describe())
             session.roll_back(session)
             meter.reset()
             saved = state.step
@@ -181,18 +184,16 @@ def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) ->
                 unsaved.enter_context(defer_stop())
             try:
                 saved = state.step if end_step(session, outcome) else saved
-            except StopRequested:  # the evaluation was broken off
+            except StopRequested:  # the evaluation was interrupted
                 state.unmeasured = True
                 break
         if divergence.skips == 0 and session.runtime.any(stop_requested()):
-            break  # not within a stretch of skipped steps, which are counted from its beginning
+            break  # not during a row of skipped steps, which is counted from its first step
     return saved
 
 
 def end_step(session: Session, outcome: Outcome) -> bool:
-    """Record, evaluate and save after a step that changed the weights, as far as each is due; returns whether it is
-    saved.
-    """
+    """Record, evaluate and save after a step that changed the weights, as far as due; returns whether it is saved."""
     plan, state, training = session.plan, session.state, session.training
     state.step += 1
     state.scores, state.unmeasured = None, False
@@ -202,9 +203,9 @@ def end_step(session: Session, outcome: Outcome) -> bool:
 
 
 def measure_and_save(session: Session) -> bool:
-    """Evaluate and save where a step has led, as far as each is due; returns whether it is saved.
+    """Evaluate and save after a step, as far as due; returns whether it is saved.
 
-    Where training continues at a step whose evaluation was broken off, that is made now, and saved in the step's place.
+    If training continues at a step whose evaluation was interrupted, evaluate it now and replace the step's checkpoint.
     """
     plan, state, training = session.plan, session.state, session.training
     paused = time.perf_counter()
@@ -212,7 +213,7 @@ def measure_and_save(session: Session) -> bool:
     saves = state.unmeasured
     evaluates = at_end or epoch_ends or due(state.step, training.evaluate_every)
     asks = session.ask is not None and (at_end or due(state.step, session.ask_every))
-    if session.criterion.figure.startswith(PREFIX):  # a task decides: it is asked whenever the model is measured
+    if session.criterion.figure.startswith(PREFIX):  # a task's figure decides, so every evaluation includes the tasks
         evaluates = asks = evaluates or asks
     if evaluates or asks:
         evaluate_now(session, evaluates, asks)
@@ -225,9 +226,9 @@ def measure_and_save(session: Session) -> bool:
 
 
 def finish_saving(session: Session) -> None:
-    """Wait, on every rank, for the checkpoint in flight. Raises `StorageError` if it cannot be saved."""
+    """Wait, on every rank, until the current checkpoint is written. Raises `StorageError` if that fails."""
     saver = session.saver
-    if is_sharded(session.model) and saver is not None:  # each rank has one, and the same comes of all of them
+    if is_sharded(session.model) and saver is not None:  # each rank has a saver, and all have the same result
         commit = saver.drain()
     else:
         commit = session.runtime.on_first(lambda: saver.drain() if saver else None)
@@ -235,19 +236,19 @@ def finish_saving(session: Session) -> None:
 
 
 def stops_early(session: Session, scores: dict[str, float] | None = None) -> bool:
-    """Whether too many evaluations in a row have found nothing better; `scores` are those of one not yet judged."""
+    """Whether too many evaluations in a row have found no better result; `scores` are those of one not yet judged."""
     patience = session.training.early_stopping
     return patience is not None and session.state.worse_with(scores or {}, session.criterion) >= patience
 
 
 def due(step: int, every: int | None) -> bool:
-    """Whether something done every so many steps is done now."""
+    """Whether something that happens every `every` steps is due at this step."""
     return every is not None and step % every == 0
 
 
 def record_step(session: Session, outcome: Outcome) -> None:
-    """Log the mean over the steps since the last record, and how many these are: fewer where training went on between
-    two. Waits for the device.
+    """Log the mean over the steps since the last record, and their number, which is smaller after a resume between two
+    records. Waits for the device.
     """
     state, meter, runtime = session.state, session.meter, session.runtime
     loss = float(runtime.sum(meter.loss.cpu())) / meter.steps
@@ -263,21 +264,23 @@ def record_step(session: Session, outcome: Outcome) -> None:
 
 
 def evaluate_now(session: Session, measures: bool = True, asks: bool = False) -> None:
-    """Measure the model on held-out data and, if that is due or training ends early, let lm-eval ask it; then judge
-    whether it is the best so far, but not before the first step.
+    """Measure the model on held-out data, run the lm-eval tasks if they are due or training ends early, and judge
+    whether it is the best so far; at step 0 nothing is judged.
     """
     state, figure = session.state, session.criterion.figure
     measured = session.measure() if measures else None
     scores = dict(measured.scores) if measured else {}
     if measured is not None and figure not in scores and not figure.startswith(PREFIX):
-        raise ConfigError(f"evaluation.best_by is {figure!r}, but what is measured are {', '.join(measured.scores)}")
-    # Before anything is judged or recorded: lm-eval may be broken off, and all of it is made again then.
-    asks = asks or (state.step > 0 and stops_early(session, scores))  # the last step after all
+        raise ConfigError(
+            f"evaluation.best_by is {figure!r}, but the measured figures are {', '.join(measured.scores)}"
+        )
+    # Before anything is judged or recorded: a stop may interrupt lm-eval, and then all of it runs again.
+    asks = asks or (state.step > 0 and stops_early(session, scores))  # this step may become the last one
     told = session.ask() if asks and session.ask is not None else {}
     state.unmeasured = False
     scores |= {f"{PREFIX}{name}": value for name, value in told.items()}
     if asks and figure.startswith(PREFIX):
-        scores.setdefault(figure, math.nan)  # what is no number is never better
+        scores.setdefault(figure, math.nan)  # NaN is never better
     if not scores:
         return
     if state.step > 0:
@@ -290,7 +293,7 @@ def evaluate_now(session: Session, measures: bool = True, asks: bool = False) ->
         shown = ", ".join(f"{name} {value:.4f}" for name, value in list(scores.items())[:SHOWN])
         log.info("step %d: validation %s%s", state.step, shown, ", …" if len(scores) > SHOWN else "")
     if stops_early(session):
-        log.info("step %d: nothing better in %d evaluations, training ends early", state.step, state.worse)
+        log.info("step %d: no better result in %d evaluations, training ends early", state.step, state.worse)
 
 
 def save_now(session: Session, epoch: int | None) -> None:
@@ -299,9 +302,9 @@ def save_now(session: Session, epoch: int | None) -> None:
         return
     state, runtime = session.state, session.runtime
     if session.log is not None:
-        # So that a run that goes on from here can tell whether it has all records up to here.
+        # A run that continues from here finds this record if none before it is missing.
         session.log.write("save", state.step)
-        session.log.publish()  # before the commit: what is continued from there begins with the records up to there
+        session.log.publish()  # before the commit: a run that continues from it needs the records up to it
     started = time.perf_counter()
     committed = session.saver.save(partial(
         take_snapshot, state=state, model=session.model, objective=session.objective, optimizer=session.bare_optimizer,
@@ -314,10 +317,10 @@ def save_now(session: Session, epoch: int | None) -> None:
         return
     session.log.write("checkpoint", state.step, stall_seconds=stalled, epoch=epoch, scores=state.scores)
     record_commit(session, committed)
-    log.info("step %d: checkpoint (loop waited %.2f s)", state.step, stalled)
+    log.info("step %d: checkpoint (training waited %.2f s)", state.step, stalled)
 
 
 def record_commit(session: Session, commit: Commit | None) -> None:
-    """Log how long a checkpoint took to be safe; it is known only once a later step has been reached."""
+    """Log how long a checkpoint took to be committed; this is known only at a later step."""
     if commit is not None and session.log is not None:
         session.log.write("commit", session.state.step, checkpoint=commit.step, seconds=commit.seconds)

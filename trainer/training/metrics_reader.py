@@ -1,4 +1,4 @@
-"""The records of a run, as its metrics.jsonl holds them, a line each; readable without the training libraries."""
+"""Reading a run's metrics.jsonl, which has one record per line; needs no training libraries."""
 
 import logging
 from collections import Counter
@@ -18,21 +18,20 @@ log = logging.getLogger(__name__)
 
 
 ENDED = "end"
-"""The kind of the last record of a run that was trained to its end."""
+"""The kind of the last record of a run that was trained to the end."""
 
 SCHEDULE = "schedule"
-"""The kind of the record of the learning rates that a run plans: its `rates` are pairs of a step and the rate after it.
-"""
+"""The kind of the record of planned learning rates: its `rates` are pairs of a step and the rate after it."""
 
 ASKED = "harness"
-"""The kind of the records of what lm-eval measured on the way: a figure a field, `TASK/FIGURE`."""
+"""The kind of the records of lm-eval during training: one field per figure, `TASK/FIGURE`."""
 
 NAMED = 5
-"""Damaged and missing lines that are named."""
+"""Most damaged or missing lines that a warning lists."""
 
 
 def read_records(store: Store, run: str) -> list[dict[str, Any]]:
-    """All intact records of a run, in order; damaged and missing ones are warned of."""
+    """All intact records of a run, in order; logs warnings about damaged and missing ones."""
     lines = intact_lines(store, run, store.find_bytes(f"{run}/{METRICS_FILE}") or b"")
     records = [record for line in lines.values() if (record := open_line(store, run, line)) is not None]
     if not records or records[-1]["kind"] != ENDED:
@@ -41,14 +40,14 @@ def read_records(store: Store, run: str) -> list[dict[str, Any]]:
 
 
 def _tell_cut(store: Store, run: str, last: int) -> None:
-    """Warn of records that end with a step before the end of a run that is finished, or before a step that is saved."""
+    """Warn about records that end before the end of a finished run, or before a saved step."""
     place = store.path(f"{run}/{METRICS_FILE}")
     if store.exists(f"{run}/{FINAL}/{MANIFEST}"):
         log.warning(
             "%s ends with step %d, before the end of its run, which is finished: records are missing", place, last
         )
         return
-    with suppress(ArtifactError):  # a damaged pointer is told of by who goes where it leads
+    with suppress(ArtifactError):  # readers of the pointer report its damage
         pointer = read_pointer(store, f"{run}/{LAST}")
         if pointer is not None and pointer.step > last:
             log.warning(
@@ -57,39 +56,38 @@ def _tell_cut(store: Store, run: str, last: int) -> None:
 
 
 def open_line(store: Store, run: str, line: bytes) -> dict[str, Any] | None:
-    """What an intact line says; None, with a warning, if that is none of the records that are written."""
+    """The record of an intact line; None, with a warning, if it is not a valid record."""
     record = unseal_line(line)
     try:
         require_record(record)
     except ValueError as error:
-        log.warning("%s: a record is left out, as it cannot be one: %s", store.path(f"{run}/{METRICS_FILE}"), error)
+        log.warning("%s: a record is ignored because it is not valid: %s", store.path(f"{run}/{METRICS_FILE}"), error)
         return None
     return record
 
 
 def intact_lines(store: Store, run: str, content: bytes) -> dict[int, bytes]:
-    """The lines of a run's records that match their checksums, without their ends, by the numbers that were written
-    with them.
+    """The lines of a run's records with matching checksums, without line ends, by the numbers stored in them.
 
-    They are in the order of those numbers; of two with the same number the later one counts. What is damaged is told of
-    by its place in the file, what is missing by the number of the record after it. A last line that a kill or a power
-    loss cut short is left out without a word.
+    They are sorted by number; of two lines with the same number, the later one counts. Warnings refer to damaged lines
+    by their position in the file, and to missing ones by the number of the following record. A last line that a kill or
+    power loss cut short is dropped without a warning.
     """
     key = f"{run}/{METRICS_FILE}"
     *lines, rest = content.split(b"\n")
-    # Only its end is missing, or another character.
+    # The end of the last line may be missing, or be another character.
     lines += [last for last in (rest, rest[:-1]) if sealed_number(key, last)]
     numbers = [sealed_number(key, line) for line in lines]
     if damaged := [str(place) for place, number in enumerate(numbers, start=1) if number is None]:
         log.warning(
-            "%s: %s left out, as not matching the checksum: %s",
+            "%s: %s ignored because of a wrong checksum: %s",
             store.path(key), plural(len(damaged), "record"), _name("line", damaged),
         )  # fmt: skip
     _tell_missing(store.path(key), numbers)
     found = {number: line for number, line in zip(numbers, lines, strict=True) if number is not None}
     if others := {number for number, line in zip(numbers, lines, strict=True) if number and line != found[number]}:
         log.warning(
-            "%s: %s left out, as there is another of the same number",
+            "%s: %s ignored because another record has the same number",
             store.path(key),
             _name("record", [str(each) for each in sorted(others)]),
         )
@@ -97,7 +95,7 @@ def intact_lines(store: Store, run: str, content: bytes) -> dict[int, bytes]:
 
 
 def _tell_missing(place: str, numbers: list[int | None]) -> None:
-    """Warn of gaps between the numbers of lines that are larger than the damaged lines in them, None, explain."""
+    """Warn about gaps between the lines' numbers that the damaged lines (None) in them do not explain."""
     damaged_after: Counter[int] = Counter()
     before = 0
     for number in numbers:
@@ -106,7 +104,7 @@ def _tell_missing(place: str, numbers: list[int | None]) -> None:
     intact = sorted({0, *filter(None, numbers)})
     gaps = [str(after) for before, after in pairwise(intact) if after - before - 1 > damaged_after[before]]
     if gaps:
-        log.warning("%s: records are missing, before %s", place, _name("record", gaps))
+        log.warning("%s: records are missing before %s", place, _name("record", gaps))
 
 
 def _name(noun: str, names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The record of a run: metrics.jsonl, and the same figures for TensorBoard."""
+"""The records of a run: metrics.jsonl, and the same figures for TensorBoard."""
 
 import errno
 import logging
@@ -22,11 +22,11 @@ class RunLog:
     """Appends records to a run's metrics.jsonl, and shows their figures in TensorBoard, beside the `job`'s
     hyperparameters.
 
-    Records from after the step that a run resumes at are dropped first, and damaged ones; all of them if it begins
-    anew. Each save is recorded before it begins. If that record is missing when a run resumes there, records were lost:
-    then a number is left out, so that every reader can tell. Where a step was saved `unmeasured`, what came after that
-    save is dropped too: the step is evaluated, and saved, again. `constant` names curves that never change in this run:
-    TensorBoard is not shown those.
+    At the start it drops damaged records, and those after the step that the run resumes at, or all if the run starts
+    again. Each save is recorded before it starts. If that record is missing when a run resumes there, records were
+    lost; a number is then skipped so that every reader can detect this. If a step was saved `unmeasured`, records after
+    that save are dropped too, because the step is evaluated and saved again. `constant` are curves that never change in
+    this run; TensorBoard does not show them.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class RunLog:
         trackers: Trackers | None = None,
         unmeasured: bool = False,
     ) -> None:
-        """`check` is called before records are sent, and raises if this process may no longer write to the run.
+        """`check` is called before records are uploaded, and raises if this process may no longer write to the run.
 
-        `trackers` are shown the same figures as TensorBoard.
+        `trackers` receive the same figures as TensorBoard.
         """
         self._trackers = trackers
         self._store, self._run, self._key, self._check = store, run, f"{run}/{METRICS_FILE}", check
@@ -55,7 +55,7 @@ class RunLog:
         self._board = Board(self._events, step, job, constant)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
-        """Append one record, whole."""
+        """Append one complete record."""
         line = seal_line(self._key, self._written + 1, {"kind": kind, "step": step, **values})
         retry_transient(lambda: self._append(line))
         self._written += 1
@@ -64,7 +64,7 @@ class RunLog:
             self._trackers.show(kind, step, values)
 
     def _append(self, line: bytes) -> None:
-        """Append a line, or nothing: what a full disk took of it is taken back."""
+        """Append a line completely or not at all: what a full disk accepted of it is removed."""
         end = os.fstat(self._file.fileno()).st_size
         with self._store.explained_when_full(self._key, needed=len(line)):
             if self._file.write(line) < len(line):
@@ -72,16 +72,14 @@ class RunLog:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def rewind(self, step: int) -> None:
-        """Drop the records from after a step that training goes back to."""
+        """Drop the records after a step to which training rolls back."""
         self._file.close()
         self._keep(step, self._path.read_bytes())
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
         self._board.rewind(step)
 
     def _keep(self, step: int, content: bytes, unmeasured: bool = False) -> None:
-        """Keep the intact records up to a step. It is looked for from the end, so that the time hardly grows with the
-        run.
-        """
+        """Keep the intact records up to a step. Searches from the end, so the time hardly grows with the run."""
         lines = intact_lines(self._store, self._run, content)
         while lines:
             number, line = lines.popitem()
@@ -99,9 +97,9 @@ class RunLog:
         self._path = self._store.begin(self._key, b"".join(line + b"\n" for line in lines.values()))
 
     def _saves(self, lines: dict[int, bytes], step: int) -> list[int]:
-        """The numbers of the records that end with a step which say that it is about to be saved, the last one first.
+        """The numbers of the last records that announce a save of this step, newest first.
 
-        A step is saved again where its evaluation was broken off.
+        A step is saved again if its evaluation was interrupted.
         """
         saves = []
         for number, line in reversed(lines.items()):
@@ -113,18 +111,18 @@ class RunLog:
         return saves
 
     def sync(self) -> None:
-        """Make what is written survive a power cut: before a checkpoint is committed, from which a run goes on with it.
+        """Flush written records to disk before the commit of a checkpoint from which a run continues with them.
 
-        Those of a remote store are sent before that (`publish`).
+        Records of a remote store are uploaded before that (`publish`).
         """
         if self._store.local is not None:
             with self._store.explained_when_full(self._key):
                 os.fsync(self._file.fileno())
 
     def publish(self) -> None:
-        """Bring a remote store up to date; in a local one the files are already where they belong.
+        """Upload the files to a remote store; in a local one they are already in place.
 
-        What fails is sent the next time; at the end of training it is sent once more, by the end of the block.
+        Failed uploads are repeated at the next call, and at the end of the block.
         """
         if self._store.local is None:
             self._board.flush()
@@ -134,7 +132,7 @@ class RunLog:
         try:
             self._send()
         except StorageError as error:
-            log.warning("the run's records could not be sent: %s", error)
+            log.warning("the run's records could not be uploaded: %s", error)
 
     def _send(self) -> None:
         if self._store.local is None:
@@ -157,5 +155,5 @@ class RunLog:
 
 
 def _is_after(step: int, record: dict[str, Any]) -> bool:
-    """Whether a record is of a later step, or of the training's end, which a run that goes on comes to again."""
+    """Whether a record is of a later step, or of the end of training, which a continued run reaches again."""
     return bool(record["step"] > step or record["kind"] == ENDED)

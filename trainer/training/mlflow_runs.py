@@ -1,4 +1,4 @@
-"""Runs in MLflow that go on where they stood: accelerate's tracker begins each anew, and shows steps twice."""
+"""MLflow runs that continue: accelerate's tracker starts a new run each time, and shows steps twice."""
 
 import re
 from collections.abc import Mapping
@@ -8,15 +8,15 @@ from accelerate.tracking import MLflowTracker
 from mlflow import MlflowClient
 
 Shown = dict[str, dict[int, float]]
-"""The figures that a run shows, by their names and steps."""
+"""The figures that a run already shows, by name and step."""
 
 
 NOT_TAKEN = re.compile(r"[^\w./ -]")
-"""Characters that MLflow takes in no name, such as the comma of a figure of lm-eval that goes through a filter."""
+"""Characters that MLflow allows in no name, such as the comma in the name of an lm-eval figure with a filter."""
 
 
 class ContinuedMLflow(MLflowTracker):  # type: ignore[misc]
-    """A run of a name in MLflow's experiment of a project, begun or gone on with."""
+    """A named run in a project's MLflow experiment, new or continued."""
 
     def __init__(self, project: str, run: str) -> None:
         client = MlflowClient()
@@ -32,8 +32,8 @@ class ContinuedMLflow(MLflowTracker):  # type: ignore[misc]
         }
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Show settings; one that changed since the run began, as operational ones may, is a tag, for parameters
-        stay.
+        """Store settings as parameters. A setting that changed since the start (operational ones may) becomes a tag,
+        because parameters cannot change.
         """
         super().store_init_configuration(
             {name: value for name, value in values.items() if name not in self._parameters}
@@ -43,16 +43,16 @@ class ContinuedMLflow(MLflowTracker):  # type: ignore[misc]
                 self._client.set_tag(self.tracker.info.run_id, name, str(value))
 
     def log(self, values: dict[str, Any], step: int | None = None, **options: Any) -> None:
-        """Show the figures of a step, but for those that a process showed before it was killed after its last save."""
+        """Log the figures of a step, except those already shown by a process that was killed after its last save."""
         values = {NOT_TAKEN.sub("-", name): value for name, value in values.items()}
         if new := _not_shown(values, step or 0, self._shown):
             super().log(new, step=step, **options)
 
 
 def _not_shown(values: Mapping[str, Any], step: int, shown: Shown) -> dict[str, Any]:
-    """Figures of a step that are to be shown: all if the loss there is another, else those that have nothing there yet.
+    """The figures of a step to log: all if the loss shown there differs, else those that are not shown there yet.
 
-    Speeds differ where a step is computed again, and are no reason to show it again.
+    Speeds differ when a step is computed again, which is no reason to log it again.
     """
     repeated = all(shown.get(name, {}).get(step) == value for name, value in values.items() if name.endswith("/loss"))
     return {name: value for name, value in values.items() if not (repeated and step in shown.get(name, {}))}

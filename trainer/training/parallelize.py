@@ -1,4 +1,4 @@
-"""A job's model and its loss on the device and among the ranks: whole on each of them, or divided."""
+"""Placing a job's model and its loss on the device and across ranks: whole on each rank, or sharded."""
 
 import logging
 import tempfile
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 
 
 MakeOutline = Callable[[Rows], Outline | None]
-"""What gives a model's outline for the rows that a rank holds."""
+"""Returns a model's outline for the rows that a rank holds."""
 
 
 class Placed(NamedTuple):
-    """A model, and it with its loss. Of one that is divided, the small files of its checkpoints too, by name."""
+    """A model, and the module with its loss. For a sharded model, also the small files of its checkpoints by name."""
 
     model: PreTrainedModel
     objective: nn.Module
@@ -37,7 +37,7 @@ class Placed(NamedTuple):
 
 
 def place_model(training: OptimizationConfig, workload: Workload, runtime: Runtime, folder: Path | None) -> Placed:
-    """The model as the job starts it, or as a folder holds it, ready to be trained."""
+    """The model that training starts with, or that a folder contains, ready to be trained."""
     if training.sharding == "fsdp":
         return _divide(training, workload, runtime, folder)
     model = workload.load_model(folder)
@@ -51,10 +51,9 @@ def place_model(training: OptimizationConfig, workload: Workload, runtime: Runti
 def place_measured(
     division: Division, runtime: Runtime, outline: MakeOutline, load: Callable[[], PreTrainedModel]
 ) -> PreTrainedModel:
-    """A finished model where it is measured: whole on each rank, or divided, with weights that are gathered as they
-    are.
+    """A finished model for measurement: whole on each rank, or sharded, with weights gathered in their own type.
 
-    What is computed under autocast is then the same in both, and so are the figures.
+    Both then compute the same under autocast, and so the figures are the same.
     """
     if division.sharding == "fsdp":
         model, found = _make(runtime, outline, load)
@@ -70,17 +69,17 @@ def _divide(training: OptimizationConfig, workload: Workload, runtime: Runtime, 
     settings = describe_model(model)
     _settle(model, training, runtime)
     _share_out(model, outline, training, runtime, COMPUTED_IN[training.precision])
-    del outline  # and what it holds of the weights
-    return_freed_memory()  # a block at a time, they were made here
+    del outline  # frees the weights that it holds
+    return_freed_memory()  # the weights were built here, one block at a time
     with runtime.accelerator.autocast():
         objective = workload.make_objective(model)
-    reshard(model)  # it was tried
+    reshard(model)  # `make_objective` has run it
     _cast_in(objective, runtime)
     return Placed(model, objective.train(), settings)
 
 
 def _settle(model: PreTrainedModel, training: OptimizationConfig, runtime: Runtime) -> None:
-    """How a model computes its activations."""
+    """Configure how a model computes its activations."""
     if training.gradient_checkpointing:
         checkpoint_activations(model)
     if runtime.device.type == "cpu":
@@ -90,13 +89,13 @@ def _settle(model: PreTrainedModel, training: OptimizationConfig, runtime: Runti
 def _make(
     runtime: Runtime, outline: MakeOutline, load: Callable[[], PreTrainedModel]
 ) -> tuple[PreTrainedModel, Outline | None]:
-    """A model that is to be divided: its outline, or all of it on each rank if one of them has none."""
+    """A model to be sharded: its outline, or the whole model on each rank if any rank has no outline."""
     found = outline(lambda rows: rows_of(runtime.rank, runtime.ranks, rows))
     if not runtime.any(found is None) and found is not None:
         return found.model, found
     if runtime.rank == 0:
         log.warning(
-            "the model cannot be made part by part: before it is divided, each rank takes the memory for all of it"
+            "the model cannot be built in parts: each rank needs memory for the whole model before it is sharded"
         )
     return load(), None
 
@@ -104,7 +103,7 @@ def _make(
 def _share_out(
     model: PreTrainedModel, outline: Outline | None, division: Division, runtime: Runtime, dtype: torch.dtype | None
 ) -> None:
-    """Divide a model among the ranks; of an outline, each reads its rows."""
+    """Shard a model across the ranks; with an outline, each rank reads its own rows."""
     shard_model(model, division, runtime, dtype)
     if outline is not None:
         give_memory(model, division, runtime)
@@ -112,10 +111,9 @@ def _share_out(
 
 
 def _cast_in(objective: nn.Module, runtime: Runtime) -> None:
-    """Have an objective compute under autocast, as accelerate's wrapper has it do where the model is not divided.
+    """Make an objective compute under autocast, as accelerate's wrapper does for models that are not sharded.
 
-    Families that keep some of what they compute in float32, as state-space models do, leave it to that to fit types
-    together.
+    Families that compute partly in float32, such as state-space models, rely on autocast to match types.
     """
     forward = objective.forward
 
@@ -127,7 +125,7 @@ def _cast_in(objective: nn.Module, runtime: Runtime) -> None:
 
 
 def reload_rows(model: PreTrainedModel, workload: Workload, runtime: Runtime, folder: Path) -> None:
-    """Fill a sharded model with the weights that a folder holds."""
+    """Load the weights in a folder into a sharded model."""
     source, outline = _make(runtime, partial(workload.outline, folder), partial(workload.load_model, folder))
     if outline is not None:
         load_rows(model, outline.read)
@@ -143,9 +141,7 @@ def reload_rows(model: PreTrainedModel, workload: Workload, runtime: Runtime, fo
 
 
 def describe_model(model: PreTrainedModel) -> dict[str, bytes]:
-    """The files that `save_pretrained` writes beside the weights; of a sharded model, its class would name another
-    one.
-    """
+    """The files that `save_pretrained` writes beside the weights; a sharded model's name a different class."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder, state_dict={})
         return {path.name: path.read_bytes() for path in sorted(Path(folder).glob("*.json"))}

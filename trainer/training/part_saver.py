@@ -1,9 +1,9 @@
 """Checkpoints of a sharded model: every rank writes its part, rank 0 commits them with one manifest.
 
-Each rank has a `PartSaver`, with a process group of its own, on which they agree beside the training: the parts are put
-in place, and only then is the manifest written, which lists them. Parts and state are named by what they hold. So where
-a step is saved anew, or parts of a broken-off save lie there, nothing is written over: the older commit is whole until
-the manifest is another, and what that does not list goes after it.
+Each rank has a `PartSaver` with its own process group, through which the ranks coordinate in parallel with training:
+first all parts are put in place, then the manifest that lists them is written. The names of parts and state contain
+digests of their content. So if a step is saved again, or parts of an interrupted save remain, no file is overwritten:
+the older commit stays intact until its manifest is replaced, and unlisted files are deleted afterwards.
 
 At the end of a run, the parts become one folder that `from_pretrained` loads, one file at a time.
 """
@@ -49,17 +49,15 @@ log = logging.getLogger(__name__)
 
 
 class PartSaver(Saver):
-    """As `Saver`, on every rank of a sharded model. What comes of a save, a commit or an error, comes on all ranks."""
+    """A `Saver` for every rank of a sharded model. The result of a save, a commit or an error, is the same on all."""
 
     def __init__(self, *arguments: Any, runtime: Runtime, settings: Mapping[str, bytes], **options: Any) -> None:
-        """`runtime` has a process group that nothing else uses; `settings` are the small files of the model, by
-        name.
-        """
+        """`runtime` has a process group that nothing else uses; `settings` are the model's small files, by name."""
         super().__init__(*arguments, **options)
         self._runtime, self._settings = runtime, settings
 
     def complete(self, state: TrainState) -> None:
-        """Rank 0 alone points to what is committed."""
+        """Only rank 0 writes the pointers of a committed checkpoint."""
         if self._runtime.rank == 0:
             super().complete(state)
 
@@ -67,7 +65,7 @@ class PartSaver(Saver):
         started = time.monotonic()
         with defer_stop():
             self._on_first(self._check)
-            # Of the ranks only the first is heard below an error, and it does not know what another one waits for.
+            # Ranks other than 0 log errors only, and rank 0 does not know what they wait for.
             level = logging.WARNING if self._runtime.rank == 0 else logging.ERROR
             tell = partial(
                 log.log, level, "rank %d: step %d is not saved yet: %s", self._runtime.rank, snapshot.state.step
@@ -79,12 +77,12 @@ class PartSaver(Saver):
         return Commit(snapshot.state.step, time.monotonic() - started)
 
     def _on_first(self, work: Callable[[], object]) -> None:
-        """Do something on rank 0; where the store refuses it, every rank raises the same `StorageError`."""
+        """Run `work` on rank 0; if the store refuses it, every rank raises the same `StorageError`."""
         first = self._runtime.rank == 0
         self._runtime.on_each(lambda: work() if first else None)
 
     def _put_part(self, snapshot: Snapshot) -> list[FileRecord]:
-        """Write this rank's part, put it in place, and tell its size and checksum."""
+        """Write this rank's part, put it in place, and return its size and checksum."""
         place, rank, ranks = self._place(snapshot), self._runtime.rank, self._runtime.ranks
         records = []
         with told(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
@@ -96,9 +94,9 @@ class PartSaver(Saver):
         return records
 
     def _seal(self, snapshot: Snapshot, records: list[FileRecord]) -> None:
-        """Put what is no tensor in place, and then the manifest, which is the commit.
+        """Put the files without tensors in place, and then the manifest, which is the commit.
 
-        The files beside the model are those of the run: where there is a commit, they stay as it lists them.
+        The files beside the model never change within a run: if there is a commit, they stay as it lists them.
         """
         place, state = self._place(snapshot), snapshot.state
         committed = read_manifest(self._store, place, CHECKPOINT_KIND)
@@ -120,14 +118,12 @@ class PartSaver(Saver):
         self._unmarked.append((state, snapshot.epoch))
 
     def _put(self, path: Path, place: str, record: FileRecord, name: str) -> FileRecord:
-        """Put a file in place under a name, and tell its size and checksum."""
+        """Put a file in place under a name, and return its size and checksum."""
         self._store.put(path, f"{place}/{name}")
         return record.model_copy(update={"name": name})
 
     def _delete_unneeded(self, state: TrainState) -> None:
-        """The same, and what the manifest of the newest does not list: of a save that was broken off, or that it
-        replaced.
-        """
+        """Also delete the files that the newest manifest does not list: those of an interrupted or replaced save."""
         super()._delete_unneeded(state)
         place = f"{self._run}/{folder_name(state.step)}"
         committed = read_manifest(self._store, place, CHECKPOINT_KIND)
@@ -137,14 +133,14 @@ class PartSaver(Saver):
 
 
 FILE_BYTES = 5 * 10**9
-"""A file's size at most, unless what belongs together is larger: the tensors of a layer."""
+"""Most bytes of a file, unless a single layer, whose tensors stay together, is larger."""
 
 Named = dict[str, torch.Tensor]
 """Tensors by name."""
 
 
 def publish_parts(model: PreTrainedModel, checkpoint: Path, folder: Path) -> None:
-    """Write what a checkpoint holds of a sharded model into a folder, as `save_pretrained` writes it."""
+    """Write a sharded model's checkpoint into a folder in the format of `save_pretrained`."""
     consolidate(Tensors(weight_files(checkpoint)), folder, saved_form(model))
     for name in ("config.json", GENERATION_CONFIG_NAME):
         if (checkpoint / name).is_file():
@@ -152,8 +148,8 @@ def publish_parts(model: PreTrainedModel, checkpoint: Path, folder: Path) -> Non
 
 
 def saved_form(model: PreTrainedModel) -> Callable[[Named], Named]:
-    """What gives the tensors of a layer as `save_pretrained` writes them: some under other names, experts each by
-    itself.
+    """A function that converts the tensors of a layer to the format of `save_pretrained`, which may rename tensors and
+    split experts.
     """
     plain = cast(type[PreTrainedModel], next(kind for kind in type(model).__mro__ if not issubclass(kind, FSDPModule)))
     with torch.device("meta"):
@@ -173,8 +169,8 @@ def consolidate(
     convert: Callable[[Named], Named] = lambda layer: layer,
     file_bytes: int = FILE_BYTES,
 ) -> None:
-    """Write whole tensors into a folder, converted layer by layer: one file, or several with an index, as transformers
-    does.
+    """Write whole tensors into a folder, converted layer by layer: one file, or several with an index, like
+    transformers.
     """
     groups = list(_groups(tensors, file_bytes))
     names = [WEIGHTS] if len(groups) == 1 else [
@@ -192,7 +188,7 @@ def consolidate(
         parameters += sum(map(torch.Tensor.numel, whole.values()))
         size += sum(each.nbytes for each in whole.values())
         save_file(whole, folder / file, metadata={"format": "pt"})
-        del whole  # before the next one is read
+        del whole  # before the next file is read
     if len(groups) > 1:
         index = {
             "metadata": {"total_parameters": parameters, "total_size": size},
@@ -202,7 +198,7 @@ def consolidate(
 
 
 def _groups(tensors: Tensors, most: int) -> Iterator[list[list[str]]]:
-    """The layers that go into each file, each the names of its tensors."""
+    """The layers of each file, each as the names of its tensors."""
     group: list[list[str]] = []
     held = 0
     for _, names in groupby(sorted(tensors.shapes()), _layer):
@@ -217,6 +213,6 @@ def _groups(tensors: Tensors, most: int) -> Iterator[list[list[str]]]:
 
 
 def _layer(name: str) -> str:
-    """The layer that a tensor is of, by its name: all up to the first number; else the tensor by itself."""
+    """The layer of a tensor, from its name: everything up to the first number; without one, the tensor alone."""
     found = re.match(r".*?\.\d+\.", name)
     return found[0] if found else name

@@ -1,6 +1,5 @@
-"""Whether all ranks of a run do the same: each machine has a copy of the job, and an installation, of its own.
-
-It may have another copy of a pretrained model, too, of which each rank reads what it needs.
+"""Checks that all ranks of a run agree: each machine has its own copy of the job, its own installation, and perhaps its
+own copy of a pretrained model, of which each rank reads what it needs.
 """
 
 import os
@@ -23,22 +22,22 @@ T = TypeVar("T")
 def require_consistent(job: RunJob, runtime: Runtime) -> None:
     """Raise `ConfigError` unless every rank has the same job and the same versions. Called by every rank.
 
-    That the store is the same is seen by what is in it (`require_shared`), whatever each machine calls it.
+    `require_shared` checks the store by its content, because machines may use different names for it.
     """
-    packages = {name: found for name, found in versions().items() if name != "prefect"}  # which ranks do not use
+    packages = {name: found for name, found in versions().items() if name != "prefect"}  # ranks do not use prefect
     own = {
         "job": job.model_dump(mode="json", exclude={"store"}),
         "python": platform.python_version(),
         "packages": packages,
     }
-    _compare(lambda: own, runtime, "give every machine the same configuration, and install the same versions there")
+    _compare(lambda: own, runtime, "use the same configuration and install the same versions on every machine")
 
 
 def require_same_model(folder: str, runtime: Runtime) -> None:
     """Raise `ConfigError` unless every machine has the same files in the folder of a pretrained model. Called by every
     rank.
 
-    The first rank of each machine reads them, while the very first has done so to name the run.
+    The first rank of each machine reads them; rank 0 has already done so to identify the run.
     """
     reads = os.environ.get("LOCAL_RANK", "0") == "0"
     _compare(
@@ -49,8 +48,8 @@ def require_same_model(folder: str, runtime: Runtime) -> None:
 
 
 def name_together(work: Callable[[], T], runtime: Runtime) -> T:
-    """What names a run by the model that it begins with, found by the first rank: the others load models of the hub
-    from the commits that it has taken. Called by every rank.
+    """Identify a run by the model that it starts from: rank 0 does `work`, and the other ranks load models of the hub
+    from the commits that it used. Called by every rank.
     """
     found, commits = runtime.on_first(lambda: (work(), commits_taken()))
     take_commits(commits)
@@ -62,7 +61,7 @@ def _digests(folder: str) -> dict[str, str]:
 
 
 def _compare(work: Callable[[], dict[str, Any] | None], runtime: Runtime, remedy: str) -> None:
-    """Raise `ConfigError` on every rank unless this gives the same on each; None for one that has nothing to
+    """Raise `ConfigError` on every rank unless `work` returns the same on all; a rank returns None if it has nothing to
     compare.
     """
     said = runtime.on_each(lambda: (socket.gethostname(), work()))

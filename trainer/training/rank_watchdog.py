@@ -1,10 +1,10 @@
-"""Whether the other ranks live, and what is told where one is lost.
+"""Detection of lost ranks, and an error message on the other ranks.
 
-A rank whose process ends closes its connections, so that the others' next collective fails, with a message that names a
-port. One whose machine or cable is gone says nothing: others would wait for it for days, as they do for a rank that
-prepares data. So every rank shows life in the store by which the ranks have met (MASTER_ADDR, MASTER_PORT), and leaves
-word there of the error that ends it. Who hears nothing of another rank for `SILENT_SECONDS` ends as a kill would end
-it: its collective waits on.
+If a rank's process ends, its connections close, and the others' next collective fails with a message about a port. If
+its machine or network fails, nothing happens: the others would wait for days, as they do for a rank that prepares data.
+So every rank sends heartbeats to the TCP store by which the ranks have met (MASTER_ADDR, MASTER_PORT), and writes there
+the error that ends it. A rank that sees no heartbeat of another one for `SILENT_SECONDS` exits as if killed, because
+its collective would keep waiting.
 """
 
 import json
@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 BEAT_SECONDS = 2.0
 SILENT_SECONDS = 90.0
 CALL_SECONDS = 3 * BEAT_SECONDS
-"""In which a rank that lives shows life at least once."""
+"""A live rank sends at least one heartbeat in this time."""
 OWN_END_SECONDS = 60.0
-"""For the training itself to notice that it cannot go on, and to finish a save, before the process is ended."""
+"""Time for training itself to fail and to finish a save, before the process is ended."""
 
 WORD = "word"
 
@@ -43,10 +43,10 @@ T = TypeVar("T")
 
 
 class Peers:
-    """The ranks of a run, as one of them sees them."""
+    """The ranks of a run, as seen by one of them."""
 
     def __init__(self, rank: int, ranks: int, name: str) -> None:
-        """`name` is that of this meeting of theirs: a store may outlive them."""
+        """`name` identifies this group of ranks, because the TCP store may outlive it."""
         self._rank, self._hosts = rank, [""] * ranks
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = TCPStore(*address, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=SILENT_SECONDS))
@@ -57,17 +57,17 @@ class Peers:
         self._beat(0)
 
     def begin(self, hosts: list[str]) -> None:
-        """Watch, once every rank has shown life for the first time."""
+        """Start watching, after every rank has sent its first heartbeat."""
         self._hosts = hosts
         for work in (self._talk, self._judge):
             threading.Thread(target=work, name="peers", daemon=True).start()
 
     def end(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._over.set()
 
     def leave_word(self, error: Exception) -> None:
-        """Tell the others which error of its own ends this rank, if none has left word before."""
+        """Tell the other ranks the error that ends this rank, unless one has already been written."""
         told = {
             "message": f"{self._name(self._rank)} ended with {type(error).__name__}: {error}",
             "status": exit_status(error),
@@ -75,14 +75,12 @@ class Peers:
         _in_time(lambda: self._store.compare_set(WORD, "", json.dumps(told)))
 
     def explain(self, error: Exception) -> RankLost:
-        """What is behind a connection that broke: an error that another rank has told, or one that is silent from now
-        on.
-        """
+        """The cause of a broken connection: the error that another rank has written, or a rank without heartbeats."""
         word = _in_time(self._read_word)
         if word is None:
             lost = _in_time(self._call_roll)
             word = self._find_lost([0] if lost is None else lost) or {
-                "message": f"the connection to another rank broke, though all of them live: {error}",
+                "message": f"the connection to another rank broke, although all ranks are alive: {error}",
                 "status": EXIT_CRASHED
             }  # fmt: skip
         return RankLost(word["message"], word["status"])
@@ -91,13 +89,13 @@ class Peers:
         return f"rank {rank} of {len(self._hosts)} ({self._hosts[rank]})"
 
     def _find_lost(self, ranks: list[int]) -> dict[str, Any] | None:
-        """The word that the first who finds ranks lost leaves for the others."""
+        """Write, unless another rank already has, and return the message that these ranks are lost."""
         if not ranks:
             return None
         message = (
             f"{', '.join(map(self._name, ranks))} {'is' if len(ranks) == 1 else 'are'} lost: the process was killed, "
-            "or its machine or the network to it is gone; start the same command again on every machine: it continues "
-            "from the last checkpoint"
+            "or its machine or network failed; start the same command again on every machine to continue from the last "
+            "checkpoint"
         )
         told = {"message": message, "status": EXIT_PREEMPTED}
         _in_time(lambda: self._store.compare_set(WORD, "", json.dumps(told)))
@@ -115,14 +113,14 @@ class Peers:
         return found
 
     def _call_roll(self) -> list[int]:
-        """The other ranks that show no life from now on."""
+        """The other ranks that send no heartbeat during `CALL_SECONDS`."""
         others = [rank for rank in range(len(self._hosts)) if rank != self._rank]
         before = self._beats(others)
         time.sleep(CALL_SECONDS)
         return [rank for rank, old, new in zip(others, before, self._beats(others), strict=True) if old == new]
 
     def _talk(self) -> None:
-        """Show life, and look for that of others, until the store is away."""
+        """Send heartbeats and read those of others, until the store is unreachable."""
         seen, number = [b""] * len(self._watched), 0
         while not self._over.wait(BEAT_SECONDS):
             number += 1
@@ -131,16 +129,16 @@ class Peers:
                 found = self._beats(self._watched)
                 word = self._read_word()
             except RuntimeError:
-                return  # rank 0 is lost, or has ended
+                return  # rank 0 is lost or has ended
             for rank, old, new in zip(self._watched, seen, found, strict=True):
                 if old != new:
                     self._silent[rank] = 0.0
             seen, self._word = found, word
 
     def _judge(self) -> None:
-        """End this process once another one is silent for too long, or word was left, unless it ends by itself.
+        """End this process if another rank is silent for too long or has written an error, unless it ends by itself.
 
-        What is counted is time in which this process was not suspended itself.
+        Seconds are counted here, so that time in which this process was suspended does not count.
         """
         while not self._over.wait(1.0):
             for rank in self._watched:
@@ -156,7 +154,7 @@ _peers: Peers | None = None
 
 
 def watch_peers(rank: int, ranks: int, control: Any) -> None:
-    """From now on, see whether the other ranks live. Called by every rank, once or more often."""
+    """Start checking that the other ranks are alive. Called by every rank, once or more."""
     global _peers
     if _peers is not None:
         return
@@ -169,7 +167,7 @@ def watch_peers(rank: int, ranks: int, control: Any) -> None:
 
 
 def leave_peers() -> None:
-    """See no more whether they live."""
+    """Stop checking."""
     global _peers
     if _peers is not None:
         _peers.end()
@@ -178,9 +176,7 @@ def leave_peers() -> None:
 
 @contextmanager
 def explaining_lost_ranks() -> Iterator[None]:
-    """Raise `RankLost` in the place of what a library says when another rank is gone; tell the others of any other
-    error.
-    """
+    """Raise `RankLost` instead of a library's error about a lost rank; write any other error for the other ranks."""
     try:
         yield
     except (RankLost, Preempted):
@@ -195,14 +191,14 @@ def explaining_lost_ranks() -> Iterator[None]:
 
 
 def _is_broken_connection(error: Exception) -> bool:
-    """Whether a collective failed because of another rank. Gloo has no class for that; its messages begin with its
-    files.
+    """Whether a collective failed because of another rank. Gloo has no exception class; its messages start with the
+    path of its source files.
     """
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo/transport/" in str(error))
 
 
 def _in_time(work: Callable[[], T]) -> T | None:
-    """What a look into the store gives; None if the store is away, or does not answer in time."""
+    """The result of a request to the store; None if the store is unreachable or does not answer in time."""
     try:
         return in_thread(work, "peers").result(3 * CALL_SECONDS)
     except (RuntimeError, TimeoutError):

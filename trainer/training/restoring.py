@@ -1,6 +1,6 @@
 """Restoring training from a checkpoint: optimizer, schedule, scaler and position. Weights are loaded with the model.
 
-Which checkpoint it is, `find_checkpoint` in checkpoint.py says.
+`find_checkpoint` in checkpoint.py chooses the checkpoint.
 """
 
 from pathlib import Path
@@ -20,13 +20,13 @@ from trainer.training.checkpoint import OPTIMIZER, STATE, Group, Saved, TrainSta
 from trainer.training.sharding import divided_as, local_rows, rows_held, sharded_model
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
-"""Not strict: parameters that a loss never reaches (a pooler, say) have no optimizer state."""
+"""Not strict: parameters that a loss never reaches (such as a pooler) have no optimizer state."""
 
 
 def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler: Any) -> TrainState:
     """Load optimizer, schedule, scaler and position from a checkpoint; its weights are loaded with the model.
 
-    Raises `ArtifactError` if they are not those of this objective.
+    Raises `ArtifactError` if they do not fit this objective.
     """
     try:
         return _restore(folder, objective, optimizer, schedule, scaler)
@@ -35,8 +35,8 @@ def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler:
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError, SafetensorError) as error:
         reason = in_one_line(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
         raise ArtifactError(
-            f"{folder}: {STATE} and {OPTIMIZER} do not fit the model that is trained ({reason}); move that folder away "
-            "to continue from the checkpoint before it"
+            f"{folder}: {STATE} and {OPTIMIZER} do not fit the trained model ({reason}); move that folder away to "
+            "continue from the previous checkpoint"
         ) from error
 
 
@@ -53,7 +53,7 @@ def _restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler
             name, _, moment = key.rpartition("/")
             state.setdefault(name, {})[moment] = moments.read(key)
         set_optimizer_state_dict(objective, optimizer, {"state": state, "param_groups": groups}, options=FULL)
-    # torch's function needs a tensor to know the device by, and an optimizer without any has its groups' settings only
+    # torch's function needs a tensor to find the device; an optimizer without tensors only has its groups' settings
     else:
         for group, settings in zip(optimizer.param_groups, groups, strict=True):
             group.update({name: value for name, value in settings.items() if name != "params"})
@@ -65,12 +65,12 @@ def _restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler
 
 
 def optimizer_files(folder: Path) -> list[Path]:
-    """The files that hold a checkpoint's optimizer: one, or the parts of its ranks."""
+    """The files with a checkpoint's optimizer: one, or one per rank."""
     return find_parts(folder, tensor_files.OPTIMIZER) or [folder / OPTIMIZER]
 
 
 def _load_rows(moments: Tensors, objective: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Give the optimizer of a sharded model this rank's rows of its tensors."""
+    """Load this rank's rows of the optimizer's tensors for a sharded model."""
     parameters = {name: parameter for parameter, name in parameter_names(objective).items()}
     for key, shape in moments.shapes().items():
         name, _, moment = key.rpartition("/")
@@ -82,15 +82,15 @@ def _load_rows(moments: Tensors, objective: nn.Module, optimizer: torch.optim.Op
 
 
 def parameter_names(objective: nn.Module) -> dict[torch.Tensor, str]:
-    """The names of an objective's parameters, as checkpoints have them: without that of DDP's wrapper."""
+    """The names of an objective's parameters as in checkpoints, without the prefix of DDP's wrapper."""
     return {parameter: name.removeprefix("module.") for name, parameter in objective.named_parameters()}
 
 
 def require_groups(groups: list[Group], objective: nn.Module, optimizer: torch.optim.Optimizer, place: Path) -> None:
-    """Raise `ValueError` if groups saved in `place` are not of the parameters that an optimizer has.
+    """Raise `ValueError` if the groups saved in `place` do not have the same parameters as the optimizer.
 
-    Raises `ArtifactError` if they are, but divided otherwise, as by another version that decays others: their settings
-    would be those of the wrong group.
+    Raises `ArtifactError` if they do, but grouped differently, as by a version that decays other parameters: parameters
+    would get the settings of the wrong group.
     """
     names = parameter_names(objective)
     now = {names[p]: number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
@@ -99,12 +99,12 @@ def require_groups(groups: list[Group], objective: nn.Module, optimizer: torch.o
         raise ValueError(f"the optimizer's parameters differ by {', '.join(sorted(other)[:3])}")
     if moved := sorted(name for name in now if now[name] != then[name]):
         raise ArtifactError(
-            f"{place}: the optimizer's groups of parameters are not those of this version, which decays others "
-            f"({', '.join(moved[:3])}); set another `run` to start anew, or `resume: fork` to keep the weights"
+            f"{place}: the optimizer's parameter groups differ from this version's, which decays other parameters "
+            f"({', '.join(moved[:3])}); set another `run` to start again, or `resume: fork` to keep the weights"
         )
 
 
 def require_schedule(schedule: Any, step: int) -> None:
-    """Raise `ValueError` if a schedule does not stand at a step: it goes on only with steps that change the weights."""
+    """Raise `ValueError` if a schedule is not at `step`: it advances only with steps that change the weights."""
     if schedule.last_epoch != step:
-        raise ValueError(f"the schedule stands at step {schedule.last_epoch}, training at {step}")
+        raise ValueError(f"the schedule is at step {schedule.last_epoch}, training at step {step}")

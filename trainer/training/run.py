@@ -1,4 +1,4 @@
-"""Training a run, from its data or from its newest checkpoint to its published final model; going back, and forks."""
+"""Training a run from its data or its newest checkpoint to its published final model; rollbacks and forks."""
 
 import logging
 from collections.abc import Callable
@@ -72,8 +72,8 @@ T = TypeVar("T")
 
 
 def roll_back(session: Session, store: Store, run: str, workload: Workload) -> None:
-    """Restore weights, optimizer and step from the last checkpoint. The data is not rewound: it continues with the next
-    batch.
+    """Restore weights, optimizer and step from the last checkpoint. The data is not rewound: training continues with
+    the next batch.
 
     Raises `RunError` if there is no commit yet.
     """
@@ -102,14 +102,14 @@ def roll_back(session: Session, store: Store, run: str, workload: Workload) -> N
 
 
 def find_fork(store: Store, run: Run) -> dict[str, str] | None:
-    """The checkpoint that a fork starts from; None if the run is none. Raises `RunError` if the other run has none."""
+    """The checkpoint that a fork starts from; None if it is no fork. Raises `RunError` if the other run has none."""
     if run.origin is None:
         return None
     fingerprint = require_sealed(store, f"{run.origin}/{CONFIG}")["fingerprint"]
-    # Nothing is mended in a run that another process may hold.
+    # Nothing is repaired in a run that another process may hold.
     checkpoint, damaged = look_for_checkpoint(store, run.origin, fingerprint)
     if checkpoint is None:
-        problems = "; ".join(damaged.values()) or "train it first, or leave `resume` out"
+        problems = "; ".join(damaged.values()) or "train it first, or remove `resume`"
         raise RunError(f"{store.path(run.origin)} has no checkpoint to fork from: {problems}")
     if damaged:
         log.warning(
@@ -119,7 +119,7 @@ def find_fork(store: Store, run: Run) -> dict[str, str] | None:
 
 
 def fork_weights(store: Store, run: str) -> Path | None:
-    """The folder of the weights that a forked run starts with, or None if it is no fork."""
+    """The folder of the weights that a fork starts from; None if the run is no fork."""
     fork = require_sealed(store, f"{run}/{CONFIG}")["fork"]
     if fork is None:
         return None
@@ -135,10 +135,10 @@ def train(
     data: TrainingData | None = None,
     expected: RunPlan | None = None,
 ) -> ArtifactRef:
-    """Train to the end and publish the final model; continues from the newest checkpoint, reuses a finished run.
+    """Train to the end and publish the final model; continues from the newest checkpoint, and reuses a finished run.
 
-    Called by every rank. `data` defaults to preparing it here; `expected` is a plan that must come out the
-    same. Raises `RunError` if the run's folder or the plan disagree with the job.
+    Called by every rank. `data` defaults to preparing it here; the plan must equal `expected` if that is given. Raises
+    `RunError` if the run's folder or the plan do not match the job.
     """
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     store = Store(job.store)
@@ -152,7 +152,7 @@ def train(
         return finished
     workload = retry_transient(lambda: kind.open(job, store, prepared, runtime.ranks))
     if expected is not None and (differences := tell_changes(expected.fixed(), workload.plan.fixed())):
-        raise RunError(f"the trainer's step plan is not the one it was given: {'; '.join(differences)}")
+        raise RunError(f"the trainer's step plan differs from the one that it was given: {'; '.join(differences)}")
     with ExitStack() as stack:
         stack.callback(workload.close)
         lease = Lease(store, run.key)
@@ -167,7 +167,7 @@ def train(
 
 
 def _tidy(job: RunJob, kind: TrainingKind, store: Store, run: Run, data: TrainingData, ranks: int) -> None:
-    """See to what a finished run's last process left behind, and to what was lost or damaged since."""
+    """Clean up after a finished run's last process, and repair what has been lost or damaged since."""
 
     def make_plan() -> Plan:
         with closing(kind.open(job, store, data, ranks)) as workload:
@@ -230,7 +230,7 @@ def _train(
             runtime=runtime,
             model=model,
             objective=objective,
-            # A sharded model's optimizer has its state where the weights are, which need not be the device.
+            # A sharded model's optimizer keeps its state next to the weights, which may not be on the device.
             optimizer=runtime.accelerator.prepare_optimizer(
                 optimizer, device_placement=False if is_sharded(model) else None
             ),
@@ -252,9 +252,7 @@ def _train(
 
 
 def _fetch_newest(store: Store, run: Run, workload: Workload, runtime: Runtime) -> tuple[str | None, Path | None]:
-    """The checkpoint that training continues from, and its files; the number of threads becomes the one that it was
-    computed with.
-    """
+    """The checkpoint that training continues from, and its files. Sets the number of threads to the checkpoint's."""
     total = workload.plan.total_steps
     checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key, run.fingerprint, total))
     runtime.on_first(lambda: _tell_published_again(store, run, checkpoint))
@@ -267,9 +265,9 @@ def _fetch_newest(store: Store, run: Run, workload: Workload, runtime: Runtime) 
 
 
 def _check_start(start: Path | None, job: RunJob, workload: Workload, runtime: Runtime) -> None:
-    """Raise `PipelineError` if the weights that training starts with are not those that they must be."""
+    """Raise `PipelineError` unless training starts with the required weights."""
     runtime.on_first(lambda: _require_base(start, workload))
-    begins = start is None or is_adapter(start)  # the weights of what the job names are read
+    begins = start is None or is_adapter(start)  # the pretrained weights of the job are read
     if begins and (pretrained := job.model.pretrained) is not None and runtime.any(Path(pretrained).is_dir()):
         require_same_model(pretrained, runtime)
 
@@ -278,7 +276,7 @@ def _open_log(
     job: RunJob, store: Store, run: Run, workload: Workload, schedule: Any, state: TrainState, lease: Lease,
     stack: ExitStack,
 ) -> RunLog:  # fmt: skip
-    """The run's records, and whoever else follows them, until the stack ends."""
+    """The run's records, and the trackers that receive them, until the stack closes."""
     _tell_base_that_goes(_published_beside(job, workload))
     constant, told = _constant_curves(schedule, workload.plan), job.model_dump(mode="json")
     trackers = stack.enter_context(Trackers(job.tracking, job.name, run.key.removeprefix("runs/"), told))
@@ -290,7 +288,7 @@ def _make_saver(
     job: RunJob, store: Store, run: Run, workload: Workload, model: PreTrainedModel, runtime: Runtime,
     settings: dict[str, Any], lease: Lease, runlog: RunLog | None,
 ) -> Saver | None:  # fmt: skip
-    """What saves this rank's part of the state; None where another rank saves all of it."""
+    """The saver of this rank's part of the state; None if another rank saves all of it."""
 
     def check() -> None:
         if runlog is not None:
@@ -311,38 +309,38 @@ def _tell_published_again(store: Store, run: Run, checkpoint: str | None) -> Non
     """Warn that the final model will be published again in another form, or that it must be trained again because no
     checkpoint is left.
     """
-    with suppress(ArtifactError):  # a warning tells of a damaged one already
+    with suppress(ArtifactError):  # a damaged one has already been reported
         final = final_manifest(store, run.key)
         if final is None:
             return
         if (form := final_form(final)) != run.form:
             log.warning(
-                "%s is published again in the form %s, in place of %s: whoever reads it, such as the champion of a "
+                "%s is published again as %s, replacing %s: everything that refers to it, such as the champion of a "
                 "name, gets that form", store.path(f"{run.key}/{FINAL}"), run.form, form,
             )  # fmt: skip
         if checkpoint is None:
             log.warning(
-                "%s has no checkpoint left to publish its final model from: it is trained again", store.path(run.key)
+                "%s has no checkpoint left to publish its final model from: training it again", store.path(run.key)
             )
 
 
 def _require_base(start: Path | None, workload: Workload) -> None:
-    """Raise `ArtifactError` if training is to go on with an adapter of another base model."""
+    """Raise `ArtifactError` if training would continue an adapter of another base model."""
     if start is not None and is_adapter(start) and workload.base is not None:
         require_base(start, workload.base)
 
 
 def _published_beside(job: RunJob, workload: Workload) -> Base | None:
-    """The model that what is published is an adapter of; None where a whole model is."""
+    """The base model of the published adapter; None if a whole model is published."""
     return workload.base if job.model.lora is not None and job.model.lora.publish == "adapter" else None
 
 
 def _tell_base_that_goes(base: Base | None) -> None:
-    """Warn of an adapter that nobody can load any more when another run has gone on."""
+    """Warn about an adapter that cannot be loaded any more once another run continues."""
     if base is not None and base.key is not None and not base.key.endswith(f"/{FINAL}"):
         log.warning(
-            "the adapter will be loaded beside %s, a checkpoint that its run may delete when it goes on: begin with a "
-            "run's final model, or set model.lora.publish to merged",
+            "the adapter depends on %s, a checkpoint that its run may delete when it continues: start from a run's "
+            "final model, or set model.lora.publish to merged",
             base.key,
         )
 
@@ -350,7 +348,7 @@ def _tell_base_that_goes(base: Base | None) -> None:
 def _measure_and_reshard(
     measure: Callable[[PreTrainedModel, Runtime], T], model: PreTrainedModel, runtime: Runtime
 ) -> T:
-    """Measure a model; what was gathered of it for that is let go."""
+    """Measure a model, then free the parameters that were gathered for it."""
     try:
         return measure(model, runtime)
     finally:
@@ -358,7 +356,7 @@ def _measure_and_reshard(
 
 
 def _constant_curves(schedule: Any, plan: Plan) -> set[str]:
-    """The curves that show nothing: a learning rate that never changes."""
+    """The curves without information: a learning rate that never changes."""
     rates = {rate for _, rate in planned_rates(schedule, plan.total_steps, plan.warmup_steps)}
     return {"train/learning_rate"} if len(rates) == 1 else set()
 
@@ -372,12 +370,10 @@ def _publish(
     state: TrainState,
     lease: Lease,
 ) -> ArtifactRef:
-    """Publish the final model, as `from_pretrained` loads it: the last, or the best if the job says so and there is
-    one.
-    """
+    """Publish the final model, which `from_pretrained` loads: the last, or the best if the job asks for that."""
     best = find_best(store, run.key, state) if job.training.final == "best" else None
     if best is not None:
-        log.info("the final model is the best one, of step %d", best)
+        log.info("the final model is the best checkpoint, of step %d", best)
     saved = f"{run.key}/{folder_name(state.step if best is None else best)}"
     if best is not None and not is_sharded(model):
         model = workload.load_model(Path(find_model(store, saved).folder))
@@ -385,7 +381,7 @@ def _publish(
     base = _published_beside(job, workload)
     if is_adapted(model) and base is None:
         if getattr(job.model, "quantize", None):
-            cast(Any, model).cpu()  # there is room for its plain weights, as there was when it was loaded
+            cast(Any, model).cpu()  # host memory holds its unquantised weights, as it did when it was loaded
         model = merge(model)
     with store.staging(sum(p.nbytes for p in model.parameters()), f"{run.key}/{FINAL}") as folder:
         if is_sharded(model):

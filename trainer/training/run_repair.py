@@ -1,11 +1,11 @@
-"""What a run's folder says of its checkpoints, its plan and its job, found again where it was lost or damaged.
+"""Repair of lost or damaged records of a run: the pointers to its checkpoints, its plan and its job.
 
-A pointer only repeats what the training state (which checkpoint is best), the plan (which one ends an epoch) and the
-manifests of checkpoints say. So a checkpoint whose pointer is gone is not one that nobody needs.
+A pointer only repeats the training state (the best checkpoint), the plan (the end of an epoch) and the manifests of
+checkpoints. So a checkpoint without its pointer is not necessarily unneeded.
 
-A damaged config.json is written anew by the command that the run is of: that gives all that the file holds, and the
-run's final model and checkpoints say that they are of it. Of a fork the file alone tells which weights it began with:
-there a copy must be put back.
+The run's command rewrites a damaged config.json: it knows everything that the file holds, and the run's final model and
+checkpoints record which run they belong to. Only the file of a fork records which weights it started from; it must be
+restored from a copy.
 """
 
 import logging
@@ -45,10 +45,10 @@ def mend_pointers(
     figure: str,
     keep_epochs: int | None = None,
 ) -> set[int]:
-    """See to it that the pointers name what they should of the committed `steps`; returns all steps that pointers name.
+    """Write the pointers that the committed `steps` should have; returns all steps with a pointer.
 
-    Of epochs' ends it is the newest `keep_epochs`, or all. Raises `ArtifactError` for a damaged pointer if it is not
-    known what it named.
+    Among ends of epochs, these are the newest `keep_epochs`, or all. Raises `ArtifactError` for a damaged pointer whose
+    target is unknown.
     """
     wanted = {LAST: steps[-1]} if steps else {}
     if state.best_step is not None:
@@ -66,9 +66,9 @@ def mend_pointers(
 
 
 def find_best(store: Store, run: str, state: TrainState) -> int | None:
-    """The step of the run's best checkpoint, as the training state knows it; None if nothing was measured.
+    """The step of the run's best checkpoint, from the training state; None if nothing was measured.
 
-    Its pointer is written anew if it is lost. Raises `ArtifactError` if the checkpoint is missing or damaged.
+    Rewrites its pointer if that is lost. Raises `ArtifactError` if the checkpoint is missing or damaged.
     """
     best, steps = state.best_step, committed_steps(store, run)
     if best is None:
@@ -76,32 +76,30 @@ def find_best(store: Store, run: str, state: TrainState) -> int | None:
     place = store.path(f"{run}/{folder_name(best)}")
     earlier = _mended(store, run, BEST, best if best in steps else None, steps)
     if best not in steps and earlier is not None and earlier < best:
-        log.warning("%s, the best, could not be saved in its time: the best that was saved is step %d", place, earlier)
+        log.warning("%s, the best checkpoint, was never saved: using the best that was, step %d", place, earlier)
         best = earlier
     problem = find_problem(store, f"{run}/{folder_name(best)}")
     if problem is not None:
         raise ArtifactError(
-            f"the best checkpoint of {store.path(run)}, of step {best}, is not intact: {problem}. It is what "
-            "training.final: best publishes: put back a copy of it, or train anew under another name for `run`"
+            f"the best checkpoint of {store.path(run)}, of step {best}, is not intact: {problem}. training.final: best "
+            "publishes it: restore it from a copy, or train again with another `run`"
         )
     return best
 
 
 def mend_plan(store: Store, run: str, plan: Plan) -> None:
-    """Write a run's plan, which follows from its data and its job; a warning tells that it was damaged."""
+    """Write a run's plan, which follows from its data and its job, with a warning if the earlier one was damaged."""
     try:
         read_sealed(store, f"{run}/{PLAN}")
     except ArtifactError as error:
-        log.warning("%s: written anew", error)
+        log.warning("%s: rewritten", error)
     write_sealed(store, f"{run}/{PLAN}", plan.model_dump())
 
 
 def mend_finished(
     store: Store, run: str, make_plan: Callable[[], Plan], figure: str, keep_epochs: int | None = None
 ) -> None:
-    """The same for a finished run, which no process trains: its plan, and the pointers to what is left of its
-    checkpoints.
-    """
+    """Repair a finished run, which no process trains: its plan, and the pointers to its remaining checkpoints."""
     try:
         plan = read_sealed(store, f"{run}/{PLAN}")
     except ArtifactError:
@@ -115,17 +113,17 @@ def mend_finished(
         if state is not None:
             mend_pointers(store, run, steps, state, partial(ended_epoch, every=every), figure, keep_epochs)
     except ArtifactError as error:
-        log.warning("%s", error)  # the model is published; whoever reads that file refuses it
+        log.warning("%s", error)  # the model is published, and readers of that file will report the damage
 
 
 def _mended(store: Store, run: str, pointer: str, step: int | None, steps: list[int]) -> int | None:
-    """The step that a pointer names, and that it should if that is a committed one; None if there is none."""
+    """The step of a pointer, which is first corrected to `step` if that is committed; None if there is no pointer."""
     known = step is not None and step in steps
     fault = f"{store.path(f'{run}/{pointer}')} is missing"
     try:
         target = read_pointer(store, f"{run}/{pointer}")
         if target is not None:
-            fault = f"{store.path(f'{run}/{pointer}')} names step {target.step}"
+            fault = f"{store.path(f'{run}/{pointer}')} points to step {target.step}"
     except ArtifactError as error:
         if not known:
             raise
@@ -134,7 +132,7 @@ def _mended(store: Store, run: str, pointer: str, step: int | None, steps: list[
         return target.step if target else None
     if target is None or target.step != step:
         write_pointer(store, f"{run}/{pointer}", step, _scores(store, run, step))
-        log.warning("%s: written anew, for step %d", fault, step)
+        log.warning("%s: rewritten, for step %d", fault, step)
     return step
 
 
@@ -155,11 +153,11 @@ def _read_state(store: Store, run: str, step: int) -> TrainState | None:
 
 FORK = re.compile(r"-fork-[0-9a-f]{8}$")
 KEPT = f"damaged-{CONFIG}"
-"""What the damaged file is kept as."""
+"""The name under which the damaged file is kept."""
 
 
 def find_config_fault(store: Store, run: Run) -> str | None:
-    """What is wrong with a config.json that the run's command can write anew; None if it is whole, or there is none.
+    """The damage of a config.json that the run's command can rewrite; None if it is intact or missing.
 
     Raises `ArtifactError` if it is damaged and cannot be derived.
     """
@@ -174,17 +172,17 @@ def find_config_fault(store: Store, run: Run) -> str | None:
 
 
 def mend_config(store: Store, run: Run, job: RunJob, data: TrainingData) -> None:
-    """Write a damaged config.json anew, with a warning. Raises `ArtifactError` as `find_config_fault` does."""
+    """Rewrite a damaged config.json, with a warning. Raises `ArtifactError` as `find_config_fault` does."""
     fault = find_config_fault(store, run)
     if fault is None:
         return
     store.write_bytes(f"{run.key}/{KEPT}", store.read_bytes(f"{run.key}/{CONFIG}"))
     write_sealed(store, f"{run.key}/{CONFIG}", describe_run(run, job, data, None))
-    log.warning("%s: written anew, and kept as %s", fault, KEPT)
+    log.warning("%s: rewritten; the damaged file is kept as %s", fault, KEPT)
 
 
 def _owners(store: Store, key: str) -> set[str]:
-    """The fingerprints of the runs that what a folder holds is of, as far as that can be read."""
+    """The fingerprints of the runs to which a folder's artifacts belong, as far as they can be read."""
     found = set()
     places = [(f"{key}/{folder_name(step)}", CHECKPOINT_KIND) for step in committed_steps(store, key)]
     for place, kind in [(f"{key}/{FINAL}", FINAL_KIND), *places]:

@@ -1,7 +1,7 @@
-"""Devices, ranks, precision and threads, from `accelerate`; the checks that this machine has what was asked for.
+"""Devices, ranks, precision and threads, through `accelerate`; checks that this machine has what the job requests.
 
-A CPU's sums are divided among threads, so another number of them gives other last bits: a run keeps the one that it
-began with.
+On a CPU, the number of threads determines how sums are split and so their rounding: a run keeps the number that it
+started with.
 """
 
 import logging
@@ -37,22 +37,22 @@ log = logging.getLogger(__name__)
 
 MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 LONG_WAIT = timedelta(days=7)
-"""How long ranks wait for rank 0 to prepare data: longer than any collective of the training may take."""
+"""How long ranks wait for rank 0 to prepare data: longer than any collective of training."""
 
 PREFER_CUDNN = (9, 10)
-"""Major compute capabilities of the GPUs (Hopper, Blackwell) on which attention is fastest by cuDNN."""
+"""Major compute capabilities of the GPUs (Hopper, Blackwell) on which cuDNN's attention is the fastest."""
 
 CUDNN_FIRST = [
     SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH,
 ]  # fmt: skip
-"""What computes attention, the first that can."""
+"""Implementations of attention by priority; the first that supports the inputs is used."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """This process among its ranks."""
+    """This process and its ranks."""
 
     accelerator: Accelerator
     control: Any
@@ -72,10 +72,10 @@ class Runtime:
         return device
 
     def on_first(self, work: Callable[[], T], most: float | None = None) -> T:
-        """Do something on rank 0 only, however long it takes, and give every rank its result.
+        """Run `work` on rank 0 only, however long it takes, and return its result on every rank.
 
-        What passes by itself is waited for there, `most` seconds if that is given. Where it fails or is
-        stopped, the other ranks end too, with `FirstRankFailed` or `StopRequested`.
+        Transient errors are retried there, for at most `most` seconds if that is given. If the work fails or is
+        stopped, the other ranks raise `FirstRankFailed` or `StopRequested`.
         """
         if self.ranks == 1:
             return retry_transient(work, most=most)
@@ -97,11 +97,11 @@ class Runtime:
         return result
 
     def on_each(self, work: Callable[[], T], tell: Callable[[str], object] = log.warning) -> list[T]:
-        """Do something on every rank, and give every rank the results of all, in the order of the ranks.
+        """Run `work` on every rank, and return the results of all on every rank, in the order of the ranks.
 
-        What passes by itself is waited for on each, which tells of it, as the others know nothing of that. Where the
-        store refuses it, on one rank or more, every rank raises the same `StorageError`. Where it fails otherwise, the
-        other ranks raise `RankLost`, which tells of it.
+        Each rank retries transient errors and reports them itself, because the others do not know of them. If the store
+        refuses the work on any rank, every rank raises the same `StorageError`. On other errors, the other ranks raise
+        `RankLost` with the error's message.
         """
         told: tuple[Any, str | None, int, bool] = (None, None, 0, True)
         failure: Exception | None = None
@@ -125,11 +125,11 @@ class Runtime:
         raise failure or RankLost(message, min(statuses))
 
     def with_own_group(self) -> "Runtime":
-        """The same ranks, who talk over a process group of their own: for a thread that works beside the training."""
+        """The same ranks with their own process group, for a thread that works in parallel with training."""
         return Runtime(self.accelerator, dist.new_group(backend="gloo", timeout=LONG_WAIT) if self.ranks > 1 else None)
 
     def check_stop(self) -> None:
-        """Raise `StopRequested` on every rank if one of them was asked to stop, also within what is finishing."""
+        """Raise `StopRequested` on every rank if any was asked to stop, even inside a block that defers stops."""
         if self.any(stop_requested()):
             raise StopRequested
 
@@ -138,7 +138,7 @@ class Runtime:
         return bool(self.sum(torch.tensor(int(flag))))
 
     def wait_for_all(self) -> None:
-        """Wait until every rank has come here, for days if need be: what a device's collectives wait for ends in
+        """Wait until every rank has reached this call, for days if necessary; a device's collectives time out after
         minutes.
         """
         self.any(False)
@@ -151,71 +151,71 @@ class Runtime:
 
 
 def count_gpus(device: str, where: str = "training.") -> int:
-    """GPUs to use. Raises `DeviceError` if the job wants them and this machine has none."""
+    """The number of GPUs to use. Raises `DeviceError` if the job requires a GPU and this machine has none."""
     gpus = torch.cuda.device_count()
     if device == "gpu" and not gpus:
-        raise DeviceError(f"{where}device is gpu, but this machine has none; use cpu or auto here")
+        raise DeviceError(f"{where}device is gpu, but this machine has none; use cpu or auto")
     return 0 if device == "cpu" else gpus
 
 
 def check_devices(precision: str, processes: int | None, device: str = "auto", where: str = "training.") -> None:
-    """Raise `DeviceError` if this machine lacks the precision or the number of devices; `where` the job says those."""
+    """Raise `DeviceError` if this machine lacks the precision or the devices; `where` is the prefix of the settings."""
     gpus = count_gpus(device, where)
     if precision == "fp16" and not gpus:
-        raise DeviceError(f"{where}precision is fp16, but this machine has no GPU; use fp32 or bf16 here")
+        raise DeviceError(f"{where}precision is fp16, but this machine has no GPU; use fp32 or bf16")
     if precision == "bf16" and gpus and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise DeviceError(f"{where}precision is bf16, which this GPU does not have, or only emulates; use fp16 or fp32")
+        raise DeviceError(f"{where}precision is bf16, which this GPU lacks or only emulates; use fp16 or fp32")
     available, unit = (gpus, "GPUs") if gpus else (usable_cores(), "cores and no GPU")
     if (processes or 1) > available:
         raise DeviceError(f"{where}processes is {processes}, but this machine has {available} {unit}")
 
 
 def planned_ranks(processes: int | None, device: str = "auto") -> int:
-    """Ranks that the pipeline starts: as given, else one a GPU, or one."""
+    """The number of ranks that the pipeline starts: as given, else one per GPU, or one."""
     return processes or max(1, count_gpus(device))
 
 
 def start_runtime(precision: str, device: str = "auto", deterministic: bool = False) -> Runtime:
-    """Join the other ranks, if a launcher started several, and compute with as many threads as there are cores for
-    each.
+    """Join the other ranks if a launcher started several, and set the number of threads to the cores per rank.
 
-    OMP_NUM_THREADS says otherwise. Raises `ConfigError` if it is no number, or if accelerate's configuration
-    contradicts the precision or the device, `DeviceError` if it started fewer processes than it was asked for.
+    OMP_NUM_THREADS overrides the number of threads. Raises `ConfigError` if it is not a number, or if accelerate's
+    configuration contradicts the precision or the device; `DeviceError` if accelerate started fewer processes than
+    requested.
     """
     choose_algorithms(deterministic)
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
     if launched and launched != MIXED_PRECISION[precision]:
         raise ConfigError(
-            f"accelerate's configuration says mixed precision {launched!r}, the job's training.precision is "
-            f"{precision!r}; make them the "
-            f"same{' (`no` is what accelerate says where nothing is set)' if launched == 'no' else ''}"
+            f"accelerate's configuration has mixed precision {launched!r}, but the job's training.precision is "
+            f"{precision!r}; make them the same"
+            f"{' (`no` is the value of accelerate if nothing is set)' if launched == 'no' else ''}"
         )
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower()
     on_cpu = use_cpu in ("1", "true", "yes")
     if on_cpu and device == "gpu":
         raise ConfigError(
-            "accelerate's configuration says use_cpu, the job's training.device is 'gpu'; make them the same"
+            "accelerate's configuration has use_cpu, but the job's training.device is 'gpu'; make them the same"
         )
     cpu = on_cpu or not count_gpus(device)
     if device == "cpu" and use_cpu in ("0", "false") and torch.cuda.is_available():
         raise ConfigError(
-            "accelerate's configuration says use_cpu false, the job's training.device is 'cpu'; make them the same"
+            "accelerate's configuration has use_cpu false, but the job's training.device is 'cpu'; make them the same"
         )
     ranked = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"} & os.environ.keys()
     if "ACCELERATE_USE_CPU" in os.environ and "MASTER_ADDR" in os.environ and not ranked:
-        # accelerate sets an address for several processes, and then starts only one where there is no mpirun.
+        # accelerate sets an address for several processes, but then starts only one if there is no mpirun.
         raise DeviceError(
-            "accelerate was asked for several CPU processes, but started one: that needs mpirun; "
+            "accelerate was asked for several CPU processes, but started one, because several need mpirun; "
             "use `torchrun --nproc-per-node N -m trainer CONFIG.yaml`"
         )
     if os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1") != "1":
         raise ConfigError("accelerate's configuration sets gradient accumulation; set training.micro_batch instead")
-    if not dist.is_initialized():  # else accelerate would keep the precision and the device of this process's first run
+    if not dist.is_initialized():  # else accelerate keeps precision and device of this process's first run
         AcceleratorState._reset_state(reset_partial_state=True)
-    if not cpu:  # torch since 2.11 takes cuDNN first for every shape; it reads this when it first computes attention
+    if not cpu:  # torch 2.11 and later use cuDNN first for every shape; torch reads this at its first attention
         os.environ.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
     accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=cpu)
-    if cpu:  # after accelerate, which may set a number of its own
+    if cpu:  # after accelerate, which may set another number
         torch.set_num_threads(threads_asked_for() or cores_per_rank())
     kinds = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU}
     if accelerator.distributed_type not in kinds:
@@ -230,23 +230,23 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
 
 
 def choose_algorithms(deterministic: bool) -> None:
-    """Have PyTorch take the algorithms that give the same bits every time, or the fastest; before a GPU computes
-    anything.
+    """Select PyTorch's deterministic algorithms, or its fastest ones; must run before a GPU computes anything.
 
-    Those of cuBLAS need workspaces of their own (NVIDIA's documentation of cuBLAS, "Results reproducibility").
+    The deterministic algorithms of cuBLAS need their own workspaces (NVIDIA's documentation of cuBLAS, "Results
+    reproducibility").
     """
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic)
-    # Nothing here reads what was not written.
+    # No code here reads uninitialised memory.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def prefer_cudnn_attention(device: torch.device) -> AbstractContextManager[object]:
-    """For the length of a block, have PyTorch compute attention by cuDNN where that can, if it is the fastest on a GPU.
-    Where algorithms are to be deterministic PyTorch itself passes it over.
+    """Inside the `with` block, prefer cuDNN's attention on GPUs where it is the fastest. If algorithms must be
+    deterministic, PyTorch itself skips it.
 
-    It is for rows of one length: for each other shape cuDNN makes a plan, which takes a tenth of a second.
+    For rows of one length only: cuDNN builds a plan for each new shape, which takes a tenth of a second.
     """
     if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in PREFER_CUDNN:
         return sdpa_kernel(CUDNN_FIRST, set_priority=True)
@@ -255,13 +255,14 @@ def prefer_cudnn_attention(device: torch.device) -> AbstractContextManager[objec
 
 @contextmanager
 def explained_algorithms(deterministic: bool) -> Iterator[None]:
-    """Say which setting asks for it where an operation has no algorithm that gives the same bits: a `ConfigError`."""
+    """Raise `ConfigError` that names training.deterministic if an operation has no deterministic algorithm."""
     try:
         yield
     except RuntimeError as error:
         if deterministic and "deterministic" in str(error):
             raise ConfigError(
-                f"training.deterministic is true, and the model needs what cannot be so: {str(error).splitlines()[0]}"
+                "training.deterministic is true, but the model uses an operation that is not deterministic: "
+                f"{str(error).splitlines()[0]}"
             ) from error
         raise
 
@@ -269,10 +270,10 @@ def explained_algorithms(deterministic: bool) -> Iterator[None]:
 def wrap_objective(
     objective: torch.nn.Module, runtime: Runtime, read_sample: Callable[[], Mapping[str, torch.Tensor]]
 ) -> torch.nn.Module:
-    """Put a model with its loss on the device, and among its ranks.
+    """Place a model with its loss on the device, and wrap it for several ranks.
 
-    Of several ranks, DDP must be told if the loss does not reach every parameter (a pooler that a head does not read,
-    say); a micro-batch is tried to see that.
+    DDP must know whether the loss reaches every parameter (a head may not read a pooler, for example); with several
+    ranks, one micro-batch is computed to find out.
     """
     accelerator = runtime.accelerator
     if runtime.ranks > 1:
@@ -282,7 +283,7 @@ def wrap_objective(
         loss.backward()
         left_out = any(parameter.grad is None for parameter in objective.parameters() if parameter.requires_grad)
         objective.zero_grad(set_to_none=True)
-        # Gradients that are views of the buckets that DDP reduces take no memory of their own.
+        # Gradients are views of DDP's reduction buckets, and so take no extra memory.
         accelerator.ddp_handler = DistributedDataParallelKwargs(
             find_unused_parameters=runtime.any(left_out), gradient_as_bucket_view=True
         )
@@ -291,9 +292,7 @@ def wrap_objective(
 
 
 def seed_everything(seed: int, attempt: int, rank: int) -> None:
-    """Make what follows (dropout) a pure function of seed, step attempt and rank, so no generator state need be
-    kept.
-    """
+    """Make random numbers (dropout) a pure function of seed, step attempt and rank, so no generator state is saved."""
     key = stable_key(seed, "rng", attempt, rank)
     random.seed(key)
     np.random.seed(key % 2**32)
@@ -301,7 +300,7 @@ def seed_everything(seed: int, attempt: int, rank: int) -> None:
 
 
 def require_shared(store: Store, runtime: Runtime) -> None:
-    """Raise `StorageError` unless every rank sees what the first one writes. Called by every rank."""
+    """Raise `StorageError` unless every rank can read what rank 0 writes. Called by every rank."""
     if runtime.ranks == 1:
         return
     probe = runtime.on_first(store.write_probe, AT_THE_START)
@@ -313,7 +312,7 @@ def require_shared(store: Store, runtime: Runtime) -> None:
     if blind:
         raise StorageError(
             f"the store {store.url} is not shared: rank {', '.join(map(str, blind))} of {runtime.ranks} cannot see "
-            f"{probe}, which rank 0 has written there; name a folder or a bucket that all machines of this run see "
+            f"{probe}, which rank 0 wrote; set `store` to a folder or a bucket that all machines of this run reach "
             "under the same name"
         )
 
@@ -334,14 +333,14 @@ def leave_group() -> None:
 
 
 def describe_threads(device: torch.device, ranks: int) -> dict[str, Any]:
-    """What a checkpoint records of how it was computed; no threads where a GPU computes."""
+    """The threads and ranks with which a checkpoint is computed; threads are None on a GPU."""
     return {"threads": torch.get_num_threads() if device.type == "cpu" else None, "ranks": ranks}
 
 
 def keep_threads(recorded: Computed, runtime: Runtime) -> None:
-    """Go on with as many threads as a checkpoint was computed with; a warning, on rank 0, where that cannot be.
+    """Use as many threads as the checkpoint was computed with; if that is impossible, rank 0 logs a warning.
 
-    On another number of ranks, or from a GPU to a CPU or back, results are equal to rounding only in any case.
+    With another number of ranks, or after a change between GPU and CPU, results agree only up to rounding anyway.
     """
     before, now = recorded.threads, torch.get_num_threads()
     if runtime.device.type != "cpu" or recorded.ranks != runtime.ranks or before in (None, now):
@@ -351,16 +350,16 @@ def keep_threads(recorded: Computed, runtime: Runtime) -> None:
         torch.set_num_threads(before)
         return
     if runtime.rank == 0:
-        reason = f"{THREADS} says so" if asked else f"a rank has no more cores; {THREADS}={before} keeps them, slowly"
+        reason = f"{THREADS} is set" if asked else f"a rank has no more cores; {THREADS}={before} keeps them, slowly"
         log.warning(
-            "until this checkpoint the run was computed with %d threads, from now on with %d (%s): what comes out "
-            "equals that of an uninterrupted run to rounding, not to the last bit",
+            "until this checkpoint the run was computed with %d threads, from now on with %d (%s): its results equal "
+            "those of an uninterrupted run only up to rounding",
             before, now, reason,
         )  # fmt: skip
 
 
 def describe_environment(device: torch.device, ranks: int, precision: str) -> dict[str, Any]:
-    """Versions of the packages that decide a run's outcome, and the devices that it used."""
+    """Versions of the packages that affect a run's outcome, and its devices."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(terse=True),

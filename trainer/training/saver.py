@@ -1,13 +1,11 @@
 """Snapshots of the training state, and the background writer that commits them as checkpoints.
 
-A checkpoint is committed in `_commit`: the instant is the rename in `put_folder` of store/local.py, or the upload of
-the manifest in store/remote.py. Of a sharded model, part_saver.py does it. It is found again by `find_checkpoint` in
-checkpoint.py.
+`_commit` commits a checkpoint: the instant is the rename in `put_folder` of store/local.py, or the upload of the
+manifest in store/remote.py. part_saver.py does it for a sharded model. `find_checkpoint` in checkpoint.py finds it.
 
-A snapshot is copied to memory that is kept from save to save. To fill new memory takes several times as long (the
-system hands it out page by page), and a GPU copies fastest to memory that is page-locked. PyTorch's own page-locked
-memory comes in powers of two, up to twice what is asked for; here it is taken from the system as a whole, and locked as
-it is.
+Snapshots are copied to memory that is reused from save to save. Filling new memory takes several times as long (the
+system provides it page by page), and a GPU copies fastest to page-locked memory. PyTorch's own page-locked memory comes
+in powers of two, up to twice the requested size; so this module allocates it from the system and locks it itself.
 """
 
 import json
@@ -59,7 +57,7 @@ log = logging.getLogger(__name__)
 
 
 ALIGNMENT = 64
-"""Bytes between which tensors begin: what vector instructions and safetensors want at most."""
+"""Bytes to which tensors are aligned: the most that vector instructions and safetensors require."""
 
 
 class HostCopies:
@@ -69,9 +67,7 @@ class HostCopies:
         self._rooms: dict[str, _Room] = {}
 
     def take(self, kind: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copies of tensors, over those of the same kind that were taken before; tied weights go on sharing their
-        memory.
-        """
+        """Copy tensors over the earlier copies of the same kind; tied weights keep sharing their memory."""
         places = {name: (tensor.data_ptr(), tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
         distinct = {place: tensors[name] for name, place in places.items()}
         layout = [(tensor.shape, tensor.dtype) for tensor in distinct.values()]
@@ -79,7 +75,7 @@ class HostCopies:
         room = self._rooms.get(kind)
         if room is None or room.layout != layout:
             self._rooms.pop(kind, None)
-            room = None  # and its memory is let go of, before more is taken
+            room = None  # frees its memory before new memory is allocated
             room = self._rooms[kind] = _Room(layout, lock)
         copies = dict(zip(distinct, room.tensors, strict=True))
         for place, tensor in distinct.items():
@@ -90,7 +86,7 @@ class HostCopies:
 
 
 class _Room:
-    """Memory for tensors of some shapes and types, one after the other."""
+    """Memory for tensors of given shapes and types, one after the other."""
 
     def __init__(self, layout: list[tuple[torch.Size, torch.dtype]], lock: bool) -> None:
         self.layout = layout
@@ -99,23 +95,23 @@ class _Room:
         memory = mmap.mmap(-1, max(1, starts.pop()), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.tensors = []
         for (shape, dtype), size, start in zip(layout, sizes, starts, strict=True):
-            # Each has a storage of its own, as what saves them takes those that share one for tied.
+            # Each has its own storage, because `save_file` treats tensors that share one as tied.
             raw = torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=start) if size else torch.empty(0)
             self.tensors.append(raw.view(dtype).view(shape) if size else torch.empty(shape, dtype=dtype))
         if lock and (address := _lock(memory)) is not None:
-            # What stays locked after it is unmapped is copied wrongly once other memory has that address.
+            # If memory stays locked after it is unmapped, copies to other memory at that address are wrong.
             weakref.finalize(self, torch.cuda.cudart().cudaHostUnregister, address)
 
 
 def _lock(memory: mmap.mmap) -> int | None:
-    """Lock memory for copies by a GPU; returns its address, or None if that cannot be."""
+    """Page-lock memory for copies from a GPU; returns its address, or None if that fails."""
     address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
     status = torch.cuda.cudart().cudaHostRegister(address, len(memory), 0)
     if status.value:
         log.info(
-            "checkpoints: %d bytes cannot be page-locked (CUDA error %d): saves stall longer", len(memory), status.value
+            "checkpoints: %d bytes cannot be page-locked (CUDA error %d): saves take longer", len(memory), status.value
         )
-        with suppress(RuntimeError):  # the error is told to whoever computes next
+        with suppress(RuntimeError):  # the next computation raises the error
             torch.zeros(1, device="cuda").add_(1)
         return None
     return address
@@ -123,7 +119,7 @@ def _lock(memory: mmap.mmap) -> int | None:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of everything that a checkpoint holds, which training no longer touches."""
+    """A copy of everything that a checkpoint contains; training does not touch it."""
 
     state: TrainState
     weights: dict[str, torch.Tensor]
@@ -131,12 +127,10 @@ class Snapshot:
     settings: dict[str, Any]
     epoch: int | None
     stretches: dict[str, Stretch] = field(default_factory=dict)
-    """The rows that this rank has of what is divided among the ranks, by name: of weights, and of the optimizer's
-    tensors.
-    """
+    """The rows that this rank holds of each tensor divided among the ranks, by name: weights and optimizer tensors."""
 
     def size(self) -> int:
-        """Bytes of its tensors, which are nearly all that it takes on disk; tied weights count once."""
+        """Bytes of its tensors, which are nearly all of its size on disk; tied weights count once."""
         tensors = {tensor.data_ptr(): tensor.nbytes for tensor in [*self.weights.values(), *self.optimizer.values()]}
         return sum(tensors.values())
 
@@ -153,10 +147,10 @@ def take_snapshot(
     computed: dict[str, Any] | None = None,
     own_part: Callable[[Mapping[str, torch.Tensor]], LocalPart] | None = None,
 ) -> Snapshot:
-    """Copy the training state off the device, over the snapshot that was taken into these copies before.
+    """Copy the training state off the device, over the earlier snapshot in `copies`.
 
-    `computed` says with how many threads and ranks. Every rank has the whole state, so one of them is enough;
-    of a model that is divided among them, each takes its `own_part`. Of a model with an adapter the adapter is all.
+    `computed` are the number of threads and ranks. Every rank has the whole state, so one of them saves it; of a
+    sharded model, each rank saves its `own_part`. Of a model with an adapter, only the adapter is saved.
     `optimizer.safetensors` names a tensor by its parameter's name in the objective and its own
     ("transformer.wte.weight/exp_avg"), as `torch.distributed.checkpoint.state_dict` does.
     """
@@ -187,19 +181,19 @@ MAX_FAILED_SAVES = 3
 
 
 class Commit(NamedTuple):
-    """A checkpoint that was committed: its step, and the seconds from the snapshot to the commit."""
+    """A committed checkpoint: its step, and the seconds from the snapshot to the commit."""
 
     step: int
     seconds: float
 
 
 class Saver:
-    """Writes snapshots in a background thread, one at a time, and keeps what is to be kept.
+    """Writes snapshots in a background thread, one at a time, and deletes checkpoints that are not to be kept.
 
-    A save that meets what passes by itself is tried again, in the background, as long as `patience` says; then it is an
-    error. One that fails otherwise is reported, and training goes on to the next one: `MAX_FAILED_SAVES` of them in a
-    row, or the last one of all, are an error. What is committed is never written again, but for a step that was saved
-    unmeasured: after the commit only its pointers are tried again, and what cannot be deleted stays until later.
+    Transient errors are retried in the background for as long as `patience` allows, and then raised. Other failures are
+    logged and training continues to the next save; `MAX_FAILED_SAVES` of them in a row, or a failure of the last save,
+    are raised. A committed checkpoint is never written again, except for a step that was saved unmeasured: after the
+    commit only its pointers are retried, and deletions that fail are left for later.
     """
 
     def __init__(
@@ -216,12 +210,12 @@ class Saver:
         keep_epochs: int | None = None,
         base: Base | None = None,
     ) -> None:
-        """`base` is the model that an adapter is trained beside, of which the adapter alone is saved.
+        """`base` is the model beside which an adapter is trained; then only the adapter is saved.
 
         `check` is called before each commit, and raises if this process may no longer write to the run.
 
-        `ended` says which epoch ends with a step: its checkpoint is kept, or, with `keep_epochs`, those of the newest
-        so many.
+        `ended` returns the epoch that ends at a step. The checkpoints of all epochs are kept, or of the newest
+        `keep_epochs`.
         """
         self._store, self._run, self._model, self._extra = store, run, model, extra
         self._fingerprint, self._keep_last, self._figure, self._check = fingerprint, keep_last, figure, check
@@ -234,10 +228,10 @@ class Saver:
         self._copies = HostCopies()
 
     def save(self, take: Callable[[HostCopies], Snapshot]) -> Commit | None:
-        """Take a snapshot and start writing it, once the save before it is over: the copies are the same memory.
+        """Take a snapshot and start writing it, after the previous save has finished, because both use the same copies.
 
-        Returns the commit of the save before; None if that failed or there was none. Raises `StorageError` once too
-        many in a row have failed, or if what should pass did not in time.
+        Returns the commit of the previous save; None if it failed or there was none. Raises `StorageError` after too
+        many failures in a row, or if a transient error lasted too long.
         """
         try:
             commit = self.drain()
@@ -247,13 +241,13 @@ class Saver:
             self._failures += 1
             if self._failures >= MAX_FAILED_SAVES:
                 raise StorageError(f"{self._failures} checkpoints in a row could not be saved: {error}") from error
-            log.warning("a checkpoint could not be saved, training goes on: %s", error)
+            log.warning("a checkpoint could not be saved, training continues: %s", error)
             commit = None
         self._pending = self._pool.submit(self._write_patiently, take(self._copies))
         return commit
 
     def drain(self) -> Commit | None:
-        """Wait until nothing is in flight. Raises `StorageError` if it failed."""
+        """Wait until the current save has finished. Raises `StorageError` if it failed."""
         pending, self._pending = self._pending, None
         if pending is None:
             return None
@@ -270,7 +264,7 @@ class Saver:
         except StorageError as failure:
             if error is None:
                 raise
-            # The error that ends training tells more.
+            # The error that ends training is more informative.
             log.warning("the last checkpoint could not be saved: %s", failure)
         finally:
             self._pool.shutdown()
@@ -287,13 +281,13 @@ class Saver:
     def _commit(self, snapshot: Snapshot) -> None:
         state, place = snapshot.state, self._place(snapshot)
         with told(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
-            # It empties what it is given, and this may be done again.
+            # `save_model` empties the mapping that it is given, and a retry must start from the same snapshot.
             save_model(self._model, folder, self._base, snapshot.weights)
             save_file(snapshot.optimizer, folder / OPTIMIZER)
             self._write_settings(snapshot, folder)
             self._check()
             self._make_room(state)
-            # It is committed when this returns: by the rename in store/local.py, or the manifest's upload in
+            # When this returns, it is committed: by the rename in store/local.py, or the manifest's upload in
             # store/remote.py.
             publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._fingerprint, self._details(state))
         self._unmarked.append((state, snapshot.epoch))
@@ -302,7 +296,7 @@ class Saver:
         return f"{self._run}/{folder_name(snapshot.state.step)}"
 
     def _write_settings(self, snapshot: Snapshot, folder: Path) -> None:
-        """Write what is no tensor: the files beside the model, and state.json."""
+        """Write everything except tensors: the files beside the model, and state.json."""
         for path in self._extra:
             (folder / path.name).write_bytes(path.read_bytes())
         saved = {"state": snapshot.state.plain(), "settings": snapshot.settings}
@@ -312,13 +306,11 @@ class Saver:
         return {"step": state.step, "scores": state.scores, "run": self._fingerprint}
 
     def _make_room(self, state: TrainState) -> None:
-        if state.step == self._replaced:  # a kill while it is replaced must not leave a pointer to nothing
+        if state.step == self._replaced:  # a kill during the replacement must not leave a dangling pointer
             self._store.delete(f"{self._run}/{LAST}")
 
     def _mark(self) -> None:
-        """Complete what is committed: the newest, and before it those whose pointers could not be written in their
-        time.
-        """
+        """Write the pointers of committed checkpoints, first those that could not be written earlier, and clean up."""
         self._check()
         newest, _ = self._unmarked[-1]
         while self._unmarked:
@@ -335,9 +327,7 @@ class Saver:
         self._retire(state)
 
     def _ended_epoch(self, state: TrainState, step: int) -> int | None:
-        """The epoch that ends with a step; none as long as the step is unmeasured, as the epoch's pointer tells its
-        figure.
-        """
+        """The epoch that ends at a step; None while the step is unmeasured: the pointer's name contains its figure."""
         return None if state.unmeasured and step == state.step else self._ended(step)
 
     def _point_out(self, state: TrainState, epoch: int | None) -> None:
@@ -351,16 +341,14 @@ class Saver:
         write_pointer(self._store, f"{self._run}/{pointer}", state.step, state.scores)
 
     def _retire(self, state: TrainState) -> None:
-        """Delete what is not needed any more; what cannot be deleted now stays until the next time."""
+        """Delete checkpoints that are no longer needed; if that fails, the next save tries again."""
         try:
             self._delete_unneeded(state)
         except (ArtifactError, StorageError) as error:
-            log.warning("checkpoints that are not needed any more stay for now: %s", error)
+            log.warning("checkpoints that are no longer needed are not deleted yet: %s", error)
 
     def _delete_unneeded(self, state: TrainState) -> None:
-        """Delete checkpoints that are neither among the last, nor the best, nor a kept epoch's, and what was not
-        committed.
-        """
+        """Delete uncommitted folders, and checkpoints that are not among the last, the best, or a kept epoch's."""
         steps = committed_steps(self._store, self._run)
         ended = partial(self._ended_epoch, state)
         if self._keep_epochs is not None:
@@ -374,10 +362,10 @@ class Saver:
 
 @contextmanager
 def told(place: str) -> Iterator[None]:
-    """Errors of the libraries that write a checkpoint, as those of the store: worth another try."""
+    """Turn errors of the libraries that write a checkpoint into the store's, which are retried."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         raise StorageError(
-            f"cannot write {place}: {error}; check that the store is reachable and whole", is_transient(error)
+            f"cannot write {place}: {error}; check that the store is reachable and intact", is_transient(error)
         ) from error

@@ -1,7 +1,7 @@
-"""Learning-rate schedules by their names in `transformers.get_scheduler`, with the same values to the last bit.
+"""Learning-rate schedules by their names in `transformers.get_scheduler`, with bit-identical values.
 
-They stand here because `transformers.optimization` loads its Trainer, peft and bitsandbytes: of seven seconds until a
-process can train, one and a half.
+They are copied because `transformers.optimization` imports its Trainer, peft and bitsandbytes, which takes 1.5 of the
+seven seconds until a process can train.
 """
 
 import inspect
@@ -17,7 +17,7 @@ from trainer.common.errors import ConfigError
 from trainer.config.training import OptimizationConfig
 
 PLANNED = 100
-"""Intervals of the warm-up, and as many of the rest, at whose ends the planned learning rate is noted."""
+"""Intervals of the warm-up, and of the rest, at whose ends the planned learning rate is recorded."""
 
 INVERSE_SQRT_STEPS = 10_000
 """The time scale of `inverse_sqrt` without a warm-up."""
@@ -31,16 +31,16 @@ class Span(NamedTuple):
     peak: float
 
     def passed(self, step: int) -> float:
-        """The share of the steps after the warm-up that a step has behind it."""
+        """The share of the steps after the warm-up that are before this step."""
         return (step - self.warmup) / max(1, self.total - self.warmup)
 
 
 Factor = Callable[..., float]
-"""What the peak learning rate is multiplied with at a step of a span; the schedule's own options are keywords."""
+"""Returns the multiplier of the peak learning rate at a step of a span; the schedule's options are keywords."""
 
 
 def _after_warmup(factor: Factor) -> Factor:
-    """The same after a linear warm-up from 0."""
+    """The factor after a linear warm-up from 0."""
 
     @wraps(factor)
     def warmed(step: int, span: Span, **options: Any) -> float:
@@ -73,13 +73,13 @@ def _cosine_with_min_lr(
     if len(given) != 1:
         raise ConfigError(f"it needs either min_lr or min_lr_rate{', not both' if given else ''}")
     if not 0 <= given[0] <= 1:
-        raise ConfigError(f"its least rate is {given[0] * span.peak:g}, not from 0 to the learning rate, {span.peak:g}")
+        raise ConfigError(f"its least rate is {given[0] * span.peak:g}; expected 0 to the learning rate, {span.peak:g}")
     return max(0.0, _above(given[0], _waves(span.passed(step), num_cycles)))
 
 
 def _polynomial(step: int, span: Span, *, lr_end: float = 1e-7, power: float = 1.0) -> float:
     if not 0 <= lr_end < span.peak:
-        raise ConfigError(f"lr_end is {lr_end:g}, not from 0 to below the learning rate, {span.peak:g}")
+        raise ConfigError(f"lr_end is {lr_end:g}; expected 0 to below the learning rate, {span.peak:g}")
     left = 1 - span.passed(min(step, span.total))
     return float(((span.peak - lr_end) * left**power + lr_end) / span.peak)
 
@@ -115,9 +115,9 @@ def _warmup_stable_decay(
             raise ConfigError(f"{name} is {kind!r}; expected {', '.join(rising)}")
     for told, steps in (("num_decay_steps", num_decay_steps), ("num_stable_steps", num_stable_steps)):
         if isinstance(steps, bool | float) or (isinstance(steps, int) and steps < 0):
-            raise ConfigError(f"{told} is {steps}, not a whole number of steps")
+            raise ConfigError(f"{told} is {steps}; expected a whole number of steps")
     if not 0 <= min_lr_ratio <= 1:
-        raise ConfigError(f"min_lr_ratio is {min_lr_ratio:g}, not from 0 to 1")
+        raise ConfigError(f"min_lr_ratio is {min_lr_ratio:g}; expected 0 to 1")
     stable = span.total - span.warmup - num_decay_steps if num_stable_steps is None else num_stable_steps
     decays = span.warmup + stable
     if step < span.warmup:
@@ -130,12 +130,12 @@ def _warmup_stable_decay(
 
 
 def _waves(share: float, number: float) -> float:
-    """So many whole waves of the cosine, from 1, on the way from 0 to 1."""
+    """A cosine that starts at 1 and completes `number` waves while `share` goes from 0 to 1."""
     return 0.5 * (1 + cos(pi * float(number) * 2 * share))
 
 
 def _above(least: float, factor: float) -> float:
-    """A factor between 0 and 1, moved to between the least and 1."""
+    """Map a factor from the range 0 to 1 to the range `least` to 1."""
     return factor * (1 - least) + least
 
 
@@ -153,9 +153,9 @@ SCHEDULES: dict[str, Factor] = {
 
 
 def make_schedule(optimizer: torch.optim.Optimizer, training: OptimizationConfig, total_steps: int) -> LambdaLR:
-    """The learning-rate schedule by its name; advanced once a successful optimizer step.
+    """The job's learning-rate schedule; it advances with each successful optimizer step.
 
-    Raises `ConfigError` if the schedule does not take its `schedule_options`, or needs others.
+    Raises `ConfigError` if the schedule does not accept its `schedule_options`, or requires others.
     """
     function, given = SCHEDULES[training.schedule], training.schedule_options
     where = f"training.schedule_options do not fit the schedule {training.schedule!r}"
@@ -169,19 +169,17 @@ def make_schedule(optimizer: torch.optim.Optimizer, training: OptimizationConfig
     span = Span(training.warmup_steps, total_steps, training.learning_rate)
     factor = partial(function, span=span, **given)
     try:
-        for step in (0, span.warmup, total_steps - 1):  # each option is used at one of them
+        for step in (0, span.warmup, total_steps - 1):  # every option affects one of these steps
             factor(step)
-    except ConfigError as error:  # of those that go together
+    except ConfigError as error:  # options that contradict each other
         raise ConfigError(f"{where}: {error}") from error
     except (TypeError, ValueError, ArithmeticError) as error:
-        raise ConfigError(f"{where}: a value in {given} is of the wrong kind") from error
+        raise ConfigError(f"{where}: a value in {given} is invalid") from error
     return LambdaLR(optimizer, factor)
 
 
 def planned_rates(schedule: Any, total_steps: int, warmup_steps: int) -> list[tuple[int, float]]:
-    """The learning rate after each of some steps, as the schedule plans it: dense in the warm-up, then evenly
-    spread.
-    """
+    """The planned learning rate after each of some steps: dense in the warm-up, then evenly spread."""
 
     def spread(first: int, last: int) -> set[int]:
         number = min(PLANNED, last - first) or 1

@@ -1,8 +1,8 @@
-"""Models whose weights, gradients and optimizer are divided among the ranks, by PyTorch's FSDP2.
+"""Models whose weights, gradients and optimizer are sharded across the ranks with PyTorch's FSDP2.
 
-Each block, and what is outside of them, is a unit: its weights are gathered before they are used and let go of after. A
-rank keeps the rows `rows_of` of each weight. torch is called directly: accelerate's plugin gives DDP on a CPU without a
-word.
+Each block, and everything outside the blocks, is a unit: its weights are gathered before use and freed afterwards. A
+rank keeps the rows `rows_of` of each weight. This module calls torch directly, because accelerate's plugin silently
+uses DDP on a CPU.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,14 +23,13 @@ from trainer.models.tensor_rows import Stretch, own_tensors, rows_of
 from trainer.training.runtime import Runtime
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-"""What ranks that compute on a kind of device talk by. What lies in the host's memory, as the scaler of fp16 finds
-whether gradients there are finite, does not go by NCCL."""
+"""Backend by device type. Tensors in host memory (the fp16 scaler's check for finite gradients) cannot use NCCL."""
 
 COMPUTED_IN = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Division(Protocol):
-    """What a job says of how a model is divided."""
+    """A job's settings for sharding."""
 
     @property
     def sharding(self) -> str: ...
@@ -39,7 +38,7 @@ class Division(Protocol):
 
 
 class LocalPart(NamedTuple):
-    """What a rank holds of some tensors, by name, and of those that are divided, which rows."""
+    """The tensors that a rank holds, by name, and for sharded ones, which rows."""
 
     tensors: dict[str, torch.Tensor]
     stretches: dict[str, Stretch]
@@ -47,9 +46,7 @@ class LocalPart(NamedTuple):
 
 @contextmanager
 def sharding_group(division: Division, runtime: Runtime) -> Iterator[None]:
-    """A process group of this process alone, for the length of a block, if a model is sharded and no launcher made
-    one.
-    """
+    """A process group of this process alone, inside the block, if a model is sharded and no launcher started any."""
     if division.sharding == "none" or dist.is_initialized():
         yield
         return
@@ -61,9 +58,10 @@ def sharding_group(division: Division, runtime: Runtime) -> Iterator[None]:
 
 
 def shard_model(model: PreTrainedModel, division: Division, runtime: Runtime, dtype: torch.dtype | None) -> None:
-    """Divide a model's weights among the ranks, in place, kept in float32, and gathered in a type, by default the same.
+    """Shard a model's weights across the ranks, in place. They are stored in float32 and gathered as `dtype`, by
+    default float32 too.
 
-    Gradients are summed over the ranks in float32. Raises `ConfigError` if it has no blocks.
+    Gradients are summed over the ranks in float32. Raises `ConfigError` if the model has no blocks.
     """
     blocks = require_blocks(model, model.config.model_type)
     device = runtime.device.type
@@ -78,14 +76,14 @@ def shard_model(model: PreTrainedModel, division: Division, runtime: Runtime, dt
 
 
 def load_rows(model: PreTrainedModel, read: Callable[[str], torch.Tensor]) -> None:
-    """Fill this rank's rows of each weight, and the buffers that are saved, with what `read` gives for their names."""
+    """Fill this rank's rows of each weight, and the saved buffers, with what `read` returns for their names."""
     with torch.no_grad():
         for name, tensor in own_tensors(model).items():
             local_rows(tensor).copy_(read(name))
 
 
 def give_memory(model: PreTrainedModel, division: Division, runtime: Runtime) -> None:
-    """Memory for this rank's rows of a model on `meta`; the buffers, which are not on it, go to where it computes."""
+    """Allocate this rank's rows of a model on `meta`, and move its buffers, which are not on it, to the device."""
     buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
     model.to_empty(device=torch.device("cpu") if division.cpu_offload else runtime.device)
     for module, name, buffer in buffers:
@@ -93,18 +91,18 @@ def give_memory(model: PreTrainedModel, division: Division, runtime: Runtime) ->
 
 
 def sharded_model(objective: nn.Module) -> FSDPModule | None:
-    """The model of an objective, if it is divided among ranks."""
+    """The model of an objective if it is sharded, else None."""
     model = getattr(objective, "model", None)
     return model if isinstance(model, FSDPModule) else None
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether every rank must take part wherever a model computes."""
+    """Whether the model is sharded, so that every rank must take part when it computes."""
     return isinstance(model, FSDPModule)
 
 
 def reshard(model: nn.Module) -> None:
-    """Free what was gathered outside of a step: a model's parameters are again those that the optimizer knows."""
+    """Free parameters gathered outside a step, so that the model has the parameters that the optimizer knows again."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
@@ -112,8 +110,8 @@ def reshard(model: nn.Module) -> None:
 
 @contextmanager
 def unsynchronised(objective: nn.Module, runtime: Runtime) -> Iterator[None]:
-    """Within an accumulation, ranks need not sum their gradients: each keeps those of the whole model until the
-    last.
+    """Skip summing gradients over the ranks during accumulation: until the last micro-batch, each rank keeps the whole
+    model's gradients.
     """
     model = sharded_model(objective)
     if model is None:
@@ -128,7 +126,7 @@ def unsynchronised(objective: nn.Module, runtime: Runtime) -> Iterator[None]:
 
 
 def clip_gradients(objective: nn.Module, limit: float, runtime: Runtime) -> torch.Tensor:
-    """Scale the gradients so that the norm of all of them together is at most a limit; returns what it was."""
+    """Scale the gradients so that their total norm is at most `limit`; returns the norm before."""
     if sharded_model(objective) is None:
         norm: torch.Tensor = runtime.accelerator.clip_grad_norm_(objective.parameters(), limit)
         return norm
@@ -137,13 +135,13 @@ def clip_gradients(objective: nn.Module, limit: float, runtime: Runtime) -> torc
     own = torch.nn.utils.get_total_norm(gradients)
     norm = runtime.sum(own.float().square().cpu()).sqrt()
     if limit < float("inf"):
-        scale = torch.clamp(limit / (norm + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_ has it
+        scale = torch.clamp(limit / (norm + 1e-6), max=1.0)  # as in torch.nn.utils.clip_grad_norm_
         torch._foreach_mul_(gradients, float(scale))
     return norm
 
 
 def norms_of(gradients: Iterable[torch.Tensor], runtime: Runtime) -> torch.Tensor:
-    """The norm of each gradient, of those that are divided among the ranks too."""
+    """The norm of each gradient, sharded or not."""
     found = list(gradients)
     norms = torch.stack([local_rows(each).float().norm() for each in found])
     if not any(isinstance(each, DTensor) for each in found):
@@ -152,14 +150,12 @@ def norms_of(gradients: Iterable[torch.Tensor], runtime: Runtime) -> torch.Tenso
 
 
 def local_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """A rank's rows of a tensor that is divided; all of one that is not."""
+    """A rank's rows of a sharded tensor; all of any other tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def local_part(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> LocalPart:
-    """What this rank is to save of some tensors: its rows of those that are divided, and on rank 0 what every rank
-    has.
-    """
+    """The tensors that this rank must save: its rows of sharded ones, and on rank 0 also those that are not sharded."""
     part = LocalPart({}, {})
     for name, tensor in tensors.items():
         stretch = stretch_of(name, tensor)
@@ -171,27 +167,27 @@ def local_part(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> LocalPa
 
 
 def stretch_of(name: str, tensor: torch.Tensor) -> Stretch | None:
-    """The rows of a tensor that this rank has; None for one that every rank has whole."""
+    """The rows of a tensor that this rank has; None if every rank has all of it."""
     rows = rows_held(tensor)
     if rows is None:
         return None
     if len(local_rows(tensor)) != rows[1] - rows[0]:
         raise RuntimeError(
-            f"this rank holds {len(local_rows(tensor))} rows of {name}; expected are {rows[0]} to {rows[1]}"
+            f"this rank holds {len(local_rows(tensor))} rows of {name}; expected rows {rows[0]} to {rows[1]}"
         )
     return Stretch(rows[0], tuple(tensor.shape))
 
 
 def rows_held(tensor: torch.Tensor) -> tuple[int, int] | None:
-    """The first row that this rank holds of a tensor, and the one after its last; None if it is not divided."""
+    """The first row of a tensor that this rank holds, and the one after the last; None if it is not sharded."""
     if not isinstance(tensor, DTensor) or tensor.placements == (Replicate(),):
         return None
     if tensor.placements != (Shard(0),):
-        raise RuntimeError(f"a tensor is divided as {tensor.placements}; expected are rows")
+        raise RuntimeError(f"a tensor is sharded as {tensor.placements}; expected rows (Shard(0))")
     return rows_of(tensor.device_mesh.get_local_rank(), tensor.device_mesh.size(), tensor.shape[0])
 
 
 def divided_as(weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """A rank's rows as a tensor that is divided as a weight is."""
+    """A rank's rows as a tensor sharded like `weight`."""
     assert isinstance(weight, DTensor)
     return DTensor.from_local(rows, weight.device_mesh, weight.placements, shape=weight.shape, stride=weight.stride())

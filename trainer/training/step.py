@@ -1,6 +1,6 @@
 """One optimizer step, in mathematical order: forward, scale, backward, unscale, clip, step, update, zero.
 
-And the optimizers that it takes: Muon (Jordan et al. 2024) for the matrices of a model's blocks beside torch's own.
+It also defines the optimizers: torch's own, and Muon (Jordan et al. 2024) for the matrices of a model's blocks.
 """
 
 from collections.abc import Callable
@@ -19,14 +19,14 @@ from trainer.training.runtime import Runtime
 from trainer.training.sharding import clip_gradients, unsynchronised
 
 MARK = "ns_steps"
-"""A setting that only Muon's groups of parameters have."""
+"""A setting that only Muon's parameter groups have."""
 
 
 class Muon(torch.optim.Muon):
-    """torch's, for weights of which some are stored with one row an input, not an output.
+    """torch's Muon, for models that store some weights with one row per input instead of per output.
 
-    Jordan's rate grows with outputs / inputs, for which torch takes rows / columns: it is given such weights
-    transposed, as views of what it steps.
+    Jordan's learning rate grows with outputs / inputs, which torch computes as rows / columns: such weights are passed
+    as transposed views.
     """
 
     def __init__(self, matrices: list[nn.Parameter], transposed: set[nn.Parameter], **settings: Any) -> None:
@@ -42,25 +42,25 @@ class Muon(torch.optim.Muon):
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Both optimizers over one list of groups, AdamW's first, and one state: each parameter is of one of them."""
+    """Both optimizers with one list of groups, AdamW's first, and one state; each parameter belongs to one of them."""
 
     def __init__(self, adamw: torch.optim.AdamW, muon: torch.optim.Muon) -> None:
         self._adamw, self._muon = adamw, muon
         groups = [*adamw.param_groups, *muon.param_groups]
         filled = [group for group in groups if group["params"]]
-        if len(filled) < len(groups) - 1:  # an adapter leaves nothing to AdamW: torch restores one empty group, not two
+        if len(filled) < len(groups) - 1:  # an adapter leaves AdamW no parameters; torch restores only one empty group
             groups = filled
         super().__init__(groups, {"lr": adamw.defaults["lr"]})
         self._share()
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Step with both."""
-        assert closure is None, "the loss is computed by the loop"
+        """Step with both optimizers."""
+        assert closure is None, "the loop computes the loss"
         self._adamw.step()
         self._muon.step()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Called where a state is loaded, which replaces groups and state by others."""
+        """Called when a state is loaded, which replaces groups and state."""
         super().__setstate__(state)
         self._share()
 
@@ -78,11 +78,11 @@ def make_muon(
     learning_rate: float,
     weight_decay: float,
 ) -> MuonWithAdamW:
-    """Muon for some matrices of a model, beside an AdamW of all other parameters."""
+    """Muon for some matrices of a model, and AdamW for all other parameters."""
     turned = {module.weight for module in model.modules() if isinstance(module, Conv1D)}
     muon = Muon(
         [each for each in model.parameters() if each in matrices],
-        turned if options.adjust_lr == "original" else set(),  # the other adjustment is the same for both
+        turned if options.adjust_lr == "original" else set(),  # the other adjustment is symmetric
         lr=options.learning_rate or learning_rate, weight_decay=weight_decay, momentum=options.momentum,
         nesterov=options.nesterov, ns_steps=options.ns_steps, adjust_lr_fn=options.adjust_lr,
     )  # fmt: skip
@@ -90,7 +90,7 @@ def make_muon(
 
 
 def block_matrices(model: nn.Module) -> set[nn.Parameter]:
-    """The matrices of a model's blocks, without embeddings; what is outside of them, the head too, is none of them.
+    """The matrices in a model's blocks, without embeddings; nothing outside the blocks, such as the head.
 
     Raises `ConfigError` if there are none.
     """
@@ -104,15 +104,15 @@ def block_matrices(model: nn.Module) -> set[nn.Parameter]:
     }
     if not found:
         raise ConfigError(
-            "training.optimizer is muon, which is for the weight matrices of a model's repeated blocks, but none are "
-            "trained of this one; set training.optimizer to adamw"
+            "training.optimizer is muon, which is for the weight matrices of a model's repeated blocks, but this model "
+            "has none that are trained; set training.optimizer to adamw"
         )
     return found
 
 
 class Outcome(NamedTuple):
-    """This rank's part of the step's mean loss (a sum over ranks gives it), the gradient's norm, and whether it
-    counted.
+    """This rank's part of the step's mean loss (the sum over ranks is the mean), the gradient's norm, and whether the
+    step was skipped.
     """
 
     loss: torch.Tensor
@@ -133,11 +133,11 @@ OPTIMIZERS: dict[str, Callable[[Any, OptimizationConfig], torch.optim.Optimizer]
 
 
 STATE_SPACE = {"A_log", "D", "dt_bias"}
-"""Names of what governs the recurrence of state-space models: A = -exp(A_log), the skip D, the bias of the step dt."""
+"""Parameters of the recurrence of state-space models: A = -exp(A_log), the skip D, and the bias of the step size dt."""
 
 
 def make_optimizer(model: nn.Module, training: OptimizationConfig) -> torch.optim.Optimizer:
-    """The optimizer, which decays matrices only: biases, norms and what governs a recurrence are spared."""
+    """The optimizer, with weight decay for matrices only: not for biases, norms and the parameters of a recurrence."""
     spared = spared_from_decay(model)
     matrices = block_matrices(model) - spared if training.optimizer == "muon" else set()
     parameters = [
@@ -154,11 +154,11 @@ def make_optimizer(model: nn.Module, training: OptimizationConfig) -> torch.opti
 
 
 def spared_from_decay(model: nn.Module) -> set[nn.Parameter]:
-    """The parameters that weight decay would pull away from where they belong, rather than keep small.
+    """The parameters without weight decay, which would pull them away from their natural values.
 
-    These are vectors, of whatever shape; biases and norms by name, as they are matrices where there is one for each
-    expert or head; the decay, skip and step of state-space models, as in their reference code (Gu & Dao, 2023), which
-    marks them.
+    These are: vectors of any shape; biases and norms, recognised by name because they are matrices if there is one per
+    expert or head; and decay, skip and step size of state-space models, as in their reference code (Gu & Dao, 2023),
+    which marks them.
     """
     spared = set()
     for module in model.modules():
@@ -180,7 +180,7 @@ def train_step(
     runtime: Runtime,
     sum_each_micro_batch: bool = False,
 ) -> Outcome:
-    """Step on the mean loss over all targets of the global batch; `objective` gives a micro-batch's sum.
+    """Step on the mean loss over all targets of the global batch; `objective` returns a micro-batch's sum.
 
     DDP and FSDP average gradients over ranks, so each rank's sum is scaled by ranks / targets; neither accumulation nor
     the number of ranks changes the gradient.
@@ -196,8 +196,8 @@ def train_step(
         loss += share.detach()
     limit = float("inf") if max_grad_norm is None else max_grad_norm
     grad_norm = clip_gradients(objective, limit, runtime)
-    # The one wait for the device in a step: weights must not take in what is not finite. In fp16 the scaler sees to
-    # that.
+    # The only wait for the device in a step, because non-finite gradients must not reach the weights. In fp16 the
+    # scaler checks that too.
     skipped = not bool(torch.isfinite(grad_norm))
     if not skipped or accelerator.scaler is not None:
         optimizer.step()

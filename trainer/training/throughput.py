@@ -1,4 +1,4 @@
-"""How fast training is: tokens a second, and the share of the device's peak rate (model FLOPs utilisation)."""
+"""Training speed: tokens per second, and the share of the device's peak rate (model FLOPs utilisation)."""
 
 import re
 import time
@@ -23,17 +23,17 @@ PEAK_FLOPS = {
     ("NVIDIA H200", "fp16"): 989e12,
     ("NVIDIA H200", "fp32"): 67e12,
 }
-"""Dense peak rates from NVIDIA's data sheets (SXM), in operations a second."""
+"""Dense peak rates from NVIDIA's data sheets (SXM), in operations per second."""
 
 SLOWER = re.compile("PCIe|NVL|MIG")
-"""In the name of a device that is another one by the same name, or a part of one: those are measured."""
+"""Device names with one of these are other models or parts of a device; their peak is measured."""
 
 
 def flops_per_token(model: nn.Module, config: PretrainedConfig, context: int) -> float:
-    """Arithmetic of training on one token: 6 N + 12 L H Q T (Chowdhery et al., PaLM, 2022, appendix B).
+    """Floating-point operations to train on one token: 6 N + 12 L H Q T (Chowdhery et al., PaLM, 2022, appendix B).
 
-    N counts parameters that multiply (embeddings that only look up are left out, a tied output matrix is not). Of
-    frozen ones, beside an adapter, it is 4 N: they have no gradient of their own.
+    N counts parameters used in multiplications (a tied output matrix, but not embeddings that are only looked up).
+    Frozen ones, beside an adapter, count 4 N: they have no gradient of their own.
     """
     text = config.get_text_config()
     output = getattr(model, "get_output_embeddings", lambda: None)()
@@ -45,7 +45,7 @@ def flops_per_token(model: nn.Module, config: PretrainedConfig, context: int) ->
 
 
 def peak_flops(device: torch.device, precision: str) -> float:
-    """Operations a second that the device can do: from its data sheet, else measured with a matrix product."""
+    """Peak operations per second of the device: from its data sheet, else measured with a matrix product."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         for (known, kind), peak in PEAK_FLOPS.items():
@@ -56,7 +56,7 @@ def peak_flops(device: torch.device, precision: str) -> float:
 
 
 def measured_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.1) -> float:
-    """The best rate of a square matrix product within some time."""
+    """The best rate of a square matrix product within `seconds`."""
     size = MEASURED_SIZE if device.type == "cpu" else 8 * MEASURED_SIZE
     left, right = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))
     best, end = float("inf"), time.perf_counter() + seconds
@@ -70,7 +70,7 @@ def measured_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.
 
 
 class Meter:
-    """Gathers what happens between two metric records. Losses stay on the device until then."""
+    """Collects figures between two metric records. Losses stay on the device until they are read."""
 
     def __init__(self, device: torch.device, flops_per_token: float, peak: float) -> None:
         self._flops_per_token, self._peak = flops_per_token, peak
@@ -85,9 +85,7 @@ class Meter:
         self._started = time.perf_counter()
 
     def add(self, loss: torch.Tensor, tokens: int, waited: float, skipped: bool = False) -> None:
-        """Count a step over so many tokens, and the seconds for which it waited for data. A skipped one adds no
-        loss.
-        """
+        """Count a step with its tokens and the seconds it waited for data. A skipped step adds no loss."""
         if not skipped:
             self.loss += loss
             self.steps += 1
@@ -96,7 +94,7 @@ class Meter:
         self._waited += waited
 
     def pause(self, seconds: float) -> None:
-        """Leave out time spent on something else than steps."""
+        """Exclude time that was not spent on steps."""
         self._paused += seconds
 
     def read(self) -> dict[str, float]:

@@ -1,8 +1,7 @@
-"""Trackers that are shown what a run records: TensorBoard, and Trackio, Weights & Biases and MLflow.
+"""Trackers that receive a run's figures: TensorBoard, and Trackio, Weights & Biases and MLflow.
 
-Each keeps what it is told on this machine, unless its own environment variables say otherwise. A run that continues
-goes on under the same name there. For a tracker that fails training does not end: it is warned of, and told nothing
-more.
+Each stores its data on this machine unless its own environment variables say otherwise. A continued run keeps its name
+there. A tracker that fails does not end training: it is no longer used, with a warning.
 """
 
 import importlib.util
@@ -41,9 +40,9 @@ HYPERPARAMETERS = ("model", "training")
 
 
 def session_start(job: Mapping[str, Any]) -> Summary:
-    """A job's hyperparameters by the paths of their fields; what is not set is left out.
+    """A job's hyperparameters by the paths of their fields; unset ones are left out.
 
-    TensorBoard finds the columns of its table, and the figures to compare, from all runs that it shows.
+    TensorBoard derives the columns of its table and the figures to compare from all runs that it shows.
     """
     started = SessionStartInfo()
     for name, value in flatten({part: job[part] for part in HYPERPARAMETERS}).items():
@@ -57,7 +56,7 @@ def session_start(job: Mapping[str, Any]) -> Summary:
 
 
 def session_end(time: float) -> Summary:
-    """That a run is finished, since a time in seconds."""
+    """The message that a run has finished at a time in seconds."""
     ended = SessionEndInfo(status=STATUS_SUCCESS, end_time_secs=time)
     return _of_session(metadata.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=ended))
 
@@ -76,7 +75,7 @@ def text(tag: str, markdown: str) -> Summary:
 
 
 def event_file(summaries: Iterable[Summary], step: int, time: float) -> bytes:
-    """A file of TensorBoard's with messages of one step and time; the same bytes for the same."""
+    """A TensorBoard file with messages of one step and time; the same input gives the same bytes."""
     file = io.BytesIO()
     records = RecordWriter(file)
     records.write(Event(wall_time=time, file_version="brain.Event:2").SerializeToString())
@@ -86,7 +85,7 @@ def event_file(summaries: Iterable[Summary], step: int, time: float) -> bytes:
 
 
 def _of_session(tag: str, data: HParamsPluginData) -> Summary:
-    """As `metadata.create_summary_metadata` has it, but the same bytes each time."""
+    """Like `metadata.create_summary_metadata`, but with the same bytes each time."""
     data.version = metadata.PLUGIN_DATA_VERSION
     content = data.SerializeToString(deterministic=True)
     kind = SummaryMetadata.PluginData(plugin_name=metadata.PLUGIN_NAME, content=content)
@@ -97,17 +96,17 @@ def _of_session(tag: str, data: HParamsPluginData) -> Summary:
 NOT_WRITTEN = "TensorBoard's files can no longer be written: %s"
 
 NO_CURVES = {"attempts", "checkpoint", "epoch", "examples", "rates", "steps", "text_bytes", "tokens"}
-"""Fields of records that count, or stay the same throughout a run."""
+"""Fields of records that are counts, or stay the same throughout a run."""
 
 BY_CORPUS = {"corpora": "loss", "corpora_bits_per_byte": "bits_per_byte"}
-"""Fields that hold a figure of each corpus, and the name of that."""
+"""Fields with a figure for each corpus, and the name of that figure."""
 
 
 class Board:
-    """Writes a file of a run's folder for TensorBoard, for the length of a block.
+    """Writes a TensorBoard file into a run's folder, inside a `with` block.
 
-    What other files there show of steps after the one that the run resumes at is taken back. `constant` are the curves,
-    such as `train/learning_rate`, that never change in this run, and are left out.
+    Steps after the one that the run resumes at are removed from the display of earlier files. Curves in `constant`,
+    such as `train/learning_rate`, never change in this run and are left out.
     """
 
     def __init__(
@@ -124,19 +123,19 @@ class Board:
                 self._add(Event(step=step, summary=scalar(tag, value)))
 
     def rewind(self, step: int) -> None:
-        """Take back what is shown of steps after one that training goes on from."""
+        """Remove steps after one at which training continues from the display."""
         self._add(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def _add(self, event: Event) -> None:
         event.wall_time = time.time()
         with self._only_warned():
             if self._file is None:
-                self._folder.mkdir(exist_ok=True)  # not those above it, as those of a store that is away
+                self._folder.mkdir(exist_ok=True)  # without parents, which may belong to an unreachable store
                 self._file = EventFileWriter(str(self._folder))
             self._file.add_event(event)
 
     def flush(self) -> None:
-        """See to it that the file holds everything."""
+        """Write buffered events to the file."""
         with self._only_warned():
             if self._file is not None:
                 self._file.flush()
@@ -156,9 +155,7 @@ class Board:
 
     @contextmanager
     def _only_warned(self) -> Iterator[None]:
-        """Say once that the file cannot be written; what is shown later goes to another one, once there is room
-        again.
-        """
+        """Warn once if the file cannot be written. Later events go to a new file, once there is disk space again."""
         try:
             yield
         except OSError as error:
@@ -166,21 +163,21 @@ class Board:
             self._warn(error)
 
     def _report(self, failure: threading.ExceptHookArgs) -> None:
-        """Say in one line that TensorBoard's own thread has failed."""
+        """Log a failure of TensorBoard's own thread in one line."""
         if not type(failure.thread).__module__.startswith("tensorboard."):
             self._hook(failure)
             return
         self._warn(failure.exc_value)
 
     def _warn(self, error: BaseException | None) -> None:
-        with self._turn:  # its own thread and this one meet the same at once
+        with self._turn:  # its own thread and this one may get the same error at the same time
             told, self._told = self._told, True
         if not told:
             log.warning(NOT_WRITTEN, error)
 
 
 def curves_of(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of a record that make curves, by TensorBoard's names: `evaluation/loss`, `evaluation/loss/code`."""
+    """The curves of a record, by their names in TensorBoard: `evaluation/loss`, `evaluation/loss/code`."""
     found: dict[str, float] = {}
     for name, value in values.items():
         if name in BY_CORPUS:
@@ -199,14 +196,14 @@ def check_trackers(names: Sequence[Tracker]) -> None:
     for name in names:
         if importlib.util.find_spec(PACKAGES[name]) is None:
             raise ConfigError(
-                f"tracking names {name}, which is not installed: pip install {PACKAGES[name]}, or leave it out"
+                f"tracking lists {name}, which is not installed: pip install {PACKAGES[name]}, or remove it"
             )
 
 
 class Trackers:
-    """Shows a run's figures to trackers, for the length of a block; of several ranks only the first has them.
+    """Sends a run's figures to trackers, inside a `with` block; only rank 0 has trackers.
 
-    `project` is what they keep the run under, with those of the same job; `run` names it there.
+    `project` groups the runs of the same job, and `run` is the name of this one.
     """
 
     def __init__(self, names: Sequence[Tracker], project: str, run: str, job: Mapping[str, Any]) -> None:
@@ -215,7 +212,7 @@ class Trackers:
             self._attempt(name, lambda name=name: self._start(name, project, run, job))  # type: ignore[misc]
 
     def show(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Show a record's figures."""
+        """Send a record's figures."""
         if self._trackers and (curves := curves_of(kind, values)):
             for name, tracker in list(self._trackers.items()):
                 self._attempt(name, lambda tracker=tracker: tracker.log(curves, step=step))  # type: ignore[misc]
@@ -234,18 +231,14 @@ class Trackers:
         tracker.store_init_configuration(_settings(job))
 
     def _attempt(self, name: str, work: Callable[[], object]) -> None:
-        """Do something with a tracker. What it prints goes where this process prints, as its other threads print there
-        too.
-        """
+        """Call a tracker. Its output goes to this process's, as the output of its threads does anyway."""
         try:
             work()
         except StopRequested:
             raise
-        except Exception as error:  # each fails in its own way
+        except Exception as error:  # each tracker has its own exceptions
             self._trackers.pop(name, None)
-            log.warning(
-                "tracking: %s fails, and is told nothing more: %s: %s", name, type(error).__name__, brief(error)
-            )
+            log.warning("tracking: %s failed and is no longer used: %s: %s", name, type(error).__name__, brief(error))
 
 
 def _trackio(project: str, run: str) -> Any:
@@ -272,7 +265,7 @@ MAKERS: dict[Tracker, Callable[[str, str], Any]] = {"trackio": _trackio, "wandb"
 
 
 def _settings(job: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's hyperparameters by the paths of their fields, as TensorBoard has them too."""
+    """A job's hyperparameters by the paths of their fields, as for TensorBoard."""
     told = flatten({part: job[part] for part in HYPERPARAMETERS})
     return {
         name: value if isinstance(value, bool | int | float | str) else str(value)

@@ -1,4 +1,4 @@
-"""What a kind of job brings to the one training loop."""
+"""The interface between a kind of job and the training loop."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,25 +19,25 @@ from trainer.training.runtime import Runtime
 
 
 class Measured(NamedTuple):
-    """Validation figures by name, `loss` among them, and what else a record of them says."""
+    """Validation figures by name, including `loss`, and other fields of their record."""
 
     scores: dict[str, float]
     details: dict[str, Any]
 
 
 class Tasks(Protocol):
-    """What else measures a model on the way, every so many steps: lm-eval's tasks."""
+    """Further measurements of a model during training: lm-eval's tasks."""
 
     @property
     def every(self) -> int | None:
-        """Steps between two measurements, besides those before the first step and after the last."""
+        """Steps between two measurements, in addition to those before the first step and after the last."""
 
     def ask(self, model: PreTrainedModel, runtime: Runtime) -> dict[str, float]:
-        """Figures by task, `TASK/FIGURE`, the same on every rank. Raises `StopRequested` on all if one is to stop."""
+        """Figures by `TASK/FIGURE`, the same on every rank. Raises `StopRequested` on all ranks if one must stop."""
 
 
 class Workload(Protocol):
-    """Data in its order, a model, its loss and its measure. Every rank has one."""
+    """Data in its order, a model, its loss and its measurement. Every rank has one."""
 
     @property
     def plan(self) -> Plan:
@@ -45,7 +45,7 @@ class Workload(Protocol):
 
     @property
     def criterion(self) -> Criterion:
-        """What says which checkpoint is best."""
+        """The rule for the best checkpoint."""
 
     @property
     def files(self) -> Sequence[Path]:
@@ -53,28 +53,28 @@ class Workload(Protocol):
 
     @property
     def pads(self) -> bool:
-        """Whether micro-batches are as long as their longest row, so that their shapes vary."""
+        """Whether micro-batches are padded to their longest row, so that their shapes vary."""
 
     @property
     def details(self) -> dict[str, Any]:
-        """What the final model's manifest says of its making."""
+        """Details for the final model's manifest."""
 
     @property
     def base(self) -> Base | None:
-        """The model that an adapter is trained beside; None where all weights are trained. Read on the first rank."""
+        """The base model of an adapter; None if all weights are trained. Read on the first rank."""
 
     @property
     def tasks(self) -> Tasks | None:
-        """What measures the model on the way besides, if something does."""
+        """The lm-eval tasks that measure the model during training, if any."""
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
-        """The model as the job starts it, or as a checkpoint's folder holds it."""
+        """The model that training starts with, or that a checkpoint's folder contains."""
 
     def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
-        """The same for ranks that hold some rows of each weight; None if it must be loaded whole and then divided."""
+        """The same for ranks that hold some rows of each weight; None if it must be loaded whole before sharding."""
 
     def make_objective(self, model: PreTrainedModel) -> nn.Module:
-        """The model with its loss: called with a micro-batch's inputs, it gives the sum over the targets."""
+        """The model with its loss: called with a micro-batch's inputs, it returns the sum over the targets."""
 
     def read_batch(self, number: int, rank: int) -> Batch:
         """A rank's share of global batch `number`: a pure function of its arguments."""
@@ -83,23 +83,23 @@ class Workload(Protocol):
         """Figures on held-out data, the same on every rank, or None if nothing is held out."""
 
     def flops_per_token(self, model: PreTrainedModel) -> float:
-        """Arithmetic of training on one token."""
+        """Floating-point operations to train on one token."""
 
     def close(self) -> None:
-        """Let go of the data; it is opened again if it is read again."""
+        """Close the data; it is opened again if it is read again."""
 
 
 class TrainingKind(Protocol):
-    """What training asks of a job's kind. The functions take jobs and data of that kind."""
+    """The functions of a job's kind that training needs. They take jobs and data of that kind."""
 
     @property
     def prepare(self) -> Callable[[Any, Do], TrainingData]:
-        """What the job trains on: its pipeline up to there."""
+        """Run the steps up to the job's training data, and return that data."""
 
     @property
     def identify(self) -> Callable[[Any, Any], Run]:
-        """The run that a job and its data make."""
+        """Return the run that a job and its data identify."""
 
     @property
     def open(self) -> Callable[[Any, Store, Any, int], Workload]:
-        """The workload of a job and its data for so many ranks."""
+        """Open the workload of a job and its data for this number of ranks."""

@@ -362,7 +362,7 @@ TABLE = [
         "an option of the wrong kind",
         ["training.schedule_options={num_cycles: many}"],
         "ConfigError: training.schedule_options do not fit the schedule 'cosine': a value in {'num_cycles': 'many'} is "
-        "of the wrong kind",
+        "invalid",
     ),
     Said(
         "an option that a schedule needs",

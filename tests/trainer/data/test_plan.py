@@ -77,8 +77,8 @@ def test_tokens_in_shards_shorter_than_a_window_are_reported_unused(caplog: pyte
     ("held_out", "said"),
     [
         ((40, 40), None),
-        ((40, 1), "of b no document is held out at data.validation_fraction 0.15: the loss over all corpora tells not"),
-        ((1, 0), "of the documents none is held out at data.validation_fraction 0.15: the model is not evaluated"),
+        ((40, 1), "no document of b is held out at data.validation_fraction 0.15: the loss over all corpora does not"),
+        ((1, 0), "no document is held out at data.validation_fraction 0.15: the model is not evaluated"),
     ],
 )
 def test_corpora_without_held_out_text_are_told(

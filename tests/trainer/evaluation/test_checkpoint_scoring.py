@@ -77,19 +77,19 @@ def test_what_goes_with_language_models_only_is_refused_or_said(
 ) -> None:
     for setting, value in {"shards": ["shards/code-0123456789abcdef"], "context": 32}.items():
         with pytest.raises(
-            ConfigError, match=f"^{setting} goes with language models, but pairs is a classifier.*; leave {setting} out"
+            ConfigError, match=f"^{setting} applies to language models only, but pairs is a .*; remove {setting}"
         ):
             measure(run, "pairs", **{setting: value})
     with caplog.at_level(logging.INFO):
         measure(run, "pairs", evaluation={"prompts": ["def "]})
-    assert "pairs is a classifier: evaluation.prompts has no meaning for it" in caplog.text
+    assert "pairs is a classifier: evaluation.prompts has no effect on it" in caplog.text
 
 
 def test_a_classifier_of_no_run_and_one_whose_data_is_gone_are_refused(
     run: Finished, tmp_path: Path, runtime: Runtime
 ) -> None:
     folder = shutil.copytree(run.folder / "final", tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="elsewhere is a classifier of no run in this store"):
+    with pytest.raises(ConfigError, match="elsewhere is a classifier that does not belong to a run in this store"):
         measure(run, str(folder))
     shutil.rmtree(run.store / "encoded")
     (run.folder / "eval.json").unlink()
@@ -190,5 +190,5 @@ def test_files_that_a_classifier_cannot_be_measured_on_are_refused(
         assert says in str(caught.value)
     with pytest.raises(CorpusError, match="no file matches"):
         measure(run, "pairs", labelled=[str(tmp_path / "none.jsonl")])
-    with pytest.raises(ConfigError, match=r"labelled goes with classifiers, but .* is none; leave labelled out"):
+    with pytest.raises(ConfigError, match=r"labelled applies to classifiers only, but .* is not one; remove labelled"):
         measure(run, str(pretrained), labelled=[str(tmp_path / "new.jsonl")])

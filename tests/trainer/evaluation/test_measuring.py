@@ -97,7 +97,7 @@ def test_a_pretrained_folder_is_measured_on_named_shards(measured: Finished, tmp
     result = measure(measured, str(folder), shards=expected.data, context=32)
     assert (result.groups, result.total) == (expected.groups, expected.total)
     message = refused(measured, str(folder), ConfigError)
-    assert "say which `shards` to evaluate on, and the `context`" in message
+    assert "set `shards` and `context`" in message
 
 
 def test_a_measurement_that_was_made_is_reused_until_something_it_depends_on_changes(measured: Finished) -> None:
@@ -153,7 +153,7 @@ def test_missing_shards_are_refused_by_name(measured: Finished) -> None:
 def test_shards_of_another_tokenizer_are_refused(raw: Path, measured: Finished) -> None:
     other = prepare(small_job(raw, measured.store, data__tokenizer={"vocab_size": 300}).preparation(), silent())
     message = refused(measured, measured.name, TokenizerError, shards=[other.shards[0].key])
-    assert "carries another tokenizer than tokenizers/bpe-" in message
+    assert "contains another tokenizer than tokenizers/bpe-" in message
     assert other.shards[0].key in message
     own = measure(measured, measured.name).data
     mixed = refused(measured, measured.name, TokenizerError, shards=[own[0], other.shards[1].key])

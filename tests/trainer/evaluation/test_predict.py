@@ -214,7 +214,7 @@ def test_memory_does_not_hold_more_than_a_block_of_texts(
         (
             {"data": {"text_columns": None}},
             ConfigError,
-            "is not of a run in this store: say in data.text_columns which columns",
+            "does not belong to a run in this store: set data.text_columns",
         ),
         ({"data": {"text_columns": ["c"]}}, CorpusError, r"new.jsonl has no column 'c'; it has id, a, b, label"),
         ({"data": {"id_column": "name"}}, CorpusError, r"new.jsonl has no column 'name'"),
@@ -277,7 +277,7 @@ def test_a_model_without_a_trained_head_is_refused(
         predict_texts(job_of(store, "tiny", path), silent())
     store = Path(shutil.copytree(tuned.store, tmp_path / "tuned"))
     with pytest.raises(
-        ConfigError, match=r"trained on pairs of texts \(summary, code\), but data.text_columns names a; name 2"
+        ConfigError, match=r"trained on pairs of texts \(summary, code\), but data.text_columns lists a; list 2"
     ):
         predict_texts(job_of(store, "pairs", path, data={"text_columns": ["a"]}), silent())
 
@@ -288,7 +288,7 @@ def test_a_model_that_gives_no_number_is_refused(classifier: Path, tmp_path: Pat
     torch.nn.init.constant_(broken.classifier.bias, float("nan"))
     broken.save_pretrained(model)
     path = written(tmp_path / "new.jsonl", as_jsonl(flat_records(5)))
-    with pytest.raises(ArtifactError, match="gives no finite number for text '0', in fp32"):
+    with pytest.raises(ArtifactError, match="gives a number that is not finite for text '0', in fp32"):
         predict_texts(job_of(tmp_path / "store", model, path, data={"text_columns": ["a"]}), silent())
     assert not (tmp_path / "store" / "predictions").exists()
 

@@ -96,7 +96,7 @@ def test_another_test_file_has_it_measured_anew_and_more_epochs_have_it_trained(
 
 
 def test_text_is_what_else_it_can_be_measured_on(answering: Finished) -> None:
-    with pytest.raises(ConfigError, match=r"is of a run of instruction tuning: .* stands in that run's eval\.json"):
+    with pytest.raises(ConfigError, match=r"belongs to a run of instruction tuning: .* are in that run's eval\.json"):
         evaluate_checkpoint(
             EvaluateJob(store=str(answering.store), checkpoint=answering.run.removeprefix("runs/")), silent()
         )

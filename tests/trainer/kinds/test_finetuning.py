@@ -299,7 +299,7 @@ def test_training_ends_early_when_nothing_gets_better_and_the_best_becomes_final
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"evaluation__best_by": "bleu"}, "evaluation.best_by is 'bleu', but what is measured are loss, accuracy, f1"),
+        ({"evaluation__best_by": "bleu"}, "best_by is 'bleu', but the measured figures are loss, accuracy, f1"),
         ({"evaluation__metrics": ["pearsonr"]}, "pearsonr"),
         ({"evaluation__metrics": ["acuracy"]}, "acuracy"),
         (
@@ -370,6 +370,6 @@ def test_accelerates_configuration_file_is_heeded(pairs: Path, pretrained: Path,
         [*command, "training.precision=fp32"], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
     )
     assert (
-        "accelerate's configuration says mixed precision 'bf16', the job's training.precision is 'fp32'"
+        "accelerate's configuration has mixed precision 'bf16', but the job's training.precision is 'fp32'"
         in contrary.stderr
     )

@@ -159,7 +159,7 @@ def test_its_last_checkpoint_has_the_figures_of_the_final_model_or_it_is_said_wh
                 EvaluateJob(store=str(life.store), checkpoint=f"{life.run}/checkpoint-last"), silent()
             )
     except ConfigError as refusal:
-        assert "stands in that run's eval.json" in str(refusal)
+        assert "are in that run's eval.json" in str(refusal)
     else:
         assert result.figures() == pytest.approx(measured(life).figures(), abs=1e-6)
 

@@ -309,7 +309,7 @@ def test_a_run_is_trained_measured_told_and_predicts(job: FinetuneJob, runtime: 
 
     make_report(Store(job.store), run.key)
     page, card = ((folder / name).read_text() for name in ("report.html", "final/README.md"))
-    assert "which classes apply" in page and "by their label" not in page and "How well each class is told" in page
+    assert "which classes apply" in page and "by their label" not in page and "Figures of each class" in page
     assert "metrics:\n- f1\n- accuracy\n" in card and "multi-label text classification" in card
     assert "logits.sigmoid().tolist()" in card
 

@@ -259,7 +259,7 @@ def test_a_reference_that_gives_no_finite_number_is_refused(
         return sums
 
     monkeypatch.setattr(reference_step, "sum_answers", overflown)
-    with pytest.raises(ArtifactError, match="answer of record 1 of the train split no finite log-probability"):
+    with pytest.raises(ArtifactError, match="not finite for an answer of record 1 of the train split"):
         here(silent())("reference", job, data=data)
 
 

@@ -215,9 +215,9 @@ def test_a_run_is_trained_measured_told_and_predicts(words: Path, bert: Path, tm
     texts = finetune_job(words, job.store, bert, run="texts", data__text_columns=["id"], data__max_length=LENGTH,
                          **texts_of(words, tmp_path))  # fmt: skip
     other = train(texts, silent()).key
-    with pytest.raises(ConfigError, match="texts/final gives a text one class, the data a class for each word"):
+    with pytest.raises(ConfigError, match=r"texts/final predicts one label per text, but .* one label per word"):
         evaluate_run(job, run.key, silent(), other=other)
-    with pytest.raises(ConfigError, match="tagger/final gives a text a class for each word, the data one class"):
+    with pytest.raises(ConfigError, match=r"tagger/final predicts one label per word, but .* one label per text"):
         evaluate_run(texts, other, silent(), other=run.key)
 
     values = {"source": "jsonl", "paths": [str(words / "validation.jsonl")], "id_column": "id"}
@@ -234,7 +234,7 @@ def test_a_run_is_trained_measured_told_and_predicts(words: Path, bert: Path, tm
         predict_texts(PredictJob.model_validate({"store": job.store, "model": "tagger", "data": values}), silent())
     values = {"source": "csv", "paths": [written(tmp_path / "texts.csv", "tokens\nwords\n")]}
     with pytest.raises(
-        ConfigError, match=r"tagger labels words, .* data.source is csv, which holds none: give files of jsonl or"
+        ConfigError, match=r"tagger labels words .* data.source is csv, which has no lists: use jsonl or parquet"
     ):
         predict_texts(PredictJob.model_validate({"store": job.store, "model": "tagger", "data": values}), silent())
     assert evaluate_checkpoint(EvaluateJob(store=job.store, checkpoint="tagger"), silent()).reused
@@ -270,7 +270,7 @@ def test_labels_that_mark_no_entities_are_measured_by_words(
     monkeypatch.setattr(look, "WHOLE_BYTES", 0)
     assert labelled_preflight(job, silent()).metrics == ["word_accuracy"], "where only the first rows are looked at"
     with pytest.raises(
-        ConfigError, match=r"metric 'seqeval' is of entities .*, but the labels are CODE, NAME, O; take word_acc"
+        ConfigError, match=r"metric 'seqeval' needs entity labels .*, but the labels are CODE, NAME, O; use word_acc"
     ):
         labelled_preflight(
             tagging_job(words, tmp_path / "store", bert, **changes, evaluation__metrics=["seqeval"]), silent()

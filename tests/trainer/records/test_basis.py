@@ -266,6 +266,6 @@ def test_a_champion_of_labelled_data_is_measured_anew_on_this_validation_split(
     verdict = considered(id2label={"0": "match", "1": "other"})
     assert (
         not verdict.passed
-        and "runs/earlier1/final tells match, other apart, the data has other, match" in verdict.reason
+        and "runs/earlier1/final predicts match, other, but the data has other, match" in verdict.reason
     )
     assert "bits_per_byte" not in verdict.reason

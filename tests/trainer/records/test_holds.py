@@ -106,7 +106,7 @@ def test_a_run_that_began_while_its_data_was_removed_ends_at_once(
         store.delete(f"{data.shards[0].key}/{MANIFEST}")
 
     monkeypatch.setattr(training, "claim_run", claim_late)
-    expected = f"{data.shards[0].key} was removed while runs/other began; run it again, from the preparation on"
+    expected = f"{data.shards[0].key} was removed while runs/other started; run the job again"
     with pytest.raises(ArtifactError, match=expected):
         train(job.model_copy(update={"run": "other"}), silent())
 

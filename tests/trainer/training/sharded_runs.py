@@ -34,7 +34,7 @@ SHORT: dict[str, Any] = {
 }  # fmt: skip
 """Four steps, saved and measured after two and after four; twelve samples a step, which 1, 2 and 3 ranks can share."""
 
-WHOLE = "each rank takes the memory for all of it"
+WHOLE = "each rank needs memory for the whole model"
 """What is said where a model cannot be made part by part."""
 
 LLAMA: dict[str, Any] = {

@@ -54,7 +54,7 @@ def test_a_compiled_model_that_learns_the_same_is_taken_and_no_gradient_is_left(
     once(((0.0, 0.0), "norm is 0, and 3.16"), ((0.001, 0.001), "norm is 0.00316"), ((1.0, 0.0), "second.weight gets")),
 )
 def test_one_that_learns_nothing_or_something_else_is_refused(compiled: tuple[float, float], said: str) -> None:
-    with pytest.raises(ConfigError, match=rf"training.compile: compiled by torch .*{said}.*training.compile to false"):
+    with pytest.raises(ConfigError, match=rf"the model compiled by torch .*{said}.*training.compile to false"):
         compile_with(*compiled)
 
 
@@ -84,7 +84,7 @@ def test_without_memory_for_the_plain_gradient_none_is_left_and_training_goes_on
     compile_objective(objective, PreTrainedModel(PretrainedConfig()), cpu_runtime(), BATCH)
     assert all(parameter.grad is None for parameter in objective.parameters())
     assert not objective.training
-    assert "gradient is not compared: there is no memory for that of the plain one" in caplog.text
+    assert "is not compared: there is not enough memory to compute the uncompiled one" in caplog.text
 
 
 PADDED: dict[str, Job] = {

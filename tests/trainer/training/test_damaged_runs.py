@@ -108,7 +108,7 @@ def test_a_finished_runs_plan_and_pointers_are_found_again_to_the_same_bits(
     assert train(small_job(raw, store.url, **LONG), silent(), data).reused
     assert {path: path.read_bytes() for path in paths} == before
     for path in paths[1:]:
-        assert f"{path}" in caplog.text and "written anew" in caplog.text
+        assert f"{path}" in caplog.text and "rewritten" in caplog.text
 
 
 def test_a_loss_with_one_bit_changed_passes_no_gate_and_is_measured_again(
@@ -147,7 +147,10 @@ def test_a_damaged_configuration_is_written_anew_by_its_runs_own_command(
     cpu_runtime()
     assert train(job, silent(), data).reused
     assert require_sealed(store, f"{finished.run}/{CONFIG}") == whole
-    assert f"{path} is damaged" in caplog.text and "written anew, and kept as damaged-config.json" in caplog.text
+    assert (
+        f"{path} is damaged" in caplog.text
+        and "rewritten; the damaged file is kept as damaged-config.json" in caplog.text
+    )
     assert (path.parent / "damaged-config.json").read_bytes() == spoilt
     weights = store.read_bytes(f"{finished.run}/{FINAL}/model.safetensors")
     shutil.rmtree(path.parent / FINAL)
@@ -203,7 +206,7 @@ def test_damaged_records_are_left_out_and_told_by_their_lines(
     assert spoilt != lines[2]
     path.write_bytes(b"".join([*lines[:2], spoilt, *lines[3:7], b"\0" * 9 + b"\n", *lines[7:], lines[0][:-9]]))
     assert read_records(store, finished.run) == [*all_of_them[:2], *all_of_them[3:]]
-    assert f"{path}: 2 records left out, as not matching the checksum: lines 3, 8" in caplog.text
+    assert f"{path}: 2 records ignored because of a wrong checksum: lines 3, 8" in caplog.text
     store.write_bytes(f"{OTHER}/{METRICS_FILE}", b"".join(lines))
     assert read_records(store, OTHER) == []
     assert "lines 1, 2, 3, 4, 5, ..." in caplog.text
@@ -306,6 +309,6 @@ def test_a_run_without_its_plan_or_its_configuration_says_what_to_do(
     with pytest.raises(RunError, match=r"has no plan\.json yet: run the training to its end"):
         make_report(store, finished.run)
     store.delete(f"{finished.run}/{CONFIG}")
-    with pytest.raises(PipelineError, match=r"config\.json is missing; start the run|not of a run in this store"):
+    with pytest.raises(PipelineError, match=r"config\.json is missing; start the run|does not belong to a run in this"):
         evaluate_checkpoint(evaluation_of(small_job(raw, store.url, **LONG), finished.run), silent())
     assert records(Path(store.url), "train", finished.run)

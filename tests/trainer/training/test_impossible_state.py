@@ -151,9 +151,9 @@ def test_what_does_not_fit_is_refused_when_it_is_restored(copied: tuple[Store, s
     folder = store.local / newest
     learner = Learner(load_model(folder), runtime)
     forge_state(store, newest, lambda saved: saved["settings"]["optimizer"][0]["params"].append("model.nothing"))
-    with pytest.raises(ArtifactError, match=r"do not fit the model that is trained"):
+    with pytest.raises(ArtifactError, match=r"do not fit the trained model"):
         restore(folder, learner.objective, learner.optimizer, learner.schedule, None)
     forge_state(store, newest, lambda saved: saved["settings"]["optimizer"][0]["params"].pop())
     forge_state(store, newest, lambda saved: saved["settings"]["schedule"].update(last_epoch=7))
-    with pytest.raises(ArtifactError, match=r"the schedule stands at step 7, training at 64"):
+    with pytest.raises(ArtifactError, match=r"the schedule is at step 7, training at step 64"):
         restore(folder, learner.objective, learner.optimizer, learner.schedule, None)

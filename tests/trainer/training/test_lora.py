@@ -216,7 +216,7 @@ def test_the_other_form_is_published_without_training_again(
         (stocked / run / pointer).unlink()
     assert foreseen().reasons[0] == "it was begun and has no checkpoint yet"
     adapt(raw, stocked, data, base, {**LORA, "publish": "adapter"}, **changes)
-    assert "has no checkpoint left to publish its final model from: it is trained again" in caplog.text
+    assert "has no checkpoint left to publish its final model from: training it again" in caplog.text
     assert (final / "adapter_model.safetensors").read_bytes() == saved.read_bytes()
 
 
@@ -309,4 +309,4 @@ def test_a_checkpoint_whose_moments_are_not_those_of_the_adapter_is_passed_over(
 )
 def test_a_base_that_its_run_may_delete_is_told(key: str | None, told: bool, caplog: pytest.LogCaptureFixture) -> None:
     _tell_base_that_goes(base_of("base", "store" if key else "hub", key, {"model.safetensors": "ab"}))
-    assert (f"will be loaded beside {key}, a checkpoint that its run may delete when it goes on" in caplog.text) == told
+    assert (f"adapter depends on {key}, a checkpoint that its run may delete when it continues" in caplog.text) == told

@@ -157,7 +157,7 @@ def test_a_tokenizer_without_a_mask_token_is_refused_before_anything_is_done(
     )
     with pytest.raises(TokenizerError, match=said):
         kind_of(job := masked_job(raw, stocked, **values)).preflight(job, silent())
-    with pytest.raises(TokenizerError, match=r"is to be trained is None; set data.tokenizer.mask_token to '<mask>'"):
+    with pytest.raises(TokenizerError, match=r"of the tokenizer to train is None; set it to '<mask>'"):
         kind_of(job := masked_job(raw, tmp_path / "new", **values)).preflight(job, silent())
     with pytest.raises(TokenizerError, match=r"has no special token '<hidden>'"):
         kind_of(job := masked_job(raw, stocked, **values, training__masking={"mask_token": "<hidden>"})).preflight(

@@ -74,7 +74,7 @@ def test_damaged_records_are_dropped_when_a_run_resumes_or_goes_back(
     lines = empty_store.read_bytes(key).splitlines(keepends=True)
     empty_store.write_bytes(key, b"".join([lines[0], lines[1].replace(b"2.0", b"3.0"), *lines[2:]]) + b'{"kind": "tra')
     with RunLog(empty_store, RUN, 3) as log:
-        assert f"{key}: 1 record left out, as not matching the checksum: line 2" in caplog.text
+        assert f"{key}: 1 record ignored because of a wrong checksum: line 2" in caplog.text
         assert empty_store.read_bytes(key) == lines[0] + lines[2]
         log.write("train", 4, loss=4.0)
         path = empty_store.fetch(key)
@@ -90,9 +90,9 @@ def test_records_that_are_missing_are_told_by_their_numbers_also_after_a_resume(
     key = f"{RUN}/metrics.jsonl"
     lines = empty_store.read_bytes(key).splitlines(keepends=True)
     for left, gone, told in (
-        ([0, 1, 2, 5, 6, 8], 3, "records are missing, before records 6, 9"),
-        ([3, 4, 5, 6, 7, 8], 3, "records are missing, before record 4"),
-        ([0, 2, 1, 4, 3, 5, 7, 8], 1, "records are missing, before record 8"),
+        ([0, 1, 2, 5, 6, 8], 3, "records are missing before records 6, 9"),
+        ([3, 4, 5, 6, 7, 8], 3, "records are missing before record 4"),
+        ([0, 2, 1, 4, 3, 5, 7, 8], 1, "records are missing before record 8"),
     ):
         empty_store.write_bytes(key, b"".join(lines[place] for place in left))
         for resumed_at in (None, 9, 9):
@@ -105,7 +105,7 @@ def test_records_that_are_missing_are_told_by_their_numbers_also_after_a_resume(
     empty_store.write_bytes(key, b"".join([*lines[:2], b"{}\n", *lines[4:]]))
     caplog.clear()
     assert steps(empty_store) == [1, 2, 5, 6, 7, 8, 9]
-    assert "line 3" in caplog.text and "records are missing, before record 5" in caplog.text
+    assert "line 3" in caplog.text and "records are missing before record 5" in caplog.text
 
 
 def test_records_in_another_order_or_twice_are_read_in_theirs(
@@ -121,7 +121,7 @@ def test_records_in_another_order_or_twice_are_read_in_theirs(
     other = seal_line(key, 2, {**step_record(7)})
     empty_store.write_bytes(key, b"".join([*lines, other]))
     assert steps(empty_store) == [1, 7, 3]
-    assert f"{key}: record 2 left out, as there is another of the same number" in caplog.text
+    assert f"{key}: record 2 ignored because another record has the same number" in caplog.text
 
 
 def test_a_last_record_that_cannot_be_is_dropped_when_a_run_resumes(
@@ -134,7 +134,7 @@ def test_a_last_record_that_cannot_be_is_dropped_when_a_run_resumes(
         caplog.clear()
         write(empty_store, 2, 3)
         assert steps(empty_store) == [1, 2, 3]
-        assert f"{key}: a record is left out, as it cannot be one" in caplog.text
+        assert f"{key}: a record is ignored because it is not valid" in caplog.text
 
 
 def test_the_record_of_the_end_is_written_anew_by_a_run_that_goes_on(
@@ -176,7 +176,7 @@ def test_records_that_are_missing_before_the_step_of_a_resume_are_told_from_then
             write(empty_store, resumed_at, 5, kind="save")
         caplog.clear()
         assert steps(empty_store) == [*range(1, kept + 1), 4, *([5] if resumed_at else [])]
-        assert (f"{key}: records are missing, before record {kept + 2}" in caplog.text) == (kept < 3)
+        assert (f"{key}: records are missing before record {kept + 2}" in caplog.text) == (kept < 3)
 
 
 def test_what_is_missing_of_the_step_of_a_resume_itself_is_told(
@@ -194,7 +194,7 @@ def test_what_is_missing_of_the_step_of_a_resume_itself_is_told(
         assert ("ends before step 10 was saved" in caplog.text) == (kept < 3)
         caplog.clear()
         steps(empty_store)
-        assert (f"records are missing, before record {kept + 2}" in caplog.text) == (kept < 3)
+        assert (f"records are missing before record {kept + 2}" in caplog.text) == (kept < 3)
 
 
 def test_a_last_record_without_its_end_of_line_is_whole_and_one_cut_short_is_not_warned_of(

@@ -187,5 +187,5 @@ def test_settings_that_do_not_go_with_muon_are_refused(
 
 
 def test_a_model_without_blocks_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"training.optimizer is muon, .* none are trained of this one"):
+    with pytest.raises(ConfigError, match=r"training.optimizer is muon, .* this model has none that are trained"):
         make_optimizer(nn.Linear(4, 4), TrainingConfig(max_steps=1, optimizer="muon"))

@@ -60,7 +60,7 @@ def test_a_save_that_is_refused_is_reported_and_does_not_stop_training(
     with pytest.raises(StorageError):
         keeper.saver.drain()
     assert "tried again" not in caplog.text
-    assert sum("could not be saved, training goes on" in record.getMessage() for record in caplog.records) == 2
+    assert sum("could not be saved, training continues" in record.getMessage() for record in caplog.records) == 2
     obstacle.unlink()
     keeper.submit(4)
     commit = keeper.saver.drain()
@@ -174,7 +174,7 @@ def test_too_many_in_a_row_go_back_to_the_last_commit_past_that_data_and_then_st
         train(job, silent())
     went_back = records(store, "rollback", "runs/bad")
     assert len(went_back) == loop.MAX_ROLLBACKS
-    assert sum("going back to the last checkpoint" in record.getMessage() for record in caplog.records) == 3
+    assert sum("restoring the last checkpoint" in record.getMessage() for record in caplog.records) == 3
     steps = [record["step"] for record in records(store, "train", "runs/bad")]
     assert steps == sorted(set(steps)), "what was gone back over is recorded once"
     assert all(record["step"] % 2 == 0 or record["step"] % 5 == 0 for record in went_back)
@@ -277,7 +277,7 @@ def test_a_run_is_forked_with_other_settings_from_the_weights_of_its_newest_chec
         "it needs the other no more"
     )
     assert f"continuing from {stocked}/{fork.key}/checkpoints/step-00000008" in caplog.text
-    with pytest.raises(RunError, match=r"there is no .*/runs/one to fork from; name another `run`"):
+    with pytest.raises(RunError, match=r"there is no .*/runs/one to fork; set another `run`"):
         train(small_job(raw, stocked, run="one", training__seed=7, resume="fork"), silent())
     assert not (stocked / first.key).exists()
 

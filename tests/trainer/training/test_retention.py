@@ -146,7 +146,7 @@ def test_what_is_committed_is_not_written_again_when_what_comes_after_fails(
     assert written == [f"{RUN}/checkpoints/step-00000002", f"{RUN}/checkpoint-last", f"{RUN}/checkpoint-last"]
     assert find_checkpoint(empty_store, RUN) == "checkpoints/step-00000002"
     assert kept(empty_store) == [1, 2]
-    assert "stay for now: the folder is busy" in caplog.text
+    assert "are not deleted yet: the folder is busy" in caplog.text
     keeper.save(3)
     assert kept(empty_store) == [3]
 
@@ -322,4 +322,4 @@ def test_where_the_best_could_not_be_saved_the_best_that_was_saved_is_taken(
     keeper.save(3, 4.0)
     assert kept(empty_store) == [1, 3]
     assert find_best(empty_store, RUN, keeper.state) == 1
-    assert "step-00000002, the best, could not be saved in its time: the best that was saved is step 1" in caplog.text
+    assert "step-00000002, the best checkpoint, was never saved: using the best that was, step 1" in caplog.text

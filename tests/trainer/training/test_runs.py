@@ -96,7 +96,7 @@ def test_a_folder_of_other_settings_is_not_touched(raw: Path, data: PreparedData
     first, second = (small_job(raw, tmp_path, run="mine", training__seed=seed) for seed in (0, 1))
     claim_run(store, identify_run(first, data), first, data)
     before = digests(tmp_path)
-    with pytest.raises(RunError, match=r"training.seed: 0 -> 1\. Choose another name"):
+    with pytest.raises(RunError, match=r"training.seed: 0 -> 1\. Set another `run`"):
         claim_run(store, identify_run(second, data), second, data)
     assert digests(tmp_path) == before
     claim_run(store, identify_run(first, data), first, data)

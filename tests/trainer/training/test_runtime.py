@@ -76,7 +76,7 @@ def test_a_launcher_with_another_precision_than_the_job_chooses_is_refused(
 ) -> None:
     config = write_config(tmp_path / "job.yaml", small_values(raw, stocked, training__precision="fp32"))
     message = message_of(start_warm(tmp_path / "said", "trainer.__main__", config, env=BF16).wait())
-    assert message.startswith("ConfigError: accelerate's configuration says mixed precision 'bf16'")
+    assert message.startswith("ConfigError: accelerate's configuration has mixed precision 'bf16'")
     assert "the job's training.precision is 'fp32'; make them the same" in message
 
 
@@ -92,7 +92,7 @@ def test_a_job_on_the_gpu_is_refused_without_one_and_by_a_launcher_on_the_cpu(mo
     with pytest.raises(DeviceError, match=r"training\.device is gpu, but this machine has none"):
         start_runtime("fp32", "gpu")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    with pytest.raises(ConfigError, match=r"configuration says use_cpu, the job's training\.device is 'gpu'"):
+    with pytest.raises(ConfigError, match=r"configuration has use_cpu, but the job's training\.device is 'gpu'"):
         start_runtime("fp32", "gpu")
 
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_deterministic_is_told_with_the_setting() -> None:
     choose_algorithms(True)
     try:
         with (
-            pytest.raises(ConfigError, match=r"training.deterministic is true, and the model needs .*put_"),
+            pytest.raises(ConfigError, match=r"training.deterministic is true, but the model uses .*put_"),
             explained_algorithms(True),
         ):
             torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))

@@ -57,13 +57,13 @@ def test_each_rate_is_that_of_transformers(name: str, options: dict[str, Any], w
     ("name", "options", "said"),
     [
         ("cosine_with_min_lr", {"min_lr": 1e-4, "min_lr_rate": 0.1}, "it needs either min_lr or min_lr_rate, not both"),
-        ("cosine_with_min_lr", {"min_lr": 0.02}, "its least rate is 0.02, not from 0 to the learning rate, 0.01"),
-        ("polynomial", {"lr_end": 1}, "lr_end is 1, not from 0 to below the learning rate, 0.01"),
-        ("polynomial", {"lr_end": -1}, "lr_end is -1, not from 0 to below the learning rate, 0.01"),
-        ("warmup_stable_decay", {"num_decay_steps": -3}, "num_decay_steps is -3, not a whole number of steps"),
-        ("warmup_stable_decay", {"num_decay_steps": 0.2}, "num_decay_steps is 0.2, not a whole number of steps"),
-        ("polynomial", {"power": "half"}, "a value in {'power': 'half'} is of the wrong kind"),
-        ("inverse_sqrt", {"timescale": 0}, "a value in {'timescale': 0} is of the wrong kind"),
+        ("cosine_with_min_lr", {"min_lr": 0.02}, "its least rate is 0.02; expected 0 to the learning rate, 0.01"),
+        ("polynomial", {"lr_end": 1}, "lr_end is 1; expected 0 to below the learning rate, 0.01"),
+        ("polynomial", {"lr_end": -1}, "lr_end is -1; expected 0 to below the learning rate, 0.01"),
+        ("warmup_stable_decay", {"num_decay_steps": -3}, "num_decay_steps is -3; expected a whole number of steps"),
+        ("warmup_stable_decay", {"num_decay_steps": 0.2}, "num_decay_steps is 0.2; expected a whole number of steps"),
+        ("polynomial", {"power": "half"}, "a value in {'power': 'half'} is invalid"),
+        ("inverse_sqrt", {"timescale": 0}, "a value in {'timescale': 0} is invalid"),
         (
             "warmup_stable_decay",
             {"num_decay_steps": 3, "decay_type": "sudden"},
@@ -72,7 +72,7 @@ def test_each_rate_is_that_of_transformers(name: str, options: dict[str, Any], w
         (
             "warmup_stable_decay",
             {"num_decay_steps": 3, "num_cycles": "some"},
-            "a value in {'num_decay_steps': 3, 'num_cycles': 'some'} is of the wrong kind",
+            "a value in {'num_decay_steps': 3, 'num_cycles': 'some'} is invalid",
         ),
     ],
 )

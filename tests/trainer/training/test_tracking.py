@@ -80,7 +80,7 @@ def test_trackers_are_shown_the_curves_and_the_hyperparameters(
     measured = (3, {"evaluation/loss": 1.0, "evaluation/loss/code": 2.0})
     assert kept["wandb"].told == [("job", "job-1"), settings, *steps, measured, "finished"]
     assert kept["mlflow"].told == [("job", "job-1"), settings, steps[0]], "one that fails is told nothing more"
-    assert caplog.messages == ["tracking: mlflow fails, and is told nothing more: OSError: no more room"]
+    assert caplog.messages == ["tracking: mlflow failed and is no longer used: OSError: no more room"]
 
 
 def test_what_other_threads_say_while_a_tracker_is_shown_something_arrives(
@@ -144,7 +144,7 @@ def test_a_tracker_that_is_not_installed_is_refused_at_the_start(
     raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="tracking names trackio, which is not installed: pip install trackio"):
+    with pytest.raises(ConfigError, match="tracking lists trackio, which is not installed: pip install trackio"):
         preflight(small_job(raw, tmp_path / "store", tracking=["trackio"]), silent())
 
 

@@ -1,1 +1,1 @@
-"""Instruction tuning: conversations and a pretrained causal model to one that answers."""
+"""Instruction tuning: a pretrained causal language model learns to answer, from conversations."""

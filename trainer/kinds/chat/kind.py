@@ -1,4 +1,4 @@
-"""Instruction tuning: conversations and a pretrained causal model to one that answers."""
+"""Instruction tuning: a pretrained causal language model learns to answer, from conversations."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from trainer.training.identity import Run
 
 
 def identify(job: ChatJob, data: ArtifactRef) -> Run:
-    """The run that a job and its encoded conversations make."""
+    """The run that a job and its encoded conversations identify."""
     return identify_tuning(job, data, {"packing": PACKING if job.data.packing else None}, {})
 
 
@@ -30,12 +30,12 @@ def plan(job: ChatJob, data: ArtifactRef, ranks: int) -> Planned:
 def identify_own(
     store: Store, job: ChatJob, run: str, data: Sequence[str] | None, other: str | None = None
 ) -> Measurement:
-    """The measurement of the final model of a job's run, or of an `other` run on this one's data.
+    """The measurement of the final model of a job's run, or of an `other` run on this run's data.
 
-    One of an `other` run, whose model this job did not try, has each conversation in a window of its own: families that
-    carry a state on, or know no positions, would read those that share a window otherwise. `data` names the set that
-    the job prepared, by default that which the run was last asked for with. Raises `ArtifactError` if the model is
-    missing or damaged.
+    For an `other` run, whose model this job did not try, each conversation gets its own window: model families that
+    carry state, or have no positions, would let conversations that share a window affect each other. `data` holds the
+    key of the encoded set; by default it is the one that the run was last requested with. Raises `ArtifactError` if the
+    model is missing or damaged.
     """
     if other is not None:
         job = job.model_copy(update={"data": job.data.model_copy(update={"packing": False})})

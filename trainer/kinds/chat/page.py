@@ -1,4 +1,4 @@
-"""What a report and a comparison say of instruction tuning: conversations, the loss of answers, and answers."""
+"""Report and comparison content of instruction tuning: conversations, the loss on answers, and sample answers."""
 
 from typing import Any
 
@@ -37,19 +37,19 @@ UNIT = "nats a token of an answer"
 RESULTS = "The finished model on answers that it was not trained on."
 
 ANSWERS = (
-    "Held-out conversations up to their last answer, and the answer that the model gives, the likeliest token each "
-    "time."
+    "Held-out conversations up to their last answer, and the model's answer (greedy decoding: the likeliest token each "
+    "time)."
 )
 
 COLUMNS = (
     "Split", "Conversations", "Tokens", "Tokens of answers", "Longest", "Truncated", "Left out without an answer",
     "Bad records",
 )  # fmt: skip
-"""What the figures of a split are called."""
+"""Column headers of the table of splits."""
 
 
 def describe_chat(facts: RunFacts, plan: TuningPlan) -> ReportContent:
-    """The account of a run on conversations."""
+    """The report of a run on conversations."""
     key, details = encoded_of(facts)
     return ReportContent(
         verdict=tell_loss(facts, UNIT),
@@ -84,12 +84,12 @@ def _tiles(facts: RunFacts, plan: TuningPlan) -> list[Tile]:
 def _data_note(facts: RunFacts, details: dict[str, Any]) -> str:
     data = facts.job["data"]
     origin = f"{data['path']} ({data['source']})" if data["path"] else f"{data['source']} files"
-    notes = [f"Conversations of {details['name']}, from {origin}, as the chat template writes them."]
+    notes = [f"Conversations of {details['name']}, from {origin}, formatted by the chat template."]
     if details["source"]["validation_cut"]:
         share = f"{data['validation_fraction']:g}"
-        notes.append(f"A share of {share} is held out for validation, by a hash of what comes before the first answer.")
+        notes.append(f"A share of {share} is held out for validation, by a hash of the text before the first answer.")
     if unmarked := sum(each["unmarked"] for each in details["splits"].values()):
-        notes.append(f"{plural(unmarked, 'answer')} that the chat template does not mark as such are not learnt.")
+        notes.append(f"{plural(unmarked, 'answer')} that the chat template does not mark as such are not trained on.")
     return " ".join([*notes, *tell_in_train(details, "question")])
 
 
@@ -97,7 +97,7 @@ def _plan(facts: RunFacts, plan: TuningPlan, details: dict[str, Any]) -> Pairs:
     packed = "packed, best fit first" if facts.job["data"]["packing"] else "one conversation each"
     windows = f"{count(plan.windows)} of {count(details['context'])} tokens, {packed}"
     own = [
-        ("Fill", f"{percent(plan.fill)} of the windows' room: {count(plan.examples)} conversations"),
+        ("Fill", f"{percent(plan.fill)} of the windows' tokens: {count(plan.examples)} conversations"),
         (
             "Tokens an epoch",
             f"{count(details['splits'][TRAIN]['tokens'])}, of which {count(plan.answer_tokens)} are answers'",

@@ -1,4 +1,4 @@
-"""The workload of instruction tuning, and how a model that answers is measured."""
+"""The workload of instruction tuning, and the measurement of a model that answers."""
 
 import math
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def answer_losses(
 ) -> Scores:
     """Measure a model on a split, shared among the ranks.
 
-    Sums are in float64 and taken in a fixed order, so the number of ranks changes nothing.
+    Sums are in float64 and in a fixed order, so the number of ranks does not change the result.
     """
     windows = pack_split(job.data, split, data.details["context"])
 
@@ -68,9 +68,10 @@ def answer_losses(
 
 
 def measure_answers(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
-    """Measure a run's final model, or another model with the same tokenizer, and have it answer. Called by every rank.
+    """Measure a run's final model, or another model with the same tokenizer, and generate answers. Called by every
+    rank.
 
-    Raises `TokenizerError` if the model does not read this data.
+    Raises `TokenizerError` if the model cannot read this data.
     """
     job: ChatJob = wanted.settings
     store, (encoded,) = Store(job.store), wanted.data
@@ -124,8 +125,8 @@ class Chat(CausalTuning):
         return Batch(micro_batches, int(self._targets[windows].sum()), int(self._lengths[windows].sum()))
 
     def _read(self, windows: np.ndarray[Any, Any]) -> dict[str, torch.Tensor]:
-        """Inputs of some windows; where each holds one conversation, positions are as the model counts them itself, and
-        a mask tells them from what fills up.
+        """Inputs of some windows. If each window holds one conversation, the model counts positions itself, and a mask
+        marks the padding.
         """
         inputs = read_windows(self._train, self.windows, windows, self._set.pad_id)
         if not self._job.data.packing:

@@ -1,1 +1,1 @@
-"""Fine-tuning on labelled data: classes, numbers, several labels or words, and predictions of new texts."""
+"""Fine-tuning on labelled data: classes, numbers, several labels or a label per word; and predictions of new texts."""

@@ -1,4 +1,4 @@
-"""Measuring a fine-tuned model: figures on the labelled splits, and predictions of all that were not trained on.
+"""Measuring a fine-tuned model: figures on the labelled splits, and predictions of all splits but train.
 
 runs/X/eval.json                          figures, confusion matrix, figures by class
 runs/X/predictions/validation.jsonl       id, prediction and probabilities of each example, or of each of its words
@@ -43,7 +43,7 @@ from trainer.training.sharding import sharding_group
 
 
 def classify_split(held: EncodedSplit, predicted: NDArray[Any], names: Sequence[str]) -> Classification:
-    """The figures of each class, or of each type of entity that the labels of words mark, of the labelled examples."""
+    """The figures of each class, or of each entity type that word labels mark, on the labelled examples."""
     examples = np.flatnonzero(held.labelled)
     rows = held.rows(examples)
     sides = (predicted[rows], held.labels[rows])
@@ -57,7 +57,7 @@ def classify_split(held: EncodedSplit, predicted: NDArray[Any], names: Sequence[
 def classify(predicted: NDArray[Any], labels: NDArray[Any], names: Sequence[str]) -> Classification:
     """The confusion matrix (rows are labels, columns predictions) and each class's precision, recall, F1 and support.
 
-    There is no matrix where several classes may apply: a mistake is then no confusion of one class with another.
+    There is no matrix if several classes may apply, because a mistake then does not replace one class by another.
     """
     classes = list(range(len(names)))
     figures = precision_recall_fscore_support(labels, predicted, labels=classes, zero_division=0.0)
@@ -74,15 +74,15 @@ def _scores(figures: Iterable[tuple[str, Any, Any, Any, Any]]) -> list[ClassScor
     ]
 
 
-GIVEN = {"multi-label": "several classes at once", "tokens": "a class for each word"}
-"""What a text is given, by task, where that is not one class, or a number."""
+GIVEN = {"multi-label": "several labels per text", "tokens": "one label per word"}
+"""The labels of a text, by task; other tasks have one label per text."""
 
 
 def measure_labelled(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
     """Score a model on the labelled splits of a run's set, or on new files. Called by every rank.
 
-    Predictions are written of the run's own final model alone. Another model must have the same tokenizer and classes.
-    Raises `TokenizerError` and `ConfigError` if it does not read this data, `ArtifactError` if that is gone.
+    Predictions are written only for the run's own final model. Another model must have the same tokenizer and classes.
+    Raises `TokenizerError` or `ConfigError` if the model cannot read this data, `ArtifactError` if the data is missing.
     """
     if isinstance(wanted.settings, NewFiles):
         return _measure_files(wanted.settings, wanted, progress, runtime)
@@ -106,7 +106,7 @@ def _measure_files(new: NewFiles, wanted: Measurement, progress: Progress, runti
 
 @contextmanager
 def open_files(new: NewFiles, progress: Progress) -> Iterator[EncodedSet]:
-    """The examples of the new labelled files that a checkpoint is to be measured on, for the length of a block."""
+    """Encode the new labelled files for the duration of a `with` block."""
     data = new.job.data
     encoder = load_text_encoder(new.folder, data, finished=True)
     with encode_files(data, new.files, encoder, data.label_columns or data.classes, progress) as found:
@@ -119,7 +119,7 @@ def names_of_files(new: NewFiles) -> list[str]:
 
 
 class Found(NamedTuple):
-    """What a model says of the splits of a set: figures of the labelled ones, and of their classes, and the logits."""
+    """A model's output on a set: figures and class figures of the labelled splits, and the logits of each split."""
 
     groups: dict[str, Scores]
     classification: dict[str, Classification]
@@ -129,7 +129,7 @@ class Found(NamedTuple):
 def _score(
     store: Store, job: FinetuneJob, wanted: Measurement, data: EncodedSet, runtime: Runtime, progress: Progress
 ) -> Found:
-    """Score a model on a set; splits without labels are only predicted where that is written."""
+    """Score a model on a set; splits without labels are predicted only for the run's own final model."""
     folder, own, found = Path(wanted.model.folder), wanted.is_own, Found({}, {}, {})
     splits = [split for split in PREDICTED if split in data.splits and (own or data.splits[split].labelled.any())]
     with ExitStack() as stack:
@@ -150,7 +150,7 @@ def _score(
 
 
 def _told(job: FinetuneJob, data: EncodedSet, found: Found, judged: str) -> dict[str, Any]:
-    """The figures, and what those of the `judged` split and of the others are measured on."""
+    """The figures, and the data that those of the `judged` split and of the others are measured on."""
     measured = {figure for scores in found.groups.values() for figure in scores.figures}
     positive = positive_figures(job, data.details["classes"])
     return {
@@ -174,35 +174,35 @@ def _basis(job: FinetuneJob, data: EncodedSet, split: str) -> ExamplesBasis:
 
 
 def _clean_of(store: Store, found: Checkpoint, data: EncodedSet) -> CleanOf | None:
-    """What the text is clean of that the model's run began with, if it is all that the model is measured on."""
+    """The evaluation text that the run's training text was cleaned of, if it covers all the measured data."""
     run = run_at(store, found.key) if found.key else None
     return clean_of_splits(store, run, data.details, data.details["text_columns"]) if run else None
 
 
 def _check_reads(found: Checkpoint, data: EncodedSet) -> None:
-    """Raise `TokenizerError` or `ConfigError` if another model cannot be scored on encoded data as it is."""
+    """Raise `TokenizerError` or `ConfigError` if another model cannot be scored on the encoded data."""
     require_tokenizer(found, data.details)
     config: Any = load_config(found.folder)
     longest = max(int(split.lengths.max()) for split in data.splits.values() if len(split))
     check_positions(config, longest, "the longest example")
-    given, wanted = (GIVEN.get(task, "one class") for task in (task_of(config), data.details["task"]))
+    given, wanted = (GIVEN.get(task, "one label per text") for task in (task_of(config), data.details["task"]))
     if given != wanted:
-        raise ConfigError(f"{found.key} gives a text {given}, the data {wanted}")
+        raise ConfigError(f"{found.key} predicts {given}, but the data has {wanted}")
     known = config.id2label
     classes = data.details["classes"] or ["value"]
     if known != dict(enumerate(classes)):
         raise ConfigError(
-            f"{found.key} tells {', '.join(map(str, known.values()))} apart, the data has {', '.join(classes)}"
+            f"{found.key} predicts {', '.join(map(str, known.values()))}, but the data has {', '.join(classes)}"
         )
 
 
 def _write_predictions(
     store: Store, wanted: Measurement, data: EncodedSet, predicted: dict[str, NDArray[np.float32]]
 ) -> dict[str, str]:
-    """Write the predictions of a run's final model; those of a split that it has no more go. Returns their SHA-256.
+    """Write the predictions of a run's final model, and delete those of splits that it no longer has. Returns their
+    SHA-256.
 
-    Raises `RunError` if the run was asked for with another test split in the meantime: these are not its predictions
-    any more.
+    Raises `RunError` if the run was meanwhile requested with another test split, so these predictions are outdated.
     """
     check_asked(store, wanted)
     assert wanted.run is not None
@@ -213,7 +213,7 @@ def _write_predictions(
 
 
 def _write(store: Store, key: str, data: EncodedSet, split: str, logits: NDArray[np.float32]) -> str:
-    """Write a split's predictions, one JSON object a line, in the split's order. Returns their SHA-256."""
+    """Write a split's predictions, one JSON object per line, in the split's order. Returns their SHA-256."""
     with store.writing(key) as path:
         with open(path, "w", encoding="utf-8") as file:
             several = data.details["task"] == "multi-label"

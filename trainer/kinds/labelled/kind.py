@@ -1,6 +1,4 @@
-"""Fine-tuning: labelled data and a pretrained model to one that classifies, or predicts a number; free of heavy
-imports.
-"""
+"""Fine-tuning a pretrained model on labelled data to classify or to predict a number; no heavy imports."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -36,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def identify(job: FinetuneJob, data: ArtifactRef) -> Run:
-    """The run that a job and its encoded set make."""
+    """The run that a job and its encoded set identify."""
     return identify_tuning(job, data, {}, _selection(job))
 
 
@@ -48,9 +46,7 @@ def plan(job: FinetuneJob, data: ArtifactRef, ranks: int) -> Planned:
 
 
 def _selection(job: FinetuneJob) -> dict[str, Any]:
-    """What decides which checkpoint is best: the figure, and the metrics that may give it; a file of one by its
-    content.
-    """
+    """What selects the best checkpoint: the figure, and the metrics that may compute it; a metric's file by content."""
     settings = job.evaluation
     figure = settings.best_by
     selection: dict[str, Any] = {
@@ -60,7 +56,7 @@ def _selection(job: FinetuneJob) -> dict[str, Any]:
     if figure == "loss":
         return selection
     metrics = settings.metrics
-    if metrics is not None:  # a figure that is named like one of them is that one's, whatever the others give
+    if metrics is not None:  # a metric with the figure's name computes it, whatever figures the others return
         selection["metrics"] = [metric_identity(name) for name in ([figure] if figure in metrics else metrics)]
     if figure in of_one_class(list(OF_ONE_CLASS) if metrics is None else metrics):
         selection["positive_class"] = settings.positive_class
@@ -70,9 +66,7 @@ def _selection(job: FinetuneJob) -> dict[str, Any]:
 def identify_own(
     store: Store, job: FinetuneJob, run: str, data: Sequence[str] | None, other: str | None = None
 ) -> Measurement:
-    """As `trainer.kinds.tuning.identify_own`; of the run's own model with predictions of all that it was not trained
-    on.
-    """
+    """`trainer.kinds.tuning.identify_own`, and for the run's own model the predictions of all splits but train."""
     measured = tuning.identify_own(store, job, run, data, other, evaluation=_measured_by(job))
     if other is not None:
         return measured
@@ -88,7 +82,7 @@ def _measured_by(job: FinetuneJob) -> dict[str, Any]:
 
 
 class NewFiles(NamedTuple):
-    """New labelled files to measure a run's checkpoint on: its job, whose data they are, and its model's folder."""
+    """New labelled files to measure a run's checkpoint on: the run's job with these files, and the model's folder."""
 
     job: FinetuneJob
     files: SplitSource
@@ -96,11 +90,11 @@ class NewFiles(NamedTuple):
 
 
 def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
-    """The measurement of a fine-tuned run's checkpoint, on that run's own data or on new files; None for what is no
-    classifier.
+    """The measurement of a fine-tuned run's checkpoint, on that run's own data or on new files; None if the checkpoint
+    is not a classifier.
 
-    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` for a classifier of no run in this
-    store, and for settings that only a language model has.
+    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` for a classifier that does not belong
+    to a run in this store, and for settings that only apply to language models.
     """
     found = find_model(store, job.checkpoint)
     run = run_at(store, found.key) if found.key else None
@@ -109,22 +103,22 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
         require_job(store, run, config)
     if (run is None or config is None) and _classifies(found):
         raise ConfigError(
-            f"{job.checkpoint} is a classifier of no run in this store, so that it is not known on which labelled data "
-            "to measure it; name a fine-tuned run's checkpoint, or let it predict new texts with `predict`"
+            f"{job.checkpoint} is a classifier that does not belong to a run in this store, so its labelled data is "
+            "unknown; give a checkpoint of a fine-tuning run, or predict new texts with `predict`"
         )
     if run is None or config is None or kind_of_run(config).folder != __package__:
         if job.labelled is not None:
-            raise ConfigError(f"labelled goes with classifiers, but {job.checkpoint} is none; leave labelled out")
+            raise ConfigError(f"labelled applies to classifiers only, but {job.checkpoint} is not one; remove labelled")
         return None
     for setting in ("shards", "context"):
         if getattr(job, setting) is not None:
             raise ConfigError(
-                f"{setting} goes with language models, but {job.checkpoint} is a classifier, which is measured on the "
-                f"labelled splits of its own run; leave {setting} out"
+                f"{setting} applies to language models only, but {job.checkpoint} is a classifier, which is measured "
+                f"on the labelled splits of its own run; remove {setting}"
             )
     tell_unused(job)
     trained = validate_job(FinetuneJob, {**config["job"], "store": job.store}, store.path(f"{run}/{CONFIG}"))
-    # Not as a training that could be: one with an adapter or Muon is not divided, its model may be.
+    # Not validated as a training job: adapters and Muon do not allow sharding, but measuring their models does.
     where = {name: getattr(job, name) for name in ("precision", "device", "sharding", "cpu_offload")}
     own = trained.model_copy(
         update={
@@ -141,7 +135,7 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
 
 
 def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Measurement) -> Measurement:
-    """The measurement on new files, which are read as those of its run; of another format by their names."""
+    """The measurement on new files, read with the settings of the run; another format is recognised by file names."""
     folder = measured.model.folder
     classes = own.data.label_columns or classes_in(read_object(Path(folder, "config.json")), own.data.task)
     values = own.data.model_dump(
@@ -152,7 +146,7 @@ def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Mea
         values = {name: value for name, value in values.items() if name not in (*OF_CSV, "label_separator")}
     if source in ("hub", "disk"):
         raise ConfigError(
-            f"labelled: the format of {labelled[0]!r} is not known; give files whose names end in "
+            f"labelled: the format of {labelled[0]!r} is unknown; give files whose names end in "
             f".{', .'.join(FORMAT_OF_ENDING)}"
         )
     named = {} if own.data.label_columns else {"classes": classes}
@@ -160,7 +154,7 @@ def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Mea
     files = find_splits(store, data)
     read = data.model_dump(include={"source", "quoting", "columns", "text_columns", "label_column", "label_columns"})
     new = NewFiles(own.model_copy(update={"data": data}), files, folder)
-    # Before, classes called by whole numbers were taken for those numbers, whatever the files called theirs.
+    # Recorded, because earlier versions read whole numbers as class numbers even if the files used them as names.
     recipe = {
         **measured.recipe,
         "files": files.identity[TRAIN],
@@ -171,7 +165,7 @@ def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Mea
 
 
 def classes_in(config: Mapping[str, Any], task: str) -> list[str] | None:
-    """The names of a finished model's classes, by its configuration; None if it predicts a number."""
+    """The class names in a finished model's configuration; None if it predicts a number."""
     if task == "regression":
         return None
     names: dict[str, str] = config.get("id2label") or {}
@@ -179,17 +173,15 @@ def classes_in(config: Mapping[str, Any], task: str) -> list[str] | None:
 
 
 def tell_unused(job: EvaluateJob) -> None:
-    """Say which settings of an evaluation a classifier has no use for."""
+    """Log which settings of an evaluation have no effect on a classifier."""
     given = job.evaluation.model_dump()
     usual = EvaluationConfig().model_dump()
     if unused := [name for name, value in given.items() if name != "batch" and value != usual.get(name)]:
-        log.info(
-            "%s is a classifier: evaluation.%s has no meaning for it", job.checkpoint, ", evaluation.".join(unused)
-        )
+        log.info("%s is a classifier: evaluation.%s has no effect on it", job.checkpoint, ", evaluation.".join(unused))
 
 
 def _classifies(found: Checkpoint) -> bool:
-    """Whether a folder's configuration names an architecture that classifies."""
+    """Whether a folder's configuration has an architecture that classifies."""
     return classifies(read_object(Path(found.folder, "config.json")).get("architectures"))
 
 

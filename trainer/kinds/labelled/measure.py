@@ -1,6 +1,6 @@
-"""Predictions of a fine-tuned model, and its figures: every example once, whatever the batch and the ranks.
+"""Predictions and figures of a fine-tuned model: each example counts once, whatever the batch size and number of ranks.
 
-Of families that read padding as text, what is said depends on both (`trainer.models.trial.depends_on_padding`).
+For families that read padding as text, the predictions depend on both (`trainer.models.trial.depends_on_padding`).
 """
 
 import json
@@ -35,7 +35,7 @@ from trainer.training.runtime import Runtime
 log = logging.getLogger(__name__)
 
 MOST_TOLD = 12
-"""Classes that a message lists."""
+"""Most classes that a message lists."""
 
 AT_ONCE = 2**16
 """Examples, or words, whose losses are computed together."""
@@ -51,7 +51,7 @@ def predict(
 ) -> NDArray[np.float32]:
     """The logits of a split, of shape [examples, C], the same on every rank; the longest examples are computed first.
 
-    Where each word has a label, there are logits for each word that the model sees, as `EncodedSplit.rows` has them.
+    Where each word has a label, there is a row of logits for each word that the model sees (`EncodedSplit.rows`).
     """
     order = np.argsort(-split.lengths, kind="stable")
     logits = torch.zeros(split.predictions, int(model.config.num_labels or 1))
@@ -69,13 +69,13 @@ def predict(
 def score(
     logits: NDArray[np.float32], data: EncodedSet, split: str, job: FinetuneJob, runtime: Runtime
 ) -> dict[str, float]:
-    """Mean loss and the job's metrics of a split that a model gives these logits, the same on every rank.
+    """Mean loss and the job's metrics of a split, given a model's logits; the same on every rank.
 
-    They are of the examples that are labelled, of which there must be some.
+    Only labelled examples count; there must be at least one.
     """
     held = data.splits[split]
     examples = np.flatnonzero(held.labelled)
-    rows = slice(None) if held.labelled.all() else held.rows(examples)  # all are not copied
+    rows = slice(None) if held.labelled.all() else held.rows(examples)  # a slice does not copy
     told, references = logits[rows], held.labels[rows]
 
     def measure() -> dict[str, float]:
@@ -86,8 +86,8 @@ def score(
             sides = [held.named(examples, each, data.details["classes"]) for each in sides]
         metrics.add_batch(*sides)
         figures = metrics.compute()
-        if not finite:  # the class of what is no number is that which comes first
-            log.warning("the model gives logits that are no numbers: none of its figures on %s is one", split)
+        if not finite:  # else NaN would count as a prediction of the first class
+            log.warning("the model's logits are not all finite: its figures on %s are NaN", split)
         return figures if finite else dict.fromkeys(figures, math.nan)
 
     def losses() -> Iterator[float]:
@@ -101,19 +101,19 @@ def score(
 
 
 def open_metrics(job: FinetuneJob, classes: list[str] | None) -> Metrics:
-    """The job's metrics. Raises `ConfigError` for one that is unknown or does not fit."""
+    """The job's metrics. Raises `ConfigError` for an unknown or unsuitable one."""
     names, named = metric_names(job, classes), classes or []
     if SEQEVAL in names and job.data.task == "tokens" and not marks_entities(named):
         raise ConfigError(
-            f"metric {SEQEVAL!r} is of entities that labels such as B-X, I-X and O mark, but the labels are "
-            f"{', '.join(named[:MOST_TOLD])}{' …' if len(named) > MOST_TOLD else ''}; take {WORD_ACCURACY}"
+            f"metric {SEQEVAL!r} needs entity labels such as B-X, I-X and O, but the labels are "
+            f"{', '.join(named[:MOST_TOLD])}{' …' if len(named) > MOST_TOLD else ''}; use {WORD_ACCURACY}"
         )
     positive = positive_class(job.evaluation.positive_class, named, names)
     return load_metrics(names, job.data.task, len(named), positive)
 
 
 def positive_figures(job: FinetuneJob, classes: list[str] | None) -> dict[str, str]:
-    """The figures of the job's metrics that are of one class of two, each with the class's name."""
+    """The figures that are of one class of two, each with the name of that class."""
     if classes is None or len(classes) != 2:
         return {}
     names = metric_names(job, classes)
@@ -121,7 +121,7 @@ def positive_figures(job: FinetuneJob, classes: list[str] | None) -> dict[str, s
 
 
 def metric_names(job: FinetuneJob, classes: list[str] | None) -> list[str]:
-    """The metrics that the job names, or those that fit its data."""
+    """The metrics that the job lists, or the defaults for its data."""
     if job.evaluation.metrics:
         return job.evaluation.metrics
     if job.data.task == "tokens":
@@ -130,8 +130,8 @@ def metric_names(job: FinetuneJob, classes: list[str] | None) -> list[str]:
 
 
 def check_best_by(job: FinetuneJob, classes: list[str] | None) -> None:
-    """Measure two made-up examples. Raises `ConfigError` if the figure that decides is not among those that come
-    out.
+    """Raise `ConfigError` if measuring two made-up examples does not return the figure that selects the best
+    checkpoint.
     """
     metrics = open_metrics(job, classes)
     made_up: Any = np.array([0, 1] if classes else [0.0, 1.0])
@@ -153,18 +153,18 @@ def _require_figure(job: FinetuneJob, scores: dict[str, float]) -> None:
 
 def _not_measured(setting: str, wanted: str, scores: dict[str, float]) -> ConfigError:
     metric = f" the metric {wanted!r}, not one of its figures" if wanted in METRICS else f" {wanted!r}"
-    return ConfigError(f"{setting} is{metric}, but what is measured are {', '.join(scores)}")
+    return ConfigError(f"{setting} is{metric}, but the measured figures are {', '.join(scores)}")
 
 
 def glue_task(job: FinetuneJob) -> str | None:
-    """The name of the GLUE task that the job's data is, or None."""
+    """The GLUE task of the job's data, or None."""
     is_glue = job.data.source == "hub" and (job.data.path or "").split("/")[-1] == "glue"
     return job.data.subset if is_glue else None
 
 
 def decide(logits: NDArray[np.float32], data: EncodedSet) -> NDArray[np.int64] | NDArray[np.float32]:
-    """The likeliest class of each example, or its number; [B, C] -> [B]. Of several labels, those that apply, [B,
-    C].
+    """The likeliest class of each example, or its number; [B, C] -> [B]. For multi-label, the classes that apply,
+    [B, C].
     """
     if data.details["task"] == "multi-label":
         return applying(logits)
@@ -172,16 +172,16 @@ def decide(logits: NDArray[np.float32], data: EncodedSet) -> NDArray[np.int64] |
 
 
 def applying(logits: NDArray[np.float32]) -> NDArray[np.int64]:
-    """1 for each class that rather applies than not, of logits of shape [B, C]."""
+    """1 for each class with a probability above 1/2, from logits of shape [B, C]."""
     return (logits > 0).astype(np.int64)
 
 
 def prediction_lines(
     ids: Sequence[str], logits: NDArray[np.float32], classes: list[str] | None, several: bool = False
 ) -> Iterator[str]:
-    """A JSON object for each example: its name, its likeliest class and all probabilities, or its number.
+    """One JSON object per example: its id, its likeliest class and all probabilities, or its number.
 
-    Where `several` classes may apply, the list of those that do. Null where the model gives what is no number.
+    If `several` classes may apply, the list of those that do. Null if a logit is not finite.
     """
     known = [math.isfinite(total) for total in logits.sum(axis=1, dtype=np.float64).tolist()]
     if classes is None:
@@ -202,13 +202,13 @@ def prediction_lines(
 def example_losses(
     logits_BC: torch.Tensor, labels_B: torch.Tensor, class_weights_C: torch.Tensor | None = None, smoothing: float = 0.0
 ) -> torch.Tensor:
-    """-log p(label) of each example in nats, or its squared error where labels are numbers. Shape [B], as precise as
+    """-log p(label) of each example in nats, or its squared error if labels are numbers. Shape [B], in the precision of
     the logits.
 
-    Where several labels may apply (shape [B, C]), the mean over the classes of -log p(applies, or not). Where each word
-    has one (labels of shape [B, T], logits [B, T, C]), the sum over the words.
+    Where several labels may apply (shape [B, C]): the mean over the classes of -log p(applies, or does not). Where each
+    word has a label (labels of shape [B, T], logits [B, T, C]): the sum over the words.
 
-    With weights of classes and smoothing as in torch: (1 - s) w_y (-log p_y) + s / C sum_c w_c (-log p_c).
+    With class weights and smoothing as in torch: (1 - s) w_y (-log p_y) + s / C sum_c w_c (-log p_c).
     """
     if labels_B.is_floating_point():
         return (logits_BC.squeeze(-1) - labels_B.to(logits_BC.dtype)).square()
@@ -227,7 +227,7 @@ def example_losses(
 def split_lines(
     split: EncodedSplit, logits: NDArray[np.float32], classes: list[str] | None, several: bool
 ) -> Iterator[str]:
-    """The lines of a split's predictions, of its words if each has a label."""
+    """The lines of a split's predictions, for each word if each word has a label."""
     if not isinstance(split, EncodedWords):
         return prediction_lines(split.ids, logits, classes, several)
     assert classes is not None
@@ -235,9 +235,9 @@ def split_lines(
 
 
 def word_lines(split: EncodedWords, logits: NDArray[np.float32], classes: Sequence[str]) -> Iterator[str]:
-    """A JSON object for each example: its name, and of each word its likeliest class and how likely that is.
+    """One JSON object per example: its id, and for each word its likeliest class and the probability of that class.
 
-    Both are null for a word that the model does not see, or of which it gives what is no number.
+    Both are null for a word that the model does not see, or for which a logit is not finite.
     """
     likeliest = logits.argmax(axis=1).tolist()
     chances = torch.from_numpy(logits).double().softmax(dim=1).amax(dim=1).tolist()

@@ -1,4 +1,4 @@
-"""A fine-tuned model's part of its run's page and its card: what it is, its data, its scores."""
+"""Report and model card of a fine-tuned model: what it is, its data, its figures."""
 
 from dataclasses import replace
 from typing import Any
@@ -48,7 +48,7 @@ print([(words[word], label) for word, label in labels.items()])"""
 
 
 def tell_model(details: dict[str, Any]) -> str:
-    """What kind of model it is."""
+    """The kind of model, in words."""
     if details["task"] == "tokens":
         return "token classification"
     several = "multi-label " if details["task"] == "multi-label" else ""
@@ -56,7 +56,7 @@ def tell_model(details: dict[str, Any]) -> str:
 
 
 def use_of(details: dict[str, Any]) -> str:
-    """A program that loads the model from `{folder}`."""
+    """A program that loads the model from `{folder}` and uses it."""
     chances = "sigmoid()" if details["task"] == "multi-label" else "softmax(-1)"
     return (USE_OF_WORDS if details["task"] == "tokens" else USE).format(
         tokenizer=details.get("tokenizer_class", "AutoTokenizer"),
@@ -75,22 +75,22 @@ LABELS = {
     "classification": "ids of classes", "multi-label": "which classes apply", "regression": "numbers",
     "tokens": "the id of each word's class",
 }  # fmt: skip
-"""What labels become, by task."""
+"""How labels are encoded, by task."""
 
 
 def describe_data(facts: RunFacts, details: dict[str, Any]) -> Section:
-    """The section on an encoded set, whose manifest has these details."""
+    """The section on an encoded set with these manifest details."""
     blocks = [Block(_note(facts, details), _split_table(details))]
     if details["classes"]:
         things, seen = ("Words", " and seen") if details["task"] == "tokens" else ("Examples", "")
         blocks.append(
-            Block(f"{things} of each class, and their share of those that are labelled{seen}.", _balance_table(details))
+            Block(f"{things} of each class, and their share of those labelled{seen}.", _balance_table(details))
         )
-    return Section("Data", [*blocks, Block("What became of the columns.", pairs=_columns(facts, details))])
+    return Section("Data", [*blocks, Block("How each column is used.", pairs=_columns(facts, details))])
 
 
 def _note(facts: RunFacts, details: dict[str, Any]) -> str:
-    """Where the data comes from, how it was split and cut, and what casts doubt on its validation."""
+    """Where the data comes from, how it was split and truncated, and reasons to doubt its validation figures."""
     data = facts.job["data"]
     if data["source"] == "hub":
         origin = (
@@ -114,7 +114,7 @@ def _columns(facts: RunFacts, details: dict[str, Any]) -> Pairs:
         ("Text", f"{', '.join(details['text_columns'])} → input_ids: {pair}{length}{divider}"),
         ("Padding", f"{details['pad_token']!r}{', its end token: it has no other' if details['pad_is_end'] else ''}"),
         ("Label", f"{details['label_column']} → labels: {kind}"),
-        ("Id", f"{name} → id" if name else "the number of the row → id"),
+        ("Id", f"{name} → id" if name else "row number → id"),
         ("Dropped", ", ".join(details["dropped_columns"]) or "none"),
     ]
 
@@ -151,7 +151,7 @@ def _split_table(details: dict[str, Any]) -> Table:
 
 
 def _balance_table(details: dict[str, Any]) -> Table:
-    """How many examples, or words, of each class a split has, and their share of its labelled ones."""
+    """Examples, or words, of each class in each split, and their share of the split's labelled ones."""
     splits = {name: split for name, split in details["splits"].items() if split["labelled"]}
     by_words = details["task"] == "tokens"
     wholes = [sum(split["class_counts"].values()) if by_words else split["labelled"] for split in splits.values()]
@@ -174,13 +174,11 @@ def _with_share(part: int, whole: int) -> list[str]:
 
 
 MOST_CLASSES = 24
-"""A confusion matrix of more classes is not read; what is shown instead are the most frequent mistakes."""
+"""With more classes, the most frequent mistakes are shown instead of a confusion matrix."""
 
 
 def confusion_table(found: Classification, things: str) -> Table:
-    """Labels by rows, predictions by columns; of many classes only the most frequent mistakes, which are so many
-    `things`.
-    """
+    """Labels by rows, predictions by columns; with many classes, the most frequent mistakes, counted in `things`."""
     names = [each.name for each in found.classes]
     if len(names) > MOST_CLASSES:
         return _mistake_table(found, names, things)
@@ -205,7 +203,7 @@ def _mistake_table(found: Classification, names: list[str], things: str) -> Tabl
 
 
 def class_table(found: Classification, of: str = "Class") -> Table:
-    """How well each class is told, or whatever the figures are `of`."""
+    """Precision, recall and F1 of each class; `of` is the header of the first column."""
     rows = [
         [each.name, number(each.precision), number(each.recall), number(each.f1), count(each.support)]
         for each in found.classes
@@ -221,7 +219,7 @@ LOSS_UNITS = {
 
 
 def describe_finetuning(facts: RunFacts, plan: TuningPlan) -> ReportContent:
-    """The account of a fine-tuning run."""
+    """The report of a fine-tuning run."""
     _, details = encoded_of(facts)
     task = "token-classification" if details["task"] == "tokens" else "text-classification"  # as the hub calls it
     content = describe_tuning(
@@ -236,7 +234,7 @@ def describe_finetuning(facts: RunFacts, plan: TuningPlan) -> ReportContent:
 
 
 def _output(details: dict[str, Any]) -> tuple[str, str]:
-    """What the model gives, by name."""
+    """The model's outputs, by name."""
     classes: list[str] = details["classes"] or []
     named = ", ".join(f"{number} {name}" for number, name in enumerate(classes[:MOST_CLASSES]))
     more = f" and {count(len(classes) - MOST_CLASSES)} more" if len(classes) > MOST_CLASSES else ""
@@ -244,18 +242,16 @@ def _output(details: dict[str, Any]) -> tuple[str, str]:
 
 
 def _classes(evaluation: Result | None, details: dict[str, Any]) -> list[Section]:
-    """Which class was taken for which, and how well each is told, or each type of entity: a section a labelled
-    split.
-    """
+    """One section per labelled split: the confusion matrix, and the figures of each class or entity type."""
     sections, by_words = [], details["task"] == "tokens"
     things = "Words" if by_words else "Examples"
     for split, found in in_order(evaluation.classification if evaluation else {}).items():
         if by_words and marks_entities(details["classes"]):
-            told = "How well the entities of each type are found: all words of one, with its type."
+            told = "Figures of each entity type. An entity is found if the model labels all its words with its type."
             sections.append(Section(f"Entities: {split}", [Block(told, class_table(found, "Type"))]))
             continue
-        blocks = [Block("How well each class is told.", class_table(found))]
-        if found.confusion:  # one class an example, so that one is taken for another
+        blocks = [Block("Figures of each class.", class_table(found))]
+        if found.confusion:  # exactly one class per example
             few = len(found.classes) <= MOST_CLASSES
             note = f"{things} by their label (rows) and prediction (columns)." if few else "The most frequent mistakes."
             blocks.insert(0, Block(note, confusion_table(found, things)))
@@ -264,7 +260,7 @@ def _classes(evaluation: Result | None, details: dict[str, Any]) -> list[Section
 
 
 def _loss(training: dict[str, Any], details: dict[str, Any]) -> Pairs:
-    """What of the loss is other than usual; runs of before there was a choice do not say."""
+    """Unusual settings of the loss; runs from before these settings existed do not record them."""
     told, wanted = [], training.get("class_weights")
     if wanted:
         classes: list[str] = details["classes"]

@@ -1,8 +1,7 @@
-"""New texts to predictions of a finished model, in a stream.
+"""Predictions of new texts with a finished model, as a stream.
 
-Reads, encodes and predicts a block of texts at a time, so that memory does not grow with their number; of a block,
-texts of about the same length go through the model together. The texts are encoded as in training, by the tokenizer
-beside the model.
+Reads, encodes and predicts one block of texts at a time, so memory use does not grow with their number. Within a block,
+texts of about the same length share a batch. Texts are encoded as in training, by the tokenizer in the model's folder.
 """
 
 from collections import Counter
@@ -50,7 +49,7 @@ from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.runtime import Runtime, check_devices, start_runtime
 
 BLOCK_TEXTS, BLOCK_CHARACTERS = 4096, 2**22
-"""Texts that are read and encoded at a time: enough of them that batches of one length are to be had."""
+"""Size of a block: large enough to form batches of texts of about the same length."""
 
 
 @explaining_lost_ranks()
@@ -58,7 +57,7 @@ def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
     """Publish a model's predictions of new texts, or find them published and intact. Called by every rank.
 
     Raises `CorpusError` and `RecordError` for bad texts, before the model is used; `ArtifactError` if the model is
-    missing, damaged, or gives no finite number; `ConfigError` if it is no finished classifier.
+    missing, damaged, or returns a non-finite number; `ConfigError` if it is not a finished classifier.
     """
     check_devices(job.precision, job.processes, job.device, where="")
     store = Store(job.store)
@@ -73,7 +72,7 @@ def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
     model = load_finished(wanted.model.folder, encoder.pad_id, wanted.model.beside)
     if encoder.vocab_size > (embeddings := model.config.get_text_config().vocab_size):
         raise TokenizerError(
-            f"the tokenizer of {job.model!r} gives ids up to {encoder.vocab_size - 1}, but it has {embeddings} "
+            f"the tokenizer of {job.model!r} gives ids up to {encoder.vocab_size - 1}, but the model has {embeddings} "
             "embeddings"
         )
     cast(nn.Module, model).to(runtime.device)
@@ -92,11 +91,11 @@ def _predict(
     progress: Progress,
     path: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Predict the texts, and on the first rank write the predictions in their order; returns what was counted."""
+    """Predict the texts, and on the first rank write the predictions in order; returns the counts."""
     classes = classes_of(model.config)
     several = model.config.problem_type == MULTI_LABEL
     if encoder.by_words and classes is None:
-        raise ConfigError(f"{job.model} gives each word a number; expected a model that tells classes of words apart")
+        raise ConfigError(f"{job.model} predicts a number for each word; expected a model that classifies words")
     counts, figures = Counter[str](), _Figures(classes, several)
     with ExitStack() as stack:
         file: TextIO | None = stack.enter_context(open(path, "w", encoding="utf-8")) if path else None
@@ -110,7 +109,8 @@ def _predict(
             if not (finite := np.isfinite(logits).all(axis=1)).all():
                 name = split.ids[split.example_at(int(np.argmin(finite)))]
                 raise ArtifactError(
-                    f"{job.model} gives no finite number for text {name!r}, in {job.precision}; look at its weights"
+                    f"{job.model} gives a number that is not finite for text {name!r}, in {job.precision}; check its "
+                    "weights"
                 )
             figures.add(logits)
             if file is not None:
@@ -119,9 +119,7 @@ def _predict(
 
 
 class _Figures:
-    """How many texts, or words, fell to each class, or the mean, the least and the greatest number; taken in block by
-    block.
-    """
+    """The number of texts or words of each class, or the mean, minimum and maximum of the predicted numbers."""
 
     def __init__(self, classes: list[str] | None, several: bool) -> None:
         self._classes, self._several = classes, several
@@ -171,7 +169,7 @@ def _publish(
 
 
 class TextsPreview(Record):
-    """What was looked at of new texts, and what was found."""
+    """The checked part of the new texts, and what was found there."""
 
     looked_at: str
     texts: int
@@ -179,19 +177,19 @@ class TextsPreview(Record):
     lengths: Lengths
 
     def lines(self) -> list[str]:
-        """The same for a terminal."""
+        """The preview as lines for a terminal."""
         return text_pairs([("looked at", self.looked_at), ("texts", f"{self.texts:,}; {self.lengths.describe()}")])
 
 
 def look_at_texts(job: PredictJob, wanted: Wanted, progress: Progress) -> TextsPreview:
-    """Check the model and the texts: all of them where that takes seconds, else the first of each file.
+    """Check the model and the texts: all texts if that takes seconds, else the first of each file.
 
-    Raises the `PipelineError` that predicting them would.
+    Raises the same `PipelineError` as predicting them.
     """
     check_devices(job.precision, job.processes, job.device, where="")
     check_weights(wanted.model.beside or wanted.model.folder)
     if not classifies(read_object(Path(wanted.model.folder, "config.json")).get("architectures")):
-        raise ConfigError(f"{job.model} is no finished classifier; fine-tune it on labelled data first")
+        raise ConfigError(f"{job.model} is not a finished classifier; fine-tune it on labelled data first")
     encoder, parts = load_text_encoder(wanted.model.folder, wanted.data, finished=True), wanted.source.parts[TRAIN]
     most = rows_to_look_at(parts)
     with open_texts(wanted.data, parts, progress, most) as texts:

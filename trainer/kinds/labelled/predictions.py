@@ -1,7 +1,7 @@
-"""New texts for a finished model, and what was predicted of them already; free of heavy imports.
+"""New texts for a finished model, and predictions already made of them; no heavy imports.
 
 predictions/NAME-FINGERPRINT/predictions.jsonl     id, prediction and probabilities of each text
-predictions/NAME-FINGERPRINT/manifest.json         the model, the files of texts, and what was counted
+predictions/NAME-FINGERPRINT/manifest.json         the model, the files of texts, and counts
 """
 
 import logging
@@ -38,7 +38,7 @@ FILE = "predictions.jsonl"
 
 
 class Wanted(NamedTuple):
-    """The model that predicts, the texts and how they are read, and the recipe that names the one on the other."""
+    """The model that predicts, the texts and how to read them, and the recipe of its predictions of these texts."""
 
     model: Checkpoint
     data: LabelledDataConfig
@@ -47,17 +47,17 @@ class Wanted(NamedTuple):
 
 
 def identify_predictions(store: Store, job: PredictJob) -> Wanted:
-    """The predictions that a job makes, made already or not.
+    """The predictions that a job requests, whether or not they exist.
 
     Raises `ArtifactError` if the model is missing or damaged, `CorpusError` for files that do not exist, `ConfigError`
-    if it is not known which columns the model reads, or the model is none that predicts.
+    if the columns that the model reads are unknown, or the model cannot predict.
     """
     found = find_model(store, job.model, hub=True)
     by_words = classifies_words(read_object(Path(found.folder, "config.json")).get("architectures"))
     if by_words and job.data.source == "csv":
         raise ConfigError(
-            f"{job.model} labels words, of which it reads lists, but data.source is csv, which holds none: give files "
-            "of jsonl or parquet with a list of words in each row"
+            f"{job.model} labels words and reads lists of words, but data.source is csv, which has no lists: use jsonl "
+            "or parquet files with a list of words in each row"
         )
     data = as_labelled(job, _text_columns(store, job, found), by_words)
     source = find_splits(store, data)
@@ -68,7 +68,7 @@ def identify_predictions(store: Store, job: PredictJob) -> Wanted:
 
 
 def predictions_step(store: Store, job: PredictJob, wanted: Wanted) -> Step:
-    """The step of some predictions, which all ranks make together: `predict_texts`."""
+    """The step of predictions, which all ranks make together: `predict_texts`."""
     run = wanted.model.key and run_at(store, wanted.model.key)
     inputs = {"model": Input(key=run, content="")} if run else {}
     return Step(
@@ -78,14 +78,14 @@ def predictions_step(store: Store, job: PredictJob, wanted: Wanted) -> Step:
 
 
 def find_predictions(step: Step) -> PredictedTexts | None:
-    """The predictions already made of the same, if they are intact."""
+    """Published predictions of this step, if they are intact."""
     found = find_artifact(step)
     manifest = read_manifest(step.store, step.key, KIND) if found else None
     return summarise(step.key, manifest, reused=True) if manifest else None
 
 
 def summarise(key: str, manifest: Manifest, reused: bool = False) -> PredictedTexts:
-    """What the manifest of predictions says, as tasks hand it on."""
+    """The manifest of predictions as the value that tasks return."""
     told = {field: manifest.details[field] for field in ("texts", "bad_records", "truncated", "predicted")}
     told |= {
         field: manifest.details[field] for field in ("words", "unseen_words", "skipped") if field in manifest.details
@@ -97,34 +97,34 @@ def summarise(key: str, manifest: Manifest, reused: bool = False) -> PredictedTe
 
 
 def describe(store: Store, made: PredictedTexts) -> str:
-    """Where the predictions are, and what they come to, for people."""
+    """The path of the predictions and a summary of them, for people."""
     counted = ", ".join(f"{name} {value:,.6g}" for name, value in made.predicted.items())
     skipped = f"; skipped {describe_bad(made.bad_records, made.skipped)}" if made.bad_records else ""
-    cut = f"; {plural(made.truncated, 'text')} cut to the longest that the model takes" if made.truncated else ""
+    cut = f"; {plural(made.truncated, 'text')} truncated to the model's maximum length" if made.truncated else ""
     unseen = f"; {plural(made.unseen_words, 'word')} of {count(made.words)} got no label" if made.unseen_words else ""
     lines = [f"{plural(made.texts, 'text')}: {counted}{skipped}{cut}{unseen}"]
     return "\n".join([*lines, f"predictions {store.path(made.key)}/{FILE}{'  (reused)' if made.reused else ''}"])
 
 
 def _text_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[str]:
-    """The columns that hold the texts: as given, else those that the model was trained on."""
+    """The columns that hold the texts: those given, else those that the model was trained on."""
     trained = _trained_columns(store, job, found)
     given = job.data.text_columns
     if given is None and trained is None:
         raise ConfigError(
-            f"{job.model} is not of a run in this store: say in data.text_columns which columns hold the texts"
+            f"{job.model} does not belong to a run in this store: set data.text_columns to the columns that hold texts"
         )
     if given is not None and trained is not None and len(given) != len(trained):
         kinds = ["single texts", "pairs of texts"]
         raise ConfigError(
-            f"{job.model} was trained on {kinds[len(trained) - 1]} ({', '.join(trained)}), but data.text_columns names "
-            f"{', '.join(given)}; name {len(trained)}"
+            f"{job.model} was trained on {kinds[len(trained) - 1]} ({', '.join(trained)}), but data.text_columns lists "
+            f"{', '.join(given)}; list {len(trained)}"
         )
     return given or trained or []
 
 
 def _trained_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[str] | None:
-    """The text columns of the run that made a model; None for a model that is of no run of this store."""
+    """The text columns of the run that made a model; None for a model that does not belong to a run of this store."""
     run = run_at(store, found.key) if found.key else None
     config: Any = read_sealed(store, f"{run}/{CONFIG}") if run else None
     if config is None:
@@ -138,7 +138,7 @@ def _trained_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[s
 
 
 class NewTexts(NamedTuple):
-    """Checked files: `counts` are the good texts of each, `bad` the rows in all that are skipped."""
+    """Checked files: `counts` are the valid texts of each file, `bad` the skipped rows of all files."""
 
     data: LabelledDataConfig
     parts: list[Part]
@@ -146,8 +146,8 @@ class NewTexts(NamedTuple):
     bad: BadRecords
 
     def examples(self) -> Iterator[Example]:
-        """The good texts in the order of files and rows, read anew. An id is the id column's value, else the row's
-        number.
+        """The valid texts in the order of files and rows, read again at each call. An id is the id column's value,
+        else the row's number.
         """
         for number, row in enumerate(read_rows(self.data, self.parts)):
             if row.wrong is None:
@@ -158,10 +158,10 @@ class NewTexts(NamedTuple):
 def open_texts(
     data: LabelledDataConfig, parts: Sequence[Part], progress: Progress, most: int | None = None
 ) -> Iterator[NewTexts]:
-    """Check all rows, or so many of each file; the texts can be read for the length of the block.
+    """Check all rows, or at most `most` of each file; the texts can be read inside the `with` block.
 
-    Raises `CorpusError` for a missing column or files without a text, and `RecordError` for the first bad row that may
-    not be passed over.
+    Raises `CorpusError` for a missing column or files without a text, and `RecordError` for the first bad row beyond
+    those that may be skipped.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         fetched = [fetch_part(part, Path(folder)) for part in parts]

@@ -1,4 +1,4 @@
-"""The look at a fine-tuning job before long work starts: store, devices, batches, model, tokenizer, metrics."""
+"""Checks of a fine-tuning job before long work starts: store, devices, batches, model, tokenizer, metrics."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ from trainer.training.runtime import count_gpus
 
 
 def labelled_preflight(job: FinetuneJob, progress: Progress) -> TuningPreflight:
-    """Check everything that can be checked before work starts. Raises the `PipelineError` of whatever is wrong."""
+    """Check everything that can be checked before work starts. Raises the `PipelineError` of the first problem."""
     start = look_at_start(job)
     store, ranks, source = start
     encoded = look_for("encode", job, model_folder=source)
@@ -50,7 +50,7 @@ def labelled_preflight(job: FinetuneJob, progress: Progress) -> TuningPreflight:
 
 
 def _longest(details: dict[str, Any]) -> int:
-    """Tokens of the longest example that is trained on; of data that is not encoded yet, tokens of one at most."""
+    """Tokens of the longest training example; for data that is not encoded yet, the maximum."""
     return int(details["splits"][TRAIN]["longest"] if "splits" in details else details["max_length"])
 
 
@@ -58,20 +58,20 @@ def _measure_size(job: FinetuneJob, start: Start, config: PretrainedConfig, leng
     size = measure_size(job, start, config, length, kind_of(job.data.task))
     if job.training.sharding == "none":
         return size
-    whole = library_bytes() + WEIGHT_BYTES * size.parameters  # until it is divided, as it gets a new head
+    whole = library_bytes() + WEIGHT_BYTES * size.parameters  # loaded unsharded first, because it gets a new head
     device = size.memory.device if count_gpus(job.training.device) else max(size.memory.device, whole)
     return size._replace(memory=Memory(device, max(size.memory.host, whole)))
 
 
 def _without_class(job: FinetuneJob) -> FinetuneJob:
-    """The job as far as it can be checked while its classes are not known."""
+    """The job without its positive class, which cannot be checked while the classes are unknown."""
     return job.model_copy(update={"evaluation": job.evaluation.model_copy(update={"positive_class": None})})
 
 
 def _look(
     store: Store, job: FinetuneJob, source: str, encoded: ArtifactRef | None, progress: Progress
 ) -> tuple[dict[str, Any], Known]:
-    """What is known of the data, as an encoded set's details say it, and to be told; without a plan."""
+    """The data's details in the form of an encoded set's, and facts to report; without a plan."""
     if encoded is not None:
         details = encoded_details(store, encoded.key)
         counts = details["splits"][TRAIN].get("class_counts")

@@ -1,4 +1,4 @@
-"""Fine-tuning as the training loop sees it: labelled examples in their order, and the loss of a label."""
+"""The workload of fine-tuning: labelled examples in their order, and the loss of a label."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from trainer.training.workload import Measured
 
 
 class LabelLoss(nn.Module):
-    """A classifier together with its loss, so that both are wrapped, cast and compiled as one.
+    """A classifier and its loss in one module, so that both are wrapped, cast and compiled together.
 
     `class_weights`, of shape [C], and `smoothing` are those of `torch.nn.functional.cross_entropy`.
     """
@@ -40,12 +40,12 @@ class LabelLoss(nn.Module):
     def forward(self, labels: torch.Tensor, weights: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
         """Sum over the batch of weight times -log p(label), or times the squared error; shapes [B], [B], [B, T].
 
-        Where each word has a label, the labels are of shape [B, T].
+        Where each word has a label, labels have shape [B, T].
         """
         logits = self.model(**inputs).logits.float()
         by_class = self.class_weights
         if by_class is not None:
-            by_class = by_class.to(logits.device)  # where a sharded model computes, its loss need not lie
+            by_class = by_class.to(logits.device)  # a sharded model's buffer may be on another device
         return (example_losses(logits, labels, by_class, self._smoothing) * weights).sum()
 
 
@@ -62,7 +62,7 @@ class Finetuning(TuningWorkload):
         return load_classifier(self._store, self._job, self._set.details, folder)
 
     def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
-        if folder is None:  # a new head is made beside weights that are loaded, which is left to transformers
+        if folder is None:  # transformers initialises a new head while it loads the other weights
             return None
         return outline_classifier(self._job, self._set.details, folder, rows)
 
@@ -79,8 +79,8 @@ class Finetuning(TuningWorkload):
         return Batch(micro_batches, self._weigh(examples), int(self._train.lengths[examples].sum()))
 
     def _weigh(self, examples: NDArray[np.int64]) -> float:
-        """What a batch's losses are divided by: its examples, or words, or, as in torch, the weights of their
-        classes.
+        """The divisor of a batch's loss: its number of examples or words, or the sum of their class weights, as in
+        torch.
         """
         rows = self._train.rows(examples)
         if self._class_weights is None:
@@ -94,9 +94,7 @@ class Finetuning(TuningWorkload):
 
 
 def weights_of(job: FinetuneJob, details: dict[str, Any]) -> list[float] | None:
-    """The weight of each class by its id, None if all count alike. Raises `ConfigError` as `find_class_weights`
-    does.
-    """
+    """The weight of each class by its id, None if all weigh the same. Raises `ConfigError` as `find_class_weights`."""
     wanted = job.training.class_weights
     return (
         find_class_weights(wanted, details["classes"], details["splits"]["train"]["class_counts"]) if wanted else None
@@ -104,7 +102,7 @@ def weights_of(job: FinetuneJob, details: dict[str, Any]) -> list[float] | None:
 
 
 def read_inputs(split: EncodedSplit, examples: NDArray[np.int64]) -> dict[str, torch.Tensor]:
-    """What the objective takes of some examples: padded inputs of shape [B, T], and labels of shape [B], or [B, T] of
+    """Inputs of the objective for some examples: padded inputs of shape [B, T], and labels of shape [B], or [B, T] for
     words.
     """
     inputs = {name: torch.from_numpy(values) for name, values in split.read(examples).items()}

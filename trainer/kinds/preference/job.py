@@ -1,4 +1,4 @@
-"""The schema of preference tuning: pairs of answers to a prompt, and a model that learns to give the chosen ones."""
+"""The schema of preference tuning: pairs of answers to a prompt; the model learns to prefer the chosen ones."""
 
 from typing import Any, ClassVar, Literal, Self
 
@@ -9,16 +9,16 @@ from trainer.config.labelled import FinetuneTrainingConfig
 from trainer.config.schema import JobName, Name
 
 WITH_REFERENCE = ("dpo", "ipo")
-"""Losses that compare a model with the one that it was."""
+"""Losses that compare a model with its original state."""
 
 OF_WHOLE_ANSWERS = ("dpo",)
-"""Losses whose rewards are of whole answers; those of the others are means over an answer's tokens."""
+"""Losses with rewards of whole answers; the rewards of the others are means over an answer's tokens."""
 
 LOSS_SETTINGS = ("beta", "gamma", "label_smoothing")
-"""Settings of the losses, of which each has some."""
+"""Settings that apply to some of the losses."""
 
 DEFAULTS: dict[str, dict[str, float]] = {"simpo": {"beta": 2.0, "gamma": 1.0}}
-"""Defaults that are others for a loss."""
+"""Defaults of one loss that differ from those of the others."""
 
 
 class PreferenceDataConfig(ConversationsConfig):
@@ -41,7 +41,7 @@ class PreferenceDataConfig(ConversationsConfig):
 
 
 class PreferenceTrainingConfig(FinetuneTrainingConfig):
-    """Preference tuning, with the defaults that are usual for it; a sample is a pair."""
+    """Preference tuning, with its usual defaults; a sample is a pair."""
 
     learning_rate: float = Field(default=1e-6, gt=0, description="peak learning rate")
     max_grad_norm: float | None = Field(default=1.0, gt=0, description="clip the gradient's norm; null: no clipping")
@@ -50,17 +50,17 @@ class PreferenceTrainingConfig(FinetuneTrainingConfig):
     )
     loss: Literal["dpo", "ipo", "simpo", "orpo"] = Field(
         default="dpo",
-        description="dpo, ipo: against the model as it was; simpo, orpo: without one",
+        description="dpo, ipo: compare with the original model (the reference); simpo, orpo: no reference",
     )
     beta: float = Field(
         default=0.1,
         gt=0,
         le=100,
         description="dpo, ipo: strength of the KL penalty that keeps the model near its reference; simpo: the scale of "
-        "rewards, there 2 by default; orpo: the weight of the odds ratio beside the loss of the chosen answers",
+        "rewards (default there: 2); orpo: the weight of the odds ratio beside the loss of the chosen answers",
     )
     gamma: float | None = Field(
-        default=None, ge=0, le=100, description="simpo: the margin of rewards that is aimed at, there 1 by default"
+        default=None, ge=0, le=100, description="simpo: target margin between the rewards (default there: 1)"
     )
     label_smoothing: float = Field(
         default=0.0, ge=0, lt=0.5, description="dpo: the assumed probability that chosen and rejected are swapped"
@@ -83,7 +83,7 @@ class PreferenceTrainingConfig(FinetuneTrainingConfig):
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the loss compares the model with the one that it was."""
+        """Whether the loss compares the model with its original state."""
         return self.loss in WITH_REFERENCE
 
 
@@ -94,12 +94,12 @@ class PreferenceEvaluationConfig(AnswersConfig):
     samples: int = Field(
         default=4,
         ge=0,
-        description="held-out prompts, evenly spread, that the model answers as it was and as it is in the end",
+        description="held-out prompts, evenly spread, that the original and the final model answer",
     )
 
 
 class PreferenceJob(ConversationsJob):
-    """Pairs of answers and a causal language model to a tuned, evaluated model."""
+    """A pretrained causal language model tuned on pairs of answers, and evaluated."""
 
     name: JobName = "preference"
     data: PreferenceDataConfig = Field(description="the pairs of answers")
@@ -108,5 +108,5 @@ class PreferenceJob(ConversationsJob):
     evaluation: PreferenceEvaluationConfig = Field(default=PreferenceEvaluationConfig(), description="measurement")
     figures: ClassVar[tuple[str, ...]] = ("loss", "accuracy", "margin", "reward_chosen", "reward_rejected")
     """Of held-out pairs: the mean loss; the share of pairs whose chosen answer has the greater reward; the mean
-    difference of the two rewards, and their means.
+    difference of the two rewards; and the mean of each reward.
     """

@@ -1,6 +1,4 @@
-"""Preference tuning: pairs of answers and a causal language model to one that gives the better ones; free of heavy
-imports.
-"""
+"""Preference tuning: a causal language model learns from pairs of answers to give the better one; no heavy imports."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,11 +20,11 @@ from trainer.training.identity import Run, inputs_at
 FORMAT = 1
 
 BATCH = 4
-"""Pairs a forward pass of the reference: the last bits depend on how far rows are padded."""
+"""Pairs per forward pass of the reference model: rounding depends on the padding, and so on the batch."""
 
 
 def prepare(job: PreferenceJob, do: Do) -> ArtifactRef:
-    """The encoded pairs, and beside them what the reference model makes of them, if the loss asks for one."""
+    """The encoded pairs; also computes the reference log-probabilities of them if the loss needs a reference."""
     data = do("encode", job)
     if job.training.needs_reference:
         do("reference", job, data=data)
@@ -34,9 +32,9 @@ def prepare(job: PreferenceJob, do: Do) -> ArtifactRef:
 
 
 def reference_step(store: Store, job: PreferenceJob, progress: Progress, data: ArtifactRef) -> Step:
-    """The step that has the model, as the job starts it, tell the log-probabilities of the answers of an encoded set.
+    """The step that computes the log-probabilities of an encoded set's answers by the model that training starts with.
 
-    All ranks make it together: `trainer.kinds.preference.reference.make_reference`.
+    All ranks run it together: `trainer.kinds.preference.reference.make_reference`.
     """
     found = find_model(store, job.model.pretrained, hub=True)
     recipe = {
@@ -55,14 +53,14 @@ def reference_step(store: Store, job: PreferenceJob, progress: Progress, data: A
 
 
 def tell_reference(manifest: Manifest) -> str:
-    """How often the reference prefers the chosen answer."""
+    """A sentence: how often the reference model prefers the chosen answer."""
     splits = manifest.details["splits"].items()
     told = ", ".join(f"{each['accuracy']:.1%} of {each['pairs']:,} pairs of {split}" for split, each in splits)
     return f"the reference prefers the chosen answer, by its mean log-probability a token, in {told}"
 
 
 def find_reference(store: Store, job: PreferenceJob, data: ArtifactRef) -> ArtifactRef | None:
-    """What a job reads of a reference model, though it may not be there yet; None of a loss that asks for none."""
+    """The reference log-probabilities that a job reads, which may not exist yet; None if its loss needs none."""
     if not job.training.needs_reference:
         return None
     step = reference_step(store, job, silent(), data)
@@ -70,7 +68,7 @@ def find_reference(store: Store, job: PreferenceJob, data: ArtifactRef) -> Artif
 
 
 def identify(job: PreferenceJob, data: ArtifactRef) -> Run:
-    """The run that a job and its encoded pairs make. What the reference model makes of these follows from both."""
+    """The run that a job and its encoded pairs identify. The reference's log-probabilities follow from both."""
     found = find_reference(Store(job.store), job, data)
     return tuning.identify_tuning(job, data, {}, {}, {"reference": found} if found else {})
 
@@ -83,21 +81,21 @@ def plan(job: PreferenceJob, data: ArtifactRef, ranks: int) -> Planned:
 def identify_own(
     store: Store, job: PreferenceJob, run: str, data: Sequence[str] | None, other: str | None = None
 ) -> Measurement:
-    """The measurement of the final model of a job's run, or of an `other` run on this one's pairs, by this one's
-    rewards. Raises as `trainer.kinds.tuning.identify_own` does.
+    """The measurement of the final model of a job's run, or of an `other` run on this run's pairs, with this run's
+    rewards. Raises as `trainer.kinds.tuning.identify_own`.
     """
     return tuning.identify_own(store, job, run, data, other, rewards=describe_rewards(job))
 
 
 def pairs_basis(details: Mapping[str, Any], job: PreferenceJob, split: str) -> ExamplesBasis:
-    """What is measured on the pairs of a split: their answers as tokens, by a job's rewards."""
+    """The basis of figures on the pairs of a split: their answers as tokens, and a job's rewards."""
     found = details["splits"][split]
     told = (details["context"], found["examples"], found["answer_tokens"], describe_rewards(job))
     return encoded_basis(details, job.data.model_dump(), split, job.training.precision, *told)
 
 
 def describe_rewards(job: PreferenceJob) -> dict[str, Any]:
-    """What decides the rewards of a final model's answers, beside the model and the pairs."""
+    """The settings and files that determine the rewards of a final model's answers, besides the model and the pairs."""
     training = job.training
     told: dict[str, Any] = training.model_dump(include={"loss", *LOSS_SETTINGS})
     if training.needs_reference:
@@ -107,15 +105,13 @@ def describe_rewards(job: PreferenceJob) -> dict[str, Any]:
 
 
 def stands_beside_plain_base(job: PreferenceJob) -> bool:
-    """Whether the final model is an adapter beside the base as it was before it was quantised: then that is what it is
-    compared with, too.
-    """
+    """Whether the final model is an adapter for the unquantised base model; if so, that base is also its reference."""
     lora = job.model.lora
     return job.model.quantize is not None and lora is not None and lora.publish == "adapter"
 
 
 def _quantized(job: PreferenceJob) -> dict[str, Any]:
-    """In which form the reference is held, if it is quantised: it is the model as training begins with it."""
+    """The quantisation of the reference, if any: the reference is the model that training starts from."""
     return {"model.quantize": job.model.quantize} if job.model.quantize else {}
 
 

@@ -1,4 +1,4 @@
-"""What a report and a comparison say of preference tuning: rewards of held-out answers, and answers themselves."""
+"""Report and comparison content of preference tuning: rewards of held-out answers, and sample answers."""
 
 from dataclasses import replace
 
@@ -11,11 +11,11 @@ from trainer.registry.sections import sample_blocks
 
 UNIT = "a pair"
 
-ANSWERS = "Held-out prompts, and the answer that the model gives in the end, the likeliest token each time."
+ANSWERS = "Held-out prompts, and the final model's answer (greedy decoding: the likeliest token each time)."
 
 
 def describe_preferences(facts: RunFacts, plan: TuningPlan) -> ReportContent:
-    """The account of a run on pairs of answers."""
+    """The report of a run on pairs of answers."""
     told = describe_tuning(
         facts,
         plan,

@@ -1,14 +1,14 @@
-"""A reference model's log-probabilities of pairs of answers, which preference tuning compares a model's with; and
-encoded pairs as rows of a batch.
+"""Log-probabilities of pairs of answers by the reference model, with which preference tuning compares the trained
+model's; and encoded pairs as rows of a batch.
 
 references/NAME-FP/
     train.npy …       float64 [pairs, 2]: log p(answer | prompt) in nats, of the chosen and of the rejected answer
 cache/reference-FP/
-    train-00000.json  sealed: `sums`, some of them, while they are computed
+    train-00000.json  sealed: `sums`, a part of them, during the computation
 
 The chosen and the rejected answer of pair i are conversations 2i and 2i + 1 of a split. All ranks compute the
-log-probabilities together, once for all runs of the same pairs, model and precision, which then hold one model in
-memory; what was computed before the work was broken off is kept.
+log-probabilities together, once for all runs with the same pairs, model and precision, so that training holds only one
+model in memory. An interrupted computation continues with the first missing part.
 """
 
 import logging
@@ -43,7 +43,7 @@ from trainer.training.runtime import Runtime, require_shared, start_runtime
 log = logging.getLogger(__name__)
 
 PART = 2048
-"""Pairs that are kept together: what is computed again where the work was broken off."""
+"""Pairs per part: the most that an interruption can lose."""
 
 Reference = Mapping[str, NDArray[np.float64]]
 """By split, of shape [pairs, 2]."""
@@ -57,12 +57,12 @@ class PartOf(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The file that they are kept in."""
+        """The name of the part's file."""
         return f"{self.split}-{self.pairs.start // PART:05d}.json"
 
 
 def parts_of(pairs: Mapping[str, int]) -> list[PartOf]:
-    """The parts of splits of so many pairs."""
+    """The parts of splits with these numbers of pairs."""
     return [
         PartOf(split, range(first, min(first + PART, size)))
         for split, size in pairs.items()
@@ -71,12 +71,12 @@ def parts_of(pairs: Mapping[str, int]) -> list[PartOf]:
 
 
 def read_reference(store: Store, key: str) -> Reference:
-    """What a published reference holds. Raises `ArtifactError` if there is none, or it is damaged."""
+    """Read published log-probabilities of a reference. Raises `ArtifactError` if they are missing or damaged."""
     manifest = read_manifest(store, key, REFERENCE_KIND)
     if manifest is None:
         raise ArtifactError(
-            f"{store.path(key)} holds no log-probabilities of a reference model; run the job's command again, which "
-            "makes them"
+            f"{store.path(key)} holds no log-probabilities of a reference model; run the job's command again to "
+            "compute them"
         )
     digests = manifest.digests()
     return {
@@ -97,7 +97,7 @@ def answer_lengths(split: ChatSplit) -> NDArray[np.int64]:
 
 
 def read_pairs(split: ChatSplit, pairs: Iterable[int], pad_id: int) -> dict[str, torch.Tensor]:
-    """Some pairs as rows of a batch, filled up to the longest: input_ids and labels, of shape [2B, T]."""
+    """Some pairs as rows of a batch, padded to the longest: input_ids and labels, of shape [2B, T]."""
     rows = [row for pair in pairs for row in (2 * pair, 2 * pair + 1)]
     read = read_windows(split, split.alone, rows, pad_id)
     return {name: torch.from_numpy(read[name]) for name in ("input_ids", "labels")}
@@ -105,10 +105,10 @@ def read_pairs(split: ChatSplit, pairs: Iterable[int], pad_id: int) -> dict[str,
 
 @explaining_lost_ranks()
 def make_reference(job: PreferenceJob, data: ArtifactRef, progress: Progress) -> ArtifactRef:
-    """Find the log-probabilities that the model, as the job starts it, gives the answers of an encoded set, or compute
-    and publish them. Called by every rank.
+    """Find the log-probabilities of an encoded set's answers by the model that training starts from, or compute and
+    publish them. Called by every rank.
 
-    Raises `ArtifactError` if one is no finite number, `ConfigError` if machines have other files of the model.
+    Raises `ArtifactError` if one is not finite, `ConfigError` if machines have different files of the model.
     """
     training, store = job.training, Store(job.store)
     runtime = start_runtime(training.precision, training.device, training.deterministic)
@@ -138,8 +138,8 @@ def make_reference(job: PreferenceJob, data: ArtifactRef, progress: Progress) ->
 def sum_answers(
     model: PreTrainedModel, data: ChatSet, part: PartOf, batch: int, runtime: Runtime, advance: Advance = nothing
 ) -> torch.Tensor:
-    """log p(answer | prompt) in nats of both answers of some pairs, of shape [N, 2], float64: the same on every rank,
-    and for any number of them. In the state for evaluation.
+    """log p(answer | prompt) in nats of both answers of some pairs, in evaluation mode; shape [N, 2], float64. The
+    result is the same on every rank and for any number of ranks.
     """
     split = data.splits[part.split]
 
@@ -154,15 +154,15 @@ def sum_answers(
 def answer_sums(
     model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """The same of a batch of `read_pairs`, with gradients; [2B, T] -> [B, 2]."""
+    """The same for a batch of `read_pairs`, with gradients; [2B, T] -> [B, 2]."""
     losses = token_losses_in_pieces(model, input_ids, next_tokens(labels))
     return -losses.view(input_ids.shape).to(dtype).sum(dim=1).view(-1, 2)
 
 
 def open_reference(store: Store, job: PreferenceJob, encoded: str) -> Reference | None:
-    """What a job reads of its reference model; None if its loss needs none.
+    """The reference log-probabilities that a job reads; None if its loss needs none.
 
-    Raises `ArtifactError` if it is missing or damaged.
+    Raises `ArtifactError` if they are missing or damaged.
     """
     content = encoded_manifest(store, encoded).content
     found = find_reference(store, job, ArtifactRef(key=encoded, fingerprint="", size=0, content=content))
@@ -170,7 +170,7 @@ def open_reference(store: Store, job: PreferenceJob, encoded: str) -> Reference 
 
 
 def reference_of(reference: Reference | None, split: str, pairs: NDArray[np.int64]) -> torch.Tensor:
-    """That of some pairs of a split, of shape [B, 2]; zeros where there is none."""
+    """The reference log-probabilities of some pairs of a split, of shape [B, 2]; zeros without a reference."""
     return torch.from_numpy(np.zeros((len(pairs), 2)) if reference is None else reference[split][pairs])
 
 
@@ -178,8 +178,8 @@ def _require_finite(job: PreferenceJob, data: ChatSet, part: PartOf, sums: torch
     if not (finite := sums.isfinite().all(dim=1)).all():
         name = data.splits[part.split].name(2 * part.pairs[int(finite.int().argmin())])
         raise ArtifactError(
-            f"{job.model.pretrained} gives an answer of record {name} of the {part.split} split no finite "
-            f"log-probability, in {job.training.precision}; look at its weights, or set training.precision to fp32"
+            f"{job.model.pretrained} gives a log-probability that is not finite for an answer of record {name} of the "
+            f"{part.split} split, in {job.training.precision}; check its weights, or set training.precision to fp32"
         )
 
 
@@ -220,5 +220,5 @@ def _describe(data: ChatSet, split: str, sums: NDArray[np.float64]) -> dict[str,
 
 def _tell(manifest: Manifest) -> None:
     swapped = manifest.details["splits"]["train"]["accuracy"] < 0.5
-    hint = "; if that is no surprise, all is well, else look whether `chosen` and `rejected` are swapped"
+    hint = "; if you did not expect this, check whether `chosen` and `rejected` are swapped"
     log.log(logging.WARNING if swapped else logging.INFO, "%s%s", tell_reference(manifest), hint if swapped else "")

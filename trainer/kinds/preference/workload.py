@@ -1,8 +1,8 @@
-"""The workload of preference tuning: its losses, what training reads, and how a model is measured by pairs of answers.
+"""The workload of preference tuning: its losses, its training batches, and the measurement of a model on pairs.
 
-Losses make of the log-probabilities of a pair's two answers what is minimised. `sums` are log p(answer | prompt) in
+A loss maps the log-probabilities of a pair's two answers to the value to minimise. `sums` are log p(answer | prompt) in
 nats of the chosen and the rejected answer of each pair, summed over the answer's tokens, of shape [B, 2]; `reference`
-are those of the model as it was, `tokens` the lengths of the answers.
+are those of the original model, `tokens` the lengths of the answers.
 """
 
 from collections.abc import Callable
@@ -65,7 +65,7 @@ def dpo(
 ) -> torch.Tensor:
     """Rafailov et al. 2023 (arXiv:2305.18290), equation 7: -log sigmoid(reward of chosen - reward of rejected).
 
-    With label smoothing e, (1 - e) of that and e of the same with the answers exchanged: Mitchell 2023, "A note on DPO
+    With label smoothing e: (1 - e) of that plus e of the same with the answers exchanged, Mitchell 2023, "A note on DPO
     with noisy preferences", equation 3.
     """
     margin = how.beta * _difference(sums - reference)
@@ -76,7 +76,7 @@ def dpo(
 def ipo(
     sums: torch.Tensor, reference: torch.Tensor, tokens: torch.Tensor, how: PreferenceTrainingConfig
 ) -> torch.Tensor:
-    """Azar et al. 2023 (arXiv:2310.12036), equation 17, with means over an answer's tokens in place of sums, as its
+    """Azar et al. 2023 (arXiv:2310.12036), equation 17, with means over an answer's tokens instead of sums, as its
     authors have recommended since: (difference - 1 / (2 beta)) ** 2.
     """
     return (_difference((sums - reference) / tokens) - 1 / (2 * how.beta)) ** 2
@@ -106,25 +106,25 @@ LOSSES: dict[str, Loss] = {"dpo": dpo, "ipo": ipo, "simpo": simpo, "orpo": orpo}
 def rewards(
     sums: torch.Tensor, reference: torch.Tensor, tokens: torch.Tensor, how: PreferenceTrainingConfig
 ) -> torch.Tensor:
-    """What the loss takes for the rewards of the two answers, of shape [B, 2]: beta times the log-probability, less the
-    reference's if there is one; of whole answers, or means over their tokens, as the loss has it.
+    """The loss's rewards of the two answers, of shape [B, 2]: beta times the log-probability, minus the reference's if
+    there is one; of whole answers, or means over their tokens, depending on the loss.
     """
     over = sums - reference if how.needs_reference else sums
     return how.beta * (over if how.loss in OF_WHOLE_ANSWERS else over / tokens)
 
 
 def _difference(values: torch.Tensor) -> torch.Tensor:
-    """Of the chosen and the rejected answer: [B, 2] -> [B]."""
+    """Chosen minus rejected answer: [B, 2] -> [B]."""
     return values[:, 0] - values[:, 1]
 
 
 class PreferenceLoss(nn.Module):
-    """A language model with the sum over pairs of what the job's loss makes of their answers."""
+    """A language model whose output is the sum of the job's loss over the pairs of a batch."""
 
     def __init__(self, model: PreTrainedModel, how: PreferenceTrainingConfig) -> None:
         super().__init__()
         self.model, self._how, self._loss = model, how, LOSSES[how.loss]
-        has_plain_head(model)  # tried before it is trained
+        has_plain_head(model)  # tested here, before training wraps the model
 
     def forward(
         self,
@@ -134,16 +134,16 @@ class PreferenceLoss(nn.Module):
         tokens: torch.Tensor,
         weight: torch.Tensor,
     ) -> torch.Tensor:
-        """Of rows as `read_pairs` gives them, [2B, T]; the reference's log-probabilities and the answers' tokens,
-        [B, 2].
+        """Takes rows as `read_pairs` returns them, [2B, T], and the reference's log-probabilities and the answers'
+        lengths, [B, 2].
         """
         return self._loss(answer_sums(self.model, input_ids, labels), reference, tokens, self._how).sum() * weight
 
 
 def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
-    """Have a model drop nothing in training, no layer either, and shake no router, but for an adapter's own dropout.
+    """Disable dropout, layer dropout and router jitter of a model in training mode, except an adapter's own dropout.
 
-    What a family reads of its configuration each time stays: `check_repeats` finds that.
+    Families that read the rate from their configuration at each call are not covered; `check_repeats` detects them.
     """
     for name, module in model.named_modules():
         if "lora_" in name:
@@ -168,7 +168,7 @@ class Preference(CausalTuning):
         super().__init__(job, store, data, ranks, pair_lengths(self._train), by_length, plan)
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
-        """The model without its dropout, as trl trains it: its reference has none. An adapter keeps its own."""
+        """The model without its dropout, as in trl, because the reference has none; an adapter keeps its own."""
         return without_dropout(super().load_model(folder))
 
     def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
@@ -182,8 +182,8 @@ class Preference(CausalTuning):
         check_repeats(model, self.set_details["context"], self._job.model.pretrained)
         if adds_to_loss(model):
             raise ConfigError(
-                f"{self._job.model.pretrained} adds a loss of its routers, which no loss of preferences takes; set "
-                "output_router_logits to false in the config.json of a copy, and name that folder"
+                f"{self._job.model.pretrained} adds a router loss, which preference losses do not support; set "
+                "output_router_logits to false in the config.json of a copy, and set model.pretrained to that folder"
             )
         return PreferenceLoss(model, self._job.training)
 
@@ -217,7 +217,7 @@ def score_pairs(
     runtime: Runtime,
     advance: Advance = nothing,
 ) -> Scores:
-    """Measure a model on the pairs of a split, shared among the ranks; in float64, whatever their number."""
+    """Measure a model on the pairs of a split, in float64; the number of ranks does not change the result."""
     tokens = torch.from_numpy(answer_lengths(data.splits[split])).double()
     pairs, how = PartOf(split, range(len(tokens))), job.training
     sums = sum_answers(model, data, pairs, job.evaluation.batch, runtime, advance)
@@ -238,11 +238,11 @@ def score_pairs(
 
 
 def measure_preferences(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
-    """Measure a run's final model, or another model with the same tokenizer, and have it answer, and the model that it
-    was before. Called by every rank.
+    """Measure a run's final model, or another model with the same tokenizer, and generate answers with it and with the
+    original model. Called by every rank.
 
-    Raises `TokenizerError` if the model does not read this data, `ArtifactError` if what the reference model made of it
-    is missing or damaged.
+    Raises `TokenizerError` if the model cannot read this data, `ArtifactError` if the reference's log-probabilities are
+    missing or damaged.
     """
     job: PreferenceJob = wanted.settings
     store, (encoded,) = Store(job.store), wanted.data
@@ -261,14 +261,14 @@ def measure_preferences(wanted: Measurement, progress: Progress, runtime: Runtim
             reference = {
                 part.split: sum_answers(model, data, part, asked.batch, runtime, bar.advance).numpy() for part in parts
             }
-        del model  # before there is another one
+        del model  # free its memory before the next model is loaded
     with (
         measured_causal(wanted, data.details, runtime) as model,
         progress.bar("evaluate", sum(splits.values()), "pair") as bar,
     ):
         groups = {split: score_pairs(model, data, split, job, reference, runtime, bar.advance) for split in splits}
         samples = answer(model, store, encoded, held_out, chosen, asked.new_tokens, runtime)
-    del model  # before there is another one
+    del model  # free its memory before the next model is loaded
     if wanted.is_own and chosen:
         with placed_base() as model:
             before = answer(model, store, encoded, held_out, chosen, asked.new_tokens, runtime)

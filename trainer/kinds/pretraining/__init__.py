@@ -1,1 +1,1 @@
-"""Pretraining: corpora to a causal or masked language model."""
+"""Pretraining: a causal or masked language model learns from corpora."""

@@ -1,4 +1,4 @@
-"""Measuring a language model, the trained one or any other checkpoint, and texts that it continues."""
+"""Measuring a language model, from a run or any other checkpoint, and generating samples with it."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -37,9 +37,9 @@ from trainer.training.sharding import is_sharded, sharding_group
 def continue_prompts(
     model: PreTrainedModel, tokenizer: Tokenizer, eos_id: int, options: EvaluationConfig, runtime: Runtime
 ) -> list[Sample]:
-    """Continue each prompt by up to `new_tokens` tokens; an empty prompt begins a document. Called by every rank.
+    """Continue each prompt by up to `new_tokens` tokens; an empty prompt starts a new document. Called by every rank.
 
-    The first one does it; with a model that is divided among them, all of them do, and what the first one has counts.
+    The first rank generates. With a sharded model all ranks do, and the first rank's samples count.
     """
     if not is_sharded(model):
         return runtime.on_first(lambda: _continue(model, tokenizer, eos_id, options, check_stop))
@@ -63,9 +63,9 @@ def _continue(
 
 
 def measure_text(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
-    """Score a language model on held-out text and let it continue the prompts. Called by every rank.
+    """Score a language model on held-out text and continue the prompts with it. Called by every rank.
 
-    Raises `TokenizerError` if the shards were made with another tokenizer, `ConfigError` if they hold nothing out.
+    Raises `TokenizerError` if the shards were made with another tokenizer, `ConfigError` if they hold no held-out text.
     """
     job, read = cast(tuple[EvaluateJob, Reading], wanted.settings)
     store, found, masking, context = Store(job.store), wanted.model, read.masking, read.context
@@ -80,7 +80,8 @@ def measure_text(wanted: Measurement, progress: Progress, runtime: Runtime) -> R
         vocab_size = model.config.get_text_config().vocab_size
         if any(shard_set.details["vocab_size"] > vocab_size for shard_set in sets):
             raise TokenizerError(
-                f"the shards hold ids beyond the {vocab_size} embeddings of {job.checkpoint}; give its own shards"
+                f"the shards hold ids beyond the {vocab_size} embeddings of {job.checkpoint}; use shards made with its "
+                "tokenizer"
             )
         held_out = [open_held_out(store, s, context, job.evaluation.max_windows, read.document_mask) for s in sets]
         if not any(corpus.windows for corpus in held_out):
@@ -108,19 +109,19 @@ def measure_text(wanted: Measurement, progress: Progress, runtime: Runtime) -> R
 
 
 def _check_masked(job: EvaluateJob) -> None:
-    """Raise `ConfigError` for what a masked model is not asked for."""
+    """Raise `ConfigError` for settings that do not apply to a masked model."""
     if job.evaluation.prompts:
         raise ConfigError(
-            f"{job.checkpoint} is a masked language model, which continues no text; leave evaluation.prompts out"
+            f"{job.checkpoint} is a masked language model, which cannot continue text; remove evaluation.prompts"
         )
     if job.sharding == "fsdp":
         raise ConfigError(
-            f"{job.checkpoint} is a masked language model, which is not divided yet; set sharding to none"
+            f"{job.checkpoint} is a masked language model, which cannot be sharded yet; set sharding to none"
         )
 
 
 def _tokenizer(store: Store, found: Checkpoint, sets: list[ShardSet]) -> Tokenizer:
-    """The shards' tokenizer, which must also be the checkpoint's if it carries one."""
+    """The shards' tokenizer; if the checkpoint contains a tokenizer, it must be the same."""
     keys = {shard_set.tokenizer for shard_set in sets}
     if len(keys) > 1:
         raise TokenizerError(f"the shards were made with different tokenizers: {', '.join(sorted(keys))}")
@@ -129,7 +130,7 @@ def _tokenizer(store: Store, found: Checkpoint, sets: list[ShardSet]) -> Tokeniz
     carried = found.files.get(TOKENIZER_FILE)
     if carried is not None and carried != tokenizer.sha256:
         raise TokenizerError(
-            f"{found.folder} carries another tokenizer than {key}, which made {', '.join(s.key for s in sets)}; "
-            "evaluate on shards made with its own"
+            f"{found.folder} contains another tokenizer than {key}, which made {', '.join(s.key for s in sets)}; "
+            "use shards made with the checkpoint's tokenizer"
         )
     return Tokenizer.from_str(tokenizer.json)

@@ -1,4 +1,4 @@
-"""Pretraining: corpora, mixed, to a causal or masked language model. Free of heavy imports."""
+"""Pretraining: a causal or masked language model learns from a mixture of corpora; no heavy imports."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def prepare(job: PrepareJob, do: Do) -> PreparedData:
-    """The whole way from raw files to shards."""
+    """Run all steps from raw files to shards."""
     decisions = do("curate", job) if job.data.curation is not None else None
     tokenizer = do("tokenizer", job, decisions=decisions)
     corpora = corpora_left(Store(job.store), job.data, decisions)
@@ -42,9 +42,9 @@ def prepare(job: PrepareJob, do: Do) -> PreparedData:
 
 
 def find_prepared(job: PrepareJob) -> PreparedData | None:
-    """The job's published decisions, tokenizer and shards, if all exist; whether shards are intact is not looked at."""
+    """The job's published decisions, tokenizer and shards, if all exist; the files of shards are not checked."""
     with suppress(NotMade):
-        tokenizer = only_look("tokenizer", job)  # first: without it, raw files need not be looked at
+        tokenizer = only_look("tokenizer", job)  # first: if it is missing, the raw files need not be checked
 
         def find(name: str, job: Any, **made: Any) -> ArtifactRef:
             return tokenizer if name == "tokenizer" else only_look(name, job, check=name != "tokenize", **made)
@@ -54,7 +54,7 @@ def find_prepared(job: PrepareJob) -> PreparedData | None:
 
 
 def identify(job: PipelineJob, data: PreparedData) -> Run:
-    """The run that a job and its shards make."""
+    """The run that a job and its shards identify."""
     base, files = None, None
     if (name := job.model.pretrained) is not None:
         found = find_outside(Store(job.store), name)
@@ -74,9 +74,7 @@ def identify(job: PipelineJob, data: PreparedData) -> Run:
 
 
 def _effective(job: PipelineJob) -> dict[str, Any]:
-    """What masking, attention within documents, packing, a stride and the mix of corpora come to with the other
-    settings.
-    """
+    """Effective values of settings that depend on others: stride, mixture, masking, document masks and packing."""
     training = job.training
     settings: dict[str, Any] = {}
     if training.stride == training.context:
@@ -93,19 +91,19 @@ def _effective(job: PipelineJob) -> dict[str, Any]:
 
 
 def plan(job: PipelineJob, data: PreparedData, ranks: int) -> Planned:
-    """The plan of a run on shards. Raises `ConfigError` for what needs held-out text where no document is held out."""
+    """The plan of a run on shards. Raises `ConfigError` if a setting needs held-out text, but none is held out."""
     from trainer.data.step_plan import plan_run
 
     planned = plan_run(Store(job.store), data, job, ranks)
     at = f"is held out at data.validation_fraction {job.data.validation_fraction:g}"
     if job.holds_out and not planned.holds_out:
-        share = f"of the documents none {at}"
+        share = f"no document {at}"
         if (asked := job.asked_of_held_out_text) is not None:
-            raise ConfigError(f"{asked} needs held-out text, but {share}: raise it, or leave {asked} out")
-        log.warning("%s: the model is not evaluated, and continues no prompts; raise it to hold some out", share)
+            raise ConfigError(f"{asked} needs held-out text, but {share}: raise it, or remove {asked}")
+        log.warning("%s: the model is not evaluated, and continues no prompts; raise it to hold out some", share)
     elif job.holds_out and (without := [each.name for each in planned.corpora if not each.holds_out]):
         log.warning(
-            "of %s no document %s: the loss over all corpora tells nothing of it; raise it to hold some out",
+            "no document of %s %s: the loss over all corpora does not cover it; raise it to hold out some",
             ", ".join(without), at,
         )  # fmt: skip
     told = f"{planned.windows:,} windows of {job.training.context} tokens"
@@ -113,7 +111,7 @@ def plan(job: PipelineJob, data: PreparedData, ranks: int) -> Planned:
 
 
 def _model_identity(model: ModelConfig, pretrained: dict[str, str] | None) -> dict[str, Any]:
-    """The model's settings, with the contents of a file and of a pretrained model in place of their names."""
+    """The model's settings, with the contents of a file and of a pretrained model instead of their names."""
     identity = {**model.model_dump(exclude={"attention", "lora"}), "pretrained": pretrained}
     if isinstance(model.config, str) and Path(model.config).is_file():
         identity["config"] = digest_file(Path(model.config)).sha256
@@ -124,9 +122,9 @@ def _model_identity(model: ModelConfig, pretrained: dict[str, str] | None) -> di
 
 @dataclass(frozen=True)
 class Reading:
-    """Which shards are read, in windows of how many tokens, and how tokens are hidden if they are.
+    """The shard sets and the context to measure with, and how to mask tokens, if at all.
 
-    `document_mask`: whether attention stays within a document, as it did in training.
+    `document_mask`: whether attention stays within a document, as in training.
     """
 
     shards: list[str]
@@ -138,14 +136,14 @@ class Reading:
 def identify_text(store: Store, job: EvaluateJob) -> Measurement:
     """The measurement of any checkpoint of a language model on held-out text.
 
-    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` if it is not known what to measure it
-    on.
+    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` if the data to measure it on is
+    unknown.
     """
     found = find_model(store, job.checkpoint)
     read = _what_to_read(store, job, found)
     corpora = [key.rsplit("-", 1)[0] for key in read.shards]
     if twice := sorted({corpus for corpus in corpora if corpora.count(corpus) > 1}):
-        raise ConfigError(f"shards names two sets of {twice[0]}; figures are by corpus, so measure them one at a time")
+        raise ConfigError(f"shards lists two sets of {twice[0]}; figures are by corpus, so measure them one at a time")
     return Measurement(
         model=found,
         checkpoint=job.checkpoint,
@@ -167,9 +165,9 @@ def identify_text(store: Store, job: EvaluateJob) -> Measurement:
 def identify_own(
     store: Store, job: PipelineJob, run: str, data: Sequence[str] | None, other: str | None = None
 ) -> Measurement:
-    """The measurement of the final model of a job's run, or of an `other` run on the shards of these keys."""
+    """The measurement of the final model of a job's run, or of an `other` run on the shards with these keys."""
     asked = evaluation_of(job, other or run)
-    if other is None:  # its record says by then that it is evaluated like this
+    if other is None:  # the run's record already lists this evaluation
         return replace(identify_text(store, asked), place=f"{run}/{EVALUATION}")
     evaluated = asked.evaluation.model_copy(update={"prompts": []})
     alike = {"shards": list(data or ()), "context": job.training.context, "evaluation": evaluated}
@@ -177,12 +175,12 @@ def identify_own(
 
 
 def evaluation_of(job: PipelineJob, run: str) -> EvaluateJob:
-    """How the final model of a run is measured as a job says."""
+    """The evaluation job that measures a run's final model with the settings of its training job."""
     return ask_of_run(job, run, job.evaluation.of_finished())
 
 
 def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> Reading:
-    """The shard sets and the window length, as given, else those of the run that made the checkpoint; and its masks."""
+    """The given shard sets and context, else those of the run that made the checkpoint; and how it masks tokens."""
     run: Any = None
     if found.key is not None and found.key.startswith("runs/"):
         name = f"runs/{found.key.split('/')[1]}"
@@ -193,20 +191,18 @@ def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> Reading:
     context = job.context or (run and run["job"]["training"].get("context"))
     if run and (kind := kind_of_run(run)).folder != __package__ and not (shards and context):
         raise ConfigError(
-            f"{job.checkpoint} is of a run of {kind.name}: how well it does on what it was not trained on stands in "
-            "that run's eval.json. To measure it on held-out text, say which `shards`, and the `context`"
+            f"{job.checkpoint} belongs to a run of {kind.name}: its figures on held-out data are in that run's "
+            "eval.json. To measure it on held-out text, set `shards` and `context`"
         )
     if not shards or not context:
-        raise ConfigError(
-            f"{job.checkpoint} is not of a run in this store: say which `shards` to evaluate on, and the `context`"
-        )
+        raise ConfigError(f"{job.checkpoint} does not belong to a run in this store: set `shards` and `context`")
     training = run["job"]["training"] if run else {}
     apart = masks_documents(training.get("packing"), training.get("document_mask"))
     return Reading(shards, context, _masking_of(training, found), apart)
 
 
 def _masking_of(training: dict[str, Any], found: Checkpoint) -> MaskingConfig | None:
-    """How the run that made a checkpoint hides tokens; a masked model of no run is measured with the usual shares."""
+    """How the checkpoint's run masks tokens; a masked model without a run is measured with the default shares."""
     names = read_object(Path(found.folder, "config.json")).get("architectures") or []
     if not any(str(name).endswith(MASKED) for name in names):
         return None
@@ -214,13 +210,13 @@ def _masking_of(training: dict[str, Any], found: Checkpoint) -> MaskingConfig | 
 
 
 def _measured_by(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of an evaluation that decide the figures of a finished model."""
+    """The settings of an evaluation that determine the figures of a finished model."""
     decide = EvaluationConfig.model_fields.keys() - {"harness"}
     return {name: value for name, value in evaluation.items() if name in decide}
 
 
 def _own_place(store: Store, job: EvaluateJob, found: Checkpoint) -> str | None:
-    """The run's own eval.json for its final model measured as its job says."""
+    """The run's own eval.json, if its final model is measured with the settings of its job; else None."""
     if found.key is None or not found.key.endswith(f"/{FINAL}") or job.shards is not None or job.context is not None:
         return None
     run = found.key.removesuffix(f"/{FINAL}")

@@ -1,15 +1,15 @@
-"""Token-weighted loss on held-out text: the same whatever the batch size and the number of ranks.
+"""Token-weighted loss on held-out text: independent of the batch size and the number of ranks.
 
-Every held-out token is predicted exactly once, from up to `context - 1` tokens before it in its shard; where documents
-are told apart, all but the first of a document, from those before it in its document.
+Every held-out token is predicted exactly once, from up to `context - 1` tokens before it in its shard. If documents are
+kept apart, all but the first token of a document are predicted, from the tokens before them in the document.
 
-Bits per byte is what models with different tokenizers can be compared by: the summed loss of all predicted tokens, in
-bits, divided by the UTF-8 bytes of the text that they stand for (BPB of Gao et al. 2020, "The Pile", section 3.1: L_T /
-L_B times the mean loss / ln 2). The ends of documents are predicted too: their loss counts, as it is part of what
-telling the text takes, and they stand for no byte.
+Bits per byte compare models with different tokenizers: the summed loss of all predicted tokens in bits, divided by the
+UTF-8 bytes of the text of these tokens (BPB of Gao et al. 2020, "The Pile", section 3.1: L_T / L_B times the mean loss
+/ ln 2). End-of-document tokens are predicted too: their loss counts, as part of encoding the text, and they have no
+bytes.
 
-How a held-out window is masked follows from its corpus and its place alone. So figures of two models of the same
-tokenizer and masking are of the same tokens, whatever the batch size, the seed of training and the number of ranks.
+The mask of a held-out window depends only on its corpus and position. So figures of two models with the same tokenizer
+and masking cover the same tokens, whatever the batch size, the training seed and the number of ranks.
 """
 
 import math
@@ -50,10 +50,10 @@ def evaluate(
     advance: Callable[[int], None] = nothing,
     masking: tuple[MaskTokens, MaskingConfig] | None = None,
 ) -> TextScores:
-    """Score a model on held-out windows, shared among the ranks; with `masking`, on the tokens that it hides in them.
+    """Score a model on held-out windows, divided among the ranks; with `masking`, on the masked tokens of the windows.
     Corpora without held-out text are left out.
 
-    Sums are exact in float64, so the number of ranks changes nothing.
+    Sums are exact in float64, so the number of ranks does not change the result.
     """
     score, told = (_score_windows, _told) if masking is None else (partial(_score_hidden, *masking), _told_hidden)
     sums = {}
@@ -68,8 +68,8 @@ def evaluate(
 def _score_windows(
     model: PreTrainedModel, corpus: HeldOut, context: int, device: torch.device, places: range
 ) -> torch.Tensor:
-    """The loss in nats of some windows' predicted tokens, the bytes of text that these stand for (NaN where that is not
-    known), and their number; of shape [windows, 3], float64.
+    """The loss in nats of some windows' predicted tokens, the bytes of their text (NaN if unknown), and their number;
+    of shape [windows, 3], float64.
     """
     windows = [window for _, window in _read_windows(corpus, context, places)]
     tokens = np.zeros((len(windows), context), dtype=np.int64)
@@ -81,7 +81,7 @@ def _score_windows(
         if positions is not None and corpus.end_id is not None:
             begun_anew = document_positions(window, corpus.end_id)
             positions[row, : len(window)], told = torch.from_numpy(begun_anew), labels_within(window, begun_anew)
-            positions[row, len(window) :] = torch.arange(context - len(window))  # what fills up
+            positions[row, len(window) :] = torch.arange(context - len(window))  # padding
         labels[row, : len(window)] = next_tokens(torch.from_numpy(told)[None])[0]
         predicted = told[1:][told[1:] != IGNORED]
         if corpus.token_bytes is not None:
@@ -94,19 +94,19 @@ def _score_windows(
 
 
 def _read_windows(corpus: HeldOut, context: int, places: range) -> list[tuple[tuple[int, int], NDArray[np.int64]]]:
-    """Some windows: the shard and the first token of each, and its tokens, of shape [T]."""
+    """Some windows: the shard and first token of each, and its tokens, of shape [T]."""
     chosen = corpus.windows[places.start : places.stop]
     corpus.shards.use(sorted({shard for shard, _ in chosen}), corpus.windows.used)
     return [((shard, at), corpus.shards.read(shard, at, at + context).astype(np.int64)) for shard, at in chosen]
 
 
 def _told(sums: torch.Tensor) -> Scores:
-    """Figures of windows, by the sums of each."""
+    """Figures from the sums of each window."""
     loss, text_bytes, tokens = (math.fsum(each) for each in sums.T.numpy())
     mean = loss / tokens if tokens else math.nan
     figures = {"loss": mean, "perplexity": perplexity_of(mean)}
     counts = {"tokens": int(tokens), "windows": len(sums)}
-    if text_bytes > 0:  # NaN is not
+    if text_bytes > 0:  # false for NaN
         figures["bits_per_byte"] = loss / math.log(2) / text_bytes
         counts["text_bytes"] = round(text_bytes)
     return Scores(figures=figures, counts=counts)
@@ -116,7 +116,7 @@ def _score_hidden(
     tokens: MaskTokens, options: MaskingConfig,
     model: PreTrainedModel, corpus: HeldOut, context: int, device: torch.device, places: range,
 ) -> torch.Tensor:  # fmt: skip
-    """The loss in nats of some windows' hidden tokens, how many of these are told, and how many are there; of shape
+    """The loss in nats of some windows' masked tokens, the number predicted correctly, and their number; of shape
     [windows, 3], float64.
     """
     ids, labels, read = (np.full((len(places), context), fill, dtype=np.int64) for fill in (0, IGNORED, 0))
@@ -132,7 +132,7 @@ def _score_hidden(
 
 
 def _told_hidden(sums: torch.Tensor) -> Scores:
-    """Figures of windows with hidden tokens, by the sums of each."""
+    """Figures from the sums of each window with masked tokens."""
     loss, told, tokens = (math.fsum(each) for each in sums.T.numpy())
     figures = {"loss": loss / tokens, "perplexity": perplexity_of(loss / tokens), "accuracy": told / tokens}
     return Scores(figures=figures, counts={"tokens": int(tokens), "windows": len(sums)})

@@ -1,4 +1,4 @@
-"""What a report and a comparison say of pretraining: text by corpus, loss in nats a token."""
+"""Report and comparison content of pretraining: text by corpus, loss in nats per token."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -65,11 +65,11 @@ inputs = tokenizer("Once", return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens={new_tokens})[0]))"""
 
 NEW_TOKENS = 40
-"""That the program has a model write at most; it may know few positions."""
+"""Most tokens that the example program generates; the model may have few positions."""
 
 
 def describe_pretraining(facts: RunFacts, plan: StepPlan) -> ReportContent:
-    """The account of a pretraining run."""
+    """The report of a pretraining run."""
     unit, corpora = unit_of(facts.job), [corpus.name for corpus in plan.corpora]
     how = f"The finished model on held-out text, in windows of {count(facts.job['training']['context'])} tokens."
     return ReportContent(
@@ -103,7 +103,7 @@ def unit_of(job: Mapping[str, Any]) -> str:
 
 
 def _second_figure(facts: RunFacts) -> dict[str, str]:
-    """The figure that is told beside the loss, with its name for people."""
+    """The figure shown beside the loss, with its label."""
     return {"accuracy": "accuracy"} if unit_of(facts.job) == HIDDEN else {BITS_PER_BYTE: "bits per byte"}
 
 
@@ -123,12 +123,12 @@ def _data_note(facts: RunFacts) -> str:
     fraction = facts.job["data"]["validation_fraction"]
     return (
         f"Corpora are mixed with p ~ tokens ^ {facts.job['training']['alpha']:g}; a share of {fraction:g} of the "
-        "documents is held out by a hash of their content, so that exact copies of a document are on one side."
+        "documents is held out by a hash of their content, so that exact copies of a document are in the same split."
     )
 
 
 def _data_table(facts: RunFacts, plan: StepPlan) -> Table:
-    """What each corpus holds, and its part in training."""
+    """What each corpus holds, and its share in training."""
     details = {source.manifest.details["corpus"]: source.manifest.details for source in facts.made_from(SHARDS)}
     rows, sums = [], [0] * 8
     for corpus in plan.corpora:

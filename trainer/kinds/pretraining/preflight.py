@@ -1,4 +1,4 @@
-"""The look at everything before long work starts: inputs, store, devices, model, batches; and what it will take."""
+"""Checks before long work starts: inputs, store, devices, model, batches; and estimates of memory and disk space."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -58,15 +58,15 @@ from trainer.store.storage import Store
 from trainer.training.identity import check_origin, check_settings
 
 NOTHING = dict.fromkeys(("documents", "validation_documents", "tokens", "validation_tokens"), 0)
-"""What is counted of a corpus without shards."""
+"""Counts of a corpus without shards."""
 
 TRIED_AT_ONCE = 150_000_000
-"""Parameters of a model that is built and tried here, in a second or two; a larger one is tried before its first step.
-"""
+"""Most parameters of a model that is built and tested here, in a second or two; a larger one is tested before its first
+step."""
 
 
 def preflight(job: PipelineJob, progress: Progress) -> Preflight:
-    """Check everything that can be checked before work starts. Raises the `PipelineError` of whatever is wrong."""
+    """Check everything that can be checked before work starts. Raises the `PipelineError` of the first problem."""
     store, training = Store(job.store), job.training
     store.check_writable()
     store.sweep()
@@ -106,7 +106,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         ),
     }
     require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder), size.trained)
-    require_checkpoint_room(store, checkpoint_bytes(size.trained))  # of the parts of a sharded model all are fetched
+    require_checkpoint_room(store, checkpoint_bytes(size.trained))  # each machine fetches all parts of a sharded model
     return Preflight(
         corpora=previews,
         vocab_size=tokenizer.vocab_size,
@@ -127,7 +127,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
 
 
 def _measure_size(job: PipelineJob, config: PretrainedConfig, ranks: int, mask_id: int | None) -> Size:
-    """The parameters of the model, and the memory that training takes: of a model that is small enough it is tried."""
+    """The model's parameters, and the memory of training, which is measured if the model is small enough."""
     training, masked = job.training, job.training.masks is not None
     check_installed(job.model.quantize)
     trained, parameters = count_adapted(config, job.model.attention, job.model.lora, MASKED if masked else CAUSAL)
@@ -137,7 +137,7 @@ def _measure_size(job: PipelineJob, config: PretrainedConfig, ranks: int, mask_i
         return_freed_memory()
     elif parameters <= TRIED_AT_ONCE:
         objective = tried_objective(build_model(job.model, config, training.seed), job.model, training)
-        with suppress(Exception):  # architectures fail each in their own way, and this is for a figure only
+        with suppress(Exception):  # architectures fail in many ways, and only an estimate depends on this
             kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
         del objective
         return_freed_memory()
@@ -149,17 +149,15 @@ def _measure_size(job: PipelineJob, config: PretrainedConfig, ranks: int, mask_i
 
 
 def _tell_shared(sources: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:
-    """Warnings of files that are in two corpora."""
+    """Warnings about files that are in two corpora."""
     paths = {corpus: {file.path for file in files} for corpus, files in sources.items()}
     for one, other in combinations(paths, 2):
         if both := paths[one] & paths[other]:
-            yield f"{plural(len(both), 'file')} of corpus {one} ({min(both)}) are in {other} too: they count in both"
+            yield f"{plural(len(both), 'file')} of corpus {one} ({min(both)}) are in {other} too and count in both"
 
 
 def _mask_id(job: PipelineJob, tokenizer: TokenizerInfo) -> int | None:
-    """The id of the mask token, if tokens are to be hidden; that of a tokenizer that is still to be trained is the
-    second.
-    """
+    """The id of the mask token, or None if tokens are not masked; a tokenizer that is still untrained will use id 1."""
     masks = job.training.masks
     if masks is None:
         return None
@@ -167,14 +165,14 @@ def _mask_id(job: PipelineJob, tokenizer: TokenizerInfo) -> int | None:
         return 1
     if not tokenizer.json:
         raise TokenizerError(
-            f"a masked model needs a mask token, but that of the tokenizer that is to be trained is "
-            f"{job.data.tokenizer.mask_token!r}; set data.tokenizer.mask_token to {masks.mask_token or USUAL[1]!r}"
+            f"a masked model needs a mask token, but data.tokenizer.mask_token of the tokenizer to train is "
+            f"{job.data.tokenizer.mask_token!r}; set it to {masks.mask_token or USUAL[1]!r}"
         )
     return mask_tokens(tokenizer, masks.mask_token).mask_id
 
 
 def _preview_curation(store: Store, job: PipelineJob) -> CurationPreview:
-    """What would go of a sample, unless that is decided already."""
+    """What curation would remove from a sample, unless its decisions are already published."""
     if job.data.curation is None or look_for("curate", job.preparation()) is not None:
         return CurationPreview()
     from trainer.preflight.curation import preview_curation
@@ -183,7 +181,7 @@ def _preview_curation(store: Store, job: PipelineJob) -> CurationPreview:
 
 
 def _preview(corpus: CorpusConfig, files: list[SourceFile], manifests: list[Manifest]) -> CorpusPreview:
-    left_out = NOTHING if manifests else None  # once the data is prepared, a corpus without shards is all duplicates
+    left_out = NOTHING if manifests else None  # once data is prepared, a corpus without shards is all duplicates
     counts = next((m.details["totals"] for m in manifests if m.details["corpus"] == corpus.name), left_out)
     return CorpusPreview(
         name=corpus.name,
@@ -203,7 +201,7 @@ def _guess_windows(previews: list[CorpusPreview], training: TrainingConfig) -> i
 
 
 def _present_bytes(store: Store, job: PipelineJob, data: PreparedData | None, folder: str) -> int:
-    """What an earlier start of this job has left of its shards, finished or in the making, or of its run."""
+    """Bytes already on disk from an earlier start of this job: of its shards, finished or partial, or of its run."""
     if folder == "runs":
         return store.used_bytes(identify(job, data).key) if data else 0
     if data is not None:

@@ -1,4 +1,4 @@
-"""Pretraining as the training loop sees it: windows over mixed corpora, and the loss of next or of hidden tokens."""
+"""The workload of pretraining: windows over mixed corpora, and the loss of the next or of masked tokens."""
 
 import logging
 from collections.abc import Sequence
@@ -101,7 +101,7 @@ class Pretraining:
         return outline_new(config, job.model.attention, job.training.seed, rows)
 
     def _resolve_config(self) -> PretrainedConfig:
-        """The configuration of the model that the job starts with, checked against its tokenizer."""
+        """The configuration of the model that training starts with, checked against its tokenizer."""
         job = self._job
         tokenizer = load_tokenizer(self._store, self._data.tokenizer.key)
         config = resolve_config(job.model, tokenizer, job.training.context, job.training.masks is not None)
@@ -109,9 +109,8 @@ class Pretraining:
             check_same_vocabulary(job.model.pretrained, tokenizer)
         if other := find_other_class(tokenizer.json, config.model_type):
             log.warning(
-                "beside a %r model `AutoTokenizer.from_pretrained` makes %s of the data's tokenizer, which does not "
-                "give the ids that the model is trained on: load it with `%s.from_pretrained`, or choose another "
-                "model_type",
+                "for a %r model, `AutoTokenizer.from_pretrained` loads the data's tokenizer as %s, which gives other "
+                "ids than the model is trained on: load it with `%s.from_pretrained`, or choose another model_type",
                 config.model_type, other, PLAIN_CLASS,
             )  # fmt: skip
         return config
@@ -138,9 +137,7 @@ class Pretraining:
 
 
 class MaskedPretraining(Pretraining):
-    """The `Workload` of a `PipelineJob` whose objective is masked: data, plan and order are those of any
-    pretraining.
-    """
+    """The `Workload` of a `PipelineJob` whose objective is masked; data, plan and order are the same as for causal."""
 
     @property
     def _masking(self) -> MaskingConfig:
@@ -165,7 +162,7 @@ class MaskedPretraining(Pretraining):
         return tried_masked(model, self._job.training.context, self._tokens.mask_id)
 
     def read_batch(self, number: int, rank: int) -> Batch:
-        """A rank's share of the windows; how each is masked follows from the seed and its number among all samples."""
+        """A rank's share of the windows; the mask of each follows from the seed and its number among all samples."""
         batch = super().read_batch(number, rank)
         plan, context, seed = self.plan, self._job.training.context, self._job.training.seed
         first = number * plan.global_batch + rank * (plan.global_batch // plan.ranks)
@@ -190,7 +187,7 @@ class MaskedPretraining(Pretraining):
 
 
 def _told(scores: TextScores) -> tuple[dict[str, float], dict[str, Any]]:
-    """The figures of all held-out text that decide, and what is told beside them: counts, and figures by corpus."""
+    """Figures of all held-out text that selection can use, and details: counts, and figures by corpus."""
     total, by_corpus = scores.total, {name: each.figures for name, each in scores.groups.items()}
     figures = {name: value for name, value in total.figures.items() if name != "perplexity"}
     details = {name: value for name, value in total.counts.items() if name != "windows"}

@@ -420,7 +420,7 @@ def test_compared_runs_are_trained_on_the_same_and_figures_of_other_examples_are
 def test_a_run_that_is_removed_while_another_test_split_is_noted_is_told(place: Place) -> None:
     job = place.job("second")
     data = encode(job, silent())
-    refused = pytest.raises(ArtifactError, match="runs/pairs was removed while runs/pairs began; run it again")
+    refused = pytest.raises(ArtifactError, match="runs/pairs was removed while runs/pairs started; run the job again")
     with Lease(place.open, "runs/pairs", removing=True), refused:
         train(job, silent(), data)
 
@@ -429,7 +429,7 @@ def test_a_set_that_is_removed_while_it_is_noted_is_told(place: Place) -> None:
     job = place.job("second")
     data = encode(job, silent())
     (place.store / data.key / "manifest.json").unlink()
-    with pytest.raises(ArtifactError, match=rf"{data.key} was removed while runs/pairs began; run it again"):
+    with pytest.raises(ArtifactError, match=rf"{data.key} was removed while runs/pairs started; run the job again"):
         train(job, silent(), data)
     _, evaluation = go(job)
     assert evaluation.data == [data.key]
