@@ -100,12 +100,12 @@ class InRanks:
     def evaluate(self, job: Any, data: TrainingData, plan: RunPlan, run: str) -> Result:
         from trainer.pipelines.any_kind import evaluate_run
 
-        return self._tell(evaluate_run(job, run, self._progress, data_keys(data)))
+        return self._print_result(evaluate_run(job, run, self._progress, data_keys(data)))
 
     def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
         from trainer.pipelines.any_kind import ask_harness
 
-        return evaluation.beside(self._tell(ask_harness(asked, True, self._progress)))
+        return evaluation.beside(self._print_result(ask_harness(asked, True, self._progress)))
 
     def report(self, job: Any, run: str) -> "Report":
         from trainer.registry.report import make_report
@@ -124,7 +124,7 @@ class InRanks:
             return None
         return consider(job.promotion, Store(job.store), run, evaluation, anew)
 
-    def _tell(self, found: Result) -> Result:
+    def _print_result(self, found: Result) -> Result:
         if self._runtime.rank == 0:
             print(found.describe())
         return found

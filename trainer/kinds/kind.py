@@ -109,7 +109,7 @@ def kind_of(job: RunJob) -> Kind:
 
 
 def load_training_job(path: str, overrides: Overrides = ()) -> RunJob:
-    """Read a job from a YAML file and `key=value` overrides. Raises `ConfigError`."""
+    """Read a job from a YAML file, from `key=value` settings, or from both. Raises `ConfigError`."""
     path, overrides = split_settings(path, overrides)
     values = read_values(path, overrides, [kind.schema for kind in KINDS])
     kind = next(iter(marked(values)), KINDS[0])

@@ -154,7 +154,7 @@ def look_at_conversations(
     try_harness(job, job.evaluation.harness, config, encoder.tokenizer)
     encoded = look_for("encode", job, model_folder=start.source)
     if encoded is None:
-        known, run = _look(start.store, job.data, encoder, form, rows, progress), None
+        known, run = _read_data(start.store, job.data, encoder, form, rows, progress), None
     else:
         details = encoded_details(start.store, encoded.key)
         lengths, plan = recorded_lengths(details, encoder.context, rows), kind.plan(job, encoded, start.ranks).plan
@@ -164,7 +164,7 @@ def look_at_conversations(
     return conclude(job, start, measure_size(job, start, config, rows * encoder.context), known, list(job.figures), run)
 
 
-def _look(
+def _read_data(
     store: Store, data: ConversationsConfig, encoder: ChatEncoder, form: Form, rows: int, progress: Progress
 ) -> Known:
     """Read all of the data if that takes seconds, else a sample; the split sizes are known only in the first case."""

@@ -35,11 +35,11 @@ def read_records(store: Store, run: str) -> list[dict[str, Any]]:
     lines = intact_lines(store, run, store.find_bytes(f"{run}/{METRICS_FILE}") or b"")
     records = [record for line in lines.values() if (record := open_line(store, run, line)) is not None]
     if not records or records[-1]["kind"] != ENDED:
-        _tell_cut(store, run, max((record["step"] for record in records), default=0))
+        _warn_cut_short(store, run, max((record["step"] for record in records), default=0))
     return records
 
 
-def _tell_cut(store: Store, run: str, last: int) -> None:
+def _warn_cut_short(store: Store, run: str, last: int) -> None:
     """Warn about records that end before the end of a finished run, or before a saved step."""
     place = store.path(f"{run}/{METRICS_FILE}")
     if store.exists(f"{run}/{FINAL}/{MANIFEST}"):
@@ -83,7 +83,7 @@ def intact_lines(store: Store, run: str, content: bytes) -> dict[int, bytes]:
             "%s: %s ignored because of a wrong checksum: %s",
             store.path(key), plural(len(damaged), "record"), _name("line", damaged),
         )  # fmt: skip
-    _tell_missing(store.path(key), numbers)
+    _warn_missing(store.path(key), numbers)
     found = {number: line for number, line in zip(numbers, lines, strict=True) if number is not None}
     if others := {number for number, line in zip(numbers, lines, strict=True) if number and line != found[number]}:
         log.warning(
@@ -94,7 +94,7 @@ def intact_lines(store: Store, run: str, content: bytes) -> dict[int, bytes]:
     return dict(sorted(found.items()))
 
 
-def _tell_missing(place: str, numbers: list[int | None]) -> None:
+def _warn_missing(place: str, numbers: list[int | None]) -> None:
     """Warn about gaps between the lines' numbers that the damaged lines (None) in them do not explain."""
     damaged_after: Counter[int] = Counter()
     before = 0

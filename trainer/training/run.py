@@ -255,7 +255,7 @@ def _fetch_newest(store: Store, run: Run, workload: Workload, runtime: Runtime) 
     """The checkpoint that training continues from, and its files. Sets the number of threads to the checkpoint's."""
     total = workload.plan.total_steps
     checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key, run.fingerprint, total))
-    runtime.on_first(lambda: _tell_published_again(store, run, checkpoint))
+    runtime.on_first(lambda: _warn_republished(store, run, checkpoint))
     if checkpoint is None:
         return None, None
     folder = retry_transient(lambda: fetch_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND))
@@ -277,7 +277,7 @@ def _open_log(
     stack: ExitStack,
 ) -> RunLog:  # fmt: skip
     """The run's records, and the trackers that receive them, until the stack closes."""
-    _tell_base_that_goes(_published_beside(job, workload))
+    _warn_temporary_base(_published_beside(job, workload))
     constant, told = _constant_curves(schedule, workload.plan), job.model_dump(mode="json")
     trackers = stack.enter_context(Trackers(job.tracking, job.name, run.key.removeprefix("runs/"), told))
     runlog = RunLog(store, run.key, state.step, told, constant, lease.check, trackers, state.unmeasured)
@@ -305,7 +305,7 @@ def _make_saver(
     return Saver(*arguments) if runtime.rank == 0 else None
 
 
-def _tell_published_again(store: Store, run: Run, checkpoint: str | None) -> None:
+def _warn_republished(store: Store, run: Run, checkpoint: str | None) -> None:
     """Warn that the final model will be published again in another form, or that it must be trained again because no
     checkpoint is left.
     """
@@ -335,7 +335,7 @@ def _published_beside(job: RunJob, workload: Workload) -> Base | None:
     return workload.base if job.model.lora is not None and job.model.lora.publish == "adapter" else None
 
 
-def _tell_base_that_goes(base: Base | None) -> None:
+def _warn_temporary_base(base: Base | None) -> None:
     """Warn about an adapter that cannot be loaded any more once another run continues."""
     if base is not None and base.key is not None and not base.key.endswith(f"/{FINAL}"):
         log.warning(

@@ -29,7 +29,7 @@ from trainer.registry.report import make_report
 from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest
 from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
-from trainer.training.run import _tell_base_that_goes
+from trainer.training.run import _warn_temporary_base
 
 STEPS = 20
 
@@ -308,5 +308,5 @@ def test_a_checkpoint_whose_moments_are_not_those_of_the_adapter_is_passed_over(
     ("key", "told"), [("runs/a/final", False), ("runs/a/checkpoints/step-00000010", True), (None, False)]
 )
 def test_a_base_that_its_run_may_delete_is_told(key: str | None, told: bool, caplog: pytest.LogCaptureFixture) -> None:
-    _tell_base_that_goes(base_of("base", "store" if key else "hub", key, {"model.safetensors": "ab"}))
+    _warn_temporary_base(base_of("base", "store" if key else "hub", key, {"model.safetensors": "ab"}))
     assert (f"adapter depends on {key}, a checkpoint that its run may delete when it continues" in caplog.text) == told

@@ -95,13 +95,13 @@ def measure_labelled(wanted: Measurement, progress: Progress, runtime: Runtime) 
     write = partial(_write_predictions, store, wanted, data, found.logits)
     files = runtime.on_first(write) if wanted.is_own else {}
     clean_of = runtime.on_first(lambda: _clean_of(store, wanted.model, data))
-    return wanted.result(**_told(job, data, found, VALIDATION), predictions=files, clean_of=clean_of)
+    return wanted.result(**_result_fields(job, data, found, VALIDATION), predictions=files, clean_of=clean_of)
 
 
 def _measure_files(new: NewFiles, wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
     with open_files(new, progress) as data:
         found = _score(Store(new.job.store), new.job, wanted, data, runtime, progress)
-        return wanted.result(**_told(new.job, data, found, TEST), files=names_of_files(new))
+        return wanted.result(**_result_fields(new.job, data, found, TEST), files=names_of_files(new))
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def _score(
     return found
 
 
-def _told(job: FinetuneJob, data: EncodedSet, found: Found, judged: str) -> dict[str, Any]:
+def _result_fields(job: FinetuneJob, data: EncodedSet, found: Found, judged: str) -> dict[str, Any]:
     """The figures, and the data that those of the `judged` split and of the others are measured on."""
     measured = {figure for scores in found.groups.values() for figure in scores.figures}
     positive = positive_figures(job, data.details["classes"])

@@ -38,7 +38,7 @@ def labelled_preflight(job: FinetuneJob, progress: Progress) -> TuningPreflight:
     start = look_at_start(job)
     store, ranks, source = start
     encoded = look_for("encode", job, model_folder=source)
-    details, known = _look(store, job, source, encoded, progress)
+    details, known = _read_data(store, job, source, encoded, progress)
     check_stop()
     config = classifier_config(source, details)
     size = _measure_size(job, start, config, _longest(details))
@@ -68,7 +68,7 @@ def _without_class(job: FinetuneJob) -> FinetuneJob:
     return job.model_copy(update={"evaluation": job.evaluation.model_copy(update={"positive_class": None})})
 
 
-def _look(
+def _read_data(
     store: Store, job: FinetuneJob, source: str, encoded: ArtifactRef | None, progress: Progress
 ) -> tuple[dict[str, Any], Known]:
     """The data's details in the form of an encoded set's, and facts to report; without a plan."""

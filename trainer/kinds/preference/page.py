@@ -23,14 +23,14 @@ def describe_preferences(facts: RunFacts, plan: TuningPlan) -> ReportContent:
         "text-generation",
         "preference-tuned language",
         use_by_asking(encoded_of(facts)[1]),
-        loss=_tell_loss(facts),
+        loss=_loss_settings(facts),
     )
     return replace(
         told, samples=[Section("Answers", sample_blocks(facts, ANSWERS, "No held-out prompt was answered."))]
     )
 
 
-def _tell_loss(facts: RunFacts) -> list[tuple[str, str]]:
+def _loss_settings(facts: RunFacts) -> list[tuple[str, str]]:
     training = facts.job["training"]
     settings = [f"{name} {training[name]:g}" for name in LOSS_SETTINGS if training[name]]
     told = [("Loss", ", ".join([training["loss"], *settings]))]

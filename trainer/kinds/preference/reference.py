@@ -209,7 +209,7 @@ def _publish(step: Step, data: ChatSet, parts: list[PartOf]) -> Manifest:
             np.save(folder / f"{split}.npy", each)
         manifest = publish(step, folder, {"splits": {s: _describe(data, s, each) for s, each in reference.items()}})
     step.store.delete(f"cache/reference-{step.fingerprint}")
-    _tell(manifest)
+    _log_reference(manifest)
     return manifest
 
 
@@ -218,7 +218,7 @@ def _describe(data: ChatSet, split: str, sums: NDArray[np.float64]) -> dict[str,
     return {"pairs": len(means), "accuracy": float((means[:, 0] > means[:, 1]).mean())}
 
 
-def _tell(manifest: Manifest) -> None:
+def _log_reference(manifest: Manifest) -> None:
     swapped = manifest.details["splits"]["train"]["accuracy"] < 0.5
     hint = "; if you did not expect this, check whether `chosen` and `rejected` are swapped"
     log.log(logging.WARNING if swapped else logging.INFO, "%s%s", tell_reference(manifest), hint if swapped else "")

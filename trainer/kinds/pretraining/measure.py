@@ -55,7 +55,7 @@ def evaluate(
 
     Sums are exact in float64, so the number of ranks does not change the result.
     """
-    score, told = (_score_windows, _told) if masking is None else (partial(_score_hidden, *masking), _told_hidden)
+    score, told = (_score_windows, _scores) if masking is None else (partial(_score_hidden, *masking), _masked_scores)
     sums = {}
     for corpus in held_out:
         if corpus.windows:
@@ -100,7 +100,7 @@ def _read_windows(corpus: HeldOut, context: int, places: range) -> list[tuple[tu
     return [((shard, at), corpus.shards.read(shard, at, at + context).astype(np.int64)) for shard, at in chosen]
 
 
-def _told(sums: torch.Tensor) -> Scores:
+def _scores(sums: torch.Tensor) -> Scores:
     """Figures from the sums of each window."""
     loss, text_bytes, tokens = (math.fsum(each) for each in sums.T.numpy())
     mean = loss / tokens if tokens else math.nan
@@ -131,7 +131,7 @@ def _score_hidden(
     return sums
 
 
-def _told_hidden(sums: torch.Tensor) -> Scores:
+def _masked_scores(sums: torch.Tensor) -> Scores:
     """Figures from the sums of each window with masked tokens."""
     loss, told, tokens = (math.fsum(each) for each in sums.T.numpy())
     figures = {"loss": loss / tokens, "perplexity": perplexity_of(loss / tokens), "accuracy": told / tokens}

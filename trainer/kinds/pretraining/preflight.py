@@ -122,7 +122,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         free_disk_bytes=store.free_bytes(),
         curation=curation.shares,
         unestimated=curation.unestimated,
-        warnings=[*_tell_shared(sources), *curation.warnings],
+        warnings=[*_warn_shared(sources), *curation.warnings],
     )
 
 
@@ -148,7 +148,7 @@ def _measure_size(job: PipelineJob, config: PretrainedConfig, ranks: int, mask_i
     return Size(trained, parameters, memory)
 
 
-def _tell_shared(sources: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:
+def _warn_shared(sources: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:
     """Warnings about files that are in two corpora."""
     paths = {corpus: {file.path for file in files} for corpus, files in sources.items()}
     for one, other in combinations(paths, 2):

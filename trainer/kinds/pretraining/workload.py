@@ -126,7 +126,7 @@ class Pretraining:
         if not any(corpus.windows for corpus in held_out):
             return None
         scores = evaluate(model, held_out, self._job.training.context, self._job.evaluation.batch, runtime)
-        return Measured(*_told(scores))
+        return Measured(*_figures(scores))
 
     def close(self) -> None:
         if "_dataset" in self.__dict__:
@@ -183,10 +183,10 @@ class MaskedPretraining(Pretraining):
             return None
         hiding = (self._tokens, self._masking)
         scores = evaluate(model, held_out, job.training.context, job.evaluation.batch, runtime, masking=hiding)
-        return Measured(*_told(scores))
+        return Measured(*_figures(scores))
 
 
-def _told(scores: TextScores) -> tuple[dict[str, float], dict[str, Any]]:
+def _figures(scores: TextScores) -> tuple[dict[str, float], dict[str, Any]]:
     """Figures of all held-out text that selection can use, and details: counts, and figures by corpus."""
     total, by_corpus = scores.total, {name: each.figures for name, each in scores.groups.items()}
     figures = {name: value for name, value in total.figures.items() if name != "perplexity"}
