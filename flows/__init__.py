@@ -1,7 +1,7 @@
-"""Prefect flows, which are whole jobs composed of tasks, and the command lines that start them.
+"""Prefect flows, which compose tasks into whole jobs, and the command lines that start them.
 
-Prefect takes seconds to load. What does not need it, such as help or a refused configuration, is in modules that leave
-it out.
+Prefect takes seconds to load. Modules for work that does not need it, such as printing help or refusing a
+configuration, do not import it.
 """
 
 import os
@@ -11,7 +11,7 @@ from trainer.common.stopping import install_signal_handlers
 from trainer.config.kinds import KINDS
 
 STOP_SECONDS = 3.0
-"""Seconds from a stop request, or from the end of the stage that is stopped, to the end of a flow's process."""
+"""Time from a stop request, or from the end of the stopped stage, to the end of a flow's process."""
 
 READS = {
     "prepare": "trainer.config.jobs.PrepareJob",
@@ -21,16 +21,14 @@ READS = {
     "promote": "trainer.config.jobs.PromoteJob",
     "rollback": "trainer.config.jobs.RollbackJob",
 }
-"""Commands that run a flow, and the schema of the configuration that each reads; those that read whole jobs are in the
-table of kinds.
-"""
+"""Commands that run a flow, with the schema of their configuration; the table of kinds has those of training jobs."""
 
 RUNNING = (*dict.fromkeys(kind.command for kind in KINDS), *READS)
-"""All of them, in the order of the help. SIGTERM and SIGINT ask these commands to stop, from their first moment on."""
+"""All commands that run a flow, in the help's order. From their start, SIGTERM and SIGINT ask them to stop."""
 
-os.environ.setdefault("DO_NOT_TRACK", "1")  # Prefect reads it when it is loaded: it sends no figures of use
+os.environ.setdefault("DO_NOT_TRACK", "1")  # turns off Prefect's telemetry; Prefect reads it when it is imported
 
-# As long as `python -m flows.X` is looked for: before Prefect is loaded, which takes seconds. Not for `flows.command`,
-# which knows of each command whether it heeds a stop.
+# While Python still resolves `python -m flows.X`, argv[0] is "-m": the handlers are installed before Prefect is loaded,
+# which takes seconds. `flows.command` installs them itself, for the commands that handle stop requests.
 if sys.argv[0] == "-m" and "flows.command" not in (word.removeprefix("-m") for word in sys.orig_argv):
     install_signal_handlers(STOP_SECONDS)

@@ -1,8 +1,7 @@
-"""The command line of each flow's module, `python -m flows.X`: a YAML file, `key=value` words, `--dry-run`, help on all
-fields.
+"""The command line of each flow's module, `python -m flows.X`: a YAML file, `key=value` words, `--dry-run`, `--help`.
 
-Prefect is loaded by then. The command `headrace` (command.py and commands/) does the same without that, and has more
-commands. Both hand over to work.py.
+Prefect is already loaded here. The command `headrace` (command.py and commands/) does the same without loading it
+first, and has more commands. Both call work.py.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from trainer.config.problems import setting_of_option
 def main(
     flow: Flow[[Any], Any], schema: type[Job], show: Callable[[Job, Any], None], arguments: list[str] | None = None
 ) -> int:
-    """Run a flow on this machine and print what it made. Returns 0, 2 on bad input, 75 if it is to be run again."""
+    """Run a flow on this machine and print its results; return 0, 2 on bad input, 75 if it should be run again."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {flow.fn.__module__ if flow.fn.__module__ != '__main__' else 'flows.' + flow.fn.__name__}",
         description=flow.description,
@@ -28,12 +27,12 @@ def main(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_config(parser)
-    parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, and start nothing")
+    parser.add_argument("--dry-run", action="store_true", help="check everything and print the plan; start nothing")
     if "verify" in schema.model_fields:
         add_verify(parser)
     given = sys.argv[1:] if arguments is None else arguments
     if (meant := setting_of_option([schema], given, ["--dry-run", "--verify"])) is not None:
-        parser.error(f"settings are given as key=value, without dashes: {meant}")
+        parser.error(f"write settings as key=value, without dashes: {meant}")
     parsed = parser.parse_intermixed_args(arguments)
     words = [*parsed.overrides, *getattr(parsed, "verify", [])]
     return carry_out(schema, parsed.config, words, lambda: (flow, show), parsed.dry_run)

@@ -1,4 +1,4 @@
-"""What nothing in a store reaches, found and removed: `python -m flows.collect_garbage CONFIG.yaml [key=value ...]`."""
+"""List or delete a store's unused artifacts: `python -m flows.collect_garbage CONFIG.yaml [key=value ...]`."""
 
 import sys
 from typing import Annotated
@@ -18,7 +18,7 @@ def collect_garbage(
     job: GarbageJob,
     set: Annotated[Overrides, SettingsOf(GarbageJob)] = FIRST,  # noqa: A002 - the name on the form
 ) -> list[Garbage]:
-    """Find what no run, champion or pin reaches, with its size, and remove it if the job says so."""
+    """List artifacts that no run, champion or pin uses, with their sizes; delete them if the job's `remove` is set."""
     job = open_flow(job, set)
     return collect_unreached(job)
 

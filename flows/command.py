@@ -1,7 +1,7 @@
-"""The command `headrace`: `headrace --help` lists what it does.
+"""The command `headrace`; `headrace --help` lists its commands.
 
-What is loaded here and in flows/commands is light: a command loads what it needs when it is called, so that help comes
-at once.
+This module and flows/commands import only light modules, so that help appears immediately. A command imports what it
+needs when it is called.
 """
 
 import sys
@@ -12,10 +12,10 @@ from trainer.common.stopping import install_signal_handlers
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Do what a command line asks for, and exit: with 0, 2 on bad input, 75 if it is to be run again."""
+    """Run a command line and exit: with 0, 2 on bad input, 75 if it should be run again."""
     words = sys.argv[1:] if arguments is None else arguments
     if words and words[0] in RUNNING:
-        install_signal_handlers(STOP_SECONDS)  # before libraries are loaded, which takes seconds
+        install_signal_handlers(STOP_SECONDS)  # before importing libraries, which takes seconds
     from flows.commands import app
 
     sys.exit(app(words, prog_name="headrace"))

@@ -1,4 +1,4 @@
-"""Credentials from a Prefect block, for commands that start no flow: Prefect is loaded only where they are needed."""
+"""Store credentials from a Prefect block, for commands that start no flow; Prefect is loaded only if needed."""
 
 import os
 
@@ -6,15 +6,14 @@ from flows.temporary_server import API_URL
 from tasks.credentials import VARIABLE
 
 
-def take_credentials(told: str, ask_server: bool = False) -> None:
-    """Take the store's credentials if an address is told of, as a URL or in a job's text: files of this machine need
-    none.
+def take_credentials(text: str, ask_server: bool = False) -> None:
+    """Load the store's credentials if `text`, a store's path or a job's JSON, contains a URL; local files need none.
 
-    They are of the block that HEADRACE_CREDENTIALS names, or the server, where the environment names one, or with
-    `ask_server` Prefect's settings. Raises `ConfigError` if there is no such block, `Preempted` if the server cannot be
-    reached.
+    The block is the one in HEADRACE_CREDENTIALS. If that is not set, the Prefect server is asked for it, provided that
+    PREFECT_API_URL is set; with `ask_server`, a server in Prefect's settings counts too. Raises `ConfigError` if the
+    block does not exist, `Preempted` if the server cannot be reached.
     """
-    if "://" not in told or not (ask_server or os.environ.get(VARIABLE) or os.environ.get(API_URL)):
+    if "://" not in text or not (ask_server or os.environ.get(VARIABLE) or os.environ.get(API_URL)):
         return
     from flows.running import telling_outages
     from tasks.credentials import use_credentials

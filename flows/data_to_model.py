@@ -19,9 +19,7 @@ def data_to_model(
     job: PipelineJob,
     set: Annotated[Overrides, SettingsOf(PipelineJob)] = FIRST,  # noqa: A002 - the name on the form
 ) -> Outcome:
-    """Tokenize, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and
-    reused.
-    """
+    """Curate, tokenize, plan the steps, train, evaluate, report and promote, reusing what the store already holds."""
     return run_pipeline(open_flow(job, set), AsTasks())
 
 

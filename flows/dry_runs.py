@@ -1,5 +1,6 @@
-"""What a job would do, for people and as JSON. Nothing is started; Prefect is loaded only where it may know
-credentials.
+"""Dry runs: check a job and print what it would do, for people or as JSON.
+
+Nothing is started. Prefect is loaded only to get credentials.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from trainer.store.storage import Store
 
 
 class Foretold(NamedTuple):
-    """What would be done: as it is printed for people, and as a record for programs."""
+    """What a job would do, as lines for people and as a record for programs."""
 
     lines: list[str]
     record: Any
@@ -29,11 +30,11 @@ def dry_run(job: Any, as_json: bool = False) -> None:
     if isinstance(job, GarbageJob):
         _show_garbage(job)
         return
-    told = DRY_RUNS[type(job)](job)
+    found = DRY_RUNS[type(job)](job)
     if as_json:
-        show_json(told.record)
+        show_json(found.record)
     else:
-        print("\n".join(told.lines))
+        print("\n".join(found.lines))
 
 
 def _foretell_training(job: Any) -> Foretold:
@@ -64,7 +65,7 @@ def _foretell_preparation(job: PrepareJob) -> Foretold:
 
 
 def _foretell_evaluation(job: EvaluateJob) -> Foretold:
-    """What would be measured: a checkpoint that is looked at, on new labelled files that are read, if it names any."""
+    """Check a checkpoint to evaluate, and read the new labelled files to evaluate it on, if the job has any."""
     from trainer.data.shards import open_shards
     from trainer.evaluation.harness_identity import identify_harness
     from trainer.kinds.labelled.kind import NewFiles
@@ -94,7 +95,7 @@ def _foretell_evaluation(job: EvaluateJob) -> Foretold:
 
 
 def _foretell_predictions(job: PredictJob) -> Foretold:
-    """What would be predicted, of texts and a model that are looked at, or that it is predicted already."""
+    """Check the model and the texts to predict, or find the predictions if they already exist."""
     from trainer.kinds.labelled.predictions import describe, find_predictions, identify_predictions, predictions_step
 
     store = Store(job.store)
@@ -108,8 +109,8 @@ def _foretell_predictions(job: PredictJob) -> Foretold:
     with loading():
         from trainer.kinds.labelled.predict import look_at_texts
     found = look_at_texts(job, wanted, for_people())
-    told = f"would predict {plural(files, 'file')} with {job.model}, as {store.path(step.key)}"
-    return Foretold([*found.lines(), told], {**record, "found": found})
+    line = f"would predict {plural(files, 'file')} with {job.model} and write {store.path(step.key)}"
+    return Foretold([*found.lines(), line], {**record, "found": found})
 
 
 def _foretell_promotion(job: PromoteJob) -> Foretold:
@@ -120,8 +121,8 @@ def _foretell_promotion(job: PromoteJob) -> Foretold:
     store.require_there()
     run = f"runs/{find_run_name(store, job.run)}"
     check_promotion(store, job.name, run, job.another_use)
-    told = f"would make {run} the champion of models/{job.name} in {job.store}"
-    return Foretold([told], {"champion_of": f"models/{job.name}", "run": run, "store": job.store})
+    line = f"would make {run} the champion of models/{job.name} in {job.store}"
+    return Foretold([line], {"champion_of": f"models/{job.name}", "run": run, "store": job.store})
 
 
 def _foretell_rollback(job: RollbackJob) -> Foretold:
@@ -130,12 +131,12 @@ def _foretell_rollback(job: RollbackJob) -> Foretold:
     store = Store(job.store)
     store.require_there()
     run = check_rollback(store, job.name).run
-    told = f"would make {run} the champion of models/{job.name} in {job.store} again"
-    return Foretold([told], {"champion_of": f"models/{job.name}", "run": run, "store": job.store})
+    line = f"would make {run} the champion of models/{job.name} in {job.store} again"
+    return Foretold([line], {"champion_of": f"models/{job.name}", "run": run, "store": job.store})
 
 
 def _show_garbage(job: GarbageJob) -> None:
-    """Print what would be removed, as it is found."""
+    """Print what would be deleted, as it is found."""
     from tasks.upkeep import REMOVE
     from trainer.registry.garbage import collect
     from trainer.registry.leftovers import tell

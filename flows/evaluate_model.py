@@ -1,6 +1,4 @@
-"""Any checkpoint, measured on held-out text or examples: `python -m flows.evaluate_model CONFIG.yaml [key=value
-...]`.
-"""
+"""Evaluate a checkpoint on held-out text or examples: `python -m flows.evaluate_model CONFIG.yaml [key=value ...]`."""
 
 import sys
 from typing import Annotated
@@ -20,7 +18,7 @@ def evaluate_model(
     job: EvaluateJob,
     set: Annotated[Overrides, SettingsOf(EvaluateJob)] = FIRST,  # noqa: A002 - the name on the form
 ) -> Result:
-    """Score a language model by corpus and in total, and let it continue the prompts; or a classifier by split."""
+    """Score a language model by corpus and in total, and continue the prompts; or score a classifier by split."""
     job = open_flow(job, set)
     result: Result = evaluate(job, return_state=True).result()
     if job.evaluation.harness is None or result.by != "corpus":

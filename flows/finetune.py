@@ -1,5 +1,6 @@
-"""Labelled data, conversations or pairs of answers to a tuned, evaluated model: `python -m flows.finetune CONFIG.yaml
-[key=value ...]`.
+"""Fine-tune a model on labelled data, conversations or preference pairs.
+
+python -m flows.finetune CONFIG.yaml [key=value ...]
 """
 
 import sys
@@ -22,9 +23,7 @@ def finetune(
     job: TunedJob,
     set: Annotated[Overrides, SettingsOf(TunedJob)] = FIRST,  # noqa: A002 - the name on the form
 ) -> Outcome:
-    """Encode, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and
-    reused.
-    """
+    """Encode, plan the steps, train, evaluate, report and promote, reusing what the store already holds."""
     return run_pipeline(open_flow(job, set), AsTasks())
 
 

@@ -1,7 +1,7 @@
-"""The parameter `set` of the flows: words that replace settings of the job, first on Prefect's form.
+"""The parameter `set` of the flows: `key=value` words that replace settings of the job, first on Prefect's form.
 
-Prefect's server compares a flow run's parameters with the form when the run is made. So a word that names no setting of
-the job is refused there, and not once a worker has started the run.
+Prefect's server validates a flow run's parameters against the form when the run is created. It therefore refuses a word
+with an unknown setting before a worker starts the run.
 """
 
 import re
@@ -13,28 +13,28 @@ from pydantic_core import CoreSchema
 
 from trainer.config.schema import options_of
 
-# Prefect numbers the parameters from 0, and sorts by that.
+# Prefect numbers the parameters from 0 and sorts by these numbers.
 FIRST: Any = Field(default=(), json_schema_extra={"position": -1})
-"""No words, on top of the form."""
+"""Default of `set`: no words; shown first on the form."""
 
 EXPECTED = "KEY=VALUE, where KEY is a setting of the job, such as store"
 
 
 class SettingsOf:
-    """Annotates words with the type of the job whose settings they replace."""
+    """Annotation of words with the type of the job whose settings they replace."""
 
     def __init__(self, job: Any) -> None:
         self._pattern = f"^{_path([job])}="
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        # What stands after `else` is in the server's answer; a pattern would be there whole, with all settings.
+        # The server's error shows the content of `else`. With a plain pattern it would show the regex of all settings.
         found = handler(core)
         found["items"] |= {"if": {"pattern": self._pattern}, "else": {"enum": [EXPECTED]}}
         return found
 
 
 def _path(types: Sequence[Any]) -> str:
-    """A regular expression for a path into a value that may be of each of some types; none leads into plain values."""
+    """Regular expression for setting paths into a value of any of some types; empty if none has settings."""
     names: dict[str, list[Any]] = {}
     for option in (option for each in types for option in options_of(each)):
         if isinstance(option, type) and issubclass(option, BaseModel):

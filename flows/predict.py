@@ -1,4 +1,4 @@
-"""New texts to predictions of a finished model: `python -m flows.predict CONFIG.yaml [key=value ...]`."""
+"""Predict new texts with a finished model: `python -m flows.predict CONFIG.yaml [key=value ...]`."""
 
 import sys
 from typing import Annotated
@@ -18,7 +18,7 @@ def predict(
     job: PredictJob,
     set: Annotated[Overrides, SettingsOf(PredictJob)] = FIRST,  # noqa: A002 - the name on the form
 ) -> PredictedTexts:
-    """Predict the class, or the number, of each text in some files; predictions already made of the same are reused."""
+    """Predict the class or number of each text in some files; reuse existing predictions of the same inputs."""
     job = open_flow(job, set)
     result: PredictedTexts = predict_texts(job, return_state=True).result()
     return result

@@ -1,4 +1,4 @@
-"""Raw corpora to verified token shards: `python -m flows.prepare_data CONFIG.yaml [key=value ...]`."""
+"""Turn raw corpora into verified token shards: `python -m flows.prepare_data CONFIG.yaml [key=value ...]`."""
 
 import sys
 from typing import Annotated
@@ -19,9 +19,7 @@ def prepare_data(
     job: PrepareJob,
     set: Annotated[Overrides, SettingsOf(PrepareJob)] = FIRST,  # noqa: A002 - the name on the form
 ) -> PreparedData:
-    """Curate, train or take the tokenizer, and tokenize every corpus into numbered shards; work already done is
-    reused.
-    """
+    """Curate, train or load the tokenizer, and tokenize each corpus into numbered shards; reuse finished work."""
     return prepare(open_flow(job, set), AsTasks().make)
 
 

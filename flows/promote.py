@@ -1,4 +1,4 @@
-"""A run's model becomes the champion by hand: `python -m flows.promote CONFIG.yaml [key=value ...]`."""
+"""Promote a run's model to champion by hand: `python -m flows.promote CONFIG.yaml [key=value ...]`."""
 
 import sys
 from typing import Annotated
@@ -20,7 +20,7 @@ def promote_model(
     job: PromoteJob,
     set: Annotated[Overrides, SettingsOf(PromoteJob)] = FIRST,  # noqa: A002 - the name on the form
 ) -> Move:
-    """Make a run's final model the champion under a name, whatever the gate says."""
+    """Make a run's final model the champion under a name, without checking the gate."""
     job = open_flow(job, set)
     store = Store(job.store)
     run = f"runs/{find_run_name(store, job.run)}"

@@ -1,4 +1,4 @@
-"""The champion before the present one is champion again: `python -m flows.rollback CONFIG.yaml [key=value ...]`."""
+"""Make the previous champion champion again: `python -m flows.rollback CONFIG.yaml [key=value ...]`."""
 
 import sys
 from typing import Annotated
@@ -19,7 +19,7 @@ def roll_back_model(
     job: RollbackJob,
     set: Annotated[Overrides, SettingsOf(RollbackJob)] = FIRST,  # noqa: A002 - the name on the form
 ) -> Move:
-    """Take the champion of a name away, so that the one before it is champion again."""
+    """Remove the champion of a name, so that the previous one is champion again."""
     job = open_flow(job, set)
     return roll_back(Store(job.store), job.name, job.reason)
 

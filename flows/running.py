@@ -1,6 +1,4 @@
-"""A flow on this machine: the part of a command that needs Prefect, loaded once the configuration is known to be
-good.
-"""
+"""Run a flow on this machine: the part of a command that needs Prefect, loaded after the configuration is checked."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,9 +15,9 @@ from trainer.common.errors import Preempted
 
 
 def run(flow: Flow[[Any], Any], job: Any) -> Any:
-    """Run a flow in a thread: in the main one, Prefect puts a handler that raises in the place of ours.
+    """Run a flow in a thread; in the main thread, Prefect would replace our signal handler by one that raises.
 
-    Raises `Preempted` if what should pass by itself did not in time: running it again continues.
+    Raises `Preempted` if a temporary problem lasted too long; running the job again continues.
     """
     with telling_outages(), ThreadPoolExecutor(1, "flow") as pool:
         return pool.submit(copy_context().run, flow, job).result()
@@ -27,15 +25,13 @@ def run(flow: Flow[[Any], Any], job: Any) -> Any:
 
 @contextmanager
 def telling_outages() -> Iterator[None]:
-    """Raise `Preempted`, with a message for people, for a server that cannot be reached and for patience that ran
-    out.
-    """
+    """Raise `Preempted` with a readable message if the server cannot be reached or the retries are exhausted."""
     try:
         yield
     except RetriesExhausted as error:
         raise Preempted(f"\n{error}") from error
     except httpx.TransportError as error:
         raise Preempted(
-            f"\nthe Prefect server at {PREFECT_API_URL.value()} cannot be reached ({error}): what is finished is in "
-            "the store; once the server is back, run it again to continue"
+            f"\ncannot reach the Prefect server at {PREFECT_API_URL.value()} ({error}). Finished work is in the store; "
+            "run this again to continue once the server is back"
         ) from error

@@ -1,4 +1,4 @@
-"""Which configuration each command reads, and JSON Schemas of these for editors. Loads nothing else."""
+"""The configuration that each command reads, and its JSON Schema for editors. Imports nothing heavy."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ TITLE = "fields of the configuration"
 
 
 def schema_of(command: str) -> dict[str, type[BaseModel]]:
-    """What a command reads: schemas, each under a title; for `explain`, those of all kinds of training."""
+    """The schemas that a command reads, by title; for `explain`, those of all kinds of training."""
     if command == "explain":
         return {f"fields for {kind.name}": kind.schema for kind in KINDS}
     if command in READS:
@@ -26,47 +26,48 @@ def schema_of(command: str) -> dict[str, type[BaseModel]]:
 
 
 def schema_for(schema: "type[BaseModel]", values: Mapping[str, Any]) -> "type[BaseModel]":
-    """The schema of some values that a command reads by this one, or another that it reads, if they have its mark."""
+    """The schema for values: the one whose mark they have, among those read together with `schema`, else `schema`."""
     others = read_with(schema)
     found: type[BaseModel] = next((kind.schema for kind in marked(values) if kind.schema in others), schema)
     return found
 
 
 def read_with(schema: "type[BaseModel]") -> "list[type[BaseModel]]":
-    """The schemas of all that a command reads that reads this one."""
+    """All schemas read by the command that reads this one."""
     command = next((kind.command for kind in KINDS if kind.schema is schema), None)
     return [schema] if command is None else [kind.schema for kind in kinds_read_by(command)]
 
 
 def schemas() -> "list[type[BaseModel]]":
-    """What all commands read, each once."""
+    """The schemas of all commands, each once."""
     return list(dict.fromkeys(schema for command in RUNNING for schema in schema_of(command).values()))
 
 
 def reader_of(schema: "type[BaseModel]") -> str:
-    """The command that reads a schema's files: the first in the order of the help, where several do."""
+    """The command that reads a schema's files; the first in the help's order if there are several."""
     return next(command for command in RUNNING if schema in schema_of(command).values())
 
 
 FOLDER = "schemas"
-"""Where the schemas lie, beside the configurations."""
+"""The folder of schemas, beside the configurations."""
 
 
 def file_name(schema: type[BaseModel]) -> str:
-    """What a schema's file is called, such as pipeline.json."""
+    """The name of a schema's file, such as pipeline.json."""
     return f"{schema.__name__.removesuffix('Job').lower()}.json"
 
 
 def as_text(schema: type[BaseModel]) -> str:
     """A schema as the text of its file."""
-    told = {"$schema": GenerateJsonSchema.schema_dialect, **schema.model_json_schema()}
-    return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+    content = {"$schema": GenerateJsonSchema.schema_dialect, **schema.model_json_schema()}
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_schemas(schemas: list[type[BaseModel]], folder: Path) -> None:
-    """Write schemas beside the configurations of a folder, in the place of earlier versions of them.
+    """Write schemas into `folder`/schemas, replacing earlier versions.
 
-    Raises `ConfigError` before anything is written if a file of somebody else's is in the way, and `StorageError`.
+    Raises `ConfigError`, before writing anything, if another file has a schema's name, and `StorageError` if writing
+    fails.
     """
     try:
         for schema in schemas:
@@ -76,12 +77,12 @@ def write_schemas(schemas: list[type[BaseModel]], folder: Path) -> None:
             (folder / FOLDER / file_name(schema)).write_text(as_text(schema), encoding="utf-8")
     except OSError as error:
         raise StorageError(
-            f"cannot write schemas to {folder / FOLDER}: {error.strerror}; name a folder to write to"
+            f"cannot write schemas to {folder / FOLDER}: {error.strerror}; use a writable folder"
         ) from error
 
 
 def _require_ours(path: Path, schema: type[BaseModel]) -> None:
-    """Raise `ConfigError` if a file is there that is no version of the schema: each has its title."""
+    """Raise `ConfigError` if `path` exists and is not a version of the schema; each version has the schema's title."""
     marks = {"$schema": GenerateJsonSchema.schema_dialect, "title": schema.__name__}
     try:
         there = json.loads(path.read_text(encoding="utf-8"))
@@ -91,5 +92,5 @@ def _require_ours(path: Path, schema: type[BaseModel]) -> None:
         there = None
     if not isinstance(there, dict) or {key: there.get(key) for key in marks} != marks:
         raise ConfigError(
-            f"{path} is there already, and is not headrace's schema {schema.__name__}: move it, or name another folder"
+            f"{path} exists and is not headrace's schema {schema.__name__}: move it, or use another folder"
         )

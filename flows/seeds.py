@@ -1,4 +1,4 @@
-"""A job with several seeds: a run for each, and what the figures of all of them come to."""
+"""A job with several seeds: one run for each, with the mean and deviation of their figures."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from trainer.registry.compare_figures import Spread
 
 
-def with_seeds(job: Job, said: str) -> list[Job]:
-    """The job with each of some seeds, written `0,1,2`; a run's name that the job gives is followed by the seed.
+def with_seeds(job: Job, seeds: str) -> list[Job]:
+    """The job with each of the seeds, written as `0,1,2`; the seed is appended to the job's `run`, if set.
 
-    Raises `ConfigError` if these are not two seeds or more.
+    Raises `ConfigError` unless there are two or more different seeds.
     """
-    words = [word.strip() for word in said.split(",")]
+    words = [word.strip() for word in seeds.split(",")]
     values: Any = job
     if not all(word.isdecimal() for word in words) or len({int(word) for word in words}) < max(2, len(words)):
-        raise ConfigError(f"--seeds is {said!r}; name two seeds or more, each once, such as 0,1,2")
+        raise ConfigError(f"--seeds is {seeds!r}; expected two or more different seeds, such as 0,1,2")
     if values.resume == "fork":
         raise ConfigError(
-            "--seeds goes with resume: exact, and the job says resume: fork, which continues one run of one name"
+            "--seeds needs resume: exact, but the job sets resume: fork, which continues a single run of a fixed name"
         )
     names = [f"run={values.run}-seed-"] if values.run else []
     return [override(job, [f"training.seed={int(word)}", *(f"{name}{int(word)}" for name in names)]) for word in words]
@@ -33,9 +33,7 @@ def with_seeds(job: Job, said: str) -> list[Job]:
 def run_seeds(
     run: Callable[[Any], Outcome], jobs: Sequence[Any], show: Callable[[Any, Any], None], as_json: bool
 ) -> None:
-    """Run a job with each seed, one after the other, and print what came of them: each as it ends, and all of them
-    together.
-    """
+    """Run the jobs one after another; print each result when it is finished, and a summary of all at the end."""
     outcomes = []
     for job in jobs:
         outcomes.append(run(job))
@@ -48,8 +46,8 @@ def run_seeds(
 
 
 def by_split(outcomes: Sequence[Outcome]) -> "dict[str, dict[str, Spread]]":
-    """The spread of each figure of each split that all of the runs were measured on, and of lm-eval's tasks."""
-    from trainer.registry.compare_figures import spreads_of  # what reads runs takes a moment to load
+    """The spread of each figure, for each split that all runs were measured on, and for lm-eval's tasks."""
+    from trainer.registry.compare_figures import spreads_of  # slow to import
 
     scores = [measured_of(outcome).by_group() for outcome in outcomes]
     splits = [split for split in scores[0] if all(split in each for each in scores)]
@@ -57,13 +55,13 @@ def by_split(outcomes: Sequence[Outcome]) -> "dict[str, dict[str, Spread]]":
 
 
 def measured_of(outcome: Outcome) -> Result:
-    """The figures by split: what is tuned always holds something out."""
+    """The evaluation of a fine-tuned model, which exists because fine-tuning always holds examples out."""
     assert outcome.evaluation is not None
     return outcome.evaluation
 
 
 def _tell(jobs: Sequence[Any], outcomes: Sequence[Outcome]) -> str:
-    """A table of the figures of the run of each seed, with their mean and standard deviation."""
+    """A table of each seed's figures, with their mean and standard deviation."""
     columns = ["", *(f"seed {job.training.seed}" for job in jobs), "mean", "deviation"]
     first = measured_of(outcomes[0])
     rows = [

@@ -1,4 +1,4 @@
-"""What a flow made, printed for people."""
+"""Print a flow's results for people."""
 
 import sys
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def show_prepared(job: PrepareJob, data: PreparedData) -> None:
 
 
 def show_run(job: PipelineJob, run: ArtifactRef) -> None:
-    """Print where the trained model is, and how its loss fell."""
+    """Print the paths of the trained model and its metrics, and the change of its loss."""
     store = Store(job.store)
     print(f"model      {store.path(run.key)}/final{'  (reused)' if run.reused else ''}")
     print(f"metrics    {store.path(run.key)}/metrics.jsonl")
@@ -34,14 +34,14 @@ def show_run(job: PipelineJob, run: ArtifactRef) -> None:
 
 
 def show_losses(store: Store, run: str) -> None:
-    """Print the first and the last validation loss of a run: both on the same held-out windows."""
+    """Print the first and last validation losses of a run, both on the same held-out windows."""
     records = [record for record in read_records(store, run) if record["kind"] == "evaluation"]
     if records:
         first, last = records[0], records[-1]
         bits = [each["bits_per_byte"] for each in (first, last) if "bits_per_byte" in each]
-        told = f", {bits[0]:.3f} -> {bits[1]:.3f} bits a byte" if len(bits) == 2 else ""
+        more = f", {bits[0]:.3f} -> {bits[1]:.3f} bits a byte" if len(bits) == 2 else ""
         print(
-            f"validation loss {first['loss']:.3f} -> {last['loss']:.3f} ({last['loss'] / first['loss'] - 1:+.0%}){told}"
+            f"validation loss {first['loss']:.3f} -> {last['loss']:.3f} ({last['loss'] / first['loss'] - 1:+.0%}){more}"
         )
 
 
@@ -53,7 +53,7 @@ def show_evaluation(job: EvaluateJob, result: Result) -> None:
 
 
 def show_samples(samples: Sequence[Sample]) -> None:
-    """Print prompts, each with what the model made of it, and an empty line after them."""
+    """Print prompts, each followed by the model's continuation, with an empty line at the end."""
     bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("|", "")
     for sample in samples:
         print(f"\n{sample.prompt}{bold}{sample.continuation}{plain}")
@@ -62,12 +62,12 @@ def show_samples(samples: Sequence[Sample]) -> None:
 
 
 def show_predictions(job: PredictJob, made: PredictedTexts) -> None:
-    """Print what was predicted, and where it is."""
+    """Print a summary of the predictions and their path."""
     print(describe(Store(job.store), made))
 
 
 def show_outcome(job: PipelineJob, outcome: Outcome) -> None:
-    """Print where everything is, with the loss before and after and a few lines that the model wrote."""
+    """Print the loss before and after, the evaluation with samples, and all paths."""
     store = Store(job.store)
     print()
     show_losses(store, outcome.run)
@@ -77,7 +77,7 @@ def show_outcome(job: PipelineJob, outcome: Outcome) -> None:
 
 
 def _close(store: Store, outcome: Outcome) -> None:
-    """Print where everything is, and what the gate said, if there is one."""
+    """Print the paths of all results, and the gate's verdict, if there is a gate."""
     print(f"metrics    {store.path(outcome.run)}/metrics.jsonl")
     print(f"report     {store.path(outcome.report)}")
     print(f"model      {store.path(outcome.run)}/final")
@@ -86,9 +86,9 @@ def _close(store: Store, outcome: Outcome) -> None:
 
 
 def show_finetuned(job: TuningJob, outcome: Outcome) -> None:
-    """Print the figures before and after, and where everything is."""
+    """Print the figures before and after, the evaluation with samples, and all paths."""
     evaluation = outcome.evaluation
-    assert evaluation is not None  # what is tuned always holds something out
+    assert evaluation is not None  # fine-tuning always holds examples out
     store = Store(job.store)
     print()
     records = read_records(store, outcome.run)
@@ -105,12 +105,12 @@ def show_finetuned(job: TuningJob, outcome: Outcome) -> None:
 
 
 def show_move(job: PromoteJob | RollbackJob, move: Move) -> None:
-    """Print which run is the champion now."""
+    """Print the new champion."""
     print(f"{Store(job.store).path(key_of(job.name))}: {move.run} since {move.time} ({move.reason})")
 
 
 def show_garbage(job: GarbageJob, found: list[Garbage]) -> None:
-    """Print what nothing reaches, with its size."""
+    """Print unused artifacts with their sizes."""
     from tasks.upkeep import REMOVE
 
     tell(found, job.remove, how=REMOVE)

@@ -1,9 +1,8 @@
-"""The Prefect server of a command that is told of none: Prefect's own, which is loaded while the command loads itself.
+"""A temporary Prefect server for commands without a configured server, loaded while the command itself loads.
 
-Prefect starts such a server when a client first asks for it, when all else is loaded, and waits some five seconds. Here
-a process is started at the command's first moment: `python -m flows.temporary_server SOCKET`. It ends at once if
-Prefect's settings name a server or forbid a temporary one, and otherwise as soon as the command has ended, however that
-was.
+Prefect would start such a server on the first client call, after everything else is loaded, and wait about five
+seconds. Instead, the command starts `python -m flows.temporary_server SOCKET` first. That process exits immediately if
+Prefect's settings contain a server or forbid a temporary one, and otherwise when the command ends for any reason.
 """
 
 import atexit
@@ -34,31 +33,30 @@ SERVER_SETTINGS = {
     "PREFECT_UI_ENABLED": "0",
     "PREFECT__SERVER_EPHEMERAL": "1",
     "PREFECT__SERVER_FINAL": "1",
-    # Blocks are registered when they are saved; doing it beforehand loads all of prefect-aws, and so does looking
-    # whether it was done before.
+    # Blocks are registered when they are saved. Registering them at start, or checking whether they are registered,
+    # would load all of prefect-aws.
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "0",
     "PREFECT_SERVER_MEMOIZE_BLOCK_AUTO_REGISTRATION": "0",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "0",  # it tells nobody, and so logs no error where it cannot
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "0",  # sends no telemetry, and logs no error if it cannot
 }
-"""As Prefect sets for its temporary server, and three more."""
+"""The settings that Prefect uses for its own temporary server, and three more."""
 
 START_LOCK = "headrace-start.lock"
-"""The file in PREFECT_HOME that a server holds locked while it starts."""
+"""The file in PREFECT_HOME that a server locks while it starts."""
 
 START_SECONDS = 180.0
-"""What the server may take to start unless Prefect's settings say it. Prefect gives up after 20: too soon on a busy
-machine.
+"""The server's time limit to start, unless Prefect's settings have one; Prefect's 20 s is too short on a busy machine.
 """
 
 LOOK_SECONDS = 1.0
-"""Between two looks whether a stop was asked for, while the server is waited for."""
+"""Interval between checks for a stop request while waiting for the server."""
 
 END_SECONDS = 10.0
-"""What the server may take to end."""
+"""The server's time limit to end."""
 
 
 def start_loading() -> "TemporaryServer | None":
-    """Start loading a server, unless a server is known to be named."""
+    """Start loading a server, unless one is known to be configured."""
     if os.environ.get(API_URL):
         return None
     if "prefect" in sys.modules:
@@ -70,7 +68,7 @@ def start_loading() -> "TemporaryServer | None":
 
 
 class TemporaryServer:
-    """A server that is being loaded, to be used if Prefect's settings name none."""
+    """A server that is being loaded, used if Prefect's settings contain none."""
 
     def __init__(self) -> None:
         with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
@@ -81,13 +79,13 @@ class TemporaryServer:
                 env={**os.environ, **SERVER_SETTINGS},
             )  # fmt: skip
         self._url = f"http://127.0.0.1:{port}/api"
-        # Before Prefect registers the sending of what it has not sent yet: so it comes after that.
+        # Registered before Prefect registers its flush of unsent data, so the server ends after that flush.
         atexit.register(self.end)
 
     def serve(self) -> None:
-        """Have this process's Prefect use it, once it answers.
+        """Wait until the server answers, then make this process's Prefect use it.
 
-        Raises `ConfigError` if it cannot start, and `Preempted` if it takes too long.
+        Raises `ConfigError` if the server cannot start, and `Preempted` if it takes too long.
         """
         from prefect.context import refresh_global_settings_context
         from prefect.settings import get_current_settings
@@ -109,23 +107,23 @@ class TemporaryServer:
             try:
                 httpx.get(f"{self._url}/health", timeout=LOOK_SECONDS, trust_env=False).raise_for_status()
                 return
-            except httpx.TimeoutException:  # its socket is there already, and takes what it will answer later
+            except httpx.TimeoutException:  # the socket is open and queues requests before the server is ready
                 if time.monotonic() > end:
                     self._process.kill()
                     raise Preempted(
-                        f"the temporary Prefect server gave no answer in {seconds:g} s, as on a machine that is busy "
-                        f"with other work: run it again later, raise {START_SETTING}, or set {API_URL} to the address "
-                        "of a server that runs"
+                        f"the temporary Prefect server did not answer within {seconds:g} s; the machine may be too "
+                        f"busy. Run this again later, raise {START_SETTING}, or set {API_URL} to the address of a "
+                        "running server"
                     ) from None
             except httpx.HTTPError as error:
                 raise ConfigError(
                     f"the temporary Prefect server did not start: {error}; its own output is above. Check its "
-                    f"database, in PREFECT_HOME or where Prefect's settings say, or set {API_URL} to the address of a "
-                    "server that runs"
+                    f"database (in PREFECT_HOME, or as Prefect's settings say), or set {API_URL} to the address of a "
+                    "running server"
                 ) from None
 
     def end(self) -> None:
-        """End it, and wait for that."""
+        """End the server, and wait until it has ended."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -136,7 +134,7 @@ class TemporaryServer:
 
 
 def seconds_to_start(settings: "Settings") -> float:
-    """How long the server is waited for: as the settings say, if they do."""
+    """How long to wait for the server: as set in Prefect's settings, else `START_SECONDS`."""
     given = settings.server.ephemeral
     return given.startup_timeout_seconds if "startup_timeout_seconds" in given.model_fields_set else START_SECONDS
 
@@ -148,7 +146,7 @@ def is_wanted(settings: "Settings") -> bool:
 
 def main(arguments: list[str]) -> int:
     """Serve on a socket until standard input ends."""
-    serving: list[Any] = []  # the server, once there is one
+    serving: list[Any] = []  # the server, once created
     threading.Thread(target=_stop_with_command, args=(serving,), daemon=True).start()
     with loading():
         from prefect.settings import get_current_settings
@@ -172,13 +170,12 @@ def main(arguments: list[str]) -> int:
 
 
 def turn_to_start(home: Path) -> ExitStack:
-    """Wait until no other server of this PREFECT_HOME starts, and keep others waiting until the turn is closed or this
-    process ends.
+    """Wait while another server of this PREFECT_HOME starts, then lock others out until `close` or this process's end.
 
-    Prefect brings the database up to date while it starts, and where two do so at once, one fails.
+    Prefect migrates the database at start; of two simultaneous migrations, one fails.
     """
     turn = ExitStack()
-    with suppress(OSError):  # a folder that cannot be written, or a file system without locks
+    with suppress(OSError):  # the folder is not writable, or its file system has no locks
         home.mkdir(parents=True, exist_ok=True)
         lock = os.open(home / START_LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         turn.callback(os.close, lock)
@@ -187,7 +184,7 @@ def turn_to_start(home: Path) -> ExitStack:
 
 
 def _stop_with_command(serving: list[Any]) -> None:
-    """Wait until the command has ended; then end, at once while nothing is served."""
+    """Wait until the command ends; then stop serving, or exit immediately if the server was not created yet."""
     os.read(sys.stdin.fileno(), 1)
     if not serving:
         os._exit(0)
@@ -195,7 +192,7 @@ def _stop_with_command(serving: list[Any]) -> None:
 
 
 def _shows_no_pages(record: logging.LogRecord) -> bool:
-    """Leave out where a run can be viewed: this server has no pages, and ends with the run."""
+    """Filter out "View at" lines: this server has no pages, and ends with the run."""
     return not record.getMessage().startswith("View at ")
 
 

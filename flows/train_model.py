@@ -1,4 +1,4 @@
-"""Prepared shards to a trained model: `python -m flows.train_model CONFIG.yaml [key=value ...]`."""
+"""Train a model on prepared shards: `python -m flows.train_model CONFIG.yaml [key=value ...]`."""
 
 import sys
 from typing import Annotated
@@ -25,9 +25,9 @@ def train_model(
     job: PipelineJob,
     set: Annotated[Overrides, SettingsOf(PipelineJob)] = FIRST,  # noqa: A002 - the name on the form
 ) -> ArtifactRef:
-    """Train on shards that prepare-data has published, or continue; a finished run is reused."""
+    """Train on shards published by prepare-data, or resume; reuse a finished run."""
     job = open_flow(job, set)
-    checked = preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
+    checked = preflight(job)  # keep the reference: Prefect draws its graph by object identity
     data = require_prepared(job)
     plan = plan_steps(job, data, checked.ranks)
     run: ArtifactRef = train(job, data, plan, return_state=True).result()
@@ -36,10 +36,10 @@ def train_model(
 
 @patient()
 def require_prepared(job: PipelineJob) -> PreparedData:
-    """The job's shards. Raises `ArtifactError` if there are none, or they are damaged."""
+    """The job's shards. Raises `ArtifactError` if they are missing or damaged."""
     data = find_prepared(job.preparation())
     if data is None:
-        raise ArtifactError(f"{job.store} holds no shards for these corpora as they are now; run prepare-data first")
+        raise ArtifactError(f"{job.store} holds no shards of these corpora's current files; run prepare-data first")
     store = Store(job.store)
     for ref, manifest in zip(data.shards, shard_manifests(store, data), strict=True):
         require_intact(store, ref.key, manifest, REPAIR, content=job.verify, anew=True)

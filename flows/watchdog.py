@@ -1,7 +1,7 @@
-"""Crashed flow runs, scheduled again as long as they get further: the flow of the deployment `watchdog/watchdog`.
+"""Reschedule crashed flow runs as long as they make progress: the flow of the deployment `watchdog/watchdog`.
 
-A crash (the flow's process killed, its machine gone) is no failure, so Prefect's own retries do not apply. The
-automation of deployments/automations.yaml marks runs crashed that have fallen silent, and every crash starts this flow.
+A crash (the flow's process was killed, its machine is gone) is not a failure, so Prefect's retries do not apply. The
+automation in deployments/automations.yaml marks runs without heartbeats as crashed; each crash starts this flow.
 """
 
 from collections.abc import Mapping
@@ -29,8 +29,7 @@ from trainer.kinds.kind import TunedJob
 from trainer.training.job_progress import Standing, WatchedJob, find_standing, is_alive
 
 DEATHS, FILES, STEP, START = "headrace.deaths", "headrace.files", "headrace.step", "headrace.start"
-"""Labels of a flow run: how often it died without getting further, where that was, and the start that its last death
-ended.
+"""Labels of a flow run: its deaths without progress, the files and step reached, and the start before the last death.
 """
 
 JOBS: dict[str, Any] = {
@@ -41,29 +40,29 @@ JOBS: dict[str, Any] = {
     "evaluate-model": EvaluateJob,
     "predict": PredictJob,
 }
-"""The flows that may be started again, as what they have finished is found, with the type of their job."""
+"""The flows that may be restarted, because they find their finished work in the store; with the type of their job."""
 
 SOON, LATE = timedelta(seconds=30), timedelta(hours=1)
-"""The shortest and the longest wait before another look at a run whose process lives on."""
+"""The shortest and longest waits before checking again a run whose process is still alive."""
 
 CLAIMED_EARLY, SETTLED, AT_MOST = timedelta(seconds=10), timedelta(seconds=15), timedelta(minutes=1)
-"""How much earlier a worker claims a run than it is due; and how much later a run is started again, at least and at
-most. A worker tells of the end of its process once more, when another process has looked for hooks of the flow: if the
-new start was claimed before that, it would count as a second death. That process began before the watchdog's own, and
-loads the same: the longer that has taken, the longer it is waited for.
+"""How long before its due time a worker claims a run; the shortest and longest delays of a restart.
+
+A worker reports the end of a run's process a second time, after another process has looked for the flow's hooks. If the
+new start were claimed before that report, the report would count as a second death. That process starts before the
+watchdog's and loads the same modules, so the delay grows with the time that the watchdog took.
 """
 
 REST = timedelta(minutes=10)
-"""How much later a run is started for each time that it has died without getting further: a full disk, say, may pass.
-"""
+"""Additional delay for each repeated death without progress, to let problems such as a full disk pass."""
 
 
 @flow(name="watchdog", log_prints=True)
 def watchdog(flow_run: UUID | None = None, deaths: int = 3) -> list[UUID]:
-    """Schedule crashed flow runs again: one, or all that are crashed; returns those that were scheduled.
+    """Reschedule one crashed flow run, or all; return those that were rescheduled.
 
-    A run that has died `deaths` times without getting further between is left crashed. Raises `RunError` that names
-    those, and those that could not be looked at, so that this flow fails where people look.
+    A run that has died `deaths` times without progress stays crashed. Raises `RunError` with those runs and with those
+    that could not be checked, so that this flow is shown as failed.
     """
     with get_client(sync_client=True) as client:
         runs = [flow_run] if flow_run is not None else [run.id for run in _crashed(client)]
@@ -79,14 +78,13 @@ def watchdog(flow_run: UUID | None = None, deaths: int = 3) -> list[UUID]:
     cache_policy=NO_CACHE,
     retries=3,
     retry_delay_seconds=[10, 60, 180],
-    retry_condition_fn=lambda _task, _run, state: not isinstance(state.data, RunError),  # what is given up stays so
+    retry_condition_fn=lambda _task, _run, state: not isinstance(state.data, RunError),  # given up for good
 )
 @patient(AT_THE_START)
 def look(flow_run: UUID, deaths: int) -> bool:
-    """Schedule a flow run again if it is crashed, and its process gone; returns whether that was done.
+    """Reschedule a flow run if it is crashed and its process is gone; return whether it was rescheduled.
 
-    Raises `RunError` if it has died too often, the first time that this is found. What is done by halves can be done
-    again.
+    Raises `RunError` when it first finds that the run has died too often. An interrupted call can be repeated.
     """
     use_credentials()
     with get_client(sync_client=True) as client:
@@ -95,10 +93,10 @@ def look(flow_run: UUID, deaths: int) -> bool:
             return False
         job = _job_of(client, run)
         if job is None:
-            get_run_logger().info("%s is crashed, and of a flow that is not started again by itself", run.name)
+            get_run_logger().info("%s crashed; its flow is not restarted automatically", run.name)
             return False
         if is_alive(job):
-            _look_again(client, run, deaths, "its process lives")
+            _look_again(client, run, deaths, "its process is still alive")
             return False
         labels, start = run.labels, _last_start(client, run)
         known = labels.get(START) == start
@@ -108,39 +106,39 @@ def look(flow_run: UUID, deaths: int) -> bool:
         place = f"step {labels[STEP]}, {labels[FILES]} files"
         if int(labels[DEATHS]) < deaths:
             due = datetime.now(UTC) + max(settling(run), REST * (int(labels[DEATHS]) - 1))
-            get_run_logger().info("%s crashed at %s: scheduled again for %s", run.name, place, f"{due:%H:%M:%S} UTC")
-            again: State[Any] = Scheduled(scheduled_time=due, message=f"It crashed at {place}: to be continued")
+            get_run_logger().info("%s crashed at %s: rescheduled for %s", run.name, place, f"{due:%H:%M:%S} UTC")
+            again: State[Any] = Scheduled(scheduled_time=due, message=f"Crashed at {place}; will continue")
             client.set_flow_run_state(run.id, again, force=True)
             return True
         if not known:
             raise RunError(
-                f"{run.name} died {labels[DEATHS]} times at {place}: not scheduled again. Find the cause in its logs, "
-                f"then `prefect flow-run retry {run.id}`"
+                f"{run.name} died {labels[DEATHS]} times at {place}: not rescheduled. Find the cause in its logs, then "
+                f"run `prefect flow-run retry {run.id}`"
             )
     return False
 
 
 def settling(run: FlowRun) -> timedelta:
-    """How much later than now a crashed run is to be started again."""
+    """The delay from now until a crashed run is restarted."""
     taken = datetime.now(UTC) - run.state.timestamp if run.state else timedelta()
     return min(max(SETTLED, CLAIMED_EARLY + taken / 2), AT_MOST)
 
 
 def _looked(flow_run: UUID, deaths: int) -> bool | Exception:
-    """What a look came to, or its error; a run whose store is away is looked at again later."""
+    """The result of `look`, or its error; schedules another check of a run whose store is unreachable."""
     try:
         return look(flow_run, deaths, return_state=True).result(raise_on_failure=False)
     except RetriesExhausted as error:
         with get_client(sync_client=True) as client:
             for run in _crashed(client, flow_run):
-                _look_again(client, run, deaths, "its store is away")
+                _look_again(client, run, deaths, "its store cannot be reached")
         return RunError(str(error))
 
 
 def _last_start(client: SyncPrefectClient, run: FlowRun) -> str:
-    """What tells a death from any other, however often and by whomever it is told: the start before it.
+    """The id of a run's last start, which identifies the death after it, however often that death is reported.
 
-    Not `run_count`, which a process that dies before it has loaded its flow does not raise.
+    `run_count` does not: a process that dies before it has loaded its flow does not increase it.
     """
     starts = [
         each for each in client.read_flow_run_states(run.id) if each.type in (StateType.PENDING, StateType.RUNNING)
@@ -149,15 +147,15 @@ def _last_start(client: SyncPrefectClient, run: FlowRun) -> str:
 
 
 def _look_again(client: SyncPrefectClient, run: FlowRun, deaths: int, why: str) -> None:
-    """Schedule another look at a run whose process lives on, or whose store is away: nobody tells of the end of that.
+    """Schedule another check of a run whose process is alive or whose store is unreachable; no event reports a change.
 
-    Each wait is as long as the run has been crashed by then, within bounds.
+    Each wait is as long as the run has been crashed so far, within bounds.
     """
-    lives = f"{run.name} is crashed, but {why}"
+    reason = f"{run.name} is marked as crashed, but {why}"
     if deployment.id is None:
-        get_run_logger().warning("%s: run this again when that has ended", lives)
+        get_run_logger().warning("%s: run this again once that has changed", reason)
         return
-    get_run_logger().warning("%s: to be looked at again", lives)
+    get_run_logger().warning("%s: will check again", reason)
     now = datetime.now(UTC)
     crashed = now - run.state.timestamp if run.state else timedelta()
     due = now + min(max(crashed, SOON), LATE)
@@ -168,14 +166,14 @@ def _look_again(client: SyncPrefectClient, run: FlowRun, deaths: int, why: str) 
 
 
 def count_deaths(labels: Mapping[str, Any], now: Standing) -> dict[str, Any]:
-    """The labels of a run that died at a place, given its labels from the time before."""
+    """The labels of a run that died at the point `now`, given its previous labels."""
     before = Standing(int(labels.get(FILES, 0)), int(labels.get(STEP, 0)))
     further = DEATHS not in labels or now.is_beyond(before)
     return {DEATHS: 1 if further else int(labels[DEATHS]) + 1, FILES: now.files, STEP: now.step}
 
 
 def _crashed(client: SyncPrefectClient, flow_run: UUID | None = None) -> list[FlowRun]:
-    """Crashed runs of deployments; a run without one has nobody who could start it again."""
+    """Crashed runs of deployments; no worker could restart a run without a deployment."""
     wanted: dict[str, Any] = {"state": {"type": {"any_": [StateType.CRASHED]}}, "deployment_id": {"is_null_": False}}
     if flow_run is not None:
         wanted["id"] = {"any_": [flow_run]}

@@ -1,9 +1,9 @@
-"""What every command that runs a job does, whichever command line it came by, from its words to its exit status.
+"""Run a job from either command line: read it, run its flow, and return the exit status.
 
-command.py   `headrace`: its first moment, before anything heavy is loaded
+command.py   entry point of `headrace`; imports nothing heavy
 commands/    the commands of `headrace`, with their arguments, options and help
 cli.py       `python -m flows.X`: the same for one flow each
-work.py      here both meet: the job is read, and refused if it is wrong, before Prefect is loaded, which takes seconds
+work.py      called by both; reads and checks the job before Prefect is loaded, which takes seconds
 running.py   runs the flow; needs Prefect
 """
 
@@ -36,19 +36,19 @@ NEEDED_FIRST: dict[type[BaseModel], str] = {
     EvaluateJob: "trainer.kinds.pretraining.evaluate",
     PredictJob: "trainer.kinds.labelled.predict",
 }
-"""The module whose libraries the first stage of the flow on such a job needs, which trains nothing."""
+"""For jobs that do not train: the module whose libraries the flow's first stage needs."""
 
 Found = tuple["Flow[[Any], Any]", Callable[[Any, Any], None]]
-"""A flow, and what prints for people what it made."""
+"""A flow, and the function that prints its result for people."""
 
 
 def carry_out(
     schema: type[Job], path: str, words: list[str], find: Callable[[], Found], dry: bool = False, as_json: bool = False,
     seeds: str | None = None,
 ) -> int:  # fmt: skip
-    """Run the flow that `find` loads on the job of a file, or say what it would do. Returns the exit status.
+    """Run the flow that `find` loads on the job in a file, or print what it would do; return the exit status.
 
-    With `seeds`, as `0,1,2`, once with each. 0, 2 on bad input, 75 if it is to be run again.
+    With `seeds`, such as `0,1,2`, run it once with each. The status is 0, 2 on bad input, 75 if it should be run again.
     """
     install_signal_handlers(STOP_SECONDS)
 
@@ -58,7 +58,7 @@ def carry_out(
         if dry:
             from flows.dry_runs import dry_run
 
-            dry_run(jobs[0], as_json)  # what is checked and planned is the same with each seed
+            dry_run(jobs[0], as_json)  # checks and plan do not depend on the seed
             return
         server = start_loading()
         if (first := _needed_first(job)) is not None:
@@ -83,10 +83,10 @@ def carry_out(
 
 
 def _needed_first(job: BaseModel) -> list[str] | None:
-    """The module that the first stage of the flow on a job needs: what trains looks at the job first.
+    """The module that the first stage of a job's flow needs, in a list; for training jobs, that of the preflight.
 
-    None is named where a run of that name is finished, as there may be nothing to compute; and there is no stage at
-    all of a job that only moves or removes something.
+    The list is empty if a run of that name is finished, because there may be nothing to compute. None for a job without
+    stages, such as a promotion.
     """
     if not isinstance(job, RunJob):
         return [NEEDED_FIRST[type(job)]] if type(job) in NEEDED_FIRST else None
@@ -101,7 +101,7 @@ def _needed_first(job: BaseModel) -> list[str] | None:
 
 
 def status_of(work: Callable[[], int | None]) -> int:
-    """Do a command's work; returns its exit status: what it returns, or, after one message, that of its error."""
+    """Run a command's work; return its status, or print its error's message and return the error's status."""
     try:
         with stoppable():
             check_stop()
@@ -115,7 +115,7 @@ def status_of(work: Callable[[], int | None]) -> int:
 
 
 def load(schema: type[Job], path: str, words: list[str]) -> Job:
-    """Read a job; the file of a whole pipeline also serves to prepare its data. Raises `ConfigError`."""
+    """Read a job; `prepare` also accepts the file of a whole pipeline. Raises `ConfigError`."""
     path, settings = split_settings(path, words)
     read_by: list[type[BaseModel]] = [PipelineJob, PrepareJob] if schema is PrepareJob else read_with(schema)
     values = read_values(path, settings, read_by)
@@ -130,12 +130,12 @@ def load(schema: type[Job], path: str, words: list[str]) -> Job:
 
 
 def _require_kind(schema: type[Job], values: dict[str, Any], path: str) -> None:
-    """Raise `ConfigError` for the file of another kind of training, with the command that reads it."""
+    """Raise `ConfigError` with the right command if a file is for another kind of training."""
     own = PipelineJob if schema is PrepareJob else schema
     kinds, found = [kind.schema for kind in KINDS], marked(values)
     if own in kinds and found and own not in [kind.schema for kind in found]:
         meant = found[0]
         raise ConfigError(
-            f"configuration {path} is one for `headrace {reader_of(meant.schema)}`: its data names `{meant.mark}`, "
+            f"configuration {path} is for `headrace {reader_of(meant.schema)}`: its data has the key `{meant.mark}`, "
             f"which `headrace {reader_of(schema)}` does not read"
         )

@@ -1,4 +1,4 @@
-"""Prefect tasks: each runs one stage of the trainer and shows how it goes."""
+"""Prefect tasks: each runs one stage of the trainer and shows its progress."""
 
 OWN_SERVER = "HEADRACE_OWN_SERVER"
-"""Set in the environment of a command that has started a Prefect server for itself, which shows no pages."""
+"""Set in the environment of a command that has started its own Prefect server, which has no pages."""

@@ -1,10 +1,10 @@
-"""Credentials of the store from a block of prefect-aws, for whoever keeps them in Prefect.
+"""Credentials of the store from a prefect-aws block.
 
-    HEADRACE_CREDENTIALS   the block, as `aws-credentials/NAME`, `minio-credentials/NAME` or `s3-bucket/NAME`; if it is
-                           not set, the variable `headrace_credentials` of the Prefect server says, where that has it
+    HEADRACE_CREDENTIALS   the block, as `aws-credentials/NAME`, `minio-credentials/NAME` or `s3-bucket/NAME`; if not
+                           set, the Prefect server's variable `headrace_credentials`, if it exists
 
-They go where s3fs and every AWS tool look for them, into the environment of this process and of the stages that it
-starts; nothing else learns them.
+The credentials are put into the environment variables that s3fs and AWS tools read, in this process and the stages that
+it starts. They are not passed anywhere else.
 """
 
 import os
@@ -17,12 +17,12 @@ IDENTITY = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "
 
 
 def use_credentials(start_server: bool = True) -> None:
-    """Take the credentials of the block that the environment or the server names, if one does.
+    """Load the credentials of the block that the environment or the Prefect server specifies, if any.
 
-    Where no server is set Prefect starts one to ask for its variable, which is left out unless `start_server`. Raises
-    `ConfigError` if there is no such block, or it is of another kind.
+    Reading the server's variable would make Prefect start a server if none is configured; this is done only with
+    `start_server`. Raises `ConfigError` if the block does not exist or has an unsupported type.
     """
-    # Loaded here, so that a command can ask for the variable's name without Prefect.
+    # Imported here, so that commands can import `VARIABLE` without loading Prefect.
     from prefect.blocks.core import Block
     from prefect.settings import PREFECT_API_URL
     from prefect.variables import Variable
@@ -33,23 +33,21 @@ def use_credentials(start_server: bool = True) -> None:
     if not isinstance(name, str) or not name:
         return
     try:
-        import prefect_aws  # noqa: F401 - makes its blocks known
+        import prefect_aws  # noqa: F401 - registers its block types
     except ImportError as error:
-        raise ConfigError(
-            f"{VARIABLE} is {name!r}, a Prefect block, which needs `pip install 'headrace[aws]'`"
-        ) from error
+        raise ConfigError(f"{VARIABLE} is {name!r}: Prefect's AWS blocks need `pip install 'headrace[aws]'`") from error
     try:
         block = Block.load(name)
     except ValueError as error:
-        raise ConfigError(f"{VARIABLE} is {name!r}, but there is no such block: {error}") from error
+        raise ConfigError(f"{VARIABLE} is {name!r}, but this block does not exist: {error}") from error
     found = _environment(name, block)
-    for variable in IDENTITY - found.keys():  # the block's, whole, and nothing of somebody else's
+    for variable in IDENTITY - found.keys():  # so that the block's identity is not mixed with another one
         os.environ.pop(variable, None)
     os.environ.update(found)
 
 
 def _environment(name: str, block: Any) -> dict[str, str]:
-    """What AWS's own variables are called, with a block's values."""
+    """AWS environment variables with a block's values."""
     from prefect_aws import AwsCredentials, MinIOCredentials, S3Bucket
 
     if isinstance(block, S3Bucket):
@@ -57,7 +55,7 @@ def _environment(name: str, block: Any) -> dict[str, str]:
     if isinstance(block, AwsCredentials):
         if block.assume_role_arn:
             raise ConfigError(
-                f"{name} assumes a role, which expires; name a profile with that `role_arn`, which is renewed"
+                f"{name} assumes a role, whose credentials would expire; use a profile with that `role_arn` instead"
             )
         key, secret = block.aws_access_key_id, block.aws_secret_access_key
         others = {"AWS_SESSION_TOKEN": block.aws_session_token, "AWS_PROFILE": block.profile_name}

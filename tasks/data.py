@@ -1,4 +1,4 @@
-"""Tasks that curate raw text, and turn corpora, labelled data and conversations into tokens."""
+"""Tasks that curate raw text and turn corpora, labelled data and conversations into tokens."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from trainer.store.storage import Store
 
 @patient_task("prepare-tokenizer")
 def prepare_tokenizer(job: PrepareJob, decisions: ArtifactRef | None = None) -> ArtifactRef:
-    """Train or take the tokenizer, unless it is published and intact."""
+    """Train or load the tokenizer, unless it is published and intact."""
     return as_result(run_step("tokenizer", job, decisions=decisions))
 
 
@@ -31,7 +31,7 @@ def prepare_tokenizer(job: PrepareJob, decisions: ArtifactRef | None = None) -> 
 def tokenize_corpus(
     job: PrepareJob, corpus: str, tokenizer: ArtifactRef, decisions: ArtifactRef | None = None
 ) -> ArtifactRef:
-    """Tokenize the documents of one corpus that stay into shards, unless they are published and intact."""
+    """Tokenize one corpus's kept documents into shards, unless the shards are published and intact."""
     made = run_step("tokenize", job, corpus=corpus, tokenizer=tokenizer, decisions=decisions)
     (manifest,) = shard_manifests(Store(job.store), PreparedData(tokenizer=tokenizer, shards=[made]))
     show_skipped(manifest.details)
@@ -39,13 +39,13 @@ def tokenize_corpus(
 
 
 def show_skipped(details: dict[str, Any]) -> None:
-    """Show which bad records were skipped, and why, of the data that an artifact was made of."""
+    """Create a table of the bad records that were skipped in an artifact's input, with the reasons."""
     if rows := skipped_rows(details):
-        create_table_artifact(rows, key="skipped-records", description="bad records that were skipped; three are named")
+        create_table_artifact(rows, key="skipped-records", description="skipped bad records, with up to three examples")
 
 
 def run_step(name: str, job: Any, ranks: int = 0, **made: Any) -> ArtifactRef:
-    """Have a step's artifact made, or found, and say which; by so many ranks of the job's training, if any."""
+    """Build or find a step's artifact, and log which; on `ranks` ranks of the job's training, if given."""
     logger, arguments = TaskLogger(), {"job": job, **made}
     plain = {
         key: each.model_dump(mode="json") if isinstance(each, BaseModel) else each for key, each in arguments.items()
@@ -54,30 +54,30 @@ def run_step(name: str, job: Any, ranks: int = 0, **made: Any) -> ArtifactRef:
     with turn(DEVICES if ranks else TOKENIZATION), showing() as show:
         ref = ArtifactRef(**run_stage(name, plain, show, logger, *carried))
     if ref.reused:
-        logger.info("reused %s: made from the same inputs", ref.key)
+        logger.info("reused %s: same inputs", ref.key)
     else:
         logger.info("published %s (%.1f MB)", ref.key, ref.size / 1e6)
     return ref
 
 
 def as_result(ref: ArtifactRef) -> ArtifactRef:
-    """A published artifact as a task returns it: of one that was found, the state that says so."""
+    """A task's result for a published artifact; a reused one is wrapped in the state `Reused`."""
     return reused(ref, f"{ref.key} is published") if ref.reused else ref
 
 
 @patient_task("curate")
 def curate(job: PrepareJob) -> ArtifactRef:
-    """Decide about each document of the raw text, unless that is published and intact."""
+    """Decide which documents to keep, unless the decisions are published and intact."""
     made = run_step("curate", job)
     details = read_decisions(Store(job.store), made.key).details
-    told = "\n\n".join([describe_decisions(details), *decision_warnings(details)])
-    create_table_artifact(decision_rows(details), key="curation", description=told)
+    summary = "\n\n".join([describe_decisions(details), *decision_warnings(details)])
+    create_table_artifact(decision_rows(details), key="curation", description=summary)
     return as_result(made)
 
 
 @patient_task("encode")
 def encode(job: TuningJob) -> ArtifactRef:
-    """Read, check and encode data in splits, as its kind does, unless that is published and intact."""
+    """Read, check and encode the splits of fine-tuning data, unless they are published and intact."""
     made = run_step("encode", job)
     show_skipped(encoded_details(Store(job.store), made.key))
     return as_result(made)
@@ -85,5 +85,5 @@ def encode(job: TuningJob) -> ArtifactRef:
 
 @patient_task("reference", retries=3)
 def reference(job: TuningJob, data: ArtifactRef, ranks: int) -> ArtifactRef:
-    """Have the model that tuning begins with tell the log-probabilities of answers, unless they are published."""
+    """Compute the reference model's log-probabilities of the answers, unless they are published."""
     return as_result(run_step("reference", job, ranks, data=data))

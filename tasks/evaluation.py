@@ -1,4 +1,4 @@
-"""The tasks that measure models, or let lm-eval measure them, and the one that predicts new texts."""
+"""Tasks that evaluate models, directly or with lm-eval, and that predict new texts."""
 
 from typing import Any
 
@@ -24,20 +24,16 @@ from trainer.store.storage import Store
 
 @patient_task("evaluate")
 def evaluate(job: EvaluateJob) -> Result:
-    """Score a checkpoint: a language model by corpus and in total, with continuations of prompts, a classifier by
-    split.
-    """
+    """Score a checkpoint: a language model by corpus and in total, with samples; a classifier by split."""
     result = find_result(Store(job.store), identify_checkpoint(Store(job.store), job)[1])
     if result is None:
         result = Result(**_compute("evaluate", job, {}, job.processes, job.engine, job.device))
-    return _told(result, "evaluation")
+    return _shown(result, "evaluation")
 
 
 @patient_task("evaluate")
 def evaluate_run(job: RunJob, data: list[str], run: str, ranks: int, other: str | None = None) -> Result:
-    """Measure a run's final model on what it was not trained on, as its kind is measured; or that of another run on
-    it.
-    """
+    """Evaluate the final model of `run`, or of the run `other`, on the held-out data of `run`."""
     store = Store(job.store)
     wanted = kind_of(job).measurement(store, job, run, data, other)
     check_asked(store, wanted)
@@ -45,37 +41,35 @@ def evaluate_run(job: RunJob, data: list[str], run: str, ranks: int, other: str 
     if result is None:
         asked = {"run": run, "data": data, "other": other}
         result = Result(**_compute("evaluate-run", job, asked, ranks, job.engine, job.training.device))
-    return _told(result, "evaluation")
+    return _shown(result, "evaluation")
 
 
 @patient_task("harness")
 def measure_harness(job: EvaluateJob, own: bool) -> Result:
-    """Have lm-eval measure a checkpoint on this machine; `own`: it is the final model of the run that the job
-    trained.
-    """
+    """Evaluate a checkpoint with lm-eval on this machine; `own`: it is the final model of the job's own run."""
     store = Store(job.store)
     result = find_result(store, identify_harness(store, job, own))
     if result is None:
         result = Result(**_compute("harness", job, {"own": own}))
-    return _told(result, "harness")
+    return _shown(result, "harness")
 
 
 def _compute(stage: str, job: Schema, asked: dict[str, Any], *ranks: Any) -> dict[str, Any]:
-    """Run a stage on the machine's devices when it is its turn; `ranks` are how many of them it has, and where."""
+    """Wait for a turn and run a stage on the machine's devices; `ranks` are its count of ranks, engine and device."""
     with turn(DEVICES), showing() as show:
         return run_stage(stage, {"job": job.model_dump(mode="json"), **asked}, show, TaskLogger(), *ranks)
 
 
-def _told(result: Result, table: str) -> Result:
-    """Show the figures of a checkpoint; returns them as the task's result, marked where they were there already."""
+def _shown(result: Result, table: str) -> Result:
+    """Create a table of a checkpoint's figures and log them; return the task's result, marked if it was reused."""
     create_table_artifact(result.rows(), key=table, description=f"{result.checkpoint}: {result.describe()}")
     TaskLogger().info("%s", result.describe())
-    return reused(result, f"{result.key} is of the same model and settings") if result.reused else result
+    return reused(result, f"{result.key}: same model and settings") if result.reused else result
 
 
 @patient_task("predict")
 def predict_texts(job: PredictJob) -> PredictedTexts:
-    """Predict each text, unless that is published and intact."""
+    """Predict each text, unless the predictions are published and intact."""
     store = Store(job.store)
     made = find_predictions(predictions_step(store, job, identify_predictions(store, job)))
     if made is None:
@@ -87,4 +81,4 @@ def predict_texts(job: PredictJob) -> PredictedTexts:
     )
     show_skipped({"splits": {job.name: made.model_dump()}})
     TaskLogger().info("%s", describe(store, made))
-    return reused(made, f"{made.key} is of the same model and texts") if made.reused else made
+    return reused(made, f"{made.key}: same model and texts") if made.reused else made

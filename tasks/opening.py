@@ -1,4 +1,4 @@
-"""What every flow begins with."""
+"""The first steps of every flow."""
 
 import logging
 from contextvars import copy_context
@@ -20,24 +20,21 @@ from trainer.store.private_folders import STAGING
 from trainer.store.storage import Store
 
 ABORTED = "Execution was aborted by a termination signal."
-"""What Prefect says of the task that a cancel or a stop of the worker finds at work, in two errors: a crash, and its
-state.
-"""
+"""Prefect's message for a task that is running when the run is cancelled or the worker stops, in two log records."""
 
-STOPPED = "Asked to stop: what is finished is kept, and running it again continues."
+STOPPED = "Asked to stop: finished work is kept; run this again to continue."
 
 RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
 def open_flow(job: Job, words: Overrides) -> Job:
-    """Have errors and stops told plainly, take the store's credentials, reach the store; returns the job with words
-    applied.
+    """Install the log filter, load the store's credentials, check the store; return the job with `words` applied.
 
-    Raises `ConfigError` as `override` and `use_credentials` do, and `RetriesExhausted` if the store is away for a
-    minute.
+    Raises `ConfigError` like `override` and `use_credentials`, and `RetriesExhausted` if the store cannot be reached
+    for a minute.
     """
     for name in RUN_LOGGERS:
-        logging.getLogger(name).addFilter(tell_plainly)  # the same function again changes nothing
+        logging.getLogger(name).addFilter(tell_plainly)  # adding the same filter twice has no effect
     tell_if_ended(partial(copy_context().run, _crash, flow_run.id))
     job = override(job, words)
     use_credentials()
@@ -46,9 +43,7 @@ def open_flow(job: Job, words: Overrides) -> Job:
 
 
 def tell_plainly(record: logging.LogRecord) -> bool:
-    """Say of a run that was asked to stop that it was, not that it crashed, and once; no stack of errors that say
-    all.
-    """
+    """Log filter: report a requested stop once and not as a crash; drop tracebacks of self-explanatory errors."""
     message = record.getMessage()
     if message == f"Crash detected! {ABORTED}":
         record.msg, record.args = STOPPED, ()
@@ -59,9 +54,7 @@ def tell_plainly(record: logging.LogRecord) -> bool:
 
 
 def _crash(run: str | None) -> None:
-    """Tell the server that a flow run has crashed, unless it has ended: as its process is ended, it would stand as
-    running.
-    """
+    """Report to the server that a flow run crashed, unless it has ended: else it would stay in state Running."""
     if run is None:
         return
     with get_client(sync_client=True) as client:

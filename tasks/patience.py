@@ -1,6 +1,4 @@
-"""Tasks that wait for what passes by itself, and crash if it does not: what crashed is scheduled again, what failed is
-not.
-"""
+"""Tasks that retry after temporary problems and crash if these last: crashed runs are rescheduled, failed ones not."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -19,13 +17,13 @@ T = TypeVar("T")
 
 
 class RetriesExhausted(BaseException):
-    """What should pass by itself did not in time. To Prefect it is a crash, as any exception that is no `Exception`."""
+    """A temporary problem lasted too long. Prefect treats it as a crash because it is not an `Exception`."""
 
 
 def patient(most: float | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Have work done again as long as it ends by what passes: for so many seconds at most, if they are given.
+    """Decorator: repeat work while it fails for temporary reasons, for at most `most` seconds if given.
 
-    Then, or when this process is asked to stop, raises `RetriesExhausted`.
+    After that, or when this process is asked to stop, raises `RetriesExhausted`.
     """
 
     def decorate(work: Callable[P, T]) -> Callable[P, T]:
@@ -38,7 +36,7 @@ def patient(most: float | None = None) -> Callable[[Callable[P, T]], Callable[P,
             except Exception as error:
                 if not is_transient(error):
                     raise
-                raise RetriesExhausted(f"{error} (what is finished is kept: running it again continues)") from error
+                raise RetriesExhausted(f"{error} (finished work is kept; run this again to continue)") from error
 
         return done
 
@@ -48,8 +46,8 @@ def patient(most: float | None = None) -> Callable[[Callable[P, T]], Callable[P,
 def patient_task(
     name: str, retries: int = 2, most: float | None = None, run_name: str | None = None
 ) -> Callable[[Callable[P, T]], Task[P, T]]:
-    """Make a task of work that is `patient`. What ends otherwise than by bad input, as a stage that was killed, is
-    tried again after ten seconds, so many times.
+    """Make a task of `patient` work. After errors other than bad input, such as a killed stage, Prefect retries it
+    after ten seconds, `retries` times.
     """
 
     def decorate(work: Callable[P, T]) -> Task[P, T]:
@@ -62,5 +60,5 @@ def patient_task(
 
 
 def worth_retrying(task: Any, run: Any, state: State[Any]) -> bool:
-    """Retry crashes and preemption, unless it is this process that was asked to stop; bad input stays bad."""
+    """Retry after crashes and preemption, but not after bad input or if this process was asked to stop."""
     return not isinstance(state.data, PipelineError) and not stop_requested()

@@ -31,9 +31,9 @@ Made = TypeVar("Made")
 
 
 class AsTasks:
-    """The `Stages` of a flow: a task each, which waits for the one before.
+    """The `Stages` of a flow, each a task that waits for the previous one.
 
-    What tasks return and are given is kept to the end: Prefect draws its graph by the identity of objects.
+    Tasks' arguments and results are kept until the end, because Prefect draws its graph by object identity.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Tasks that look before the work starts: the preflight, and the step plan."""
+"""Tasks before the training: the preflight and the step plan."""
 
 from prefect.artifacts import create_table_artifact
 from pydantic import TypeAdapter
@@ -17,24 +17,24 @@ from trainer.training.identity import TrainingData
 
 @patient_task("preflight", retries=0, most=AT_THE_START)
 def preflight(job: RunJob) -> AnyPreflight | Finished:
-    """Check inputs, store, devices and model before any long work; nothing, if all is there already."""
+    """Check inputs, store, devices and model before any long work; skip the checks if the run is finished."""
     found: AnyPreflight | Finished | None = find_finished(job)
     if found is None:
         with showing() as show:
             made = run_stage("preflight", {"job": job.model_dump(mode="json")}, show, TaskLogger())
         found = TypeAdapter(AnyPreflight).validate_python(made)
     TaskLogger().info("preflight: %s", found.describe())
-    for name, told in found.data_rows() if isinstance(found, TuningPreflight) else ():
-        TaskLogger().info("%s: %s", name, told)
+    for name, value in found.data_rows() if isinstance(found, TuningPreflight) else ():
+        TaskLogger().info("%s: %s", name, value)
     return found
 
 
 @patient_task("plan-steps", retries=0)
 def plan_steps(job: RunJob, data: TrainingData, ranks: int) -> RunPlan:
-    """Compute the steps from the sizes of what was prepared, and show them."""
-    plan, told, table, rows = kind_of(job).plan(job, data, ranks)
+    """Compute the step plan from the sizes of the prepared data, and show it."""
+    plan, description, table, rows = kind_of(job).plan(job, data, ranks)
     steps = [{"figure": name, "value": value} for name, value in plan.figures().items()]
-    create_table_artifact(rows, key=table, description=told)
+    create_table_artifact(rows, key=table, description=description)
     create_table_artifact(steps, key="step-plan", description=f"{plan.total_steps:,} optimizer steps")
     TaskLogger().info("plan: %s", plan.describe_steps())
     return plan

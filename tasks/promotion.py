@@ -23,7 +23,7 @@ from trainer.registry.promotion import ALREADY, NOBODY_ASKED, Basis, find_rival,
 from trainer.store.storage import Store
 
 GATE_NOT_MET = "headrace.gate-not-met"
-"""The event that automations can react to; its resource is headrace.model.NAME."""
+"""The event that automations can react to, with the resource headrace.model.NAME."""
 
 APPROVAL_SECONDS = int(LONG.total_seconds())
 
@@ -35,18 +35,17 @@ def consider(
     evaluation: Result,
     measure: Callable[[str], Result],
 ) -> Verdict | None:
-    """Judge a run's model and make it the champion if it passes and, where that is asked for, a person approves.
+    """Judge a run's model; make it the champion if it passes and, if the gate requires it, a person approves.
 
-    `measure` measures another run's model on what this one was measured on, as far as the gate asks for it: the
-    champion's, where its own scores are of something else. Called in a flow, which pauses for the approval. None if the
-    job has no gate.
+    `measure` evaluates the champion's model on this run's data if its own scores are of other data. Call this in a
+    flow, which pauses for the approval. None if the job has no gate.
     """
     if gate is None:
         return None
     rival = patient()(find_rival)(Store(store), gate, run, evaluation.measured_on)
     anew = None if rival is None else remeasure(rival, lambda: measure(rival.run))
     found = (evaluation.figures(), evaluation.measured_on, anew)
-    # No upkeep removes the run while a person takes time.
+    # A lease keeps garbage collection from deleting the run while it waits for a person.
     with holding(Store(store), run, LONGEST) if gate.approval else nullcontext():
         verdict = judge_model(gate, store, run, *found)
         if not verdict.passed or verdict.reason == ALREADY:
@@ -62,9 +61,9 @@ def consider(
 def wait_for_approval() -> None:
     """Pause the flow until a person resumes it.
 
-    By a key of its own: by its default key, which counts the pauses of a process, the server takes the pause of a run
-    that is started again for one that is over. Raises Prefect's `Abort`, which leaves the run's state alone, if the run
-    was started again while this process waited: then that is what had it go on, and no person.
+    The pause has a unique key. Prefect's default key counts the pauses of a process, so the server would treat the
+    pause of a restarted run as already over. Raises Prefect's `Abort`, which does not change the run's state, if the
+    run was restarted while this process waited: then the restart ended the pause, not a person.
     """
     key = str(uuid4())
     pause_flow_run(timeout=APPROVAL_SECONDS, key=key)
@@ -72,14 +71,14 @@ def wait_for_approval() -> None:
         states = client.read_flow_run_states(UUID(flow_run.id))
     asked = next(number for number, state in enumerate(states) if state.state_details.pause_key == key)
     if any(not state.is_running() for state in states[asked + 1 :]):
-        raise Abort("this run was started again elsewhere while it waited for approval here: it is asked for there")
+        raise Abort("this run was restarted elsewhere while waiting for approval here; the new start asks for approval")
 
 
 @patient_task("judge")
 def judge_model(
     gate: PromotionConfig, store: str, run: str, scores: dict[str, float], measured_on: Basis, anew: Remeasured | None
 ) -> Verdict:
-    """Hold a model against the gate and the champion."""
+    """Compare a model with the gate and the champion."""
     verdict = look(Store(store), gate, run, scores, measured_on, anew)
     tell(verdict, gate, store, run)
     return verdict
@@ -89,7 +88,7 @@ def judge_model(
 def crown(
     gate: PromotionConfig, store: str, run: str, scores: dict[str, float], measured_on: Basis, anew: Remeasured | None
 ) -> Verdict:
-    """Make a run's model the champion, unless another has become it in the meantime that this one does not beat."""
+    """Make a run's model the champion, unless it does not beat a champion promoted in the meantime."""
     verdict = pass_through(Store(store), gate, run, scores, measured_on, anew)
     if verdict.passed:
         TaskLogger().info("%s is the champion of %s", run, Store(store).path(key_of(gate.name)))
@@ -99,7 +98,7 @@ def crown(
 
 
 def tell(verdict: Verdict, gate: PromotionConfig, store: str, run: str) -> None:
-    """Show what the gate said; that it is not met is told to automations."""
+    """Show the gate's verdict; emit an event for automations if the gate is not met."""
     outcome = "passed" if verdict.passed else "not met"
     create_markdown_artifact(
         f"**Gate {outcome}:** {verdict.reason}", key="gate", description=f"{run} for models/{gate.name}"

@@ -17,6 +17,6 @@ def report(store: str, run_key: str) -> Report:
         made = make_report(Store(store), run_key)
     create_markdown_artifact(made.markdown, key="report", description=run_key)
     if made.reused:
-        TaskLogger().info("reused %s: nothing that it shows has changed", made.key)
+        TaskLogger().info("reused %s: its contents have not changed", made.key)
         return reused(made, f"{made.key} is up to date")
     return made

@@ -1,4 +1,4 @@
-"""Showing progress where people look: in the terminal of an ad hoc run, and as a progress artifact in Prefect's UI."""
+"""Show progress in the terminal of an ad hoc run and as a progress artifact in Prefect's UI."""
 
 import logging
 import sys
@@ -23,12 +23,12 @@ from trainer.common.progress import Update, describe, plain_lines, terminal_bars
 T = TypeVar("T")
 
 ARTIFACT_SECONDS = 5.0
-"""Between two updates of a progress artifact: each is a request to the server."""
+"""Interval between updates of a progress artifact, each of which is a request to the server."""
 
 
 @contextmanager
 def showing() -> Iterator[Callable[[Update], None]]:
-    """A place to show updates, for the length of a task."""
+    """A function that shows updates, for the duration of a task."""
     on_screen = terminal_bars(sys.stderr) if sys.stderr.isatty() else _every(10.0, plain_lines(sys.stderr))
     teller = _Teller()
 
@@ -44,14 +44,12 @@ def showing() -> Iterator[Callable[[Update], None]]:
 
 
 class _Teller:
-    """Tells the server of the latest updates, in a thread of its own: a server that is slow or gone holds nothing
-    up.
-    """
+    """Sends the latest updates to the server in a separate thread, so that a slow or missing server delays nothing."""
 
     def __init__(self) -> None:
         self._latest: dict[str, Update] = {}
         self._news, self._ended = threading.Condition(), threading.Event()
-        # In this task's context, which the artifacts belong to.
+        # Runs in this task's context, so that the artifacts belong to the task.
         self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="progress", daemon=True)
         self._thread.start()
 
@@ -61,7 +59,7 @@ class _Teller:
             self._news.notify()
 
     def finish(self) -> None:
-        """Wait for the last updates to arrive, but not for long."""
+        """Wait until the last updates are sent, at most `ARTIFACT_SECONDS`."""
         self._ended.set()
         with self._news:
             self._news.notify()
@@ -76,8 +74,8 @@ class _Teller:
             for update in updates.values():
                 try:
                     _tell_server(artifacts, update)
-                except Exception as error:  # the work goes on, whatever the server that shows it says
-                    TaskLogger().warning("progress cannot be shown in Prefect: %s", error)
+                except Exception as error:  # a failing server must not stop the work
+                    TaskLogger().warning("cannot show progress in Prefect: %s", error)
 
 
 def _tell_server(artifacts: dict[str, UUID], update: Update) -> None:
@@ -89,7 +87,7 @@ def _tell_server(artifacts: dict[str, UUID], update: Update) -> None:
 
 
 def _every(seconds: float, show: Callable[[Update], None]) -> Callable[[Update], None]:
-    """Pass on an update of each title at most every so many seconds, and its last."""
+    """Pass on at most one update per title every `seconds`, and the last one."""
     shown: dict[str, float] = {}
 
     def sometimes(update: Update) -> None:
@@ -102,7 +100,7 @@ def _every(seconds: float, show: Callable[[Update], None]) -> Callable[[Update],
 
 
 class TaskLogger(logging.LoggerAdapter[Any]):
-    """The task run's Prefect logger, which clears a progress bar from the line before it writes."""
+    """The task run's Prefect logger; clears a progress bar from the line before it writes."""
 
     def __init__(self) -> None:
         super().__init__(get_run_logger(), {})
@@ -113,19 +111,17 @@ class TaskLogger(logging.LoggerAdapter[Any]):
 
 
 def name_flow_run(name: str) -> None:
-    """Have the flow run that this task belongs to carry a name; if the server cannot be asked, it keeps the one that it
-    has.
-    """
+    """Rename this task's flow run; log a warning if the server cannot be reached."""
     if flow_run.id is None:
         return
     try:
         with get_client(sync_client=True) as client:
             client.set_flow_run_name(UUID(flow_run.id), name)
     except httpx.HTTPError as error:
-        TaskLogger().warning("the flow run cannot be named %s in Prefect: %s", name, error)
+        TaskLogger().warning("cannot rename the flow run to %s in Prefect: %s", name, error)
 
 
 def reused(result: T, what: str) -> T:
-    """The state of a task that found its work done. Prefect takes the state in place of the result that it holds."""
+    """The state of a task that found its work finished. Prefect takes its state from this returned value."""
     state: Any = Completed(name="Reused", message=what, data=result)
     return cast(T, state)

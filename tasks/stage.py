@@ -1,8 +1,8 @@
-"""Running a stage of the trainer in a worker process, and passing on its log lines, progress, error and result.
+"""Run a stage of the trainer in a worker process, and pass on its log lines, progress, error and result.
 
 The worker (trainer/pipelines/worker.py) loads the libraries once and runs one stage after another. It is started early,
-while this process loads Prefect; another one is started where it has ended, as it does by a crash or after it used a
-GPU, where what a process is given has changed since, and for each stage of several ranks. At most one waits for work.
+while this process loads Prefect. A new worker is started if the last one ended (after a crash, or after using a GPU),
+if the surroundings of this process changed, and for each stage with several ranks. At most one idle worker is kept.
 """
 
 import atexit
@@ -29,15 +29,15 @@ Logger = logging.Logger | logging.LoggerAdapter[Any]
 LOCAL = LocalEngine()
 
 END_SECONDS = 10.0
-"""What a worker that runs no stage may take to end."""
+"""Time limit for an idle worker to end."""
 
 
 class StageCrashed(RuntimeError):
-    """A stage ended without a result, for a reason that is not the user's; worth another try."""
+    """A stage ended without a result for a reason other than bad input; it should be retried."""
 
 
 class Surroundings(NamedTuple):
-    """What a process is given by the one that starts it, as far as it may change while this one lives."""
+    """Properties that a child process inherits and that may change during this process's life."""
 
     environment: dict[str, str]
     folder: str
@@ -45,19 +45,19 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def now(cls) -> Self:
-        # No stage loads Prefect.
+        # Stages do not load Prefect, so its variables do not matter.
         given = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
         cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
         return cls(given, os.getcwd(), frozenset(cores))
 
 
 class Worker:
-    """A process in which stages run, in this process's group: a cancel reaches it. It ends when this process does."""
+    """A process that runs stages, in this process's group so that a cancel reaches it. It ends with this process."""
 
     def __init__(self, *early: str) -> None:
-        """Start it, and have it load a module that is named, with the libraries that this needs."""
+        """Start the process; it imports the given module and its libraries first."""
         self._given = Surroundings.now()
-        with blocked_stops():  # until it has said what they mean to it
+        with blocked_stops():  # the child unblocks them after installing its handlers
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "trainer.pipelines.worker", *early], stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -69,32 +69,34 @@ class Worker:
         _living.add(self)
 
     def fits(self) -> bool:
-        """Whether it lives, and was given what this process would give one now."""
+        """Whether the worker is alive and its surroundings are those of this process now."""
         return self.process.poll() is None and self._given == Surroundings.now()
 
     def run(
         self, request: dict[str, Any], show: Callable[[Update], None], logger: Logger
     ) -> tuple[int, dict[str, Any]]:
-        """Run a stage; returns its exit status, and its error or result event. If it is broken off here, the worker is
-        told to stop, and waited for. Whether it `began` tells one that ended before from one that crashed.
+        """Run a stage; return its exit status and its error or result event.
+
+        If this call is interrupted, it asks the worker to stop and waits for it. `began` distinguishes a worker that
+        ended before the stage from one that crashed in it.
         """
         self.began = False
         try:
             with defer_stop(), on_stop(self.process.terminate):
-                with suppress(OSError):  # if it has ended, its status tells more
+                with suppress(OSError):  # if the worker has ended, its exit status says more
                     print(json.dumps(request), file=self._requests, flush=True)
                 outcome = self._follow(show, logger)
                 more = "value" in outcome and not outcome["last"]
                 return (0 if more else self.process.wait()), outcome
         except BaseException:
             self.process.terminate()
-            self._said.read()  # it saves its state, and says so; a second interrupt ends the waiting
+            self._said.read()  # wait while it saves its state; a second interrupt ends this wait
             self.process.wait()
             raise
 
     def _follow(self, show: Callable[[Update], None], logger: Logger) -> dict[str, Any]:
-        """Pass on what it says, until the result if it runs other stages after that, else until it ends; returns the
-        error or result event.
+        """Pass on the worker's events until the result, or until it ends if this is its last stage; return the error
+        or result event.
         """
         outcome: dict[str, Any] = {}
         for line in self._said:
@@ -110,7 +112,7 @@ class Worker:
                     whose = f"[rank {event['rank']}] " if "rank" in event else ""
                     logger.log(logging.getLevelNamesMapping()[event["level"]], "%s%s", whose, event["message"])
                 case "error":
-                    if "kind" in outcome:  # the first is raised
+                    if "kind" in outcome:  # the first error is raised, later ones are only logged
                         logger.error("[rank %s] %s: %s", event["rank"], event["kind"], event["message"])
                     else:
                         outcome = event
@@ -121,12 +123,12 @@ class Worker:
         return outcome
 
     def ask_no_more(self) -> None:
-        """Have it end, when it has saved its state."""
+        """Close the worker's input, so that it ends after saving its state."""
         with suppress(OSError):
             self._requests.close()
 
     def end(self) -> None:
-        """Have it end, and wait for that."""
+        """End the worker and wait until it has ended."""
         self.ask_no_more()
         try:
             self.process.wait(END_SECONDS)
@@ -137,7 +139,10 @@ class Worker:
         _living.discard(self)
 
     def let_fork_go(self) -> None:
-        """In a forked child: it would keep the worker alive. Without the locks that the parent's threads may hold."""
+        """In a forked child, detach from the pipes, which would keep the worker alive.
+
+        Uses `dup2`, not `close`: the parent's threads may hold the files' locks.
+        """
         for pipe in (self._requests, self._said):
             if not pipe.closed:
                 with open(os.devnull, "r+b", buffering=0) as nothing:
@@ -146,7 +151,7 @@ class Worker:
 
 _living: set[Worker] = set()
 _idle: list[Worker] = []
-"""The worker that runs no stage, if there is one."""
+"""The idle worker, if there is one."""
 _taking = threading.Lock()
 
 
@@ -162,22 +167,23 @@ os.register_at_fork(after_in_child=_in_fork)
 
 
 def load_early(*module: str) -> None:
-    """Begin to load a module of the first stage, if one is named, and its libraries, while this process loads its own;
-    in place of what was begun before.
+    """Start a worker that imports the first stage's module, if given, while this process loads its own libraries.
+
+    Replaces an earlier idle worker.
     """
     _keep(Worker(*module))
 
 
 @contextmanager
 def _worker(alone: bool) -> Iterator[Worker]:
-    """A worker that runs no other stage meanwhile, and none after that if this one is to be `alone`."""
+    """A worker for one stage; with `alone`, no idle worker is kept beside it, and it ends after the stage."""
     if alone:
-        _keep()  # the others would only hold memory that its ranks need
+        _keep()  # an idle worker would hold memory that the ranks need
     worker = Worker() if alone else _take()
     try:
         yield worker
     except BaseException:
-        if worker.process.poll() is None:  # interrupted again while it saves: what it still says is no other stage's
+        if worker.process.poll() is None:  # interrupted again while it saves: its remaining output is not reused
             worker.ask_no_more()
         else:
             worker.end()
@@ -200,7 +206,7 @@ def _take() -> Worker:
 
 @atexit.register
 def _keep(*workers: Worker) -> None:
-    """Keep this worker, if any, for the next stage, and end another that waits for one."""
+    """Keep this worker, if given, for the next stage, and end the previous idle worker."""
     with _taking:
         others, _idle[:] = _idle[:], workers
     for each in others:
@@ -216,10 +222,11 @@ def run_stage(
     engine: Engine = LOCAL,
     device: str = "auto",
 ) -> dict[str, Any]:
-    """Run a stage and return its result. The engine carries its ranks; without any, a stage runs here, and may use it.
+    """Run a stage and return its result.
 
-    If this process heeds stops, it passes them on. Raises the stage's own `PipelineError`, `Preempted` if it was asked
-    to stop, else `StageCrashed`.
+    The engine runs the stage's `ranks`. With 0 ranks the stage runs on this machine and may itself use the engine. Stop
+    requests are passed on if this process handles them. Raises the stage's own `PipelineError`, `Preempted` if it was
+    asked to stop, else `StageCrashed`.
     """
     if stop_requested():
         raise Preempted(KEPT)
@@ -228,15 +235,13 @@ def run_stage(
     for _ in range(2):
         with _worker(alone=ranks > 1 or engine.kind != "local") as worker:
             status, outcome = worker.run(request, show, logger)
-        if (
-            worker.began or stop_requested()
-        ):  # else it was killed just when it was taken, and another one runs the stage
+        if worker.began or stop_requested():  # else the worker was killed before the stage began: try another one
             break
     return _result(name, status, outcome)
 
 
 def _event(line: str) -> tuple[dict[str, Any], list[str]]:
-    """A line's event, and what libraries printed in the same line before and after it, or in place of one."""
+    """A line's event, if any, and the texts that libraries printed in the same line."""
     before, begin, rest = line.partition('{"event":')
     try:
         event, end = json.JSONDecoder().raw_decode(begin + rest) if begin else ({}, 0)
@@ -253,12 +258,12 @@ def _result(name: str, status: int, outcome: dict[str, Any]) -> dict[str, Any]:
     known = {name: outcome.get(name, False) for name in ("transient", "waited_for")}
     kind = getattr(errors, outcome.get("kind", ""), None)
     if kind is not None and issubclass(kind, PipelineError) and kind is not RankLost:
-        raise kind(message, **known)  # whatever the status: other ranks may have ended otherwise
+        raise kind(message, **known)  # ignoring the status, because other ranks may have ended differently
     if known["transient"] and kind is None:
         raise StorageError(f"stage {name}: {outcome['kind']}: {message}", **known)
-    if status == EXIT_PREEMPTED or stop_requested():  # a signal may have come before the child could heed it
-        raise Preempted(f"{name}: asked to stop; its state is saved, and running it again continues")
-    reason = f"{outcome['kind']}: {message}\n{outcome.get('traceback', '')}" if message else "it said nothing"
-    number = -status if status < 0 else status - BY_SIGNAL  # of several ranks only torchrun's own status is seen
-    ended = f"was ended by signal {number}" if number > 0 else f"ended with status {status}"
+    if status == EXIT_PREEMPTED or stop_requested():  # a signal may have arrived before the child handled signals
+        raise Preempted(f"{name}: asked to stop; its state is saved, run this again to continue")
+    reason = f"{outcome['kind']}: {message}\n{outcome.get('traceback', '')}" if message else "no error was reported"
+    number = -status if status < 0 else status - BY_SIGNAL  # with several ranks, this is torchrun's own status
+    ended = f"was killed by signal {number}" if number > 0 else f"exited with status {status}"
     raise StageCrashed(f"stage {name} {ended}: {reason}")

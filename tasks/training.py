@@ -1,4 +1,4 @@
-"""The task that trains: the trainer in processes of its own, one rank a device, continued on every retry."""
+"""The task that trains: it runs the trainer in separate processes, one rank per device, and resumes on every retry."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,13 +20,13 @@ from trainer.training.job_progress import last_step
 
 @patient_task("train", retries=3)
 def train(job: RunJob, data: TrainingData, plan: Plan) -> ArtifactRef:
-    """Train the run, from its newest checkpoint if it has one, unless its final model is published and intact."""
+    """Train or resume the run, unless its final model is published and intact."""
     logger = TaskLogger()
     store, run = Store(job.store), identify_run(job, data)
     name_flow_run(run.key.removeprefix("runs/"))
     finished = finished_run(store, run)
     if finished is not None and is_whole(store, run, job, data):
-        logger.info("reused %s: its final model is intact, made from the same data and settings", finished.key)
+        logger.info("reused %s: its final model is intact, with the same data and settings", finished.key)
         return reused(finished, f"{finished.key} is finished")
     arguments = {
         "job": job.model_dump(mode="json"),
@@ -39,17 +39,17 @@ def train(job: RunJob, data: TrainingData, plan: Plan) -> ArtifactRef:
             return run_stage("train", arguments, show, logger, plan.ranks, job.engine, job.training.device)
 
         made = ArtifactRef(**go_on_while_it_advances(go_on, store, run.key, logger))
-    return reused(made, f"{made.key} is finished; its records were seen to") if made.reused else made
+    return reused(made, f"{made.key} is finished; its records were repaired") if made.reused else made
 
 
 def go_on_while_it_advances(
     attempt: Callable[[], dict[str, Any]], store: Store, run: str, logger: Logger
 ) -> dict[str, Any]:
-    """Train again at once after a crash, or when only the stage was stopped, as long as each attempt saves a later step
-    than those before it; returns its result.
+    """Retry training immediately after a crash, or if only the stage was stopped, while each attempt saves a later
+    step; return the result.
 
-    Raises what ended the first attempt that saved none; Prefect's retries of the task see to that one. If
-    `checkpoint-last` was damaged and an attempt has repaired it, that counts as a later step.
+    Raises the error of the first attempt without a later step, which Prefect's retries of the task handle. Repairing a
+    damaged `checkpoint-last` counts as a later step.
     """
     reached = 0
     while True:
@@ -60,4 +60,4 @@ def go_on_while_it_advances(
             saved = last_step(store, run)
             if stop_requested() or saved <= reached:
                 raise
-            logger.warning("%s; it came from step %d to %d, and goes on from there", ended, reached, saved)
+            logger.warning("%s; progressed from step %d to %d, resuming from there", ended, reached, saved)

@@ -1,4 +1,4 @@
-"""Upkeep of a store, with what it found as a table."""
+"""The task that collects garbage in a store and shows a table of it."""
 
 from prefect.artifacts import create_table_artifact
 
@@ -14,7 +14,7 @@ REMOVE = "remove=true"
 
 @patient_task("collect-garbage", retries=0)
 def collect_unreached(job: GarbageJob) -> list[Garbage]:
-    """Find what nothing reaches, and remove it if the job says so; what was removed before an error is shown too."""
+    """List unused artifacts, and delete them if the job's `remove` is set; also shows those deleted before an error."""
     found: list[Garbage] = []
     try:
         for each in collect(job):
@@ -27,7 +27,7 @@ def collect_unreached(job: GarbageJob) -> list[Garbage]:
 
 
 def garbage_table(found: list[Garbage], removed: bool) -> list[dict[str, object]]:
-    """A row for each thing."""
+    """One row per artifact."""
     return [
         {
             "what": each.what,

@@ -1,4 +1,4 @@
-"""The commands of `headrace`, in the order of its help. Nothing heavy is imported here: see flows/command.py."""
+"""The commands of `headrace`, in the help's order. Imports nothing heavy (see flows/command.py)."""
 
 from typing import Annotated
 
@@ -8,9 +8,9 @@ from flows.commands import jobs, services, starters, stores
 from trainer import __version__
 
 app = typer.Typer(
-    epilog="Exit status: 0 done, 2 bad input, 75 to be run again, else a crash.",
+    epilog="Exit status: 0 done, 2 bad input, 75 stopped (run it again), other: crash.",
     no_args_is_help=True,
-    rich_markup_mode=None,  # plain help, which loads in a third of the time
+    rich_markup_mode=None,  # plain help loads in a third of the time
     pretty_exceptions_enable=False,
 )
 
@@ -32,5 +32,5 @@ def headrace(
 ) -> None:
     """From raw text to an evaluated language model.
 
-    `headrace COMMAND --help` tells more of a command, and of every field of its configuration.
+    `headrace COMMAND --help` describes a command and its configuration.
     """

@@ -1,4 +1,4 @@
-"""The commands that run a flow: a configuration, words that replace its settings, and what Prefect is loaded for."""
+"""The commands that run a flow on a configuration."""
 
 from typing import TYPE_CHECKING
 
@@ -22,14 +22,14 @@ FLOWS = {
     "promote": ("flows.promote.promote_model", "flows.showing.show_move"),
     "rollback": ("flows.rollback.roll_back_model", "flows.showing.show_move"),
 }
-"""The flow that each command runs, and what prints for people what it made: loaded when the job is read."""
+"""The flow that each command runs, and the function that prints its result; loaded after the job is read."""
 
 
 @commands.command(cls=JobCommand)
 def run(
     config: Config, words: Words = None, verify: Verify = False, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
-    """Raw text to an evaluated model, the whole way."""
+    """Run the whole pipeline, from raw text to an evaluated model."""
     _start("run", config, words, dry_run, as_json, verify)
 
 
@@ -37,7 +37,7 @@ def run(
 def finetune(
     config: Config, words: Words = None, seeds: Seeds = None, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
-    """Labelled data, conversations or pairs to a tuned model."""
+    """Fine-tune a model on labelled data, conversations or pairs."""
     _start("finetune", config, words, dry_run, as_json, seeds=seeds)
 
 
@@ -45,7 +45,7 @@ def finetune(
 def prepare(
     config: Config, words: Words = None, verify: Verify = False, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
-    """Only the tokenizer and the shards."""
+    """Prepare only the tokenizer and the shards."""
     _start("prepare", config, words, dry_run, as_json, verify)
 
 
@@ -53,31 +53,31 @@ def prepare(
 def train(
     config: Config, words: Words = None, verify: Verify = False, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
-    """Only the training, on shards that are prepared."""
+    """Train only, on prepared shards."""
     _start("train", config, words, dry_run, as_json, verify)
 
 
 @commands.command(cls=JobCommand)
 def evaluate(config: Config, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Measure any checkpoint on held-out text or labelled examples."""
+    """Evaluate a checkpoint on held-out text or labelled examples."""
     _start("evaluate", config, words, dry_run, as_json)
 
 
 @commands.command(cls=JobCommand)
 def predict(config: Config, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Classes or numbers of new texts, by a finished classifier."""
+    """Predict classes or numbers of new texts."""
     _start("predict", config, words, dry_run, as_json)
 
 
 @commands.command(cls=JobCommand)
 def promote(config: Config, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Make a run's model the champion under a name, by hand."""
+    """Make a run's model the champion under a name."""
     _start("promote", config, words, dry_run, as_json)
 
 
 @commands.command(cls=JobCommand)
 def rollback(config: Config, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Make the champion before the present one champion again."""
+    """Make the previous champion champion again."""
     _start("rollback", config, words, dry_run, as_json)
 
 

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands take, and how a command ends."""
+"""Arguments and options shared by several commands."""
 
 from typing import Annotated, Any, NoReturn
 
@@ -29,16 +29,15 @@ CHANGED: dict[str, tuple[str, ...]] = {
         "device",
     ),
 }  # fmt: skip
-"""By the schema of a job, the settings that most people change, where it has many."""
+"""The settings that most people change, by job schema, for schemas with many settings."""
 
 ALL = "--all"
 
 
 class JobCommand(TyperCommand):
-    """A command that reads a configuration: its help explains the settings that most people change, with `--all` every
-    one.
+    """A command that reads a configuration. Its help explains common settings, with `--all` every setting.
 
-    Settings are no options of it.
+    Settings are `key=value` words, not options.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -51,7 +50,7 @@ class JobCommand(TyperCommand):
             options = [name for parameter in self.get_params(ctx) for name in parameter.opts]
             meant = setting_of_option(list(schema_of(str(self.name)).values()), args, options)
             if meant is not None:
-                raise typer.BadParameter(f"settings are given as key=value, without dashes: {meant}")
+                raise typer.BadParameter(f"write settings as key=value, without dashes: {meant}")
         return super().parse_args(ctx, args)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -59,7 +58,7 @@ class JobCommand(TyperCommand):
 
         for title, schema in schema_of(str(self.name)).items():
             few = () if ctx.meta[ALL] else CHANGED.get(schema.__name__, ())
-            formatter.write(f"\n{title}{', those that most people change' if few else ''}:\n\n{explain(schema, few)}\n")
+            formatter.write(f"\n{title}{' (common settings)' if few else ''}:\n\n{explain(schema, few)}\n")
             if few:
                 formatter.write(f"\n`headrace {self.name} {ALL}` explains all settings.\n")
                 break
@@ -78,28 +77,26 @@ Config = Annotated[
 ]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="key=value", help="settings that replace the file's", show_default=False),
+    typer.Argument(metavar="key=value", help="settings that override the file's", show_default=False),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="check everything, print the plan, and start nothing")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="check everything and print the plan; start nothing")]
 Verify = Annotated[
     bool,
-    typer.Option(
-        "--verify", help="read all shards that are published already and compare them with their checksums first"
-    ),
+    typer.Option("--verify", help="first read all published shards and compare them with their checksums"),
 ]
 Seeds = Annotated[
     str | None,
     typer.Option(
-        "--seeds", metavar="0,1,2", help="a run with each of these seeds, and the mean and spread of their figures",
+        "--seeds", metavar="0,1,2", help="one run with each seed; prints the mean and deviation of their figures",
         show_default=False,
     ),
 ]  # fmt: skip
-Json = Annotated[bool, typer.Option("--json", help="print it as JSON, for programs")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
 StoreUrl = Annotated[
     str,
     typer.Argument(
         metavar="STORE", help="a folder or a URL", show_default=False,
-        parser=lambda text: text.removeprefix("store="),  # as the commands that read a configuration write it
+        parser=lambda text: text.removeprefix("store="),  # the spelling of commands that read a configuration
     ),
 ]  # fmt: skip
-Remove = Annotated[bool, typer.Option("--remove", help="remove what is listed")]
+Remove = Annotated[bool, typer.Option("--remove", help="delete the listed items")]

@@ -12,22 +12,22 @@ commands = typer.Typer()
 
 @commands.command()
 def up() -> None:
-    """Start a Prefect server and a worker here, all flows deployed.
+    """Start a Prefect server and a worker here, and deploy all flows.
 
-    The deployments' own jobs read sample corpora, which are written to data/raw in the current folder if there is no
-    such folder yet, and write to data/store. Settings are variables of the environment: PREFECT_HOME (database and
-    logs; default: .prefect in the current folder), LISTEN, PORT, DB, SCHEDULES, NOTIFY, CREDENTIALS;
-    docs/how-to/deploy.md explains them.
+    The deployments' default jobs read sample corpora from data/raw in the current folder, which is created if it does
+    not exist, and write to data/store. Environment variables are the settings: PREFECT_HOME (database and logs;
+    default: .prefect in the current folder), LISTEN, PORT, DB, SCHEDULES, NOTIFY, CREDENTIALS; see
+    docs/how-to/deploy.md.
     """
     end(_run("up"))
 
 
 @commands.command()
 def down() -> None:
-    """Stop them again; runs save first."""
+    """Stop them; runs save a checkpoint first."""
     end(_run("down"))
 
 
 def _run(command: str) -> int:
-    # -P: what is installed, whatever the current folder holds.
+    # -P: import the installed package, whatever the current folder holds.
     return subprocess.run([sys.executable, "-P", "-m", "deployments.local", command], check=False).returncode

@@ -1,4 +1,4 @@
-"""The commands that begin a configuration: a commented file to fill in, and schemas for the editor."""
+"""The commands that write a commented configuration to fill in, and schemas for editors."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +19,7 @@ TEMPLATES = Path(__file__).parents[1] / "starters"
 
 
 class Starter(StrEnum):
-    """What there is to begin with."""
+    """Kinds of starter configurations."""
 
     text = "text"
     jsonl = "jsonl"
@@ -35,10 +35,10 @@ RUN_BY = {
     Starter.preference: "finetune", Starter.lora: "finetune",
     Starter.s3: "run",
 }  # fmt: skip
-"""The command that takes the file of each kind."""
+"""The command that reads each kind's file."""
 
 Command = Annotated[str | None, typer.Argument(metavar="COMMAND", help="the command that reads the file, such as run")]
-Folder = Annotated[Path | None, typer.Option("--write", metavar="FOLDER", help="write all of them to FOLDER/schemas")]
+Folder = Annotated[Path | None, typer.Option("--write", metavar="FOLDER", help="write all schemas to FOLDER/schemas")]
 
 
 @commands.command()
@@ -46,12 +46,12 @@ def new(
     kind: Annotated[
         Starter,
         typer.Argument(
-            help="text, JSON lines, a labelled CSV file, conversations, pairs of answers, conversations by LoRA, or "
-            "text in a bucket"
+            help="for text files, JSON lines, a labelled CSV file, conversations, preference pairs, conversations with "
+            "LoRA, or text in an S3 bucket"
         ),
     ],
     file: Annotated[
-        Path | None, typer.Argument(help="default: KIND.yaml; its schema goes to schemas/ beside it")
+        Path | None, typer.Argument(help="default: KIND.yaml; its schema is written to schemas/ beside it")
     ] = None,
 ) -> None:
     """Write a commented configuration to start from."""
@@ -63,27 +63,27 @@ def new(
 
 @commands.command()
 def schema(command: Command = None, write: Folder = None) -> None:
-    """JSON Schemas of the configurations, for editors."""
+    """Print or write JSON Schemas of the configurations, for editors."""
     from flows.schemas import as_text, write_schemas
     from flows.work import status_of
 
     if write is not None:
         if command is not None:
-            raise typer.BadParameter(f"--write writes the schemas of all commands: leave {command!r} out")
+            raise typer.BadParameter(f"--write writes the schemas of all commands: remove {command!r}")
         folder = write
         end(status_of(lambda: write_schemas(schemas(), folder)))
     if command not in RUNNING:
-        raise typer.BadParameter(f"{_unfit(command)} ({', '.join(RUNNING)}), or give --write FOLDER for all schemas")
+        raise typer.BadParameter(f"{_unfit(command)} ({', '.join(RUNNING)}), or --write FOLDER for all schemas")
     typer.echo(as_text(_schema(command)), nl=False)
 
 
 def _unfit(command: str | None) -> str:
-    """Why a command has no schema of its own, and what to do."""
+    """The message for a missing command, or for one without a schema of its own."""
     if command is None:
-        return "name a command"
+        return "give a command"
     if command == "explain":
-        return "explain reads what run and finetune read: name one of the commands that have a schema"
-    return f"{command!r} reads no configuration: name a command that does"
+        return "explain reads the configurations of run and finetune: give a command with its own schema"
+    return f"{command!r} reads no configuration: give a command that does"
 
 
 def _schema(command: str) -> "type[BaseModel]":
@@ -98,16 +98,15 @@ def _write_starter(kind: Starter, path: Path) -> None:
         with open(path, "x", encoding="utf-8") as file:
             file.write((TEMPLATES / f"{kind}.yaml").read_text(encoding="utf-8"))
     except FileExistsError as error:
-        raise ConfigError(f"{path} is there already: name another file") from error
+        raise ConfigError(f"{path} already exists: choose another file name") from error
     except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {error.strerror}; name a file in a folder that can be written"
-        ) from error
+        raise StorageError(f"cannot write {path}: {error.strerror}; choose a file in a writable folder") from error
     try:
         write_schemas(list(schema_of(RUN_BY[kind]).values()), path.parent)
     except PipelineError:
-        path.unlink()  # else a second try would find it there
+        path.unlink()  # else a second attempt would be refused because the file exists
         raise
     typer.echo(
-        f"wrote {path}: change what is marked with <-, then `headrace {RUN_BY[kind]} {path} --dry-run` shows the plan"
+        f"wrote {path}: edit the lines marked with <-, then run `headrace {RUN_BY[kind]} {path} --dry-run` to see the "
+        "plan"
     )

@@ -188,16 +188,16 @@ def test_a_command_line_that_is_wrong_is_bad_input(tmp_path: Path, capsys: pytes
         ("nothing",): "No such command 'nothing'",
         ("list",): "Missing argument 'STORE'",
         ("list", str(tmp_path / "none")): f"there is no store at {tmp_path / 'none'}",
-        ("compare", str(tmp_path), "one"): "name 2 to 26 runs",
+        ("compare", str(tmp_path), "one"): "give 2 to 26 runs",
         ("pin", str(tmp_path), "--remove"): "--remove needs a KEY",
         ("schema", "list"): "'list' reads no configuration",
-        ("schema", "explain"): "explain reads what run and finetune read: name one of",
+        ("schema", "explain"): "explain reads the configurations of run and finetune: give",
         (
             "schema",
             "run",
             "--write",
             str(tmp_path / "out"),
-        ): "--write writes the schemas of all commands: leave 'run' out",
+        ): "--write writes the schemas of all commands: remove 'run'",
         ("new", "poem"): "'poem' is not one of",
     }.items():
         assert status_of(*words) == EXIT_BAD_INPUT
@@ -228,14 +228,14 @@ def test_a_file_of_the_other_kind_is_told_which_command_reads_it(config: Path, t
     assert statuses == [EXIT_BAD_INPUT] * 4 and not loaded & set(HEAVY)
     pretraining, finetuning, preparation, both = said.split("\n\n")
     assert (
-        f"{config} is one for `headrace run`: its data names `corpora`, which `headrace finetune` does not"
+        f"{config} is for `headrace run`: its data has the key `corpora`, which `headrace finetune` does not"
         in pretraining
     )
     assert (
-        f"{labelled} is one for `headrace finetune`: its data names `source`, which `headrace run` does not"
+        f"{labelled} is for `headrace finetune`: its data has the key `source`, which `headrace run` does not"
         in finetuning
     )
-    assert "is one for `headrace finetune`" in preparation and "`headrace prepare` does not read" in preparation
+    assert "is for `headrace finetune`" in preparation and "`headrace prepare` does not read" in preparation
     assert "data.source: unknown key" in both, "what is of the command's own kind is told what is wrong with it"
 
 
@@ -270,7 +270,7 @@ def test_a_starter_is_valid_once_it_names_files_that_are_there(
     job: Any = load_job(schema, str(path), [f"{files}=[{tmp_path}/*.csv]", f"store={tmp_path / 'store'}"])
     assert (job.data.train if splits else job.data.corpora[0].paths) == [f"{tmp_path}/*.csv"]
     assert status_of("new", kind, path) == EXIT_BAD_INPUT
-    assert "is there already: name another file" in capsys.readouterr().err
+    assert "already exists: choose another file name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Starter if RUN_BY[kind] == "finetune"])
@@ -303,7 +303,7 @@ def test_a_starter_whose_schema_cannot_be_written_can_be_tried_again(
     schema.parent.mkdir()
     schema.write_text('{"title": "of another tool"}')
     assert status_of("new", "text", path) == EXIT_BAD_INPUT
-    assert f"{schema} is there already, and is not headrace's schema PipelineJob" in capsys.readouterr().err
+    assert f"{schema} exists and is not headrace's schema PipelineJob" in capsys.readouterr().err
     assert not path.exists() and "another tool" in schema.read_text()
     schema.write_text(as_text(schema_of("run")[TITLE]).replace("whole", "earlier"))
     assert status_of("new", "text", path) == 0

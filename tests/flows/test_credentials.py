@@ -52,7 +52,7 @@ def test_each_kind_of_block_gives_what_aws_tools_read(kind: str, monkeypatch: py
 def test_a_block_that_is_missing_or_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "aws-credentials/nobody")
     with pytest.raises(
-        ConfigError, match=r"HEADRACE_CREDENTIALS is 'aws-credentials/nobody', but there is no such block"
+        ConfigError, match=r"HEADRACE_CREDENTIALS is 'aws-credentials/nobody', but this block does not exist"
     ):
         use_credentials()
     Secret(value=SecretStr("hush")).save("of-another-kind", overwrite=True)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def test_what_looks_at_a_bucket_takes_the_block_that_the_server_names(
     with pytest.raises(SystemExit) as end:
         main(["list", "s3://nowhere/store"])
     assert end.value.code == 2
-    assert "HEADRACE_CREDENTIALS is 'aws-credentials/nobody', but there is no such block" in capsys.readouterr().err
+    assert "HEADRACE_CREDENTIALS is 'aws-credentials/nobody', but this block does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_looks_at_a_bucket_takes_the_block(
     with pytest.raises(SystemExit) as end:
         main([{"STORE": "s3://nowhere/store", "CONFIG": str(config)}.get(word, word) for word in words])
     assert end.value.code == 2
-    assert "HEADRACE_CREDENTIALS is 'aws-credentials/nobody', but there is no such block" in capsys.readouterr().err
+    assert "HEADRACE_CREDENTIALS is 'aws-credentials/nobody', but this block does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.deep

@@ -196,7 +196,7 @@ def test_two_trainings_take_turns_and_a_cancel_gives_the_turn_on(
     config = write_config(tmp_path / "other.yaml", values(raw, one_with_data(store, other), "other"))
     env = {**stack.env, "PREFECT_API_URL": stack.address}
     ad_hoc = start_module(tmp_path / "said", "flows.train_model", config, env=env)
-    wait_until(lambda: "waits for its turn" in "".join(ad_hoc.output()), PATIENCE)
+    wait_until(lambda: "waiting for a turn" in "".join(ad_hoc.output()), PATIENCE)
     at = steps_recorded(one)
     wait_until(lambda: steps_recorded(one) > at + 50, PATIENCE)
     assert ad_hoc.status() is None and not (other / "runs").exists()

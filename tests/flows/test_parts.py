@@ -53,7 +53,7 @@ def test_data_is_prepared_by_itself_and_the_same_as_in_the_pipeline(done: Done, 
 
 def test_training_needs_prepared_data(raw: Path, tmp_path: Path) -> None:
     message, _ = refused(train_model, pipeline_job(raw, tmp_path / "store"), ArtifactError)
-    assert "holds no shards for these corpora as they are now; run prepare-data first" in message
+    assert "holds no shards of these corpora's current files; run prepare-data first" in message
     assert not (tmp_path / "store" / "runs").exists()
 
 

@@ -58,7 +58,7 @@ def test_a_task_waits_for_what_passes(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_what_does_not_pass_in_time_is_a_crash_and_75() -> None:
     FOUND.extend([StorageError("the store is away", transient=True)] * 10_000)
-    with pytest.raises(RetriesExhausted, match=r"the store is away \(what is finished is kept"):
+    with pytest.raises(RetriesExhausted, match=r"the store is away \(finished work is kept"):
         meeting("it", return_state=True)
     assert status_of(lambda: run(meeting, "it")) == EXIT_PREEMPTED
 

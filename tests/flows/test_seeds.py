@@ -37,14 +37,14 @@ def test_each_seed_is_a_job_of_its_own() -> None:
 
 @pytest.mark.parametrize("said", ["1", "1,1", "01,1", "", "a,b", "1;2", "-1,2", "1,,2"])
 def test_what_are_no_seeds_is_refused(said: str) -> None:
-    with pytest.raises(ConfigError, match=r"--seeds is .*; name two seeds or more, each once, such as 0,1,2"):
+    with pytest.raises(ConfigError, match=r"--seeds is .*; expected two or more different seeds, such as 0,1,2"):
         with_seeds(job(), said)
 
 
 def test_seeds_that_no_job_can_have_and_forks_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"training\.seed"):
         with_seeds(job(), f"1,{2**32}")
-    with pytest.raises(ConfigError, match="--seeds goes with resume: exact"):
+    with pytest.raises(ConfigError, match="--seeds needs resume: exact"):
         with_seeds(job(run="mine", resume="fork"), "1,2")
 
 

@@ -113,10 +113,7 @@ def test_settings_that_forbid_it_are_heeded(tmp_path: Path) -> None:
 def test_a_server_that_takes_too_long_is_told_as_what_passes_by_itself(tmp_path: Path) -> None:
     ended = start_preparing(tmp_path, PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS="0").wait()
     assert ended.status == EXIT_PREEMPTED
-    assert (
-        "the temporary Prefect server gave no answer in 0 s, as on a machine that is busy with other work"
-        in ended.stderr
-    )
+    assert "the temporary Prefect server did not answer within 0 s; the machine may be too busy" in ended.stderr
     assert "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS" in ended.stderr
 
 

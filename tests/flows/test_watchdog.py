@@ -104,9 +104,7 @@ def test_a_run_is_scheduled_again_while_it_gets_further_and_given_up_when_it_doe
     assert watchdog(flow_run=made) == [made], "a death that is told twice counts once"
     assert client.read_flow_run(made).labels[DEATHS] == 2
     crash(client, made, Pending(), Running())
-    with pytest.raises(
-        RunError, match=rf"died 3 times at step 10, 0 files: not scheduled again.*flow-run retry {made}"
-    ):
+    with pytest.raises(RunError, match=rf"died 3 times at step 10, 0 files: not rescheduled.*flow-run retry {made}"):
         watchdog(flow_run=made)
     assert state_of(client, made) == "CRASHED"
     assert watchdog() == [], "it was told of already"
@@ -146,7 +144,7 @@ def test_what_measures_a_model_is_scheduled_again_and_what_promotes_one_is_not(
         made = client.create_flow_run_from_deployment(deployment, parameters=parameters).id
         crash(client, made, Pending(), Running())
         assert watchdog(flow_run=made) == ([made] if flow is evaluate_model else [])
-    assert "is crashed, and of a flow that is not started again by itself" in caplog.text
+    assert "crashed; its flow is not restarted automatically" in caplog.text
 
 
 def test_a_run_that_curates_gets_further_by_what_it_has_measured(

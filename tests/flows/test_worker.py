@@ -59,7 +59,7 @@ def test_a_run_that_is_cancelled_leaves_a_checkpoint_no_process_and_no_temporary
     wait_until(lambda: not any(alive(pid) for pid in family), PATIENCE)
     assert last_step(store) == steps_recorded(store) >= 3
     told = served.log_of(flow_run)
-    assert "Asked to stop: what is finished is kept, and running it again continues." in [line.message for line in told]
+    assert "Asked to stop: finished work is kept; run this again to continue." in [line.message for line in told]
     assert not [line.message for line in told if line.level >= logging.ERROR or "rash" in line.message]
     assert list((store / ".staging").iterdir()) == []
     assert not (store / only_run(store) / "lease.json").exists()

@@ -164,7 +164,7 @@ TABLE = [
     Wrong(
         "an option",
         "run job.yaml --training.max_steps 9",
-        "settings are given as key=value, without dashes: training.max_steps=9",
+        "write settings as key=value, without dashes: training.max_steps=9",
     ),
     Wrong(
         "an option with an equals sign",
@@ -190,7 +190,7 @@ TABLE = [
     Wrong(
         "an option without a value",
         "run job.yaml --training.max_steps --dry-run",
-        "settings are given as key=value, without dashes: training.max_steps=…",
+        "write settings as key=value, without dashes: training.max_steps=…",
     ),
     # What may be meant, and probably is not: said before anything starts.
     Wrong(

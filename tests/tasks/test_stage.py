@@ -96,7 +96,7 @@ def test_what_a_library_prints_in_the_line_of_an_event_is_told_apart() -> None:
 
 
 def test_an_error_that_is_nobodys_fault_is_a_crash_with_its_trace(tmp_path: Path) -> None:
-    with pytest.raises(StageCrashed, match="ended with status 1: AttributeError") as caught:
+    with pytest.raises(StageCrashed, match="exited with status 1: AttributeError") as caught:
         run("tokenizer", {"job": 5})
     assert "Traceback" in str(caught.value)
     assert not isinstance(caught.value, PipelineError), "worth another try"
@@ -112,7 +112,7 @@ def test_a_stage_that_is_killed_is_a_crash(raw: Path, tmp_path: Path) -> None:
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with pytest.raises(StageCrashed, match="stage tokenizer was ended by signal 9: it said nothing"):
+    with pytest.raises(StageCrashed, match="stage tokenizer was killed by signal 9: no error was reported"):
         run("tokenizer", {"job": job})
     killer.join()
 
@@ -155,7 +155,7 @@ def test_ranks_that_are_asked_to_stop_save_and_say_so(prepared: Prepared, caplog
 
     stopper = threading.Thread(target=stop)
     stopper.start()
-    with caplog.at_level(logging.INFO, logger="stage"), pytest.raises(Preempted, match="running it again continues"):
+    with caplog.at_level(logging.INFO, logger="stage"), pytest.raises(Preempted, match="run this again to continue"):
         run("train", {"job": job, "data": data}, 2)
     stopper.join()
     newest = max(path.name for path in (folder / "checkpoints").iterdir())
@@ -180,7 +180,7 @@ def test_a_rank_that_is_killed_takes_the_others_with_it_and_is_a_crash(prepared:
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with pytest.raises(StageCrashed, match=r"stage train (was ended by signal 9|ended with status 1)"):
+    with pytest.raises(StageCrashed, match=r"stage train (was killed by signal 9|exited with status 1)"):
         run("train", {"job": job, "data": data}, 2)
     killer.join()
     assert len(found) >= 2

@@ -13,7 +13,7 @@ from trainer.store.names import LAST
 from trainer.store.storage import Store
 
 RUN = "runs/x"
-CRASH = StageCrashed("stage train was ended by signal 9: it said nothing")
+CRASH = StageCrashed("stage train was killed by signal 9: no error was reported")
 
 
 class Trainer:
@@ -39,7 +39,7 @@ def test_it_goes_on_for_as_long_as_each_try_saves_a_later_step(
     with pytest.raises(StageCrashed):
         go_on_while_it_advances(trainer, empty_store, RUN, logging.getLogger())
     assert trainer.tries == 11, "ten advanced, and the eleventh did not"
-    assert "was ended by signal 9: it said nothing; it came from step 90 to 100, and goes on" in caplog.text
+    assert "was killed by signal 9: no error was reported; progressed from step 90 to 100, resuming" in caplog.text
 
 
 def test_what_it_makes_is_returned(empty_store: Store) -> None:

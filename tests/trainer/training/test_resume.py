@@ -103,7 +103,7 @@ def test_a_run_stopped_on_the_command_line_and_killed_as_a_stage_ends_with_the_s
     arguments = {"job": values, "data": data.model_dump()}
     killer = threading.Thread(target=kill_stage_when, args=(reached(stocked, 33, 0.01),))
     killer.start()
-    with cores(1), pytest.raises(StageCrashed, match="was ended by signal 9"):
+    with cores(1), pytest.raises(StageCrashed, match="was killed by signal 9"):
         run_stage("train", arguments, lambda update: None, log)
     killer.join()
 
