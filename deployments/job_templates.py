@@ -1,9 +1,9 @@
-"""The base job template of a container work pool: Prefect's default, and what these flows need besides.
+"""The base job template of a container work pool: Prefect's default with additions for these flows.
 
     python deployments/job_templates.py docker|kubernetes
 
-prints it as JSON, for `prefect work-pool create --base-job-template`; containers.yaml says how, and gives the values.
-Untried on a real Docker or cluster: tests look at what the workers would submit.
+prints it as JSON for `prefect work-pool create --base-job-template`; containers.yaml has the commands and the values.
+Not tried on a real Docker or cluster: tests check what the workers would submit.
 """
 
 import json
@@ -13,13 +13,13 @@ from importlib.resources import files
 from typing import Any
 
 USER = 10001
-"""The user of the image; volumes are made writable for it."""
+"""The image's user id; volumes are made writable for it."""
 
 Template = dict[str, Any]
 
 
 def job_template(kind: str) -> Template:
-    """The template of a kind of work pool. Raises `KeyError` for one that is not in `EXTENSIONS`."""
+    """The template for a kind of work pool. Raises `KeyError` for a kind that is not in `EXTENSIONS`."""
     extend = EXTENSIONS[kind]
     shipped = json.loads(
         files("prefect.server.api").joinpath("collections_data/views/aggregate-worker-metadata.json").read_bytes()
@@ -30,9 +30,7 @@ def job_template(kind: str) -> Template:
 
 
 def _docker(job: Template) -> Template:
-    """The worker takes further arguments of docker-py, such as GPUs, but Prefect's default template does not offer
-    them.
-    """
+    """Add further docker-py arguments, such as GPUs, which the worker accepts but Prefect's default template lacks."""
     job["container_create_kwargs"] = "{{ container_create_kwargs }}"
     return {
         "container_create_kwargs": {
@@ -44,7 +42,7 @@ def _docker(job: Template) -> Template:
 
 
 def _kubernetes(job: Template) -> Template:
-    """GPUs, volumes, and time to save when a pod is evicted; what is not given is left out of the manifest."""
+    """Add GPUs, volumes, and time to save when a pod is evicted; unset variables are omitted from the manifest."""
     pod = job["job_manifest"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     container["resources"]["limits"]["nvidia.com/gpu"] = "{{ gpus }}"
@@ -56,16 +54,16 @@ def _kubernetes(job: Template) -> Template:
     return {
         "gpus": {
             "title": "GPUs",
-            "description": "GPUs of the pod; training starts one rank each.",
+            "description": "GPUs of the pod; training starts one rank per GPU.",
             "type": "integer",
             "minimum": 1,
         },
         "env_from": _objects("Environment from", "Secrets or config maps that become environment variables."),
         "volumes": _objects("Volumes", "Volumes of the pod."),
-        "volume_mounts": _objects("Volume mounts", "Where the container sees them."),
+        "volume_mounts": _objects("Volume mounts", "Where the container mounts them."),
         "grace_seconds": {
             "title": "Grace period",
-            "description": "Seconds between the request to stop, which saves the state, and the end.",
+            "description": "Seconds between the request to stop, in which runs save their state, and the end.",
             "type": "integer",
             "minimum": 0,
             "default": 300,

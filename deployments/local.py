@@ -1,21 +1,20 @@
-"""A Prefect server and a worker on this machine, with everything deployed: `make up` or `headrace up`, and `make down`
-or `headrace down` to stop them.
+"""Start or stop a Prefect server and a worker on this machine, with all flows deployed.
 
-    python -m deployments.local up|down
+    python -m deployments.local up|down    (or `make up`, `headrace up`; `make down`, `headrace down`)
 
-Both can be repeated: what is there is kept and brought up to date. PREFECT_HOME (default: .prefect in the current
-folder) holds the database, the logs, and the ids of the processes. The deployments' own jobs take their text from
-data/raw, where sample corpora are written if there is no such folder, and put what they make into data/store, both in
-the current folder. Settings are variables of the environment:
+Both can be repeated; `up` keeps and updates what exists. PREFECT_HOME (default: .prefect in the current folder) holds
+the database, the logs, and the process ids. The deployments' default jobs read data/raw and write data/store, both in
+the current folder; if data/raw does not exist, sample corpora are written to it. Environment variables are the
+settings:
 
-    LISTEN, PORT where the server listens: 127.0.0.1, this machine alone, and 4200. Elsewhere it wants a password:
+    LISTEN, PORT the server's address: 127.0.0.1, only this machine, and 4200. Other addresses require a password:
                  PREFECT_SERVER_API_AUTH_STRING=user:password
-    DB           sqlite; postgres: a database server of its own; or the address of yours, as postgresql+asyncpg://...
-    SCHEDULES    on: start the nightly and the weekly runs; off; else they stay as they are, at first off
-    NOTIFY       the Webhook block that is called when a run fails or a gate is not met
-    CREDENTIALS  the block of prefect-aws with the store's credentials, as KIND/NAME
+    DB           sqlite; postgres: start a database server; or your server's URL, as postgresql+asyncpg://...
+    SCHEDULES    on: start the nightly and weekly runs; off: do not; unset: keep the present state, initially off
+    NOTIFY       the Webhook block to call when a run fails or a gate is not met
+    CREDENTIALS  the prefect-aws block with the store's credentials, as KIND/NAME
 
-A server that runs keeps LISTEN, PORT, DB and the password that it was started with.
+A running server keeps LISTEN, PORT, DB and the password that it was started with.
 """
 
 import ipaddress
@@ -38,39 +37,39 @@ from samples import corpora
 
 PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
 DEFAULTS = {"LISTEN": "127.0.0.1", "PORT": "4200", "DB": "sqlite", PASSWORD: ""}
-"""What a server is started with unless it is told otherwise."""
+"""A new server's settings unless the environment sets others."""
 HOME = Path(os.environ.get("PREFECT_HOME", ".prefect")).absolute()
 DATABASE = HOME / "postgres"
 SCHEDULES = os.environ.get("SCHEDULES", "")
 SCHEDULED = {"on": True, "off": False, "": None}
-"""What SCHEDULES may be, and whether scheduled runs are then started; None: as they are."""
+"""The values of SCHEDULES, and whether scheduled runs are started; None keeps the present state."""
 SERVER_SECONDS = 120
 SAMPLES = Path("data/raw")
 NO_FIGURES = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
-"""Nobody is sent figures of use."""
+"""Variables that turn off Prefect's telemetry."""
 
 
 def up() -> int:
-    """Start what does not run, deploy, and say where it is. Returns the exit status."""
+    """Start the server and the worker if not running, deploy, and print their addresses; return the exit status."""
     host, password = _setting("LISTEN"), _setting(PASSWORD)
     if not (_is_loopback(host) or password):
         print(
-            f"LISTEN={host} lets other machines in, and anybody there could run code on this one: set a password, "
-            "PREFECT_SERVER_API_AUTH_STRING=user:password, or leave LISTEN out",
+            f"LISTEN={host} would let users of other machines run code on this one: set a password, "
+            "PREFECT_SERVER_API_AUTH_STRING=user:password, or unset LISTEN",
             file=sys.stderr,
         )
         return 2
     if SCHEDULES not in SCHEDULED:
         print(
-            f"SCHEDULES={SCHEDULES}: say on, to start the nightly and the weekly runs, or off; leave it out to keep "
-            "them as they are",
+            f"SCHEDULES={SCHEDULES}: expected on (start the nightly and weekly runs) or off; unset it to keep the "
+            "present state",
             file=sys.stderr,
         )
         return 2
     if different := _differences():
         print(
-            f"the server that runs was started with {' and '.join(different)}: stop it first, by `headrace down`, or "
-            "leave out what is to stay as it is",
+            f"the running server was started with {' and '.join(different)}: stop it first with `headrace down`, or "
+            "unset these variables",
             file=sys.stderr,
         )
         return 2
@@ -87,7 +86,7 @@ def up() -> int:
             answers = _wait_for_server()
         if not answers:
             print(
-                f"no server answers at {_api()} after {SERVER_SECONDS} s; {HOME / 'server.log'} says why",
+                f"no server answers at {_api()} after {SERVER_SECONDS} s; see {HOME / 'server.log'}",
                 file=sys.stderr,
             )
             return 1
@@ -105,8 +104,8 @@ def up() -> int:
 
 
 def down() -> int:
-    """Stop the worker, whose runs save and stop, and then the server."""
-    # A worker that waits for its last runs would take others, such as those that the watchdog schedules again.
+    """Stop the worker, whose runs save a checkpoint first, then the server."""
+    # While the worker waits for its last runs, it would start others, such as those rescheduled by the watchdog.
     if _running("worker") is not None and _answers():
         with _client() as client:
             client.patch("/work_pools/local", json={"is_paused": True})
@@ -127,23 +126,23 @@ def down() -> int:
 
 
 def _write_samples() -> None:
-    """Write the sample corpora where their folder is not there at all: whatever is in it may be somebody's own."""
+    """Write the sample corpora if their folder does not exist; an existing folder may hold the user's files."""
     if not SAMPLES.exists() and not SAMPLES.is_symlink():
         corpora.main([str(SAMPLES)])
     elif not (SAMPLES / "planted" / "evaluation.txt").exists():  # it is written last
         print(
-            f"{SAMPLES} is there, without the sample corpora, and is left as it is; the deployments' own jobs read "
-            f"them: `python -m samples.corpora {SAMPLES}` writes them, over files of the same names"
+            f"{SAMPLES} exists without the sample corpora and is left unchanged; the deployments' default jobs need "
+            f"them: `python -m samples.corpora {SAMPLES}` writes them, overwriting files of the same names"
         )
 
 
 def _setting(name: str) -> str:
-    """One of DEFAULTS as it is given, else as the server that runs has it."""
+    """A setting of DEFAULTS: from the environment, else from the running server, else the default."""
     return {**DEFAULTS, **_started(), **_given(os.environ)}[name]
 
 
 def _differences() -> list[str]:
-    """What the server that runs was started with where something else is given now; secrets are not shown."""
+    """The running server's settings that differ from this environment; secrets are not shown."""
     started = _started()
     return [
         f"{name}={started[name]}, not {value}" if name in ("LISTEN", "PORT") else
@@ -154,7 +153,7 @@ def _differences() -> list[str]:
 
 
 def _started() -> dict[str, str]:
-    """What the server that runs was started with, by its process's environment; nothing if none runs."""
+    """The running server's settings, from its process's environment; empty if none runs."""
     server = _running("server")
     with suppress(psutil.Error):
         return {**DEFAULTS, **_given(server.environ())} if server is not None else {}
@@ -167,9 +166,9 @@ def _given(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _start_server() -> None:
     settings = {
-        # Of whatever address the browser found it at.
+        # Relative, so that the UI works under whatever address the browser uses.
         "PREFECT_SERVER_UI_API_URL": os.environ.get("PREFECT_SERVER_UI_API_URL", "/api"),
-        # A turn that a process holds (tasks/turns.py) is still held when the server comes back.
+        # On disk, so that a process still holds its turn (tasks/turns.py) after the server restarts.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
     database = _setting("DB")
@@ -180,9 +179,9 @@ def _start_server() -> None:
 
 
 def _start(name: str, *arguments: str, **settings: str) -> None:
-    """Start a server or a worker in a session of its own, so that it outlives this command."""
+    """Start a server or a worker in a new session, so that it outlives this command."""
     command = [sys.executable, "-m", "prefect", name, "start", *arguments]
-    # Prefect ends a worker by an interrupt, which it would ignore as a script's job in the background does.
+    # Prefect stops a worker with SIGINT, which the worker would inherit as ignored from a script's background job.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     with open(HOME / f"{name}.log", "ab") as log:
@@ -198,7 +197,7 @@ def _start(name: str, *arguments: str, **settings: str) -> None:
 
 
 def _running(name: str) -> psutil.Process | None:
-    """The server or the worker that was started here, if it runs: process ids are used again."""
+    """The server or worker started here, if it runs; checks the command, because process ids are reused."""
     with suppress(FileNotFoundError, ValueError, psutil.NoSuchProcess, psutil.AccessDenied):
         process = psutil.Process(int(_pid_file(name).read_text()))
         return process if name in process.cmdline() else None
@@ -206,8 +205,8 @@ def _running(name: str) -> psutil.Process | None:
 
 
 def _stop(process: psutil.Process) -> None:
-    """End a process and all below it, the lowest first: trainers save before the flows that started them end."""
-    # A worker that is told to stop waits for its runs.
+    """Stop a process and its descendants, deepest first: trainers save before the flows that started them end."""
+    # A worker that is asked to stop waits for its runs.
     for each in [*reversed(process.children(recursive=True)), process]:
         with suppress(psutil.NoSuchProcess):
             each.send_signal(signal.SIGTERM)
@@ -225,7 +224,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _api() -> str:
-    """The address that this machine finds the server at."""
+    """The address of the server from this machine."""
     host = _setting("LISTEN")
     with suppress(ValueError):
         address = ipaddress.ip_address(host)
@@ -234,8 +233,8 @@ def _api() -> str:
 
 
 def _client() -> httpx.Client:
-    """Prefect's own, which asks again where a server is busy (503: its database is locked)."""
-    from prefect.client.base import PrefectHttpxSyncClient  # reads what `up` puts into the environment
+    """Prefect's own client, which retries if the server is busy (503: its database is locked)."""
+    from prefect.client.base import PrefectHttpxSyncClient  # reads the variables set by `up`
 
     return PrefectHttpxSyncClient(base_url=_api(), timeout=60, auth=_auth(), raise_on_all_errors=False)
 

@@ -1,7 +1,6 @@
-"""A Postgres of this machine's own, for a Prefect server that many runs use at once: its data in a folder, on loopback
-alone.
+"""A local Postgres server for a Prefect server that many runs use at the same time; it listens on loopback only.
 
-It needs Postgres's programs (Debian: postgresql; PG_BIN names their folder if it is not the usual one).
+Needs Postgres's programs (Debian: package postgresql). PG_BIN is their folder if it is not the usual one.
 """
 
 import os
@@ -16,11 +15,11 @@ from typing import Any
 
 PORT = os.environ.get("PGPORT", "5442")
 ACCOUNT = "postgres"
-"""Whom the programs run as when root starts them: they refuse to run as root."""
+"""The account for the programs if root starts them, because they refuse to run as root."""
 
 
 def start(folder: Path) -> str:
-    """Create the database if there is none, start it if it does not run, and return the address that Prefect takes."""
+    """Create the database if missing, start it if not running, and return its URL for Prefect."""
     data, password = folder / "data", folder / "password"
     if not (data / "PG_VERSION").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +36,7 @@ def start(folder: Path) -> str:
 
 
 def stop(folder: Path) -> bool:
-    """Stop it; whether it ran."""
+    """Stop the database; return whether it was running."""
     if not running(folder):
         return False
     _run("pg_ctl", "-D", folder / "data", "-m", "fast", "-w", "stop")
@@ -45,18 +44,18 @@ def stop(folder: Path) -> bool:
 
 
 def running(folder: Path) -> bool:
-    """Whether the database of a folder runs."""
+    """Whether the folder's database is running."""
     data = folder / "data"
     return (data / "PG_VERSION").exists() and not _call("pg_ctl", "-D", data, "status").returncode
 
 
 def _port(data: Path) -> str:
-    """The port that it listens on, by its own record."""
+    """The database's port, from its pid file."""
     return (data / "postmaster.pid").read_text().splitlines()[3]
 
 
 def _run(program: str, *arguments: object) -> None:
-    """Run one of its programs; if that fails, say what it said and end."""
+    """Run one of Postgres's programs; if it fails, print its output and exit."""
     said = _call(program, *arguments)
     if said.returncode:
         sys.exit(f"{program} failed:\n{said.stdout}")
@@ -65,7 +64,7 @@ def _run(program: str, *arguments: object) -> None:
 def _call(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     path = _program(program)
     root: dict[str, Any] = {"user": ACCOUNT, "group": ACCOUNT, "extra_groups": []} if os.geteuid() == 0 else {}
-    # Into a file, not a pipe: the server that pg_ctl starts would hold a pipe open for as long as it runs.
+    # To a file, not a pipe: the server that pg_ctl starts would keep a pipe open.
     with tempfile.TemporaryFile("w+") as output:
         command = [path, *map(str, arguments)]
         status = subprocess.run(
@@ -76,13 +75,13 @@ def _call(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def _program(name: str) -> str:
-    """Where a program is: Debian keeps those of the server out of PATH."""
+    """A program's path; Debian does not put the server's programs on PATH."""
     packaged = map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin")))
     folders = os.pathsep.join([os.environ.get("PG_BIN", ""), os.environ.get("PATH", ""), *packaged])
     found = shutil.which(name, path=folders)
     if found is None:
         sys.exit(
-            f"DB=postgres needs Postgres's {name}, which is not in {folders}: install it, or set PG_BIN to its folder"
+            f"DB=postgres needs Postgres's {name}, not found in {folders}: install it, or set PG_BIN to its folder"
         )
     return found
 

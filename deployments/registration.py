@@ -1,4 +1,4 @@
-"""What a Prefect server is told of headrace, and keeps: work pool, deployments, limits, automations and variables."""
+"""Register headrace with a Prefect server: work pool, deployments, limits, automations and variables."""
 
 import subprocess
 import sys
@@ -12,20 +12,19 @@ from trainer.config.files import parse_yaml
 HERE = Path(__file__).parent
 
 LIMITS = {"headrace-devices": 1, "headrace-tokenization": 1}
-"""Stages that may compute on a machine's devices, and that may tokenize, at the same time (tasks/turns.py)."""
+"""How many stages may compute on a machine's devices, or tokenize, at the same time (tasks/turns.py)."""
 
 DEPLOYMENTS = HERE / "prefect.yaml"
 
 CREDENTIALS = "headrace_credentials"
-"""The variable that names the block with the store's credentials (tasks/credentials.py); empty: none."""
+"""The server's variable with the name of the credentials' block (tasks/credentials.py); empty: none."""
 
 
 def register(client: httpx.Client, notify: str | None, credentials: str | None, schedules: bool | None) -> None:
-    """Make or update everything.
+    """Create or update everything.
 
-    notify: the name of a Webhook block that is called when a run fails or a gate is not met. credentials: the block
-    with the store's credentials. schedules: whether the nightly and the weekly runs are started; None leaves them as
-    they are.
+    notify: the name of a Webhook block to call when a run fails or a gate is not met. credentials: the block with the
+    store's credentials. schedules: whether the nightly and weekly runs are started; None keeps the present state.
     """
     before = {(each["id"], schedule["slug"]): schedule["active"] for each, schedule in _schedules(client)}
     _prefect("work-pool", "create", "--type", "process", "--overwrite", "local")
@@ -52,7 +51,7 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
 
 
 def _prefect(*arguments: str) -> None:
-    """Run a command of Prefect's; if it fails, say what it said and end."""
+    """Run a Prefect command; if it fails, print its output and exit."""
     said = subprocess.run(
         [sys.executable, "-m", "prefect", "--no-prompt", *arguments], capture_output=True, text=True, check=False
     )
@@ -66,7 +65,7 @@ def _read(name: str) -> list[dict[str, Any]]:
 
 
 def _missing(client: httpx.Client, path: str) -> bool:
-    """Whether there is nothing of that name yet; what is there keeps its values."""
+    """Whether nothing exists at this path yet."""
     answer = client.get(path)
     return answer.status_code == httpx.codes.NOT_FOUND or not answer.raise_for_status()
 
@@ -75,26 +74,24 @@ def _webhook(client: httpx.Client, name: str) -> str:
     """The id of a Webhook block."""
     answer = client.get(f"/block_types/slug/webhook/block_documents/name/{name}")
     if answer.status_code == httpx.codes.NOT_FOUND:
-        sys.exit(
-            f"NOTIFY={name}: there is no Webhook block of that name; make one in the UI (Blocks, Webhook) and try again"
-        )
+        sys.exit(f"NOTIFY={name}: no Webhook block has this name; create one in the UI (Blocks, Webhook) and try again")
     return str(answer.raise_for_status().json()["id"])
 
 
 def _calling(block: str, automation: dict[str, Any]) -> dict[str, Any]:
-    """An automation whose actions call a block."""
+    """An automation with the block set in its actions."""
     return {**automation, "actions": [{**action, "block_document_id": block} for action in automation["actions"]]}
 
 
 def _automate(client: httpx.Client, automation: dict[str, Any]) -> None:
-    """Create an automation, or update the one of its name."""
+    """Create an automation, or update the one with its name."""
     found = client.post("/automations/filter", json={"automations": {"name": {"any_": [automation["name"]]}}}).json()
     path = f"/automations/{found[0]['id']}" if found else "/automations/"
     client.request("PUT" if found else "POST", path, json={"enabled": True, **automation}).raise_for_status()
 
 
 def _schedules(client: httpx.Client) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Every schedule of DEPLOYMENTS that the server has, after its deployment; nobody else's."""
+    """The server's schedules that come from DEPLOYMENTS, each with its deployment."""
     ours = {
         (each["entrypoint"], each["name"]): {schedule["slug"] for schedule in each.get("schedules", [])}
         for each in parse_yaml(DEPLOYMENTS.read_text())["deployments"]

@@ -1,11 +1,10 @@
-"""Questions and answers that every Python installation carries: what a function takes, and how its documentation
-begins.
+"""Conversations from the standard library: the parameters of functions, and the first lines of their docstrings.
 
     python -m samples.chats data/chats
 
-train.jsonl, validation.jsonl and test.jsonl hold conversations: {"prompt", "completion"}, or {"messages"} where one
-question follows another. All functions of a module are in the same file. functions.jsonl holds those of train.jsonl as
-plain text, {"text"}, to pretrain on.
+train.jsonl, validation.jsonl and test.jsonl hold conversations: {"prompt", "completion"}, or {"messages"} with two
+questions. All functions of a module are in the same file. functions.jsonl holds the functions of train.jsonl as plain
+text, {"text"}, for pretraining.
 """
 
 import ast
@@ -23,11 +22,11 @@ from trainer.data.order import stable_key
 SPLITS = ("train",) * 8 + ("validation", "test")
 
 MOST_CHARACTERS = 160
-"""Of a signature: longer ones leave no room for the answer in a small model's window."""
+"""The longest signature; a longer one would leave too little of a small model's window for the answer."""
 
 
 def main(arguments: list[str]) -> int:
-    """Write the conversations below a folder; files that are already there and the same are left alone."""
+    """Write the conversations into a folder; files with the same content are not rewritten."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m samples.chats FOLDER", file=sys.stderr)
         return 2
@@ -44,29 +43,29 @@ def main(arguments: list[str]) -> int:
 
 
 def split_of(function: Function) -> str:
-    """The split that a function's module belongs to."""
+    """The split of a function's module."""
     return SPLITS[stable_key("module", function.name.partition(":")[0]) % len(SPLITS)]
 
 
 def chats_of(function: Function) -> Iterator[dict[str, Any]]:
-    """A question about the function's documentation, and a conversation that asks for its parameters before."""
+    """A question about the function's documentation, and a conversation that first asks for its parameters."""
     signature = signature_of(function)
     if signature is None:
         return
     name = function.name.rpartition(":")[2]
     first = f"Write the first line of the docstring of {name}.\n{signature}"
     yield {"prompt": first, "completion": function.summary}
-    told = [
+    messages = [
         {"role": "user", "content": f"Which parameters does {name} take?\n{signature}"},
         {"role": "assistant", "content": ", ".join(parameters_of(signature)) or "none"},
         {"role": "user", "content": "Write the first line of its docstring."},
         {"role": "assistant", "content": function.summary},
     ]
-    yield {"messages": told}
+    yield {"messages": messages}
 
 
 def signature_of(function: Function) -> str | None:
-    """How the function begins, in one line; None if that is too long."""
+    """The function's signature in one line; None if it is too long."""
     head = " ".join(line.strip() for line in function.code.split("\n"))
     for end in (place for place, mark in enumerate(head) if mark == ":"):
         with suppress(SyntaxError):
@@ -74,7 +73,7 @@ def signature_of(function: Function) -> str | None:
             assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             signature = f"def {node.name}({ast.unparse(node.args)}):"
             return signature if len(signature) <= MOST_CHARACTERS else None
-    return None  # it goes on beyond the lines that are kept, or has comments between
+    return None  # it is longer than the stored lines, or contains comments
 
 
 def parameters_of(signature: str) -> list[str]:

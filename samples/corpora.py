@@ -1,11 +1,11 @@
-"""Three small corpora of real text that every Python installation carries, written as ordinary raw files.
+"""Write small corpora of real text from the Python installation as ordinary raw files.
 
     python -m samples.corpora data/raw
 
 code/        source files of the standard library
-docstrings/  one JSON object for each docstring of the standard library's other files, which are not in code/
-topics/      the help texts of pydoc, one file, with a separator line between them
-planted/     docstrings again, with copies and other documents that curation is to find: see samples/planted.py
+docstrings/  one JSON object for each docstring of those source files that are not in code/
+topics/      the help texts of pydoc in one file, with separator lines between them
+planted/     docstrings, with duplicates and other documents that curation should find: see samples/planted.py
 """
 
 import ast
@@ -23,7 +23,7 @@ SKIPPED_FOLDERS = {"site-packages", "test", "tests", "idlelib", "lib2to3", "__py
 
 
 def main(arguments: list[str]) -> int:
-    """Write the corpora below a folder; files that are already there and the same are left alone."""
+    """Write the corpora into a folder; files with the same content are not rewritten."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m samples.corpora FOLDER", file=sys.stderr)
         return 2
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
 
 
 def standard_modules() -> Iterator[tuple[str, str]]:
-    """Relative path and source of the standard library's modules, tests and tools left out."""
+    """Relative path and source of the standard library's modules, except tests and tools."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
@@ -58,7 +58,7 @@ def standard_modules() -> Iterator[tuple[str, str]]:
 
 
 def all_docstrings(modules: dict[str, str]) -> Iterator[str]:
-    """Every docstring of some modules, in order, without repetition."""
+    """The modules' docstrings in order, without repetitions."""
     seen: set[str] = set()
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for source in modules.values():
@@ -70,7 +70,7 @@ def all_docstrings(modules: dict[str, str]) -> Iterator[str]:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file, unless it holds just this text."""
+    """Write a file, unless it already holds this text."""
     data = text.encode()
     if path.is_file() and path.read_bytes() == data:
         return

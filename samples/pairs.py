@@ -1,10 +1,10 @@
-"""Labelled pairs that every Python installation carries: does this line of documentation belong to this function?
+"""Labelled pairs from the standard library: does this line of documentation belong to this function?
 
     python -m samples.pairs data/pairs
 
 train.jsonl, validation.jsonl and test.jsonl hold {"id", "summary", "code", "label"}: each function with the first line
-of its documentation, and with that of another function. test.jsonl has no labels. functions.jsonl holds the functions
-of train.jsonl as plain text, {"text"}, to pretrain on.
+of its own docstring, and with that of another function. test.jsonl has no labels. functions.jsonl holds the functions
+of train.jsonl as plain text, {"text"}, for pretraining.
 """
 
 import ast
@@ -18,7 +18,7 @@ from samples.corpora import standard_modules, write
 from trainer.data.order import stable_key
 
 MAX_LINES = 12
-"""Of a function: enough to tell what it is about."""
+"""The most lines of a function, enough to show its purpose."""
 
 MIN_SUMMARY = 10
 SPLITS = ("train",) * 8 + ("validation", "test")
@@ -37,7 +37,7 @@ class Function(NamedTuple):
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pairs below a folder; files that are already there and the same are left alone."""
+    """Write the pairs into a folder; files with the same content are not rewritten."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m samples.pairs FOLDER", file=sys.stderr)
         return 2
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
 
 
 def pairs_of(function: Function, functions: list[Function]) -> Iterator[dict[str, str]]:
-    """The function with its own summary and with another's, so that neither text alone tells the label."""
+    """The function with its own summary and with another's, so that neither text alone reveals the label."""
     others = (functions[stable_key("other", function.name, n) % len(functions)].summary for n in range(len(functions)))
     other = next(summary for summary in others if summary != function.summary)
     for label, summary in (("match", function.summary), ("other", other)):
@@ -69,7 +69,7 @@ def pairs_of(function: Function, functions: list[Function]) -> Iterator[dict[str
 
 
 def documented_functions() -> Iterator[Function]:
-    """The standard library's documented functions, the first of those with the same source."""
+    """The standard library's documented functions; of several with the same source, the first."""
     seen: set[str] = set()
     for path, source in standard_modules():
         lines = source.split("\n")

@@ -1,8 +1,8 @@
-"""A corpus of documents that curation is to find, planted among the docstrings of the standard library.
+"""A corpus of standard library docstrings with planted documents that curation should find.
 
-Each record says under `planted` what it is: `original`, `spaced` (a copy with other white space), `edited` (a copy of
-which some words are others), `chain` (each a part of the one before, and some more), `test` (with a sentence of
-evaluation.txt), `foreign` (another language), `repeated` (lines over and over), `short`.
+Each record's `planted` is its kind: `original`, `spaced` (a copy with different white space), `edited` (a copy with
+some words replaced), `chain` (each shares a part of the previous one), `test` (with a sentence of evaluation.txt),
+`foreign` (another language), `repeated` (repeated lines), `short`.
 """
 
 import json
@@ -15,7 +15,7 @@ FRENCH = "la petite fille regarde le vieux jardin puis elle marche vers la maiso
 
 
 def plant(docstrings: Sequence[str], seed: int = 1) -> tuple[list[dict[str, str]], list[str]]:
-    """The records of a corpus, in a random order, and the lines of an evaluation set."""
+    """The corpus's records in random order, and the lines of an evaluation set."""
     draw = random.Random(seed)
     long = [text for text in docstrings if 60 <= len(text.split()) <= 400]
     draw.shuffle(long)
@@ -45,9 +45,7 @@ def _records(kind: str, texts: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _edited(text: str, draw: random.Random) -> str:
-    """A copy of which one word, and in long texts one of 120 more, is another: nine tenths of the 5-grams are the
-    same.
-    """
+    """A copy with one word in 120 replaced, at least one; nine tenths of the 5-grams stay the same."""
     words = text.split()
     for place in range(draw.randrange(20, 40), len(words), 120):
         words[place] = "otherwise"
@@ -55,11 +53,11 @@ def _edited(text: str, draw: random.Random) -> str:
 
 
 def _chain(words: Sequence[str]) -> list[str]:
-    """Documents of which each shares most with the one before it, and the last little with the first."""
+    """Documents that each share most words with the previous one, while the last shares few with the first."""
     return [" ".join(words[start : start + 200]) for start in range(0, 100, 10)]
 
 
 def _foreign(words: Sequence[str], draw: random.Random) -> str:
-    """Sentences of a language: its words in a made order."""
+    """Sentences of a language's words in random order."""
     sentences = (" ".join(draw.sample(words, len(words) - 4)) for _ in range(8))
     return " ".join(f"{sentence.capitalize()}." for sentence in sentences)

@@ -1,10 +1,10 @@
-"""Pairs of answers that every Python installation carries: what a function does is said in few words, or in more.
+"""Preference pairs from the standard library: a short and a long description of the same function.
 
     python -m samples.preferences data/preferences
 
 train.jsonl, validation.jsonl and test.jsonl hold {"prompt", "chosen", "rejected"}: a question of samples.chats about a
-function, the first words of the first line of its documentation, and the whole line. All functions of a module are in
-the same file.
+function, the first words of its docstring's first line, and the whole line. All functions of a module are in the same
+file.
 """
 
 import json
@@ -21,11 +21,11 @@ from samples.pairs import Function, documented_functions
 FIRST_WORDS = re.compile(
     r"(\w+ [\w -]+?),? (?:and|as|at|by|for|from|if|in|into|of|on|or|that|to|using|when|whether|which|with)\b"
 )
-"""Two words or more, up to one that says more of them."""
+"""Two or more words, up to a preposition or conjunction that begins a further part."""
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pairs below a folder; files that are already there and the same are left alone."""
+    """Write the pairs into a folder; files with the same content are not rewritten."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m samples.preferences FOLDER", file=sys.stderr)
         return 2
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
 
 def preferences_of(function: Function) -> Iterator[dict[str, Any]]:
-    """The question about a function's documentation, with a short and a long answer; none if it is short as it is."""
+    """The question about a function's documentation with a short and a long answer; none if the line is short."""
     short = FIRST_WORDS.match(function.summary)
     for chat in chats_of(function):
         if short and "prompt" in chat:

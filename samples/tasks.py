@@ -1,11 +1,11 @@
-"""A task of lm-eval that every Python installation carries: which of four lines comes next in this function?
+"""An lm-eval task from the standard library: which of four lines comes next in this function?
 
     python -m samples.tasks data/tasks
 
-next_line.yaml tells lm-eval the task; questions.jsonl holds {"id", "beginning", "choices", "answer"}: the first line of
-a function's documentation with the first half of the function, and four lines, one of which is its next. solved.jsonl
-holds others, which can stand before a question. Neither has functions of functions.jsonl, as `python -m
-samples.pairs` writes it.
+next_line.yaml defines the task for lm-eval. questions.jsonl holds {"id", "beginning", "choices", "answer"}: the first
+line of a function's docstring with the first half of the function, and four lines, one of which comes next.
+solved.jsonl holds further questions for few-shot examples. Neither uses functions that `python -m samples.pairs` writes
+to functions.jsonl.
 """
 
 import json
@@ -22,14 +22,14 @@ from trainer.data.order import stable_key
 
 CHOICES = 4
 MOST = 400
-"""Questions: a second for a small model on a processor."""
+"""The most questions; a small model answers them in a second on a CPU."""
 
 MIN_LINE = 12
-"""Characters of a line that tells something."""
+"""The fewest characters of a meaningful line."""
 
 
 def main(arguments: list[str]) -> int:
-    """Write the task below a folder; files that are already there and the same are left alone."""
+    """Write the task into a folder; files with the same content are not rewritten."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m samples.tasks FOLDER", file=sys.stderr)
         return 2
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
 
 
 def settings(folder: str) -> dict[str, Any]:
-    """The task as lm-eval reads it; the paths are as the folder was named, from where the command is started."""
+    """The task for lm-eval; a relative `folder` makes its paths relative to the current folder."""
     files = {"test": f"{folder}/questions.jsonl", "solved": f"{folder}/solved.jsonl"}
     return {
         "task": "next_line",
@@ -63,7 +63,7 @@ def settings(folder: str) -> dict[str, Any]:
 
 
 def questions_of(functions: Sequence[Function]) -> Iterator[dict[str, Any]]:
-    """A question for each function that has a line to ask for: the wrong ones are of other functions."""
+    """A question for each function with a meaningful next line; wrong choices come from other functions."""
     halves = [half for function in functions if (half := _halved(function)) is not None]
     for function, beginning, line in halves:
         others = [halves[stable_key("choice", function.name, n) % len(halves)][2] for n in range(10 * CHOICES)]
@@ -74,7 +74,7 @@ def questions_of(functions: Sequence[Function]) -> Iterator[dict[str, Any]]:
 
 
 def _halved(function: Function) -> tuple[Function, str, str] | None:
-    """The beginning of a function, and the line after it; None if that tells nothing, or there is none."""
+    """The first half of a function and the next line; None if that line is too short."""
     lines = function.code.split("\n")
     line = lines[len(lines) // 2]
     if len(line.strip()) < MIN_LINE:

@@ -1,1 +1,1 @@
-"""The pages of the reference that are made from the code."""
+"""The reference pages that are generated from the code."""

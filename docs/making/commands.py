@@ -11,14 +11,13 @@ from flows.commands import app
 
 
 def page() -> Iterator[str]:
-    """What each command does, with its arguments and options."""
+    """Each command's description, arguments and options."""
     yield from (
         "# Commands",
         "",
-        "`headrace COMMAND --help` prints the same in a terminal, and for a command that reads a configuration the "
-        "settings",
-        "that most people change; with `--all`, [every setting](settings.md). [Exit codes](exit-codes.md) says what a",
-        "command's exit status means.",
+        "`headrace COMMAND --help` prints the same in a terminal, with the common settings of a command that reads a",
+        "configuration; `--all` prints [every setting](settings.md). [Exit codes](exit-codes.md) explains a command's",
+        "exit status.",
         "",
     )
     commands = get_command(app).commands  # type: ignore[attr-defined]

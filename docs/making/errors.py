@@ -1,4 +1,4 @@
-"""The page about the errors: their classes, and every message that is raised."""
+"""The page about errors: their classes and messages."""
 
 import ast
 from collections.abc import Iterator
@@ -16,17 +16,14 @@ ELLIPSIS = "…"
 
 
 def page() -> Iterator[str]:
-    """Every class of errors with its cause and remedy, and every message that is raised."""
+    """Each class of errors with its cause, remedy and messages."""
     yield from (
         "# Errors",
         "",
-        "An error that a person can put right is shown as one message, without a traceback. The message says what was "
-        "found,",
-        "what was expected, where, and what to do. Below are the kinds of errors, what causes them and what helps, and "
-        "the",
-        f"messages of each kind. `{ELLIPSIS}` stands for what is filled in, such as a path or a number. Messages that",
-        "a library gives, or another part of the code, are left out. [Exit codes](exit-codes.md) says how a process "
-        "ends then.",
+        "An error that you can correct is shown as one message, without a traceback. The message says what was found,",
+        "what was expected, where, and what to do. This page lists the kinds of errors with their causes, remedies and",
+        f"messages. `{ELLIPSIS}` stands for an inserted value, such as a path or a number. Messages from libraries, or",
+        "from other parts of the code, are not listed. [Exit codes](exit-codes.md) lists the exit statuses.",
         "",
     )
     messages = _messages()
@@ -44,11 +41,10 @@ def page() -> Iterator[str]:
     yield from (
         "## What to do about a damaged file",
         "",
-        "The files of a store carry checksums. A message about a file that does not match its own ends with what to "
-        "do, which",
-        "depends on where in the store the file is. The places are regular expressions.",
+        "A store has checksums of its files. The message about a file that does not match its checksum ends with what",
+        "to do, which depends on the file's path in the store. The paths below are regular expressions.",
         "",
-        "| Place | What to do |",
+        "| Path | What to do |",
         "|---|---|",
     )
     for each in SEALED:
@@ -57,7 +53,7 @@ def page() -> Iterator[str]:
 
 
 def _tree(kind: type[Exception]) -> Iterator[type[Exception]]:
-    """A class of errors, and those below it, in the order of the file."""
+    """A class of errors and its subclasses, in the order of the file."""
     yield kind
     for other in vars(errors).values():
         if isinstance(other, type) and other.__base__ is kind:
@@ -65,7 +61,7 @@ def _tree(kind: type[Exception]) -> Iterator[type[Exception]]:
 
 
 def _messages() -> dict[str, set[tuple[str, str]]]:
-    """The messages that are raised, with the file that raises each, by the class of the error."""
+    """The messages of each class of errors, each with the file that raises it."""
     found: dict[str, set[tuple[str, str]]] = {}
     kinds = {kind.__name__ for kind in _tree(PipelineError)}
     for path in sorted(path for room in ("trainer", "tasks", "flows") for path in (ROOT / room).rglob("*.py")):
@@ -83,7 +79,7 @@ def _messages() -> dict[str, set[tuple[str, str]]]:
 
 
 def _template(node: ast.expr) -> str:
-    """A message as the code has it, with an ellipsis for each value that is filled in."""
+    """A message with an ellipsis for each inserted value."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):

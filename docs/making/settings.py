@@ -1,4 +1,4 @@
-"""The page about the settings: every field of every schema."""
+"""The page about settings: all fields of all schemas."""
 
 from collections.abc import Iterator
 from inspect import getdoc
@@ -15,14 +15,13 @@ from trainer.config.problems import schemas_in
 
 
 def page() -> Iterator[str]:
-    """Every field of every schema, by the command that reads it."""
+    """All fields of all schemas, by the command that reads them."""
     yield from (
         "# Settings",
         "",
         "A configuration is a YAML file with these keys. `headrace new` writes one to start from. On the command line,",
-        "`key=value` replaces a setting by its whole path, such as `training.max_steps=9`; an entry of a list is named "
-        "by its",
-        "number, from 0, such as `data.corpora.0.format=jsonl`. A key that is not listed here is refused.",
+        "`key=value` overrides a setting, given by its full path, such as `training.max_steps=9`; list entries are",
+        "numbered from 0, such as `data.corpora.0.format=jsonl`. Keys that are not listed here are refused.",
         "",
     )
     shown: dict[type[BaseModel], str] = {}
@@ -33,7 +32,7 @@ def page() -> Iterator[str]:
 
 
 def _schemas() -> dict[type[BaseModel], list[str]]:
-    """Each schema, with the names of what reads it."""
+    """Each schema, with the names of its readers."""
     found: dict[type[BaseModel], list[str]] = {}
     for command in RUNNING:
         for title, schema in schema_of(command).items():
@@ -42,13 +41,13 @@ def _schemas() -> dict[type[BaseModel], list[str]]:
 
 
 def _table_of(schema: type[BaseModel], prefix: str, title: str, shown: dict[type[BaseModel], str]) -> Iterator[str]:
-    """A table of a schema's fields, and one of each schema in it; of one that was shown before, where."""
+    """A table of a schema's fields, and of each nested schema; a link to one that was shown before."""
     nested: list[tuple[str, type[BaseModel]]] = []
     yield from ("| Setting | Takes | Default | Meaning |", "|---|---|---|---|")
     for name, field in schema.model_fields.items():
         inside = schemas_in(field.annotation)
         if not inside:
-            # a long row of words can be broken
+            # spaces, so that a long list can wrap
             takes = f"{type_name(field.annotation).replace('|', ' | ')}{bounds_of(field)}"
             default = cell(_default(default_of(field)))
             yield f"| `{prefix}{name}` | {cell(takes)} | {default} | {cell(field.description)} |"
@@ -56,7 +55,7 @@ def _table_of(schema: type[BaseModel], prefix: str, title: str, shown: dict[type
         many = get_origin(field.annotation) is list
         needed = "required" if field.is_required() else "optional"
         links = []
-        for part in inside:  # several where a `kind` tells them apart
+        for part in inside:  # several if a `kind` distinguishes them
             of_kind = f" of kind {type_name(part.model_fields['kind'].annotation)}" if len(inside) > 1 else ""
             heading = shown.get(part, f"{title}: {prefix}{name}{of_kind}")
             links.append(f"[{'a list of keys' if many else 'keys'}{of_kind}](#{slug(heading)})")

@@ -1,6 +1,6 @@
-"""The pictures that the pages show, taken in a real browser."""
+"""The screenshots in the pages, taken in a real browser."""
 
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "images"
-"""Where they lie."""
+"""The folder of the screenshots."""

@@ -1,9 +1,9 @@
-"""The pictures that the pages show, taken anew: `make screenshots`, or
+"""Take the screenshots in the pages again: `make screenshots`, or
 
 python -m docs.screenshots [key=value ...]
 
-A server and a worker run the quickstart in a temporary folder, and Chromium takes the pictures of what it made. The
-words replace settings of the quickstart: with `training.max_steps=40` this program is tried out in two minutes.
+A server and a worker run the quickstart in a temporary folder, and Chromium takes screenshots of its results. The words
+override settings of the quickstart: with `training.max_steps=40`, this program takes two minutes.
 """
 
 import socket
@@ -26,7 +26,7 @@ def flow_run(page: "Page", shown: "Shown") -> None:
     page.goto(f"{shown.ui}/runs/flow-run/{shown.flow_run}")
     page.locator("canvas").wait_for()
     page.get_by_text("Finished in state").first.wait_for()
-    page.wait_for_timeout(5000)  # the graph is drawn on a canvas, of which nothing says that it is done
+    page.wait_for_timeout(5000)  # the graph is drawn on a canvas, which gives no sign of being finished
 
 
 def report(page: "Page", shown: "Shown") -> None:
@@ -45,11 +45,11 @@ PICTURES: dict[str, Callable[["Page", "Shown"], None]] = {
     "report.png": report,
     "report-page.png": report_page,
 }
-"""What brings each picture's page before the browser."""
+"""The function that opens the page of each picture."""
 
 
 def main(words: list[str]) -> int:
-    """Take all pictures. Returns the exit status."""
+    """Take all pictures; return the exit status."""
     try:
         browser = find_browser()
         from docs.screenshots.quickstart import quickstart
@@ -69,7 +69,7 @@ def main(words: list[str]) -> int:
 
 
 def free_port() -> int:
-    """A port that no server on this machine listens on."""
+    """A port that is free on this machine."""
     with socket.socket() as tried:
         tried.bind(("127.0.0.1", 0))
         return int(tried.getsockname()[1])

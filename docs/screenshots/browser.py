@@ -1,4 +1,4 @@
-"""Pictures of pages, taken with the Chromium of this machine."""
+"""Take pictures of pages with this machine's Chromium."""
 
 import io
 import re
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SIZE = {"width": 1360, "height": 860}
-"""Pixels of each picture."""
+"""Size of each picture in pixels."""
 
 COLORS = 255
 MOST_BYTES = 300_000
@@ -41,23 +41,23 @@ class NoPicture(Exception):
 
 
 def find_browser() -> str:
-    """The path of the browser's program. Raises `NoPicture` if it, or what drives it, is missing."""
+    """The path of the browser's program. Raises `NoPicture` if the browser or playwright is missing."""
     found = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if found is None:
         raise NoPicture(
-            f"the pictures are taken with Chromium, and none of {', '.join(PROGRAMS)} is on the path: install it, on "
-            "Debian by `apt-get install chromium`"
+            f"pictures need Chromium, and none of {', '.join(PROGRAMS)} is on the path: install it, on Debian with "
+            "`apt-get install chromium`"
         )
     if find_spec("playwright") is None:
         raise NoPicture(
-            "the package playwright, which drives the browser, is not installed: `make screenshots` installs it"
+            "the package playwright, which controls the browser, is not installed: `make screenshots` installs it"
         )
     return found
 
 
 @contextmanager
 def open_page(browser: str) -> Iterator["Page"]:
-    """A page of a new browser, dark, and with the times in UTC."""
+    """A page of a new browser, with dark colours and times in UTC."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright, playwright.chromium.launch(executable_path=browser) as launched:
@@ -66,17 +66,17 @@ def open_page(browser: str) -> Iterator["Page"]:
 
 
 def take(page: "Page", name: str, folder: Path) -> None:
-    """Write what the page shows as `name`, in few colours. `folder` is where things ran: no picture may name it."""
+    """Write a picture of the page as `name`, with few colours. No picture may show `folder`, where the job ran."""
     if found := of_this_machine(page.evaluate(TEXT_IN_VIEW), folder):
-        raise NoPicture(f"{name} would show {found}, which is of this machine alone: change what the page shows there")
+        raise NoPicture(f"{name} would show {found}, which is private to this machine: change the page's content")
     few = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
     few.save(FOLDER / name, optimize=True)
     if (size := (FOLDER / name).stat().st_size) > MOST_BYTES:
-        raise NoPicture(f"{name} has {size:,} bytes, and a picture may have {MOST_BYTES:,}: show less in it")
+        raise NoPicture(f"{name} has {size:,} bytes, more than {MOST_BYTES:,}: show less in it")
 
 
 def of_this_machine(text: str, folder: Path) -> str | None:
-    """The first path or name of this machine that a text holds."""
+    """The first path or name of this machine in a text."""
     checkout = FOLDER.parents[1]
     for private in (str(folder), str(checkout), str(Path.home()), socket.gethostname()):
         if re.search(rf"(?<!\w){re.escape(private)}(?!\w)", text):

@@ -1,4 +1,4 @@
-"""The quickstart, run in a folder of its own by a Prefect server and a worker, as `make up` starts them."""
+"""Run the quickstart in a separate folder with a Prefect server and a worker, as `make up` starts them."""
 
 import os
 import subprocess
@@ -18,14 +18,14 @@ from docs.screenshots.browser import NoPicture
 
 
 class Shown(NamedTuple):
-    """What there is to be shown: the address of the UI, the flow run in it, and the run's folder in the store."""
+    """The UI's address, the flow run in it, and the run's folder in the store."""
 
     ui: str
     flow_run: UUID
     run: Path
 
     def artifact(self, key: str) -> str:
-        """The address of an artifact of the flow run in the UI."""
+        """The UI's address of an artifact of the flow run."""
         wanted = {"artifacts": {"flow_run_id": {"any_": [str(self.flow_run)]}, "key": {"any_": [key]}}}
         (found,) = httpx.post(f"{self.ui}/api/artifacts/filter", json=wanted, timeout=60).raise_for_status().json()
         return f"{self.ui}/artifacts/artifact/{found['id']}"
@@ -33,8 +33,9 @@ class Shown(NamedTuple):
 
 @contextmanager
 def quickstart(folder: Path, port: int, words: list[str]) -> Iterator[Shown]:
-    """The server that ran it, and still answers; `words` replace settings of its job. Raises `NoPicture` if it
-    failed.
+    """Run the quickstart with settings overridden by `words`, and keep its server up during the block.
+
+    Raises `NoPicture` if the run failed.
     """
     ui = f"http://127.0.0.1:{port}"
     env = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PORT": str(port)}

@@ -42,5 +42,5 @@ def test_a_missing_browser_is_told_in_one_sentence(
     monkeypatch.setenv("PATH", "")
     assert main([]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("the pictures are taken with Chromium") and "apt-get install chromium" in said
+    assert said.startswith("pictures need Chromium") and "apt-get install chromium" in said
     assert len(said.splitlines()) == 1

@@ -143,7 +143,7 @@ def test_no_sample_is_written_into_a_folder_that_is_there(
     assert kept.read_text() == "mine\n" and [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == [
         kept
     ]
-    assert ("is left as it is" in capsys.readouterr().out) == (own == "code/mine.py")
+    assert ("is left unchanged" in capsys.readouterr().out) == (own == "code/mine.py")
 
 
 def test_samples_are_written_where_there_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_it_is_not_open_to_other_machines_without_a_password(tmp_path: Path) -> 
 def test_schedules_are_on_or_off(asked: str, tmp_path: Path) -> None:
     local = Local(tmp_path, SCHEDULES=asked)
     refused = local.python("-m", "deployments.local", "up")
-    assert refused.returncode == 2 and f"SCHEDULES={asked}: say on," in refused.stderr
+    assert refused.returncode == 2 and f"SCHEDULES={asked}: expected on" in refused.stderr
     assert not local.home.exists()
 
 
@@ -203,7 +203,7 @@ def test_a_server_that_runs_is_not_changed(
     with started(tmp_path, **had) as local:
         refused = local.python("-m", "deployments.local", "up", **asked)
     assert refused.returncode == 2
-    assert f"was started with {told.format(**local.env)}: stop it first, by `headrace down`" in refused.stderr
+    assert f"was started with {told.format(**local.env)}: stop it first with `headrace down`" in refused.stderr
     assert "secret" not in refused.stderr and "others" not in refused.stderr
     assert [path.name for path in local.home.iterdir()] == ["server.pid"]
 
