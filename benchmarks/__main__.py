@@ -1,4 +1,4 @@
-"""`make bench`: run every benchmark, or those that are named, each in a process of its own."""
+"""`make bench`: run all benchmarks, or those given as arguments, each in a separate process."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ PACKAGES = ["torch", "transformers", "datasets", "tokenizers", "gigatoken", "pre
 
 
 def main(names: list[str]) -> int:
-    """Print the versions, then each benchmark's figures. Returns 1 if one of them failed to run."""
+    """Print the versions, then each benchmark's figures; return 1 if a benchmark failed."""
     if unknown := set(names) - set(BENCHMARKS):
         print(f"unknown benchmark {', '.join(sorted(unknown))}; known are {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2

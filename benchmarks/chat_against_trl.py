@@ -1,10 +1,9 @@
-"""The losses of instruction tuning against those of trl's `SFTTrainer`, on the same conversations in the same order.
+"""Losses of instruction tuning against trl's `SFTTrainer`, on the same conversations in the same order.
 
-    python -m benchmarks.chat_against_trl        needs trl, which is no dependency: pip install -c constraints.txt trl
+    python -m benchmarks.chat_against_trl     needs trl, which is not a dependency: pip install -c constraints.txt trl
 
-Twenty steps of a small Llama in float32 on this machine's processor. trl takes the messages, masks them by the
-template's own marks, and has a loop, an optimizer and a schedule of its own. Ends with 1 if losses differ by 1e-4 or
-more.
+Twenty steps of a small Llama in float32 on the CPU. trl gets the messages, masks them by the template's markers, and
+uses its own loop, optimizer and schedule. Exits with 1 if losses differ by 1e-4 or more.
 """
 
 import json
@@ -40,7 +39,7 @@ def main() -> int:
 
 
 def losses_of_headrace(chats: Path, model: Path, store: Path) -> tuple[list[float], list[int]]:
-    """The losses of the steps, and the conversations in the order in which they were trained on."""
+    """The losses of the steps, and the conversations' numbers in training order."""
     changes = {"training__epochs": None, "training__max_steps": STEPS, "training__global_batch": BATCH}
     job = chat_job(chats, store, model, **changes, data__packing=False, training__learning_rate=RATE)
     run = train(job, silent())
@@ -51,7 +50,7 @@ def losses_of_headrace(chats: Path, model: Path, store: Path) -> tuple[list[floa
 
 
 def conversations(chats: Path) -> list[dict[str, Any]]:
-    """The training records, all as messages."""
+    """The training records, all in the form of messages."""
     rows = [json.loads(line) for line in (chats / "train.jsonl").read_text(encoding="utf-8").splitlines()]
     return [{"messages": row["messages"] if "messages" in row else as_messages(row)} for row in rows]
 
@@ -61,7 +60,7 @@ def as_messages(row: dict[str, str]) -> list[dict[str, str]]:
 
 
 def losses_of_trl(rows: list[dict[str, Any]], model: Path, output: Path) -> list[float]:
-    """The losses of the steps of `SFTTrainer`, as it computes them: its log rounds."""
+    """`SFTTrainer`'s losses, recorded in its step because its log rounds them."""
     from datasets import Dataset
     from torch.utils.data import SequentialSampler
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -70,7 +69,7 @@ def losses_of_trl(rows: list[dict[str, Any]], model: Path, output: Path) -> list
     found: list[float] = []
 
     class InOrder(SFTTrainer):  # type: ignore[misc]
-        """Takes the conversations as they come, and notes the losses."""
+        """Reads the conversations in order and records the losses."""
 
         def _get_train_sampler(self, dataset: Any = None) -> Any:
             return SequentialSampler(dataset if dataset is not None else self.train_dataset)

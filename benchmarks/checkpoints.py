@@ -1,4 +1,4 @@
-"""What checkpoints cost: the loop's wait at one save a minute, and against saving the same state in the loop."""
+"""The cost of checkpoints: the loop's wait with one save per minute, and against saving the same state in the loop."""
 
 import statistics
 import tempfile
@@ -27,7 +27,7 @@ PAIRS, MINUTES = 9, 3
 
 
 def share_of_stalls(folder: Path) -> tuple[float, list[float]]:
-    """Share of the training time that the loop waits at one save a minute, and the seconds from snapshot to commit."""
+    """Share of training time that the loop waits with one save per minute, and the seconds from snapshot to commit."""
     trial = run_job(job(folder, MODEL, max_steps=30, log_every=10, save_every=30), "trainer", "trial")
     a_minute = round(60 / statistics.median(r["step_seconds"] for r in trial if r["kind"] == "train"))
     whole = job(folder, MODEL, max_steps=MINUTES * a_minute + 1, log_every=10, save_every=a_minute)
@@ -37,7 +37,7 @@ def share_of_stalls(folder: Path) -> tuple[float, list[float]]:
 
 
 def compare_with_blocking(folder: Path) -> list[float]:
-    """The stall of our save over that of `save_pretrained` and `torch.save` of the same state, in turn."""
+    """Stall of our save over that of `save_pretrained` and `torch.save` of the same state, measured alternately."""
     bench = job(folder, MODEL)
     data = prepare(bench.preparation(), here(silent()))
     store = Store(bench.store)

@@ -1,4 +1,4 @@
-"""The list of a thousand runs, as a process: against its bound of two seconds, and against one that only starts."""
+"""`headrace list` of a thousand runs as a process, against a bound of two seconds and against its imports alone."""
 
 import os
 import shutil
@@ -24,17 +24,17 @@ from trainer.training.metrics_reader import read_records
 
 RUNS, ROUNDS, BOUND_SECONDS = 1000, 5, 2.0
 RECORDS = 2000
-"""Records of each run: what a run of 20,000 steps leaves."""
+"""Records of each run, as many as a run of 20,000 steps writes."""
 
 UNFINISHED = 10
-"""One run of so many has no final model yet."""
+"""One run in `UNFINISHED` has no final model yet."""
 
 NEWEST = 1_760_000_000
 DAY = 86_400
 
 
 def make_store(folder: Path) -> Store:
-    """A store of this many runs, half of them pretraining: two real ones, and copies of them with other settings."""
+    """A store of `RUNS` runs, half of them pretraining: two real ones, and copies of them with other settings."""
     raw, pairs, url = write_corpora(folder / "raw"), write_pairs(folder / "pairs"), folder / "store"
     base, tuned = (
         small_job(raw, url),
@@ -51,14 +51,14 @@ def make_store(folder: Path) -> Store:
 
 
 def lengthen(store: Store, run: str) -> None:
-    """Repeat the records of a short run until there are as many as those of a long one."""
+    """Repeat the records of a short run up to the number of a long run."""
     key, (*records, end) = f"{run}/{METRICS_FILE}", read_records(store, run)
     longer = [*islice(cycle(records), RECORDS - 1), end]
     store.write_bytes(key, sealed_lines(key, longer))
 
 
 def copy_run(store: Store, origin: str, job: PipelineJob | FinetuneJob, number: int) -> None:
-    """A run like another, which shares its files but for its configuration and the day that it was begun."""
+    """Copy a run with hard links to its files, but with its own configuration and start date."""
     source, key = Path(str(store.local), "runs", origin), f"runs/run-{number:04}"
     target = Path(str(store.local), key)
     shutil.copytree(source, target, copy_function=os.link)
@@ -76,13 +76,13 @@ def copy_run(store: Store, origin: str, job: PipelineJob | FinetuneJob, number: 
 
 
 def data_of(store: Store, run: str) -> TrainingData:
-    """What a run was made from."""
+    """A run's training data."""
     named = require_sealed(store, f"runs/{run}/{CONFIG}")["data"]
     return PreparedData(**named) if "shards" in named else ArtifactRef(**named)
 
 
 def main() -> None:
-    """Make the store, and time the command."""
+    """Create the store and time the command."""
     print(f"compare: the list of {RUNS:,} runs", flush=True)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         store = make_store(Path(name))
@@ -99,7 +99,7 @@ def main() -> None:
             f"{statistics.median(lists):.2f}, {statistics.median(starts):.2f}",
         )
         busy = after.children_user + after.children_system - before.children_user - before.children_system
-        say("of them on a processor: the rest is other work on this machine", f"{busy / ROUNDS:.2f}")
+        say("processor seconds; the rest is other work on this machine", f"{busy / ROUNDS:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""What curation does for a model: trained on text of which 30 % are planted copies and junk, and on the same text
-curated.
+"""The effect of curation on a model: trained on text with 30 % planted copies and junk, and on the same text curated.
 
     python -m benchmarks.curated_training [STEPS]
 
-Both are measured on the same clean text: the held-out documents of the text without what was planted, which neither was
-trained on. All else is the quickstart's.
+Both models are evaluated on held-out documents of the text without planted ones; neither was trained on these. All
+other settings are the quickstart's.
 """
 
 import json
@@ -38,7 +37,7 @@ CURATION: dict[str, Any] = {
 
 
 def junk(texts: Sequence[str], draw: random.Random) -> Iterator[str]:
-    """Copies of a few documents with other white space or some other words, repeated lines, and words at random."""
+    """Copies of a few documents with other white space or some words replaced, repeated lines, and random words."""
     few = draw.sample([text for text in texts if len(text) > 200], 40)
     while True:
         words = draw.choice(few).split()
@@ -50,7 +49,7 @@ def junk(texts: Sequence[str], draw: random.Random) -> Iterator[str]:
 
 
 def write_texts(folder: Path) -> None:
-    """clean.jsonl and dirty.jsonl."""
+    """Write clean.jsonl and dirty.jsonl."""
     draw = random.Random(0)
     texts = [text for text in all_docstrings(dict(standard_modules())) if len(text) > 40]
     planted, size = [], 0
@@ -67,7 +66,7 @@ def write_texts(folder: Path) -> None:
 
 
 def job_of(folder: Path, name: str, text: str, seed: int, steps: int, curation: dict[str, Any] | None) -> PipelineJob:
-    """The quickstart on other text, with the tokenizer of the clean one, which is found by its name."""
+    """The quickstart on other text, with the clean text's tokenizer, which is found by its name."""
     corpora = [{"name": "text", "paths": [str(folder / f"{text}.jsonl")], "format": "jsonl"}]
     words = {
         "store": str(folder / "store"), "run": name, "data.corpora": corpora, "data.curation": curation,
@@ -80,7 +79,7 @@ def job_of(folder: Path, name: str, text: str, seed: int, steps: int, curation: 
 
 
 def loss_of(folder: Path, job: PipelineJob, shards: str) -> float:
-    """Train, and measure the final model on a shard set's held-out documents, in nats a token."""
+    """Train, and evaluate the final model on a shard set's held-out documents; nats per token."""
     path = folder / f"{job.run}.json"
     path.write_text(job.model_dump_json(exclude_unset=True))
     run_timed(["-m", "trainer", str(path)])
@@ -107,8 +106,8 @@ def main(steps: int) -> None:
             dirty = loss_of(folder, job_of(folder, f"dirty-{seed}", "dirty", seed, steps, None), clean)
             curated = loss_of(folder, job_of(folder, f"curated-{seed}", "dirty", seed, steps, CURATION), clean)
             pairs.append((dirty, curated))
-            say(f"seed {seed}: loss on clean text, as it is, curated", f"{dirty:.4f}, {curated:.4f}")
-    say("nats a token less, curated", spread([dirty - curated for dirty, curated in pairs]), "more than 0")
+            say(f"seed {seed}: loss on clean text, uncurated, curated", f"{dirty:.4f}, {curated:.4f}")
+    say("nats per token saved by curation", spread([dirty - curated for dirty, curated in pairs]), "more than 0")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Curation: its speed against datatrove's pipelines and against tokenizing the same text, a changed file, and memory.
+"""Speed of curation against datatrove and against tokenizing the same text; cost of a changed file; memory.
 
     python -m benchmarks.curation [PYTHON]
 
-PYTHON is that of an environment with datatrove, which `make test-peers` installs in build/peers; without it that
-comparison is left out.
+PYTHON is the interpreter of an environment with datatrove (`make test-peers` installs one in build/peers). Without it,
+that comparison is skipped.
 """
 
 import json
@@ -28,7 +28,7 @@ WORKERS = 2
 OWN = ["-m", "benchmarks.curation"]
 CURATION: dict[str, Any] = {
     "exact": {}, "near": {},
-    # All is measured, whatever the bounds; with the papers' own too little is left of source code.
+    # The bounds do not change what is computed; the papers' bounds would drop most source code.
     "filters": [
         {"kind": "gopher_repetition", "most_duplicate_5_gram_characters": 2.0},
         {"kind": "gopher_quality", "least_words_with_letter": 0.0},
@@ -70,7 +70,7 @@ if __name__ == "__main__":
 
 
 def texts() -> Iterator[str]:
-    """The sources and texts that lie in this installation."""
+    """The source and text files of this installation."""
     for root in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")):
         for path in sorted(Path(root).rglob("*")):
             if path.suffix in (".py", ".pyi", ".txt", ".md", ".rst") and path.is_file():
@@ -81,9 +81,7 @@ def texts() -> Iterator[str]:
 
 
 def write_raw(folder: Path, size: int, files: int, mark: str = "") -> int:
-    """Spread about so many bytes of text over files of records; returns the bytes of text. What is short is added
-    again.
-    """
+    """Write about `size` bytes of text to files of records, repeating the texts if needed; return the bytes of text."""
     folder.mkdir(parents=True, exist_ok=True)
     written = round_number = 0
     opened = [open(folder / f"{number:05d}.jsonl", "w", encoding="utf-8") for number in range(files)]  # noqa: SIM115
@@ -101,7 +99,7 @@ def write_raw(folder: Path, size: int, files: int, mark: str = "") -> int:
 
 
 def write_job(folder: Path, raw: Path, name: str, curated: bool) -> Path:
-    """The file of a job that curates the text, or that only tokenizes it."""
+    """Write a job that curates the text, or only tokenizes it."""
     data: dict[str, Any] = {
         "corpora": [{"name": "text", "paths": [f"{raw}/*.jsonl"], "format": "jsonl"}],
         "tokenizer": {"vocab_size": 16384, "sample_bytes": 16_000_000},
@@ -115,7 +113,7 @@ def write_job(folder: Path, raw: Path, name: str, curated: bool) -> Path:
 
 
 def against_datatrove(folder: Path, python: str) -> None:
-    """The same text through both; datatrove also writes the text that is left, as its pipelines do."""
+    """Curate the same text with both; datatrove also writes the kept text, as its pipelines do."""
     from benchmarks.measure import run_other, run_timed, say, spread
 
     size = write_raw(folder / "raw", 25_000_000, 2)
@@ -130,7 +128,7 @@ def against_datatrove(folder: Path, python: str) -> None:
 
 
 def against_tokenizing(folder: Path) -> None:
-    """Curating a text, and tokenizing the same text with a tokenizer that is trained already."""
+    """Curate a text, and tokenize the same text with a trained tokenizer."""
     from benchmarks.measure import run_timed, say, spread
 
     size = write_raw(folder / "raw", 200_000_000, 200)
@@ -146,14 +144,14 @@ def against_tokenizing(folder: Path) -> None:
 
 
 def changed_file(folder: Path) -> None:
-    """One changed file of 10,000, small ones and larger ones, against the first pass."""
+    """One changed file of 10,000, of several sizes, against the first pass."""
     from benchmarks.measure import run_timed, say
 
     for size in (600_000_000, 3_000_000_000, 10_000_000_000):
         raw = folder / f"raw-{size}"
         written = write_raw(raw, size, 10_000)
         command = [*OWN, "curate", str(write_job(folder, raw, f"store-{size}", True))]
-        time.sleep(2 * RACY_SECONDS)  # what is younger is not remembered, and the second pass would read all of it
+        time.sleep(2 * RACY_SECONDS)  # results of younger files are not cached
         first = run_timed(command)
         with open(raw / "00007.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps({"text": "one more document, " * 20}) + "\n")
@@ -166,7 +164,7 @@ def changed_file(folder: Path) -> None:
 
 
 def memory(folder: Path) -> None:
-    """The peak of all processes together."""
+    """Peak memory of all processes together."""
     from benchmarks.measure import run_watched, say
 
     for megabytes in (100, 300, 1000, 3000):

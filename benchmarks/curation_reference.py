@@ -1,8 +1,8 @@
-"""The verdicts of Gopher's and C4's rules on real texts, against datatrove's filters, and the time of both.
+"""Verdicts of Gopher's and C4's rules on real texts, against datatrove's filters, with the times of both.
 
     python -m benchmarks.curation_reference PYTHON
 
-PYTHON is that of an environment with datatrove: `make test-peers` installs one in build/peers.
+PYTHON is the interpreter of an environment with datatrove; `make test-peers` installs one in build/peers.
 """
 
 import sys
@@ -19,7 +19,7 @@ from trainer.curation.measures import MEASURES
 
 
 def main(python: str) -> None:
-    """Compare the verdicts, and name what differs."""
+    """Compare the verdicts and print the differences."""
     found = dict((text, origin) for origin, text in real_texts())
     texts = list(found)
     size = sum(len(text.encode()) for text in texts) / 1e6
@@ -30,14 +30,14 @@ def main(python: str) -> None:
         verdicts = judge(texts, python, Path(name))
     say("speed, all three filters, one processor", f"{size / seconds(texts):.1f} MB/s")
     say("speed, datatrove's filters, one processor", f"{size / verdicts.seconds:.2f} MB/s")
-    for way, told in WAYS.items():
-        print(f"datatrove {told}")
+    for way, description in WAYS.items():
+        print(f"datatrove {description}")
         for rules, reasons in verdicts.ours.items():
             compare(rules, reasons, verdicts.theirs[way][rules], list(found.values()), exactly=way == DEFINITIONS)
 
 
 def seconds(texts: list[str]) -> float:
-    """How long this processor measures texts for all rules, when all is compiled."""
+    """Processor seconds to measure the texts for all rules, with compiled code."""
     started = time.thread_time()
     for batch in batches_of(texts):
         for rule in RULES.values():
@@ -46,7 +46,7 @@ def seconds(texts: list[str]) -> float:
 
 
 def compare(rules: str, ours: list[str], theirs: list[str], origins: list[str], exactly: bool) -> None:
-    """Say how many verdicts are the same, and between which reasons the others differ."""
+    """Print how many verdicts agree, and the most frequent pairs of reasons that do not."""
     pairs = list(zip(ours, theirs, strict=True))
     say(f"{rules}: dropped here, dropped there", f"{sum(map(bool, ours)):,}, {sum(map(bool, theirs)):,}")
     same = [bool(own) == bool(other) for own, other in pairs]

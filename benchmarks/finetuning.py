@@ -1,9 +1,9 @@
-"""Fine-tuning on MRPC, against the plain loop of the Hugging Face course with the same seeds.
+"""Fine-tuning on MRPC against the plain loop of the Hugging Face course with the same seeds.
 
     python -m benchmarks.finetuning DATA MODEL [SEEDS]
 
 DATA is a folder with MRPC's train.tsv and validation.tsv (columns sentence1, sentence2, label; quote characters are
-text), MODEL the folder of a pretrained model. Both sides run as whole processes in turn, from raw files to scores.
+text), MODEL the folder of a pretrained model. Both sides run alternately as whole processes, from raw files to scores.
 """
 
 import json
@@ -18,7 +18,7 @@ from benchmarks.plain_loop import TASKS, job_values, train_plainly
 
 
 def write_job(folder: Path, data: str, model: str, seed: int) -> Path:
-    """The job of one seed, each with a store of its own."""
+    """Write the job of one seed, with its own store."""
     files = (f"{data}/train.tsv", f"{data}/validation.tsv")
     values = job_values(TASKS["mrpc"], *files, model, seed, str(folder / f"store-{seed}"), "mrpc")
     path = folder / f"job-{seed}.json"
@@ -27,7 +27,7 @@ def write_job(folder: Path, data: str, model: str, seed: int) -> Path:
 
 
 def plain_loop(data: str, model_folder: str, seed: int, out: str) -> None:
-    """The course's way, as a whole process."""
+    """Run the course's loop as a whole process."""
     files = (f"{data}/train.tsv", f"{data}/validation.tsv")
     Path(out).write_text(json.dumps(train_plainly(TASKS["mrpc"], *files, model_folder, seed, f"{out}.cache")))
 

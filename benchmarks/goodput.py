@@ -1,22 +1,22 @@
-"""The share of time in which steps count, when processes are killed at a steady rate, and where the rest goes.
+"""Goodput: the share of time spent on steps that count while processes are killed at a steady rate.
 
     python -m benchmarks.goodput [--ways trainer stage flow s3 Trainer worker] [--every 60] [--save-every 10]
         [--steps 1200]
 
-The quickstart's model trains for so many steps, and is killed (SIGKILL) again and again:
+The quickstart's model trains for `--steps` steps and is killed (SIGKILL) every `--every` seconds, in these ways:
 
-    trainer   `python -m trainer`, started again at once, as a supervisor does
-    stage     the process of `headrace run` in which it trains: the flow goes on
-    flow      all processes of `headrace run`, its Prefect server too, as if the machine had gone; started again at once
-    worker    the processes of a deployed flow's run, below a Prefect worker: the server's watchdog schedules it again
+    trainer   `python -m trainer`, restarted immediately, as by a supervisor
+    stage     the training process of `headrace run`; the flow continues
+    flow      all processes of `headrace run` with its Prefect server, like a lost machine; restarted immediately
+    worker    the processes of a deployed flow's run under a Prefect worker; the server's watchdog reschedules it
     s3        `trainer`, with its store on an S3 server on this machine
-    Trainer   `transformers.Trainer` on the same windows, with `resume_from_checkpoint`, started again at once; a
-              checkpoint that it cannot read is removed for it, and counted
+    Trainer   `transformers.Trainer` on the same windows with `resume_from_checkpoint`, restarted immediately; a
+              checkpoint that it cannot read is deleted for it, and counted
 
-All save every so many steps. A step counts once: in the process in which it was not lost. Goodput is the time in which
-those steps were made, over all time from the first step to the last; the first step of a process, whose beginning
-nobody sees, is taken to last as long as the median one. headrace and Trainer are each first left alone, and must end
-with the same weights as then, whatever kills them.
+All save every `--save-every` steps. A step counts once, in the process in which it was not lost. Goodput is the time of
+these steps over the time from the first step to the last. The first step of a process, whose start cannot be observed,
+counts with the median step time. headrace and Trainer first run without kills; the killed runs must end with the same
+weights.
 """
 
 import argparse
@@ -56,7 +56,7 @@ from trainer.store.storage import Store
 QUICKSTART = load_job(PipelineJob, "configs/quickstart.yaml")
 LOOK_SECONDS = 0.01
 GIVEN_UP = 600.0
-"""Seconds after which nobody starts a crashed run again."""
+"""Seconds after which a crashed run is no longer expected to restart."""
 TAIL_BYTES = 4000
 WAYS = {
     "trainer": ["trainer"], "stage": ["flows.command", "run"], "flow": ["flows.command", "run"],
@@ -66,9 +66,7 @@ WAYS = {
 
 @dataclass
 class Kill:
-    """When something was killed, when another process was there, when that had loaded its state (where it says so),
-    and when it had made a step; and how many steps had to be made again.
-    """
+    """Times of a kill, of the next process, of its loaded state (if reported) and of its first step; repeated steps."""
 
     killed: float
     started: float = 0.0
@@ -79,7 +77,7 @@ class Kill:
 
 @dataclass
 class Timeline:
-    """When each step that counts was made, which of them were the first of a process, and what was lost."""
+    """The time of each step that counts, which of them were the first of a process, and the kills."""
 
     made: dict[int, float] = field(default_factory=dict)
     firsts: set[int] = field(default_factory=set)
@@ -87,14 +85,14 @@ class Timeline:
     mended: int = 0
 
     def note(self, step: int, now: float, first: bool) -> None:
-        """A step was made, which replaces later ones."""
+        """Record a step; it replaces itself and later steps."""
         for each in [each for each in self.made if each >= step]:
             del self.made[each]
         self.firsts = {each for each in self.firsts if each < step} | ({step} if first else set())
         self.made[step] = now
 
     def goodput(self) -> float:
-        """The share of the time in which steps that counted were made."""
+        """The share of time spent on steps that count."""
         steps = sorted(self.made)
         lasted = [self.made[b] - self.made[a] for a, b in pairwise(steps) if b not in self.firsts]
         whole = self.made[steps[-1]] - self.made[steps[0]]
@@ -102,7 +100,7 @@ class Timeline:
 
 
 class Way:
-    """One way to run the job in a folder: started, killed and looked at."""
+    """One way to run the job in a folder: start, kill, observe."""
 
     def __init__(self, name: str, folder: Path, arguments: Sequence[str]) -> None:
         self.name, self.folder = name, folder
@@ -111,7 +109,7 @@ class Way:
         self.start()
 
     def start(self) -> None:
-        """Start it in a process group of its own."""
+        """Start the job in a new process group."""
         env = {**os.environ, "TMPDIR": str(self.folder), "HEADRACE_CACHE": str(self.folder / "cache")}
         with open(self.folder / "said", "ab") as said:
             self.process = subprocess.Popen(self._command, env=env, stdout=said, stderr=said, start_new_session=True)
@@ -120,7 +118,7 @@ class Way:
         return self.process.poll() is None
 
     def go_on(self) -> bool:
-        """Start it again after a kill; returns whether something had to be mended first."""
+        """Restart after a kill; return whether something had to be repaired first."""
         mended = self.process.returncode != -signal.SIGKILL
         if mended and not (self.name == "Trainer" and self.mend()):
             raise RuntimeError(f"{self.name} ended with {self.process.returncode}; see {self.folder / 'said'}")
@@ -128,20 +126,20 @@ class Way:
         return mended
 
     def at_work(self) -> list[int]:
-        """The process that trains, or loads what it needs for that."""
+        """The process that trains or loads its libraries and state."""
         if self.name != "stage":
             return [self.process.pid] * self.running()
         return [pid for pid in stages(self.process.pid) if alive(pid)]
 
     def kill(self) -> None:
-        """Kill what this way kills, with all that it has started."""
+        """Kill this way's processes with their descendants."""
         for pid in self.at_work():
             kill_all(pid)
         if self.name != "stage":
             self.process.wait()
 
     def step(self) -> int:
-        """The last step that is told; 0 before any."""
+        """The last recorded step, else 0."""
         try:
             self._told = self._told or next(self.folder.rglob("metrics.jsonl"), None)
             if self._told is None:
@@ -149,16 +147,16 @@ class Way:
             with open(self._told, "rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
                 return next(filter(None, map(_step_of, reversed(file.read().splitlines(keepends=True)))), 0)
-        except FileNotFoundError:  # the copy, or a folder, of a process that is gone
+        except FileNotFoundError:  # the copy, or a folder, of a killed process
             self._told = None
             return 0
 
     def has_loaded(self) -> bool:
-        """Whether the newest process has said where it goes on."""
+        """Whether the newest process has reported its starting step."""
         return b"continuing from" in (self.folder / "said").read_bytes().rpartition(b"--killed--")[2]
 
     def mend(self) -> bool:
-        """Remove the newest checkpoint, if this way leaves that to a person; returns whether it did."""
+        """Delete an unreadable newest checkpoint if this way needs a person for that; return whether it did."""
         found = sorted(self.folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
         for path in found[-1:]:
             shutil.rmtree(path)
@@ -166,7 +164,7 @@ class Way:
 
 
 class Deployed(Way):
-    """A run of a deployment: what is killed below its worker, its server starts again."""
+    """A deployment's run: its processes under the worker are killed, and its server restarts it."""
 
     def __init__(self, folder: Path, job: PipelineJob, served: Any) -> None:
         self._served, self._job = served, job.model_dump(mode="json")
@@ -196,11 +194,11 @@ class Deployed(Way):
             kill_all(pid)
 
     def has_loaded(self) -> bool:
-        return False  # what it says is among all that the worker says
+        return False  # its output is part of the worker's output
 
 
 def _step_of(line: bytes) -> int:
-    """The step that a line tells; 0 for one that is not whole, or tells something else."""
+    """The step in a line; 0 for an incomplete line or another record."""
     with suppress(ValueError):
         record = json.loads(line) if line.endswith(b"\n") else {}
         return int(record["step"]) if record.get("kind") == "train" else 0
@@ -208,13 +206,13 @@ def _step_of(line: bytes) -> int:
 
 
 def follow(way: Way, steps: int, every: float) -> Timeline:
-    """Run it to its end, and kill it every so many seconds from its first step to its last; 0 kills it never."""
+    """Run to the end, and kill every `every` seconds between the first and last step; 0 never kills."""
     line, due, lowest = Timeline(), float("inf"), 0
     waits = True
     while way.running() or max(line.made, default=0) < steps:
         time.sleep(LOOK_SECONDS)
         now, step = time.monotonic(), way.step()
-        lowest = min(lowest, step or lowest)  # no step is told while a copy is replaced
+        lowest = min(lowest, step or lowest)  # no step is visible while a copy is replaced
         if waits and line.kills:
             line.kills[-1].started = line.kills[-1].started or (now if way.at_work() else 0.0)
             line.kills[-1].loaded = line.kills[-1].loaded or (now if way.has_loaded() else 0.0)
@@ -237,7 +235,7 @@ def follow(way: Way, steps: int, every: float) -> Timeline:
 
 
 class Bench:
-    """A folder with raw text and prepared data, and the ways in which the job is run there."""
+    """A folder with raw text and prepared data, and the ways to run the job there."""
 
     def __init__(self, folder: Path, steps: int, save_every: int) -> None:
         self._folder, self._steps, self._save_every = folder, steps, save_every
@@ -258,7 +256,7 @@ class Bench:
         return override(QUICKSTART, words)
 
     def run(self, name: str, every: float) -> tuple[Timeline, str]:
-        """Run a way from prepared data to its end; returns what was seen, and a digest of its weights."""
+        """Run a way from prepared data to its end; return its timeline and a digest of its weights."""
         folder = self._folder / f"{name}-{every:g}"
         folder.mkdir()
         if name == "Trainer":
@@ -286,25 +284,25 @@ def _digest(data: bytes) -> str:
 
 
 def tell(name: str, every: float, line: Timeline, same: bool) -> None:
-    """Print what came of a way."""
+    """Print the figures of a way."""
     say(f"{name}, killed every {every:g} s: goodput", f"{line.goodput():.3f}", "at least 0.90" if every == 60 else "")
     done = [kill for kill in line.kills if kill.stepped]
     parts = {
         "from kill to next step": [kill.stepped - kill.killed for kill in done],
-        "until another process had begun": [kill.started - kill.killed for kill in done],
-        "until that had loaded libraries, data and state": [k.loaded - k.started for k in done if k.loaded],
+        "until another process started": [kill.started - kill.killed for kill in done],
+        "until it had loaded libraries, data and state": [k.loaded - k.started for k in done if k.loaded],
         "until its first step": [kill.stepped - kill.loaded for kill in done if kill.loaded],
     }
     for part, seconds in parts.items():
         if seconds:
             say(f"  {part}", f"{statistics.median(seconds):.2f} s")
     repeated = [kill.repeated for kill in done]
-    say("  kills, steps made again, mended by hand", f"{len(line.kills)}, {sum(repeated)}, {line.mended}")
-    say("  the same weights as if left alone", "yes" if same else "NO")
+    say("  kills, repeated steps, manual repairs", f"{len(line.kills)}, {sum(repeated)}, {line.mended}")
+    say("  same weights as without kills", "yes" if same else "NO")
 
 
 def main(ways: list[str], every: list[float], steps: int, save_every: int) -> None:
-    """Run each way alone and killed, and print the figures."""
+    """Run each way without and with kills, and print the figures."""
     print(
         f"goodput: the quickstart's model for {steps:,} steps, saved every {save_every}, killed at a steady rate",
         flush=True,
@@ -317,7 +315,7 @@ def main(ways: list[str], every: list[float], steps: int, save_every: int) -> No
             theirs = way == "Trainer"
             if theirs not in alone:
                 line, alone[theirs] = bench.run(way, 0)
-                say(f"{'Trainer' if theirs else 'headrace'}, left alone", f"{pace(line):.3f} s a step")
+                say(f"{'Trainer' if theirs else 'headrace'}, without kills", f"{pace(line):.3f} s a step")
             for seconds in every:
                 line, weights = bench.run(way, seconds)
                 tell(way, seconds, line, weights == alone[theirs])

@@ -1,6 +1,6 @@
 """`transformers.Trainer` on windows in a file: `python -m benchmarks.goodput_trainer DATA FOLDER STEPS SAVE_EVERY`.
 
-What benchmarks/goodput.py kills: it goes on from its newest checkpoint, and tells each step in metrics.jsonl.
+benchmarks/goodput.py kills this process. It resumes from its newest checkpoint and records each step in metrics.jsonl.
 """
 
 import json
@@ -17,7 +17,7 @@ from trainer.config.files import read_values
 
 
 class Telling(TrainerCallback):
-    """Appends where training begins, and each step."""
+    """Records the starting step and each step."""
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - open for the whole run
@@ -33,7 +33,7 @@ class Telling(TrainerCallback):
 
 
 class Windows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Windows of tokens, each its own labels."""
+    """Windows of tokens that are also their labels."""
 
     def __init__(self, path: Path) -> None:
         self._windows = np.load(path, mmap_mode="r")
@@ -47,7 +47,7 @@ class Windows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 def main(data: str, folder: str, steps: str, save_every: str) -> None:
-    """Train, from the newest checkpoint if there is one, and save the model."""
+    """Train, resuming from the newest checkpoint if there is one, and save the model."""
     values = read_values("configs/quickstart.yaml", [])
     training = values["training"]
     torch.manual_seed(0)

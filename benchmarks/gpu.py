@@ -1,7 +1,7 @@
-"""What only a machine with GPUs can show: `python -m benchmarks.gpu`, without Prefect.
+"""Training on GPUs, without Prefect: `python -m benchmarks.gpu`.
 
-In fp32, bf16 and fp16, on one GPU and on all: the loss curve against fp32 on one, tokens a second and MFU; and a run
-that is stopped and continued, against one that is not.
+In fp32, bf16 and fp16, on one GPU and on all: the loss curve against fp32 on one GPU, tokens per second and MFU. Also
+compares a run that was stopped and resumed with an uninterrupted one.
 """
 
 import json
@@ -32,7 +32,7 @@ TRAINING = {
 
 
 def run(folder: Path, name: str, ranks: int, stop_after: int | None = None, **training: Any) -> list[dict[str, Any]]:
-    """Train one run to its end, or stop it with SIGTERM once it has recorded so many steps; returns its records."""
+    """Train to the end, or stop with SIGTERM after a number of recorded steps; return the records."""
     config = folder / f"{name}.json"
     values = job(folder, MODEL, **{**TRAINING, **training}).model_dump(mode="json")
     config.write_text(json.dumps({**values, "run": name}))
@@ -59,7 +59,7 @@ def run(folder: Path, name: str, ranks: int, stop_after: int | None = None, **tr
 
 
 def main() -> int:
-    """Print the figures; returns 1 where there is no GPU."""
+    """Print the figures; return 1 if there is no GPU."""
     gpus = torch.cuda.device_count()
     if not gpus:
         print("this machine has no GPU", file=sys.stderr)
@@ -83,7 +83,7 @@ def main() -> int:
         run(folder, "stopped", 1, stop_after=60, precision="bf16")
         continued = run(folder, "stopped", 1, precision="bf16")
         say(
-            "stopped and continued: the same losses",
+            "stopped and resumed: same losses",
             str([r["loss"] for r in whole] == [r["loss"] for r in continued]),
             "True",
         )

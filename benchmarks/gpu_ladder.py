@@ -1,10 +1,10 @@
-"""How fast one GPU trains, rung by rung: `python -m benchmarks.gpu_ladder gpt2|llama [RUNG ...] [--profile FILE]`.
+"""Training speed of one GPU, rung by rung: `python -m benchmarks.gpu_ladder gpt2|llama [RUNG ...] [--profile FILE]`.
 
-gpt2 has 124M parameters, a context of 1,024 and a vocabulary of 50,304; llama has 1.1B and a context of 2,048. All in
-bf16, without dropout, on random tokens. Each rung takes the trainer's own step; tokens a second, MFU and the greatest
-memory are those of the steps after the warm-up. The last rungs are transformers.Trainer, a loop as nanoGPT's around
-transformers' model, and for gpt2 the same around a plain one, with their best settings. With --profile, a rung of the
-trainer's writes what three steps spent their time on, to the file's name with its own.
+gpt2 has 124M parameters, a context of 1,024 and a vocabulary of 50,304; llama has 1.1B and a context of 2,048. All run
+in bf16, without dropout, on random tokens. Each rung uses the trainer's step. Tokens per second, MFU and peak memory
+are measured after the warm-up. The last rungs are transformers.Trainer, a loop like nanoGPT's around transformers'
+model, and for gpt2 the same loop around a plain model, each with its best settings. With --profile, each of the
+trainer's rungs writes a profile of three steps to the file's name with the rung's name added.
 """
 
 import argparse
@@ -46,14 +46,12 @@ VOCABULARY = 50_304
 WARM_UP, STEPS = 6, 12
 KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 REST = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""What computes attention; float32, which the first do not take, is left to the rest."""
+"""Attention backends; the first ones do not support float32, which the others compute."""
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One way to train: logits at a time (None: all), compiled or not, rows a micro-batch, the attention's masks and
-    kernel.
-    """
+    """One way to train: logits per chunk (None: all), compilation, rows per micro-batch, attention masks and kernel."""
 
     chunk: int | None = 2**28
     compile: bool = True
@@ -85,7 +83,7 @@ RUNGS = {
 
 
 def configuration(name: str) -> PretrainedConfig:
-    """The model's settings; its context is max_position_embeddings."""
+    """The model's configuration; its context is max_position_embeddings."""
     if name == "gpt2":
         return GPT2Config(
             vocab_size=VOCABULARY, n_positions=1024, bos_token_id=0, eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0,
@@ -98,7 +96,7 @@ def configuration(name: str) -> PretrainedConfig:
 
 
 def new_model(config: PretrainedConfig) -> Any:
-    """A new model in float32, the same each time."""
+    """A new model in float32 with fixed initial weights."""
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
 
@@ -109,9 +107,7 @@ def tokens(rows: int, config: PretrainedConfig) -> torch.Tensor:
 
 
 def measured(step: Callable[[], torch.Tensor], in_step: int, model: Any, config: PretrainedConfig) -> dict[str, float]:
-    """The figures of a step over so many tokens, which returns its loss. The same tokens come every time: it must
-    fall.
-    """
+    """The figures of a step over a number of tokens. The tokens are the same every time, so its loss must fall."""
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
     first = float(step())
@@ -133,14 +129,14 @@ def measured(step: Callable[[], torch.Tensor], in_step: int, model: Any, config:
 
 
 def figures(rate: float, model: Any, config: PretrainedConfig) -> dict[str, float]:
-    """What is printed of a rate in tokens a second."""
+    """The printed figures for a rate in tokens per second."""
     flops = flops_per_token(model, config, config.max_position_embeddings)
     peak = peak_flops(torch.device("cuda"), "bf16")
     return {"tokens/s": rate, "MFU %": 100 * rate * flops / peak, "GiB": torch.cuda.max_memory_allocated() / 2**30}
 
 
 def ours(rung: Rung, config: PretrainedConfig, runtime: Runtime, scale: int, profile: Path | None) -> dict[str, float]:
-    """The trainer's own step, with what a rung changes."""
+    """The trainer's step with a rung's settings."""
     model = new_model(config)
     objective: Any = CausalLMLoss(model)
     if rung.chunk is None:
@@ -172,7 +168,7 @@ def ours(rung: Rung, config: PretrainedConfig, runtime: Runtime, scale: int, pro
 
 
 def write_profile(step: Callable[[], object], path: Path) -> None:
-    """What three steps spend their time on, as a table."""
+    """The profile of three steps, as a table."""
     kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=kinds) as profile:
         for _ in range(3):
@@ -222,7 +218,7 @@ class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 class Clock(TrainerCallback):
-    """Notes when each step ended."""
+    """Records the end time of each step."""
 
     def __init__(self) -> None:
         self.ended: list[float] = []
@@ -234,7 +230,7 @@ class Clock(TrainerCallback):
 
 
 def hf_trainer(config: PretrainedConfig, rows: int, accumulate: int) -> dict[str, float]:
-    """transformers.Trainer: bf16, compiled, fused AdamW, workers that read ahead."""
+    """transformers.Trainer: bf16, compiled, fused AdamW, read-ahead workers."""
     model, clock, steps = new_model(config), Clock(), WARM_UP + STEPS
     torch.cuda.reset_peak_memory_stats()
     arguments = TrainingArguments(
@@ -249,7 +245,7 @@ def hf_trainer(config: PretrainedConfig, rows: int, accumulate: int) -> dict[str
 
 
 def climb(name: str, wanted: list[str], profile: Path | None) -> Iterator[tuple[str, dict[str, float] | Exception]]:
-    """Each rung's figures, or what went wrong."""
+    """Each rung's figures or error."""
     runtime, config = start_runtime("bf16"), configuration(name)
     scale = 1 if name == "gpt2" else 4
     rows = Rung().rows // scale
@@ -262,12 +258,12 @@ def climb(name: str, wanted: list[str], profile: Path | None) -> Iterator[tuple[
         ways["nanoGPT's loop, plain GPT-2"] = lambda: nanogpt_loop(config, rows, 2, plain=True)
     ways["Trainer"] = lambda: hf_trainer(config, rows, 2)
     for title in wanted or ways:
-        kernel = RUNGS[title].attention if title in RUNGS else "flash"  # of the others, as PyTorch chooses
+        kernel = RUNGS[title].attention if title in RUNGS else "flash"  # PyTorch chooses among the others
         try:
             preferred = prefer_cudnn_attention(runtime.device)
             with sdpa_kernel([KERNELS[kernel], *REST], set_priority=True) if kernel else preferred:
                 yield title, ways[title]()
-        except Exception as error:  # the other rungs are worth their time all the same
+        except Exception as error:  # continue with the other rungs
             traceback.print_exc()
             yield title, error
         torch._dynamo.reset()
@@ -276,7 +272,7 @@ def climb(name: str, wanted: list[str], profile: Path | None) -> Iterator[tuple[
 
 
 def main(model: str, rungs: list[str], profile: Path | None) -> None:
-    """Print every rung as it is reached."""
+    """Print each rung's figures when it is finished."""
     print(f"{model} on {torch.cuda.get_device_name(0)}, torch {torch.__version__}, bf16", flush=True)
     for title, found in climb(model, rungs, profile):
         if isinstance(found, Exception):

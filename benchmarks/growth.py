@@ -1,8 +1,8 @@
-"""How work grows with what it is done on: `python -m benchmarks.growth [PART ...]`.
+"""How time grows with the size of the input: `python -m benchmarks.growth [PART ...]`.
 
-Each part does the same at four sizes, and prints the seconds, with an exponent: time goes with size to the power of it.
-It is fitted to all four (least squares of the logarithms), and taken of the last two, where what each run has in common
-weighs least. Ends with 1 if a last one is beyond `ALLOWED`: two sizes of a noisy machine tell no more than that.
+Each part does the same work at four sizes and prints the seconds and an exponent: time is proportional to size to that
+power. It is fitted to all four sizes (least squares of the logarithms), and to the last two, where constant costs weigh
+least. Exits with 1 if an exponent of the last two exceeds `ALLOWED`, which leaves a margin for a noisy machine.
 """
 
 import json
@@ -39,7 +39,7 @@ from trainer.store.storage import Store
 ALLOWED = 1.15
 
 WORDS = 20_000
-"""Made-up ones, of which texts are drawn; the first are drawn most, as in a language."""
+"""Synthetic words for texts; the first ones are the most frequent, as in a language."""
 
 BATCH = 256
 
@@ -47,7 +47,7 @@ Seconds = dict[str, float]
 
 
 class Part(NamedTuple):
-    """What grows, its sizes, and what takes how long at one of them, in a folder of its own."""
+    """What grows, its sizes, and a function that measures the seconds of each operation at one size, in a folder."""
 
     of: str
     sizes: Sequence[int]
@@ -55,7 +55,7 @@ class Part(NamedTuple):
 
 
 def texts(size: int) -> Iterator[str]:
-    """Different texts of about so many bytes each, without end."""
+    """Endless different texts of about the given bytes each."""
     draw = random.Random(1)
     words = np.array(["".join(draw.choices(string.ascii_lowercase, k=draw.randint(2, 9))) for _ in range(WORDS)])
     numbers = np.random.default_rng(1)
@@ -64,7 +64,7 @@ def texts(size: int) -> Iterator[str]:
 
 
 def write_documents(raw: Path, documents: int, size: int, files: int) -> None:
-    """So many documents of that size in files of records; a tenth of them is an earlier one with another beginning."""
+    """Write documents of a size into files of records; one in ten is an earlier document with another beginning."""
     raw.mkdir()
     made, written = texts(size), list[str]()
     with_copies = (
@@ -77,27 +77,27 @@ def write_documents(raw: Path, documents: int, size: int, files: int) -> None:
 
 
 def write_files(raw: Path, files: int, size: int) -> None:
-    """So many files of that size, a text in each."""
+    """Write files of a size with one text each."""
     raw.mkdir()
     for number, text in zip(range(files), texts(size), strict=False):
         (raw / f"{number:06}.txt").write_text(f"{text}\n")
 
 
 def preparation(folder: Path, form: str, ending: str, **data: Any) -> PrepareJob:
-    """A job on the files of a folder's `raw`."""
+    """A job on the files in the folder's `raw`."""
     corpus = {"name": "text", "paths": [f"{folder}/raw/*.{ending}"], "format": form}
     values = {"corpora": [corpus], "tokenizer": {"vocab_size": 4096, "sample_bytes": 4_000_000}, "workers": 2, **data}
     return PrepareJob.model_validate({"store": str(folder / "store"), "data": values})
 
 
 def prepared(wanted: PrepareJob, changed: Path) -> Seconds:
-    """The first preparation, one that finds nothing new, and one after a file has changed."""
-    time.sleep(2 * RACY_SECONDS)  # what is younger is read again each time
+    """Time the first preparation, one without changes, and one after a file has changed."""
+    time.sleep(2 * RACY_SECONDS)  # younger files are read again each time
     work = partial(prepare, wanted, here(silent()))
     first, again = timed(work)[1], timed(work)[1]
     with open(changed, "a", encoding="utf-8") as file:
         file.write(json.dumps({"text": "one more"}) + "\n")
-    return {"prepare": first, "again, nothing new": again, "again, a file changed": timed(work)[1]}
+    return {"prepare": first, "again, no changes": again, "again, one file changed": timed(work)[1]}
 
 
 def of_bytes(folder: Path, megabytes: int) -> Seconds:
@@ -124,7 +124,7 @@ def of_decisions(folder: Path, documents: int) -> Seconds:
     first, again = timed(curate)[1], timed(curate)[1]
     with open(folder / "raw" / "00000.jsonl", "a", encoding="utf-8") as file:
         file.write(json.dumps({"text": next(texts(1000))}) + "\n")
-    return {"curate": first, "again, nothing new": again, "again, a file changed": timed(curate)[1]}
+    return {"curate": first, "again, no changes": again, "again, one file changed": timed(curate)[1]}
 
 
 def of_shards(folder: Path, shards: int) -> Seconds:
@@ -139,14 +139,14 @@ def of_shards(folder: Path, shards: int) -> Seconds:
 
 
 def drawn(order: DataOrder, step: int, ranks: int = 1) -> float:
-    """The seconds that a rank takes for its share of a batch of a step, once warm."""
+    """The seconds of a rank for its share of a step's batch, after warm-up."""
     order.samples(step * BATCH, BATCH // ranks)
     rounds = 50
     return timed(lambda: [order.samples((step + each) * BATCH, BATCH // ranks) for each in range(rounds)])[1] / rounds
 
 
 def made_order() -> DataOrder:
-    """Of two corpora of 2**31 windows each."""
+    """Time the order of two corpora with 2**31 windows each."""
     orders = [CorpusOrder(1, name, [2**21] * 2**10, 64) for name in ("code", "docs")]
     return DataOrder(1, orders, [0.3, 0.7])
 
@@ -158,7 +158,7 @@ def of_steps(folder: Path, step: int) -> Seconds:
         return order
 
     order, resumed = timed(resume)
-    return {"go on at this step": resumed, "a batch from there": drawn(order, step)}
+    return {"resume at this step": resumed, "a batch from there": drawn(order, step)}
 
 
 def of_ranks(folder: Path, ranks: int) -> Seconds:
@@ -177,14 +177,14 @@ def of_runs(folder: Path, runs: int) -> Seconds:
     look = GarbageJob(store=wanted.store, older_than_days=0)
     return {
         "list": timed(lambda: find_runs(store))[1],
-        "look for garbage": timed(lambda: list(collect(look)))[1],
-        "find one by its beginning": timed(lambda: find_run_name(store, f"{runs - 1:06}"))[1],
-        "train, which finds all there": timed(lambda: train(wanted))[1],
+        "search for garbage": timed(lambda: list(collect(look)))[1],
+        "find one by its prefix": timed(lambda: find_run_name(store, f"{runs - 1:06}"))[1],
+        "train, all finished": timed(lambda: train(wanted))[1],
     }
 
 
 def copy_run(store: Store, run: str, key: str) -> None:
-    """A run with the same records and files under another name; what is sealed is sealed for its place."""
+    """Copy a run's records and files under another name; sealed files are sealed again for their new keys."""
     old, new = Path(store.path(run)), Path(store.path(key))
     shutil.copytree(old, new)
     for path in filter(Path.is_file, new.rglob("*")):
@@ -203,22 +203,22 @@ PARTS: Mapping[str, Part] = {
     "bytes": Part("MB of text", (16, 64, 256, 1024), of_bytes),
     "files": Part("files of 1 kB", (1000, 4000, 16_000, 64_000), of_files),
     "documents": Part("documents of 200 bytes", (16_000, 64_000, 256_000, 1_024_000), of_documents),
-    "decisions": Part("documents of 1 kB that are curated", (2000, 8000, 32_000, 128_000), of_decisions),
+    "decisions": Part("curated documents of 1 kB", (2000, 8000, 32_000, 128_000), of_decisions),
     "shards": Part("shards", (100, 1000, 10_000, 100_000), of_shards),
-    "steps": Part("steps that were made", (10**3, 10**5, 10**7, 10**9), of_steps),
+    "steps": Part("finished steps", (10**3, 10**5, 10**7, 10**9), of_steps),
     "ranks": Part("ranks", (1, 2, 4, 8), of_ranks),
     "runs": Part("runs in a store", (10, 100, 1000, 10_000), of_runs),
 }
 
 
 def exponents(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """Of time over size: fitted to all, and from the last but one to the last."""
+    """Exponents of time over size: fitted to all sizes, and to the last two."""
     x, y = np.log(sizes), np.log(seconds)
     return float(np.polyfit(x, y, 1)[0]), float((y[-1] - y[-2]) / (x[-1] - x[-2]))
 
 
 def main(*names: str) -> int:
-    """Print a table a part. Returns 1 if something grows faster than what it is done on."""
+    """Print a table per part; return 1 if a time grows faster than its input."""
     worst = -math.inf
     for name in names or PARTS:
         part, found = PARTS[name], list[Seconds]()

@@ -17,13 +17,13 @@ GPT2 = {"model_type": "gpt2", "n_layer": 4, "n_head": 4, "n_embd": 256, "n_posit
 
 
 def raw_corpora(folder: Path) -> Path:
-    """Write the sample corpora; returns their folder."""
+    """Write the sample corpora; return their folder."""
     write_corpora([str(folder)])
     return folder
 
 
 def job(folder: Path, model: dict[str, Any] = GPT2, **training: Any) -> PipelineJob:
-    """A job over the sample corpora below a folder, with its store there."""
+    """A job on the sample corpora in a folder, with its store there."""
     raw = folder / "raw"
     defaults = {"max_steps": 100, "context": 256, "global_batch": 8, "warmup_steps": 10}
     return PipelineJob.model_validate(
@@ -47,7 +47,7 @@ def job(folder: Path, model: dict[str, Any] = GPT2, **training: Any) -> Pipeline
 
 
 def run_job(bench: RunJob, module: str, run: str) -> list[dict[str, Any]]:
-    """Run a job under a name through a module's command line; returns the records of the run."""
+    """Run a job under a name with a module's command line; return the run's records."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         path = Path(folder, "job.json")
         path.write_text(bench.model_copy(update={"run": run}).model_dump_json())

@@ -1,7 +1,7 @@
-"""Small labelled tasks of the kinds that GLUE has, made of the sentences of the standard library's documentation.
+"""Small labelled tasks like GLUE's, made from sentences of the standard library's documentation.
 
-cola: is the sentence as it was written, or were its words disturbed? mrpc: was a pair's second sentence only shortened,
-or a word of it replaced by another? stsb: which share of the words do the two sentences have in common, from 0 to 5?
+cola: is the sentence original, or were its words shuffled? mrpc: was the second sentence only shortened, or was a word
+replaced? stsb: the share of words that both sentences have, from 0 to 5.
 """
 
 import random
@@ -17,9 +17,7 @@ SPLITS = {"train": 1600, "validation": 400}
 
 
 def make_task(name: str, folder: Path) -> Path:
-    """Write a task's train.tsv and validation.tsv below a folder; returns theirs. The same on every machine of one
-    Python.
-    """
+    """Write a task's train.tsv and validation.tsv into a folder and return it; deterministic for a Python version."""
     target = folder / name
     target.mkdir(parents=True, exist_ok=True)
     texts = iter(sorted(sentences(), key=lambda text: stable_key(name, text)))
@@ -34,7 +32,7 @@ def make_task(name: str, folder: Path) -> Path:
 
 
 def sentences() -> Iterator[str]:
-    """The documentation's sentences of at least seven words, without repetition."""
+    """The documentation's sentences of at least seven words, without repetitions."""
     texts = (" ".join(text.split()) for text in all_docstrings(dict(standard_modules())))
     found = (match[0] for text in texts for match in SENTENCE.finditer(text))
     yield from dict.fromkeys(text for text in found if len(text.split()) >= 7)

@@ -1,7 +1,7 @@
-"""Modules of the project that are loaded for what a reader follows: `python -m benchmarks.loaded_modules [--names]`.
+"""Count the project's modules loaded by three activities: `python -m benchmarks.loaded_modules [--names]`.
 
-From `python -m trainer` to the first optimizer step of a small job; for a checkpoint, its commit and its resume; and
-from a raw file to tokens, with curation. The last two are what importing their modules loads.
+They are: `python -m trainer` until the first optimizer step of a small job; commit and resume of a checkpoint; a raw
+file to tokens, with curation. For the last two, the modules loaded by importing their code are counted.
 """
 
 import subprocess
@@ -35,7 +35,7 @@ IMPORTED = {
 
 
 def loaded(program: str, *arguments: str) -> list[str]:
-    """The project's modules that a program tells on its last line of errors, packages left out."""
+    """The project's modules, without packages, that a program prints on its last line of standard error."""
     ended = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
     names = ended.stderr.strip().splitlines()[-1].split()
     packages = {name.rpartition(".")[0] for name in names}
@@ -43,7 +43,7 @@ def loaded(program: str, *arguments: str) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the counts, and with --names the modules."""
+    """Print the counts; with --names, also the modules."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         raw_corpora(place / "raw")

@@ -1,10 +1,10 @@
-"""Near duplicates among many documents: time, disk, and the memory of all processes, for signatures that are made up.
+"""Near duplicates among many documents: time, disk, and the memory of all processes, with synthetic signatures.
 
     python -m benchmarks.many_documents [DOCUMENTS]
 
-The text of 100 million documents would take hours to measure; what is bounded is the pass over the keys of all of them,
-and the comparison of those that share one. Keys and n-grams are made up here, and each key that documents share was
-planted, so it is known how many must go.
+Measuring the text of 100 million documents would take hours; this measures the pass over all keys and the comparison of
+documents that share one. Keys and n-grams are synthetic and all shared keys were planted, so the number of duplicates
+is known.
 """
 
 import sys
@@ -28,13 +28,13 @@ from trainer.store.storage import Store
 WORKERS = 2
 UNITS = 4096
 FAMILY = 64
-"""Units whose planted documents resemble those of the first of them."""
+"""Units per family; planted documents resemble those of the family's first unit."""
 
 NGRAMS = 300
-"""Of a document."""
+"""N-grams of a document."""
 
 PLANTED = 100
-"""One document of so many is planted."""
+"""One document in `PLANTED` is planted."""
 
 
 def job_in(folder: str) -> PrepareJob:
@@ -48,7 +48,7 @@ def job_in(folder: str) -> PrepareJob:
 
 
 def numbered(job: PrepareJob, documents: int) -> Numbering:
-    """Units of as many documents each, of one piece."""
+    """Units of equally many documents, with one piece each."""
     (corpus,), each = job.data.corpora, documents // UNITS
     units = [
         Numbered(
@@ -61,15 +61,15 @@ def numbered(job: PrepareJob, documents: int) -> Numbering:
 
 
 def write_signatures(job: PrepareJob, numbering: Numbering) -> int:
-    """Make up the keys of all documents; returns how many must go."""
+    """Generate the keys of all documents; return how many are duplicates."""
     assert job.data.curation is not None and job.data.curation.near is not None
     store, by, dropped = Store(job.store), Signature.of(job.data.curation.near), 0
     for number, (unit, firsts, counts) in enumerate(numbering.units):
         places = int(firsts[0]) + np.arange(int(counts[0]), dtype=np.uint64)
         planted = np.arange(len(places) // PLANTED)
         keys = np.add.outer(places * np.uint64(by.bands), np.arange(1, by.bands + 1, dtype=np.uint64))
-        bands = planted % by.bands  # one of the keys is enough
-        before = len(places) * (number % FAMILY)  # documents between this unit and the first of its family
+        bands = planted % by.bands  # one shared key is enough
+        before = len(places) * (number % FAMILY)  # number of documents between this unit and the first of its family
         keys[planted, bands] -= np.uint64(before * by.bands)
         dropped += len(planted) if before else 0
         write_arrays(store, unit.key(by), {KEYS: spread_out(keys)[:, :, None]})
@@ -77,14 +77,14 @@ def write_signatures(job: PrepareJob, numbering: Numbering) -> int:
 
 
 def spread_out(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Other numbers of 64 bits for other ones, as if at random: the last steps of SplitMix64 (Steele et al. 2014)."""
+    """Pseudorandom 64-bit numbers, one-to-one: the final steps of SplitMix64 (Steele et al. 2014)."""
     mixed = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
 
 
 def write_made_up_ngrams(decided: CurationRun) -> None:
-    """Make up the n-grams of documents that share a key: the same for all that share it."""
+    """Generate the n-grams of documents that share a key, equal for all that share it."""
     assert decided.options.near is not None
     units, alive = decided.numbering.units, decided.reasons == 0
     folder = start_pass(decided.store, units, Signature.of(decided.options.near), alive)
@@ -101,7 +101,7 @@ def write_made_up_ngrams(decided: CurationRun) -> None:
 
 
 def decide(job: PrepareJob, documents: int) -> int:
-    """Drop the near duplicates; returns how many those are."""
+    """Drop the near duplicates; return their number."""
     with Workers(WORKERS) as workers:
         decided = CurationRun(Store(job.store), job, Plan({}, [], [], []), workers, silent())
         decided.numbering = numbered(job, documents)
@@ -118,7 +118,7 @@ def main(documents: int) -> None:
         job = job_in(folder)
         numbering = numbered(job, documents)
         dropped = write_signatures(job, numbering)
-        say("documents, of which must go", f"{numbering.total:,}, {dropped:,}")
+        say("documents, planted duplicates", f"{numbering.total:,}, {dropped:,}")
         command = ["-m", "benchmarks.many_documents", "decide", folder, str(documents), str(dropped)]
         seconds, peak = run_watched(command)
         pairs = sum(path.stat().st_size for path in Path(job.store, "measures/pairs").rglob("*") if path.is_file())
@@ -132,6 +132,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["decide"]:
         found = decide(job_in(sys.argv[2]), int(sys.argv[3]))
         if found != int(sys.argv[4]):
-            sys.exit(f"{found} documents went instead of {sys.argv[4]}")
+            sys.exit(f"{found} documents were dropped, expected {sys.argv[4]}")
     else:
         main(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000_000)

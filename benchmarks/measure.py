@@ -1,4 +1,4 @@
-"""How the benchmarks measure and print."""
+"""Measuring and printing for the benchmarks."""
 
 import os
 import statistics
@@ -14,22 +14,22 @@ PAGE_KIB = 4
 
 
 def say(figure: str, value: str, wanted: str = "") -> None:
-    """Print one figure and what it should be."""
+    """Print one figure and its target."""
     print(f"  {figure:<64}{value:>18}{f'   (wanted {wanted})' if wanted else ''}", flush=True)
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median, least and greatest of some ratios."""
+    """Median, minimum and maximum of some ratios."""
     return f"{statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
 
 
 def run_timed(command: list[str]) -> float:
-    """Run a command of this Python; return its seconds."""
+    """Run this Python with arguments; return the seconds."""
     return run_other([sys.executable, *command])
 
 
 def run_other(command: list[str]) -> float:
-    """Run any command; return its seconds."""
+    """Run any command; return the seconds."""
     started = time.perf_counter()
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
@@ -38,8 +38,9 @@ def run_other(command: list[str]) -> float:
 
 
 def run_watched(command: list[str]) -> tuple[float, float]:
-    """The same, with the peak resident memory of it and its children together, in MiB; looking at that takes time,
-    too.
+    """Run this Python with arguments; return the seconds, and the peak memory of it and its children in MiB.
+
+    Measuring the memory takes some time too.
     """
     with highest(lambda: sum(map(_resident, descendants(os.getpid()))), every=0.05) as peak:
         seconds = run_timed(command)
@@ -47,7 +48,7 @@ def run_watched(command: list[str]) -> tuple[float, float]:
 
 
 def _resident(pid: int) -> float:
-    """Proportional set size in MiB: memory shared by processes is counted once among them."""
+    """Proportional set size in MiB: memory shared by several processes is counted once."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

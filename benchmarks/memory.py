@@ -1,6 +1,7 @@
-"""The most memory that training takes, phase by phase, against the figure that the preflight gives.
+"""Peak memory of training in each phase, against the preflight's estimate.
 
-Phases end with files: training with a save that begins, that with its commit, and the final evaluation with its record.
+Files mark the ends of the phases: training ends when a save begins, the save ends with its commit, and the final
+evaluation ends with its record.
 """
 
 import subprocess
@@ -33,7 +34,7 @@ print(preflight(load_training_job(sys.argv[1]), silent()).about_memory_bytes)
 
 
 def phase_of(run: Path) -> str:
-    """What a run is at."""
+    """The present phase of a run."""
     if (run / "eval.json").exists():
         return "report"
     if (run / "final" / "manifest.json").exists():
@@ -46,7 +47,7 @@ def phase_of(run: Path) -> str:
 
 
 def peaks(bench: PipelineJob, config: Path) -> dict[str, float]:
-    """The greatest resident memory of the process in each phase, in bytes."""
+    """The peak resident memory of the process in each phase, in bytes."""
     run = Path(bench.store) / str(bench.run)
     found: dict[str, float] = {}
     with subprocess.Popen([sys.executable, "-m", "trainer", str(config)], stdout=subprocess.DEVNULL) as process:
@@ -85,10 +86,10 @@ def main() -> None:
             config.write_text(bench.model_dump_json())
             figure = float(subprocess.check_output([sys.executable, "-c", FIGURE, config], text=True).split()[-1])
             found = peaks(bench.model_copy(update={"run": f"runs/{size}"}), config)
-            say(f"{size}: preflight's figure", f"{figure / 1e6:,.0f} MB")
+            say(f"{size}: preflight's estimate", f"{figure / 1e6:,.0f} MB")
             for phase, peak in found.items():
-                say(f"{size}: {phase}", f"{peak / 1e6:,.0f} MB", f"{peak / figure:.2f} of the figure")
-            say(f"{size}: greatest, of the figure", f"{max(found.values()) / figure:.2f}", "0.9 to 1.1")
+                say(f"{size}: {phase}", f"{peak / 1e6:,.0f} MB", f"{peak / figure:.2f} of the estimate")
+            say(f"{size}: peak / estimate", f"{max(found.values()) / figure:.2f}", "0.9 to 1.1")
 
 
 if __name__ == "__main__":

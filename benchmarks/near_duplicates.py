@@ -1,10 +1,10 @@
-"""What goes as a near duplicate of real and of made text, and how much of it is below both thresholds.
+"""Near duplicates dropped from real and synthetic text, and how many of them are below both thresholds.
 
     python -m benchmarks.near_duplicates [FOLDER ...]
 
-A FOLDER is a corpus: its files that hold text in UTF-8, and manual pages, one document each. Three corpora are made
-besides, of documents that resemble each other and are no duplicates: tests that differ in a constant, functions below
-one licence, and product pages.
+A FOLDER is a corpus: its UTF-8 text files and manual pages, one document each. Three synthetic corpora have documents
+that resemble each other without being duplicates: tests that differ in a constant, functions with the same license
+header, and product pages.
 """
 
 import random
@@ -53,7 +53,7 @@ def tests(draw: random.Random) -> Iterator[str]:
 
 
 def functions(draw: random.Random) -> Iterator[str]:
-    """Small functions below one licence."""
+    """Small functions with the same license header."""
     for _ in range(2000):
         name, one, other, called, constant = words(draw, 5).split()
         body = f'    """{words(draw, 8).capitalize()}."""\n    return {one} * {called}({other}, {constant})\n'
@@ -69,14 +69,14 @@ def pages(draw: random.Random) -> Iterator[str]:
 
 
 def texts(folder: Path) -> list[Path]:
-    """The files below a folder that hold text."""
+    """The text files in a folder."""
     return sorted(
         path for path in folder.rglob("*") if TEXT.search(path.name) and path.is_file() and path.stat().st_size
     )
 
 
 def measure(name: str, corpus: dict[str, object], store: Path) -> None:
-    """Curate a corpus, and print a line of the table."""
+    """Curate a corpus and print a row of the table."""
     data = {"corpora": [{"name": "it", **corpus}], "tokenizer": {"vocab_size": 300}, "workers": 2}
     curation: dict[str, dict[str, object]] = {"exact": {}, "near": {}}
     job = PrepareJob.model_validate({"store": str(store), "data": {**data, "curation": curation}})
@@ -99,7 +99,7 @@ def measure(name: str, corpus: dict[str, object], store: Path) -> None:
 
 def main(folders: list[str]) -> int:
     """Print the table."""
-    print("| corpus | documents | exact duplicates | near duplicates | of these by containment alone | below both |")
+    print("| corpus | documents | exact duplicates | near duplicates | of these only by containment | below both |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as place:
         for number, (name, make) in enumerate((("tests", tests), ("functions", functions), ("product pages", pages))):

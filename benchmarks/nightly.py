@@ -1,9 +1,9 @@
-"""How fast each night is: `python -m benchmarks.nightly [FOLDER]`, or the deployment of deployments/nightly.yaml.
+"""Nightly speed measurement: `python -m benchmarks.nightly [FOLDER]`, or the deployment in deployments/nightly.yaml.
 
-A night runs the quickstart from nothing, and trains in turn with `transformers.Trainer`. Its figures are medians, over
-the quickstart's steps and over rounds of both sides. FOLDER holds those of all nights (nights.jsonl) and their chart
-(nights.svg), which Prefect shows too. A night fails, once it is written down, if a figure is worse than the median of
-the nights before it by more than is allowed: one slow sample is no reason, nor is a first night.
+A night runs the quickstart with an empty store, and trains alternately with `transformers.Trainer`. Its figures are
+medians over the quickstart's steps and over rounds of both sides. FOLDER holds the figures of all nights (nights.jsonl)
+and their chart (nights.svg), which Prefect also shows. After recording its figures, a night fails if one is worse than
+the median of earlier nights by more than the allowed share. A first night does not fail.
 """
 
 import base64
@@ -32,15 +32,15 @@ from trainer.store.storage import Store
 from trainer.training.metrics_reader import read_records
 
 Night = Mapping[str, Any]
-"""When it was, and its figures."""
+"""The date of a night, and its figures."""
 
 CHECKOUT = Path(__file__).parents[1]
 NIGHTS, EARLIER = "nights.jsonl", 14
-"""The file of all nights, and how many of the last ones a night is compared with."""
+"""The file of all nights, and the number of last nights that a night is compared with."""
 
 
 class Gate(NamedTuple):
-    """A figure of each night: what it is, whether more is better, and which share of it a night may be worse."""
+    """A night's figures: title, whether more is better, and the allowed share by which a night may be worse."""
 
     title: str
     more: bool
@@ -49,18 +49,18 @@ class Gate(NamedTuple):
 
 GATES = {
     "tokens_per_second": Gate("Quickstart, tokens a second", True, 0.15),
-    "against_trainer": Gate("Speed of training, that of Trainer being 1", True, 0.1),
+    "against_trainer": Gate("Training speed relative to Trainer", True, 0.1),
     "loss": Gate("Quickstart, held-out loss", False, 0.02),
 }
 
 
 class SlowNight(PipelineError):
-    """A night's figures are worse than those of the nights before it."""
+    """A night's figures are worse than those of earlier nights."""
 
 
 @flow(name="nightly", log_prints=True)
 def nightly(folder: str = "data/nightly", config: str = "configs/quickstart.yaml", rounds: int = 10) -> dict[str, Any]:
-    """Measure, write down, draw, and judge. Raises `SlowNight`."""
+    """Measure, record, draw and judge a night. Raises `SlowNight`."""
     store, figures = Store(folder), {**run_quickstart(config), **train_beside_peer(rounds)}
     night = {"when": datetime.now(UTC).isoformat(timespec="minutes"), **figures}
     before = read_nights(store)
@@ -75,20 +75,20 @@ def nightly(folder: str = "data/nightly", config: str = "configs/quickstart.yaml
 
 
 def run_quickstart(config: str) -> dict[str, float]:
-    """Its figures, of a run in a store of its own."""
+    """The quickstart's figures, from a run in a new store."""
     if not Path("data/raw").exists():
         raw_corpora(Path("data/raw"))
     with tempfile.TemporaryDirectory(prefix="headrace-nightly-") as name:
         outcome = data_to_model(load_job(PipelineJob, config, [f"store={name}"]))
         records = read_records(Store(name), outcome.run)
         rates = [record["tokens_per_second"] for record in records if record["kind"] == "train"]
-    assert outcome.evaluation is not None and outcome.evaluation.total is not None  # of all its corpora together
+    assert outcome.evaluation is not None and outcome.evaluation.total is not None  # for all corpora together
     return {"tokens_per_second": statistics.median(rates), "loss": outcome.evaluation.total.figures["loss"]}
 
 
 @task
 def train_beside_peer(rounds: int) -> dict[str, float]:
-    """How many times as fast as Trainer the loop is; in a process of their own, which nothing else keeps busy."""
+    """The loop's speed relative to Trainer, measured in a separate process without other threads."""
     command = [sys.executable, "-m", "benchmarks.training", "eager", str(rounds)]
     told = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True).stdout
     print(told)
@@ -96,12 +96,12 @@ def train_beside_peer(rounds: int) -> dict[str, float]:
 
 
 def read_nights(store: Store) -> list[Night]:
-    """The nights so far, the first one first."""
+    """The recorded nights, oldest first."""
     return [json.loads(line) for line in (store.find_bytes(NIGHTS) or b"").splitlines()]
 
 
 def judge(night: Night, before: Sequence[Night]) -> list[str]:
-    """What is worse than it may be, in words."""
+    """Messages about the figures that are worse than allowed."""
     found = []
     for name, (title, more, allowed) in GATES.items():
         if earlier := [each[name] for each in before[-EARLIER:] if name in each]:

@@ -1,4 +1,4 @@
-"""What people wait for each night: the flow's cost over the bare trainer, and a preparation that finds nothing new."""
+"""Costs of nightly operation: the flow against the bare trainer, and a preparation without changes."""
 
 import json
 import statistics
@@ -15,12 +15,12 @@ QUICKSTART = Path("configs/quickstart.yaml")
 
 
 def quickstart_seconds(module: str, store: Path) -> float:
-    """The quickstart from raw files to its report, through a module's command line."""
+    """Time the quickstart from raw files to its report with a module's command line."""
     return run_timed(["-m", module, str(QUICKSTART), f"store={store}"])
 
 
 def overhead(folder: Path) -> None:
-    """The flow, with a Prefect server of its own that starts and stops with it, against the trainer, in turn."""
+    """Time the flow, with a Prefect server that starts and stops with it, and the trainer alternately."""
     print("the quickstart: the flow against the bare trainer (whole processes)", flush=True)
     pairs = [
         (
@@ -34,7 +34,7 @@ def overhead(folder: Path) -> None:
 
 
 def write_files(raw: Path, files: int) -> dict[str, Any]:
-    """Cut the sample corpus into so many files; returns the job that prepares them."""
+    """Split the sample corpus into a number of files; return the job that prepares them."""
     text = b"".join(path.read_bytes() for path in sorted(raw.rglob("*.py")))
     folder = raw.parent / f"files-{files}"
     folder.mkdir()
@@ -47,8 +47,8 @@ def write_files(raw: Path, files: int) -> dict[str, Any]:
 
 
 def no_change(folder: Path) -> None:
-    """The nightly preparation once more, against one that has a hundred files to look at: the rest is start-up."""
-    print(f"the nightly preparation of {FILES:,} files, none of them changed (whole processes)", flush=True)
+    """Time the unchanged nightly preparation, and one of only a hundred files to estimate the start-up."""
+    print(f"the nightly preparation of {FILES:,} unchanged files (whole processes)", flush=True)
     raw, seconds = raw_corpora(folder / "raw"), {}
     for files in (100, FILES):
         job = folder / f"job-{files}.json"
@@ -57,7 +57,7 @@ def no_change(folder: Path) -> None:
         seconds[files] = [run_timed(["-m", "flows.prepare_data", str(job)]) for _ in range(PAIRS)]
     say("seconds of the whole run", spread(seconds[FILES]))
     work = statistics.median(seconds[FILES]) - statistics.median(seconds[100])
-    say("seconds of work, without what a hundred files take", f"{work:.2f}", "at most 10")
+    say("seconds more than with a hundred files", f"{work:.2f}", "at most 10")
 
 
 def main() -> None:

@@ -1,13 +1,12 @@
-"""Are fine-tuned models as good as those of the plain loop? Paired runs: the same data, the same new head, the same
-seed.
+"""Quality of fine-tuned models against a plain loop, in paired runs with the same data, new head and seed.
 
     python -m benchmarks.paired DATA MODEL [--tasks cola mrpc stsb] [--seeds 8] [--first-seed 0] [--examples N]
 
-DATA holds the tasks' folders (cola, mrpc, stsb), each with train.tsv and validation.tsv; one that is not there is made
-of the standard library's documentation. MODEL is the folder of a pretrained model. Three ways, all in this process, in
-turn for every seed: the plain loop of the Hugging Face course, headrace with batches by length, and headrace with
-random batches. Each pair of ways is compared by a paired t-test and Wilcoxon's signed-rank test; the interval is the
-t-test's, of 95 %.
+DATA holds the tasks' folders (cola, mrpc, stsb), each with train.tsv and validation.tsv; a missing one is generated
+from the standard library's documentation. MODEL is the folder of a pretrained model. Three ways run alternately in this
+process for each seed: the plain loop of the Hugging Face course, headrace with batches by length, and headrace with
+random batches. Each pair of ways is compared with a paired t-test, which gives the 95 % interval, and Wilcoxon's
+signed-rank test.
 """
 
 import argparse
@@ -63,7 +62,7 @@ def main(data: str, model: str, tasks: list[str], seeds: int, first_seed: int, e
 
 
 def first_lines(path: Path, folder: Path, examples: int | None) -> Path:
-    """The file, or its header and first examples as a file below a folder."""
+    """The file, or a copy in a folder with its header and first examples."""
     if examples is None:
         return path
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -75,7 +74,7 @@ def first_lines(path: Path, folder: Path, examples: int | None) -> Path:
 def run_task(
     task: Task, files: tuple[Path, Path], model: str, seeds: range, folder: Path
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The deciding figure and the seconds of processor time of every way, by seed; `files` are train and validation."""
+    """The deciding figure and the processor seconds of each way, by seed; `files` are train and validation."""
     paths = (str(files[0]), str(files[1]))
     ways: dict[str, Callable[[int], float]] = {
         "plain loop": lambda seed: train_plainly(task, *paths, model, seed, str(folder / "cache"))[METRICS[task.name]],
@@ -94,7 +93,7 @@ def run_task(
 
 
 def run_headrace(task: Task, paths: tuple[str, str], model: str, seed: int, folder: Path, by_length: bool) -> float:
-    """A whole run, from the raw files to its evaluation; returns the deciding figure."""
+    """Run a job from the raw files to its evaluation; return the deciding figure."""
     from trainer.jobs import train as train_job
 
     metric, run = METRICS[task.name], f"{task.name}-{seed}-{'length' if by_length else 'random'}"
@@ -108,7 +107,7 @@ def run_headrace(task: Task, paths: tuple[str, str], model: str, seed: int, fold
 
 
 def compared(differences: np.ndarray) -> str:
-    """The mean difference with its interval, and the probabilities of differences as large if there were none."""
+    """The mean difference with its interval, and the p-values of both tests."""
     t_test = stats.ttest_1samp(differences, 0.0)
     low, high = t_test.confidence_interval(0.95)
     signed = stats.wilcoxon(differences).pvalue if np.any(differences) else 1.0
@@ -122,5 +121,5 @@ if __name__ == "__main__":
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--examples", type=int, help="training examples a task at most; default: all")
+    parser.add_argument("--examples", type=int, help="most training examples of a task; default: all")
     main(**vars(parser.parse_args()))

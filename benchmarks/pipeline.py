@@ -1,4 +1,4 @@
-"""What the pipeline's training task costs: its tokens a second against the bare trainer's, on the same job."""
+"""Cost of the pipeline's training task: its tokens per second against the bare trainer's on the same job."""
 
 import statistics
 import tempfile
@@ -15,14 +15,14 @@ STEPS = 60
 
 
 def tokens_per_second(folder: Path, module: str, run: str) -> float:
-    """Train through a module's command line; returns the median rate of its records, the first left out."""
+    """Train with a module's command line; return the median rate of its records except the first."""
     found = run_job(job(folder, max_steps=STEPS, log_every=5), module, run)
     records = [record for record in found if record["kind"] == "train"]
     return statistics.median(float(record["tokens_per_second"]) for record in records[1:])
 
 
 def main() -> None:
-    """Measure both in turn."""
+    """Measure both alternately."""
     print("pipeline: the training task of the flow, against the bare trainer", flush=True)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         folder = Path(name)

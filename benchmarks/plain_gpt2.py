@@ -1,6 +1,4 @@
-"""GPT-2 written out plainly in PyTorch, without biases in its matrices, as loops like nanoGPT's bring it: no masks, and
-scaled dot-product attention by whatever kernel PyTorch takes first.
-"""
+"""Plain GPT-2 in PyTorch as in nanoGPT: no biases, no masks, and PyTorch's default attention kernel."""
 
 import torch
 from torch import nn
@@ -9,7 +7,7 @@ from transformers import PretrainedConfig
 
 
 class Block(nn.Module):
-    """Attention to what stands before, then two layers, each added to its input."""
+    """Causal attention, then two layers, each with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -29,7 +27,7 @@ class Block(nn.Module):
 
 
 class PlainGPT2(nn.Module):
-    """The model, with its mean loss of the next token."""
+    """The model, with the mean loss of the next token."""
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The plain training loop of the Hugging Face course for a labelled task: what fine-tuning is measured against."""
+"""The plain training loop of the Hugging Face course for a labelled task, the baseline for fine-tuning."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ RATE, BATCH, EPOCHS = 5e-5, 8, 3
 
 
 class Task(NamedTuple):
-    """A labelled task: the columns of its texts, and how many classes it has; 1 stands for a number to predict."""
+    """A labelled task: the columns of its texts, and its number of classes; 1 for regression."""
 
     name: str
     text_columns: list[str]
@@ -22,7 +22,7 @@ TASKS = {
     "mrpc": Task("mrpc", ["sentence1", "sentence2"]),
     "stsb": Task("stsb", ["sentence1", "sentence2"], labels=1),
 }
-"""The three kinds of GLUE's small tasks, each a folder with train.tsv and validation.tsv; quote characters are text."""
+"""Three of GLUE's small tasks, each a folder with train.tsv and validation.tsv; quote characters are text."""
 
 
 def job_values(task: Task, train: str, validation: str, model: str, seed: int, store: str, run: str) -> dict[str, Any]:
@@ -47,8 +47,9 @@ def job_values(task: Task, train: str, validation: str, model: str, seed: int, s
 def train_plainly(
     task: Task, train: str, validation: str, model_folder: str, seed: int, cache: str
 ) -> dict[str, float]:
-    """Random batches of 8 padded to their longest, AdamW, a linear schedule, no clipping; returns the validation
-    figures.
+    """Train with random batches of 8 padded to their longest, AdamW, a linear schedule and no clipping.
+
+    Returns the validation figures.
     """
     import torch
     from datasets import load_dataset
@@ -68,7 +69,7 @@ def train_plainly(
     )
     collate = DataCollatorWithPadding(tokenizer)
     batches = DataLoader(sets["train"], batch_size=BATCH, shuffle=True, collate_fn=collate)
-    torch.manual_seed(seed)  # the same new head as with any other loop that begins with this seed
+    torch.manual_seed(seed)  # the same new head as in other loops with this seed
     model = AutoModelForSequenceClassification.from_pretrained(
         model_folder, num_labels=task.labels, dtype=torch.float32
     )
@@ -96,7 +97,7 @@ def train_plainly(
 
 
 def figures_of(task: Task, logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The task's usual figures, the deciding one first; logits of shape [N, C]."""
+    """The task's usual figures from logits of shape [N, C], the deciding one first."""
     if task.labels == 1:
         return {"pearsonr": float(pearsonr(logits[:, 0], labels)[0])}
     predicted = logits.argmax(axis=1)

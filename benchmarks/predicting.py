@@ -1,11 +1,11 @@
-"""New texts through a finished classifier, against `transformers.pipeline` in batches.
+"""Predicting new texts with a classifier, against `transformers.pipeline` in batches.
 
     python -m benchmarks.predicting MODEL [TEXTS] [PAIRS]
 
 MODEL is the folder of a sequence-classification model with its tokenizer, or of any encoder, which then gets an
 untrained head. The texts are sentences and paragraphs of the standard library's documentation, of all lengths. Both
-sides are whole processes, from a JSON Lines file to a file of predictions, in turn; the pipeline takes the best batch
-size of BATCHES, found first. Processor time is told as well: other work on the machine changes it less.
+sides run alternately as whole processes, from a JSON Lines file to a file of predictions. The pipeline uses the best
+batch size of BATCHES, which is found first. Processor time is also printed, because other work affects it less.
 """
 
 import hashlib
@@ -26,18 +26,18 @@ from benchmarks.measure import run_timed, say, spread
 BATCHES = (8, 32, 64)
 LENGTH = 256
 TRIAL = 1000
-"""Texts on which the pipeline's batch size is chosen."""
+"""Number of texts for choosing the pipeline's batch size."""
 
 
 def texts(count: int) -> list[str]:
-    """Sentences and paragraphs of real documentation, each different, in an order in which short and long ones mix."""
+    """Distinct sentences and paragraphs of real documentation, short and long ones mixed."""
     found: dict[str, None] = {}
     for name in sorted(sys.stdlib_module_names):
         if name.startswith("_") or name in ("antigravity", "this", "idlelib"):
             continue
         try:
             page = pydoc.plain(pydoc.render_doc(name))
-        except Exception:  # modules of other systems
+        except Exception:  # modules for other systems
             continue
         paragraphs = [" ".join(each.replace("|", " ").split()) for each in re.split(r"\n[ |]*\n", page)]
         sentences = [each for paragraph in paragraphs for each in re.split(r"(?<=[.!?]) ", paragraph)]
@@ -46,7 +46,7 @@ def texts(count: int) -> list[str]:
 
 
 def make_classifier(model: str, folder: Path) -> Path:
-    """The model as a classifier with its tokenizer; a head that it lacks is untrained, which takes the same time."""
+    """Save the model as a classifier with its tokenizer; a missing head is added untrained, at the same speed."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     AutoModelForSequenceClassification.from_pretrained(model, num_labels=2).save_pretrained(folder)
@@ -55,7 +55,7 @@ def make_classifier(model: str, folder: Path) -> Path:
 
 
 def with_headrace(config: str) -> None:
-    """What `python -m trainer.predict CONFIG` does, with the seconds that it takes once everything is imported."""
+    """Do the work of `python -m trainer.predict CONFIG`; record the seconds after the imports."""
     from trainer.predict import main
 
     started = time.perf_counter()
@@ -65,7 +65,7 @@ def with_headrace(config: str) -> None:
 
 
 def with_pipeline(model: str, path: str, out: str, batch: int) -> None:
-    """What the documentation of `pipeline` says for many texts, with the seconds from the same point on."""
+    """Use `pipeline` as documented for many texts; record the seconds from the same point."""
     from transformers import pipeline
 
     started = time.perf_counter()
@@ -80,9 +80,7 @@ def with_pipeline(model: str, path: str, out: str, batch: int) -> None:
 
 
 class Side(NamedTuple):
-    """What one side took: seconds of the whole process, those without its start and imports, processor time; its
-    answers.
-    """
+    """One side's seconds: the whole process, without start and imports, processor time; and its answers."""
 
     whole: float
     net: float
@@ -91,7 +89,7 @@ class Side(NamedTuple):
 
 
 class Sides:
-    """The two sides, on the same file."""
+    """Both sides on the same file."""
 
     def __init__(self, folder: Path, model: Path, count: int) -> None:
         self.folder, self.model, self.count = folder, model, count
@@ -116,7 +114,7 @@ class Sides:
 
 
 def _run(call: str) -> tuple[float, float]:
-    """Seconds of a process, and its seconds of processor time."""
+    """Seconds and processor seconds of a process."""
     before = getrusage(RUSAGE_CHILDREN)
     whole = run_timed(["-c", f"from benchmarks.predicting import *; {call}"])
     after = getrusage(RUSAGE_CHILDREN)
@@ -128,13 +126,13 @@ def _probabilities(path: Path) -> list[dict[str, float]]:
 
 
 def _difference(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> float:
-    """The greatest difference of a probability."""
+    """The largest difference of a probability."""
     pairs = zip(ours, theirs, strict=True)
     return max(abs(one[name] - other[name]) for one, other in pairs for name in other)
 
 
 def main(model: str, count: int = 10_000, pairs: int = 3) -> None:
-    """Run both sides in turn and print the figures."""
+    """Run both sides alternately and print the figures."""
     print(
         f"predicting: {count:,} new texts, fp32 on the CPU, against transformers.pipeline (whole processes)", flush=True
     )
@@ -154,18 +152,18 @@ def main(model: str, count: int = 10_000, pairs: int = 3) -> None:
             say(f"pair {turn}: headrace, pipeline", f"{ours[-1].whole:.0f} s, {theirs[-1].whole:.0f} s")
         for who, each in (("headrace", ours), (f"transformers.pipeline, batch size {best}", theirs)):
             say(
-                f"{who}: texts a second, start and imports apart",
+                f"{who}: texts per second, without start and imports",
                 f"{count / statistics.median(side.net for side in each):,.0f}",
             )
         for figure, what in (
             ("whole", "whole processes"),
-            ("net", "start and imports apart"),
+            ("net", "without start and imports"),
             ("processor", "processor time"),
         ):
             ratios = [getattr(mine, figure) / getattr(other, figure) for mine, other in zip(ours, theirs, strict=True)]
             say(f"time, headrace / pipeline: {what}", spread(ratios), "at most 1.0")
         say(
-            "greatest difference of a probability",
+            "largest difference of a probability",
             f"{_difference(ours[0].answers, theirs[0].answers):.1e}",
             "at most 1e-4",
         )

@@ -1,26 +1,26 @@
 """Preference tuning against trl's trainers: the same pairs in the same order, with all weights and with an adapter.
 
-    python -m benchmarks.preference_against_trl   needs trl, which is no dependency: pip install -c constraints.txt trl
+    python -m benchmarks.preference_against_trl needs trl, which is not a dependency: pip install -c constraints.txt trl
 
-Twenty steps of a small Llama in float32 on this machine's processor for each loss. trl takes the messages, and has
-tokens, a loop, an optimizer and a schedule of its own. None of these may differ by 1e-5 or more, or it ends with 1:
+Twenty steps of a small Llama in float32 on the CPU for each loss. trl gets the messages, and uses its own tokenization,
+loop, optimizer and schedule. Exits with 1 if any of these differ by 1e-5 or more:
 
 - the losses of all steps;
-- of dpo and ipo, the reference model's log-probabilities, relative to those that trl computes before, and to those of a
-  plain loop over single answers, by transformers alone.
+- for dpo and ipo, the reference model's log-probabilities, relative to those that trl computes beforehand, and to those
+  of a plain loop over single answers with transformers only.
 
-The ids, and which of them are learnt, must be the same. The template here writes nothing after an answer but the end of
-documents. Of others, trl takes what they write after an answer's end (ChatML's line break) for a part of it, and
-`CPOTrainer` and `ORPOTrainer` put the end of documents behind that; in headrace an answer has the tokens that it has in
-instruction tuning. Nor does trl train the embedding of the token that it pads with, unless it is told.
+The ids, and which of them are trained, must be equal. The template used here writes only the end-of-document token
+after an answer. With other templates, trl counts text after the end of an answer (ChatML's line break) as part of it,
+and `CPOTrainer` and `ORPOTrainer` append the end-of-document token; headrace's answers have the same tokens as in
+instruction tuning. By default, trl does not train the embedding of the padding token.
 
-What trl (1.16) has otherwise:
+Other differences of trl (1.16):
 
-- label smoothing of dpo: none, but two losses of which it is a sum;
+- dpo: no label smoothing, but two losses of which it is a sum;
 - simpo: `CPOTrainer` without a loss of the chosen answers;
-- orpo: its loss of the chosen answers is over prompt and answer, and a mean over a batch's tokens. That of the paper
-  (arXiv:2403.07691, equation 6: a mean over an answer's tokens, then over pairs) is put in its place, as a plain
-  formula. The part with the odds ratio is trl's.
+- orpo: its loss of the chosen answers covers prompt and answer, as a mean over a batch's tokens. It is replaced by the
+  paper's (arXiv:2403.07691, equation 6: a mean over an answer's tokens, then over pairs), as a plain formula. The
+  odds-ratio term is trl's.
 """
 
 import json
@@ -73,17 +73,17 @@ LOSSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "label_smoothing": SMOOTHING, **BEFORE,
         },
     ),
-    # With beta 0.1 losses begin at 25, where float32 has steps of 2e-6.
+    # With beta 0.1, losses begin at 25, where the spacing of float32 is 2e-6.
     "ipo": ({"loss": "ipo", "beta": 0.5}, {"loss_type": "ipo", **BEFORE}),
     "simpo": ({"loss": "simpo", "gamma": 1.0}, {"loss_type": "simpo", "cpo_alpha": 0.0, "simpo_gamma": 1.0}),
     "orpo": ({"loss": "orpo"}, {}),
 }  # fmt: skip
-"""Settings of a job's training, and of trl's trainer, which has the job's beta."""
+"""Settings of a job's training and of trl's trainer, which uses the job's beta."""
 
 
 class Made(NamedTuple):
-    """What steps came to: their losses; ids and labels of both conversations of each pair; the reference's
-    log-probabilities of their answers, of shape [N, 2], if the loss asks for them.
+    """Results of the steps: their losses; ids and labels of both conversations of each pair; the reference's
+    log-probabilities of the answers, of shape [N, 2], if the loss needs them.
     """
 
     losses: list[float]
@@ -104,7 +104,7 @@ def main() -> int:
 
 
 def compare(loss: str, adapted: bool, folder: Path) -> bool:
-    """Print a line of the table; returns whether all of it is equal."""
+    """Print a row of the table; return whether all its figures agree."""
     settings, options = LOSSES[loss]
     job = preference_job(
         folder / "pairs", folder / "store", folder / "model", data__context=CONTEXT,
@@ -135,7 +135,7 @@ def largest(one: ArrayLike, other: ArrayLike) -> float:
 
 
 def plain_reference(model: Path, made: Made) -> NDArray[np.float64]:
-    """log p of both answers of each pair, of the tokens that trl has, one answer at a time."""
+    """log p of both answers of each pair, for trl's tokens, one answer at a time."""
     plain = AutoModelForCausalLM.from_pretrained(model)
     sums = [plain_sum(plain, torch.tensor(ids), torch.tensor(labels) != IGNORED) for ids, labels in made.tokens]
     return np.array(sums).reshape(-1, 2)
@@ -144,9 +144,7 @@ def plain_reference(model: Path, made: Made) -> NDArray[np.float64]:
 def steps_of_headrace(
     job: PreferenceJob, records: Path
 ) -> tuple[Made, list[dict[str, Any]], dict[str, torch.Tensor] | None]:
-    """The steps; the records in the order in which they were trained on; and the adapter as it was at first, by peft's
-    names.
-    """
+    """The steps; the records in training order; and the initial adapter, with peft's names."""
     run, store = train(job, silent()), Store(job.store)
     data = here(silent())("encode", job)
     work, split, reference = (
@@ -179,7 +177,7 @@ def as_messages(record: dict[str, str]) -> dict[str, Any]:
 def steps_of_trl(
     job: PreferenceJob, rows: list[dict[str, Any]], adapter: dict[str, torch.Tensor] | None, options: dict[str, Any]
 ) -> Made:
-    """The steps of trl's trainer for a job's loss: the losses as it computes them, as its log rounds."""
+    """The steps of trl's trainer for a job's loss; losses are recorded in its step, because its log rounds them."""
     trainer, config = trainer_of(job.training.loss)
     settings = config(
         beta=job.training.beta, max_steps=STEPS, per_device_train_batch_size=BATCH,
@@ -193,7 +191,7 @@ def steps_of_trl(
     tokenizer = AutoTokenizer.from_pretrained(job.model.pretrained)
     tokenizer.pad_token = tokenizer.eos_token
     learner = AutoModelForCausalLM.from_pretrained(job.model.pretrained)
-    setattr(learner.get_input_embeddings(), "padding_idx", None)  # noqa: B010 - it is also the token that texts begin with
+    setattr(learner.get_input_embeddings(), "padding_idx", None)  # noqa: B010 - it is also the first token of texts
     lora = LoraConfig(r=LORA["rank"], lora_alpha=LORA["alpha"], target_modules="all-linear", task_type="CAUSAL_LM")
     learning = trainer(
         model=learner, args=settings, train_dataset=Dataset.from_list(rows), processing_class=tokenizer,
@@ -211,7 +209,7 @@ def steps_of_trl(
 
 
 def trl_tokens(row: dict[str, Any], answer: str) -> tuple[list[int], list[int]]:
-    """Ids and labels of a conversation, in the form of either of trl's trainers."""
+    """Ids and labels of a conversation, from the format of either of trl's trainers."""
     if "prompt_ids" not in row:
         return row[f"{answer}_input_ids"], row[f"{answer}_labels"]
     asked, said = row["prompt_ids"], row[f"{answer}_ids"]
@@ -219,13 +217,13 @@ def trl_tokens(row: dict[str, Any], answer: str) -> tuple[list[int], list[int]]:
 
 
 def trainer_of(loss: str) -> tuple[Any, Any]:
-    """trl's trainer of a loss, which notes the losses of its steps, and the class of its settings."""
+    """trl's trainer for a loss, which records the losses of its steps, and the class of its settings."""
     from trl import DPOConfig, DPOTrainer
     from trl.experimental.cpo import CPOConfig, CPOTrainer
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
     class OfThePaper(ORPOTrainer):  # type: ignore[misc]
-        """With the loss of the chosen answers as the paper has it."""
+        """Uses the paper's loss of the chosen answers."""
 
         def concatenated_forward(self, *inputs: Any) -> Any:
             chosen, *others, _ = super().concatenated_forward(*inputs)
@@ -235,7 +233,7 @@ def trainer_of(loss: str) -> tuple[Any, Any]:
     trainer, config = others.get(loss, (DPOTrainer, DPOConfig))
 
     class InOrder(trainer):  # type: ignore[misc,valid-type]
-        """Takes the pairs as they come, and notes the losses."""
+        """Reads the pairs in order and records the losses."""
 
         def __init__(self, *given: Any, **named: Any) -> None:
             super().__init__(*given, **named)

@@ -1,11 +1,11 @@
-"""How fast preferences are tuned beside trl's `DPOTrainer`, on a GPU in bf16, else on the processor.
+"""Speed of preference tuning against trl's `DPOTrainer`, on a GPU in bf16, else on the CPU.
 
     python -m benchmarks.preference_speed [WAY ...]
 
-A way is all (all weights), lora (an adapter) or nf4 (an adapter over a base in four bits, by bitsandbytes). Needs trl,
-which is no dependency: pip install -c constraints.txt trl peft. Both have the same model, which is new, the same pairs
-with log-probabilities of a reference model that are there before training begins, and fused AdamW. A step's time is the
-mean after the warm-up, as batches are of different lengths.
+A way is all (all weights), lora (an adapter) or nf4 (an adapter on a base in four bits, by bitsandbytes). Needs trl,
+which is not a dependency: pip install -c constraints.txt trl peft. Both sides use the same new model, the same pairs
+with precomputed log-probabilities of the reference model, and fused AdamW. A step's time is the mean after the warm-up,
+because batches have different lengths.
 """
 
 import statistics
@@ -41,11 +41,11 @@ MODEL: dict[str, Any] = {
     "num_key_value_heads": SIZES[-1],
     "head_dim": SIZES[0] // SIZES[-1],
 }
-"""Of a Llama: 310 million parameters on a GPU."""
+"""Sizes of a Llama: 310 million parameters on a GPU."""
 
 
 def main(ways: list[str]) -> None:
-    """Print the pairs a second of each way."""
+    """Print the pairs per second of each way."""
     disable_progress_bar()
     print(
         f"preference tuning: {BATCH} pairs a step, {'bf16' if CUDA else 'fp32'}, torch {torch.__version__}", flush=True
@@ -62,8 +62,9 @@ def main(ways: list[str]) -> None:
 
 
 def fill_embedding(model: Path) -> None:
-    """Give a new model's token that texts begin with an embedding: it is 0, as it also pads, and RMSNorm's gradient
-    there is 1,000 times that of its output, in every layer.
+    """Set the embedding of a new model's first token, which is 0 because the token is also the padding.
+
+    At 0, RMSNorm multiplies the gradient by 1,000 in every layer.
     """
     new: Any = AutoModelForCausalLM.from_pretrained(model)
     torch.nn.init.normal_(new.get_input_embeddings().weight, std=0.02)

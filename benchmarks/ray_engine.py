@@ -1,11 +1,11 @@
-"""What the engine ray costs on one machine, against the local one; needs headrace[ray].
+"""Cost of the engine ray on one machine against the local engine; needs headrace[ray].
 
     python -m benchmarks.ray_engine [tokenization] [training]
 
-A cluster of one node with as many cores as tokenization and training use is up already. Each engine's stages are run in
-turn, as a flow runs them. Tokenization: seconds of the whole stage, for about 300 MB. Training: the seconds of a step,
-once those that warm up are over, of the fastest tenth, which other work on the machine disturbs least; and the seconds
-of the whole stage, most of which are those of its beginning, which are told only.
+A cluster of one node, with as many cores as tokenization and training use, is started first. Both engines run the
+stages alternately, as in a flow. Tokenization: seconds of the whole stage for about 300 MB. Training: seconds per step
+after warm-up, of the fastest tenth, which other work disturbs least; the seconds of the whole stage, mostly start-up,
+are only printed.
 """
 
 import logging
@@ -31,7 +31,7 @@ PAIRS = 3
 CORES = 2
 COPIES = 10
 WARM_UP = 20
-"""Records of steps that are not counted."""
+"""Number of first records that are not counted."""
 
 Engines = dict[str, dict[str, Any]]
 
@@ -39,15 +39,15 @@ SETTINGS = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
     "PYTHONPATH": str(Path.cwd()),
-    "RAY_worker_niceness": "0",  # else other work on this machine goes before Ray's, and not before the local one's
+    "RAY_worker_niceness": "0",  # else other processes would have priority over Ray's
 }
-"""Of the node, which takes them from the environment."""
+"""The node's environment."""
 
 log = logging.getLogger(__name__)
 
 
 def main(parts: list[str]) -> None:
-    """Time both in turn, and print the ratios."""
+    """Time both alternately, and print the ratios."""
     os.environ |= SETTINGS
     from ray.cluster_utils import Cluster
 
@@ -76,7 +76,7 @@ def time_tokenization(folder: Path, engines: Engines) -> None:
 
 
 def time_training(folder: Path, engines: Engines) -> None:
-    """Seconds of a step, and of the stage."""
+    """Seconds per step and of the stage."""
     print(f"a step of training on {CORES} ranks")
     data = small_data()
     trained = [
@@ -98,7 +98,7 @@ def tell(pairs: list[dict[str, float]]) -> None:
 
 
 def tokenize(folder: Path, name: str, engine: dict[str, Any]) -> float:
-    """Seconds of the stage that makes the shards; the tokenizer, and what is known of the raw files, is there."""
+    """Seconds of the tokenization stage; the tokenizer and the raw files' records already exist."""
     corpora = [{"name": "code", "paths": [f"{folder}/raw/*.txt"]}]
     data = {
         "corpora": corpora,
@@ -125,7 +125,7 @@ def small_data() -> dict[str, Any]:
 
 
 def train(folder: Path, name: str, engine: dict[str, Any], data: dict[str, Any]) -> tuple[float, float]:
-    """The seconds of a step, of the fastest tenth, and those of the whole stage."""
+    """The seconds per step of the fastest tenth, and the seconds of the whole stage."""
     model = {"model_type": "gpt2", "n_layer": 4, "n_head": 4, "n_embd": 192, "n_positions": 256}
     settings = {"max_steps": 120, "context": 256, "global_batch": 8, "log_every": 1, "processes": CORES}
     job = {

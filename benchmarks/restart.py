@@ -21,7 +21,7 @@ LATE = 1_000_000
 
 
 def seconds_to_first_step(bench: PipelineJob, step: int) -> float:
-    """Start the trainer and wait for the record of the step after `step`, then kill it."""
+    """Start the trainer, wait for the record of the step after `step`, then kill it."""
     path = Path(bench.store, "job.json")
     path.write_text(bench.model_dump_json())
     metrics = Path(bench.store, "runs", "bench", "metrics.jsonl")
@@ -45,9 +45,7 @@ def seconds_to_first_step(bench: PipelineJob, step: int) -> float:
 
 
 def move_checkpoint(run: Path, step: int) -> None:
-    """Turn the run's checkpoint into one of a late step: the position is all that differs, as the order is
-    arithmetic.
-    """
+    """Turn the run's checkpoint into one of a late step; only the position differs, because the order is arithmetic."""
     from trainer.records.sealed import seal_line, write_pointer
     from trainer.records.shapes import folder_name
     from trainer.store.manifest import digest_file, make_manifest, seal
@@ -74,7 +72,7 @@ def move_checkpoint(run: Path, step: int) -> None:
 
 
 def main() -> None:
-    """Measure both in turn."""
+    """Measure both alternately."""
     print("restart: start of the process to the first step", flush=True)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         raw_corpora(Path(name, "raw"))
@@ -98,7 +96,7 @@ def main() -> None:
 
 
 def keep_one(run: Path) -> None:
-    """Leave the run a single committed checkpoint."""
+    """Leave one committed checkpoint in the run."""
     committed = [folder for folder in (run / "checkpoints").iterdir() if (folder / "manifest.json").exists()]
     for folder in (run / "checkpoints").iterdir():
         if folder != committed[0]:

@@ -1,7 +1,6 @@
-"""The store on S3: transfers against boto3's, training from a cold cache against a local disk, requests a training
-step.
+"""The store on S3: transfers against boto3, training with a cold cache against a local disk, requests per step.
 
-A real server (SeaweedFS) on this machine serves all of it.
+Uses a real server (SeaweedFS) on this machine.
 """
 
 import os
@@ -37,7 +36,7 @@ FEW, MANY = 50, 250
 
 
 def compare_transfers(folder: Path, server: S3Server) -> tuple[list[float], list[float]]:
-    """The speed of publishing and of fetching a shard set, over that of boto3 with the same files at the same time."""
+    """The speed of publishing and fetching a shard set relative to boto3 with the same files."""
     ups, downs = [], []
     for pair in range(PAIRS):
         source = folder / f"set-{pair}"
@@ -60,7 +59,7 @@ def compare_transfers(folder: Path, server: S3Server) -> tuple[list[float], list
 
 
 def compare_training(folder: Path, server: S3Server) -> list[float]:
-    """Tokens a second of whole trainings from S3, each with an empty cache, over those from a local disk."""
+    """Tokens per second of trainings from S3, each with an empty cache, relative to a local disk."""
     local, remote = job(folder, max_steps=STEPS, log_every=5), _on(server, folder, max_steps=STEPS, log_every=5)
     for each in (local, remote):
         prepare(each.preparation(), here(silent()))
@@ -72,7 +71,7 @@ def compare_training(folder: Path, server: S3Server) -> list[float]:
 
 
 def requests_a_step(folder: Path, server: S3Server) -> tuple[float, float]:
-    """Requests and listings that a training step makes: those of a long run less those of a short one."""
+    """Requests and listings per training step: those of a long run minus those of a short one."""
     counts = []
     with faulty(server.address, share=0, latency=0) as (address, faults):
         os.environ["AWS_ENDPOINT_URL"] = address
@@ -91,7 +90,7 @@ def _on(server: S3Server, folder: Path, **training: Any) -> PipelineJob:
 
 
 def _rate(bench: PipelineJob, run: str) -> float:
-    """Tokens a second over all steps, the waits for data with them."""
+    """Tokens per second over all steps, including waits for data."""
     records = [record for record in run_job(bench, "trainer", run) if record["kind"] == "train"]
     return statistics.harmonic_mean([float(record["tokens_per_second"]) for record in records])
 
@@ -119,7 +118,7 @@ def _fetch(shards: ShardFiles) -> None:
 
 
 def _speed(pair: int, ours: Callable[[], object], theirs: Callable[[], object]) -> float:
-    """Our speed over theirs, who begin in every second pair."""
+    """Our speed relative to theirs; they begin every second pair."""
     seconds = {work: _timed(work) for work in ([ours, theirs] if pair % 2 else [theirs, ours])}
     return seconds[theirs] / seconds[ours]
 
@@ -147,8 +146,8 @@ def main() -> None:
                 "at least 0.95",
             )
             requests, listings = requests_a_step(folder, server)
-            say("requests a training step", f"{requests:.3f}")
-            say("listings a training step", f"{listings:.3f}", "0")
+            say("requests per training step", f"{requests:.3f}")
+            say("listings per training step", f"{listings:.3f}", "0")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What a very large run asks of the project's own order, manifests and plans.
+"""Costs of data order, manifests and plans in a very large run.
 
-It has 15 trillion tokens in 100,000 shards, 1,024 ranks and 400 billion parameters. No token is made: what is decided
-without reading any is run, on the real code. What depends on a cluster's hardware is worked out from rates that are
-stated.
+The run has 15 trillion tokens in 100,000 shards, 1,024 ranks and 400 billion parameters. No tokens are created: the
+real code runs those parts that do not read tokens. Figures that depend on a cluster's hardware are computed from the
+rates below.
 """
 
 import math
@@ -32,37 +32,37 @@ SHARES = {"web": 60_000, "code": 20_000, "books": 8_000, "papers": 6_000, "forum
 """Shards of each corpus, 100,000 in all."""
 
 TOKENS, HELD_OUT_TOKENS, TOKEN_BYTES, DTYPE = 150_000_000, 150, 4, "<u4"
-"""Of a shard; 4 bytes each, as of any vocabulary of more than 65,536."""
+"""Tokens of a shard; 4 bytes each, because the vocabulary has more than 65,536 tokens."""
 
 TRAINING = TrainingConfig(epochs=1, context=8192, global_batch=2048, locality=64)
 RANKS, RANKS_A_NODE = 1024, 8
 WATCHED, SHARED = 2000, 200
-"""Steps whose reads are counted, and whose samples are drawn."""
+"""Number of steps whose reads are counted, and whose samples are drawn."""
 
 PARAMETERS, PARAMETER_BYTES = 400e9, 12
-"""The weights and AdamW's two means, in fp32."""
+"""Bytes per parameter: the weight and AdamW's two means, in fp32."""
 
 FLOPS = 989e12 * 0.4
-"""A second and rank: an H100's dense bf16, and the share of it that large runs reach."""
+"""FLOP per second and rank: an H100's dense bf16 rate, times the share that large runs reach."""
 
 STORE_BANDWIDTH = 2e9
-"""Bytes a second that a node writes to the store."""
+"""Bytes per second that a node writes to the store."""
 
 HOST_COPY = 10e9
-"""Bytes a second that a rank copies from its device to the host."""
+"""Bytes per second that a rank copies from its device to the host."""
 
 BETWEEN_FAILURES = 3 * 3600
 
 
 def timed(call: Callable[[], T]) -> tuple[T, float]:
-    """What a call gives, and its seconds."""
+    """A call's result, and its seconds."""
     began = time.perf_counter()
     found = call()
     return found, time.perf_counter() - began
 
 
 def shard_set(name: str, shards: int) -> Manifest:
-    """The manifest of a corpus of so many shards, with every file that one has, and digests of the right length."""
+    """The manifest of a corpus with a number of shards, with all files and with digests of the right length."""
     fingerprint = f"{shards:016x}"
     sizes = {
         side: {
@@ -106,7 +106,7 @@ def shard_set(name: str, shards: int) -> Manifest:
 
 
 def publish(store: Store, name: str, shards: int) -> str:
-    """Write a corpus's manifest; returns its key."""
+    """Write a corpus's manifest; return its key."""
     manifest = shard_set(name, shards)
     key = f"shards/{name}-{manifest.fingerprint}"
     write_manifest(store, key, manifest)
@@ -114,7 +114,7 @@ def publish(store: Store, name: str, shards: int) -> str:
 
 
 def open_all(store: Store, keys: list[str]) -> tuple[StepPlan, DataOrder]:
-    """What each rank makes of the manifests before its first step."""
+    """Plan and order, which each rank computes from the manifests before its first step."""
     plan = make_plan(TRAINING, [found for key in keys if (found := read_manifest(store, key, KIND))], RANKS)
     sets = [open_shards(store, key) for key in keys]
     cuts = [Windows(each.train, TRAINING.context, TRAINING.context) for each in sets]
@@ -124,9 +124,7 @@ def open_all(store: Store, keys: list[str]) -> tuple[StepPlan, DataOrder]:
 
 
 def shards_met(order: DataOrder, plan: StepPlan, first: int, steps: int) -> int:
-    """Shards that a node comes to anew in some steps; it lets go of a corpus's when it draws others from that
-    corpus.
-    """
+    """Shards that a node fetches in some steps; it releases a corpus's shards when it draws others from that corpus."""
     met, near = 0, dict[int, set[int]]()
     share = plan.global_batch // RANKS * RANKS_A_NODE
     for number in range(first, first + steps):
@@ -137,7 +135,7 @@ def shards_met(order: DataOrder, plan: StepPlan, first: int, steps: int) -> int:
 
 
 def reading(store: Store) -> float:
-    """Print what the data takes; returns the seconds that a step of the model takes."""
+    """Print the costs of the data; return the model's seconds per step."""
     keys, written = timed(lambda: [publish(store, name, shards) for name, shards in SHARES.items()])
     size = sum(Path(store.path(f"{key}/{MANIFEST}")).stat().st_size for key in keys)
     say("manifests of all corpora", f"{size / 1e6:.0f} MB, made in {written:.1f} s")
@@ -161,7 +159,7 @@ def reading(store: Store) -> float:
 
 
 def saving(store: Store, step: float) -> None:
-    """Print what checkpoints take, and what a failure costs."""
+    """Print the costs of checkpoints and failures."""
     names = [f"{kind}-{rank:05d}.safetensors" for rank in range(RANKS) for kind in ("model", "optimizer")]
     files = [FileRecord(name=name, size=1, sha256="0" * 64) for name in names]
     manifest = make_manifest(CHECKPOINT_KIND, "0" * 16, files, {"step": 1, "scores": None, "run": "runs/large"})
@@ -184,7 +182,7 @@ def saving(store: Store, step: float) -> None:
 
 
 def digest_rate() -> float:
-    """Bytes a second that one core digests of a file that is in memory."""
+    """Bytes per second that one core hashes of a file in memory."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(bytes(2**28))
         file.flush()

@@ -1,6 +1,4 @@
-"""What models of billions of parameters take that are divided among ranks: memory of each, and disk. Nothing is
-allocated.
-"""
+"""Memory per rank and disk space of sharded models with billions of parameters. Nothing is allocated."""
 
 from typing import NamedTuple
 
@@ -27,12 +25,12 @@ TRAINING = TrainingConfig(
     gradient_checkpointing=True,
     sum_each_micro_batch=True,
 )  # fmt: skip
-"""Windows of 4096 tokens, one a rank at a time."""
+"""Windows of 4096 tokens, one per rank at a time."""
 
 
 class Scale(NamedTuple):
-    """Bytes of a rank's GPU while it trains, of its host's memory for the copies of a save, and of its part of a
-    checkpoint; of a whole one, of all that a run keeps, and of its final model."""
+    """Bytes of a rank's GPU memory in training, of host memory for a save's copies, and of its part of a checkpoint;
+    of a whole checkpoint, of all checkpoints that a run keeps, and of its final model."""
 
     device: int
     copies: int
@@ -43,7 +41,7 @@ class Scale(NamedTuple):
 
 
 def plan_scale(config: PretrainedConfig, training: TrainingConfig, ranks: int) -> Scale:
-    """What training a model takes on some ranks with a GPU each."""
+    """The bytes needed to train a model on a number of ranks with one GPU each."""
     units = count_units(config, None, AutoModelForCausalLM)
     shares = divide(training, units, ranks)
     activations = activation_bytes(
@@ -60,7 +58,7 @@ def plan_scale(config: PretrainedConfig, training: TrainingConfig, ranks: int) -
 
 
 def table() -> list[str]:
-    """The plan of both models on 8 and on 64 ranks, as the lines of a Markdown table."""
+    """The plans of both models on 8 and 64 ranks, as lines of a Markdown table."""
     lines = [
         "| Model | Ranks | A rank's GPU | A rank's copies | A rank's part | A checkpoint | A run keeps | The final "
         "model |",

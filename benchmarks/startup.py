@@ -1,9 +1,8 @@
-"""Where the seconds go until a command has an answer: `python -m benchmarks.startup [ROUNDS]`.
+"""Start-up times of commands: `python -m benchmarks.startup [ROUNDS]`.
 
-On the quickstart: `headrace explain`, a dry run, `headrace run` to its first optimizer step with the data prepared, and
-`headrace run` of what is finished. Of each the seconds on the clock, and those that its processes computed: the command
-itself, Prefect's temporary server, and the process of the stages. Then the libraries, each loaded by a process of its
-own. Medians.
+On the quickstart: `headrace explain`, a dry run, `headrace run` to its first optimizer step with prepared data, and
+`headrace run` of a finished run. For each, wall-clock seconds, and processor seconds of the command itself, Prefect's
+temporary server and the stages' worker. Then the seconds to load each library in a new process. All are medians.
 """
 
 import json
@@ -31,7 +30,7 @@ from trainer.records.steps import here
 ROUNDS = 5
 LOOK_SECONDS = 0.01
 ROLES = {"flows.temporary_server": "server", "trainer.pipelines.worker": "stages"}
-"""What each process is, by the module that it runs; the others are part of the command."""
+"""Kinds of processes by the module that they run; others are part of the command."""
 
 LIBRARIES = {
     "Python": "sys", "a command's own modules": "flows.commands", "Prefect": "prefect", "Prefect's server":
@@ -41,7 +40,7 @@ LIBRARIES = {
 
 
 class Spent(NamedTuple):
-    """Seconds on the clock, and those that each kind of process computed."""
+    """Wall-clock seconds, and processor seconds of each kind of process."""
 
     wall: float
     command: float
@@ -50,7 +49,7 @@ class Spent(NamedTuple):
 
 
 def follow(arguments: Sequence[str], until: Callable[[], bool] = lambda: False) -> Spent:
-    """Run `headrace` with arguments, to its end or until something is so; then it is killed."""
+    """Run `headrace` with arguments to its end, or until a condition is true, and then kill it."""
     started, seen = time.monotonic(), dict[int, tuple[str, float]]()
     process = subprocess.Popen(
         [sys.executable, "-m", "flows.command", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -71,7 +70,7 @@ def follow(arguments: Sequence[str], until: Callable[[], bool] = lambda: False) 
 
 
 def _look(process: psutil.Process, before: tuple[str, float] | None) -> tuple[str, float]:
-    """What a process is, and the seconds that it has computed; as before if it has just ended."""
+    """A process's kind and processor seconds; the previous values if it has just ended."""
     with suppress(psutil.Error):
         role = next((role for module, role in ROLES.items() if module in process.cmdline()), "command")
         times = process.cpu_times()
@@ -80,7 +79,7 @@ def _look(process: psutil.Process, before: tuple[str, float] | None) -> tuple[st
 
 
 def has_stepped(run: Path) -> Callable[[], bool]:
-    """Whether a run has told of a step."""
+    """Whether a run has recorded a step."""
     path = run / "metrics.jsonl"
     return lambda: path.exists() and b'"kind": "train"' in path.read_bytes()
 
@@ -90,7 +89,7 @@ def median(found: Sequence[Spent]) -> Spent:
 
 
 def main(rounds: int) -> None:
-    """Measure all in turn, and print the tables."""
+    """Measure all alternately, and print the tables."""
     print(f"{'start-up, seconds':44}{'clock':>8}{'command':>9}{'server':>8}{'stages':>8}", flush=True)
     os.environ.pop("PREFECT_API_URL", None)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
@@ -108,9 +107,9 @@ def main(rounds: int) -> None:
             fresh.write_text(_longer(bench, f"fresh-{number}"))
             stepped = has_stepped(Path(bench.store, "runs", f"fresh-{number}"))
             for what, spent in {
-                "headrace explain, all is there": follow(["explain", str(path)]),
+                "headrace explain, all finished": follow(["explain", str(path)]),
                 "headrace run --dry-run": follow(["run", "--dry-run", str(path)]),
-                "headrace run, all is there": follow(["run", str(path)]),
+                "headrace run, all finished": follow(["run", str(path)]),
                 "headrace run, to the first step": follow(["run", str(fresh)], stepped),
             }.items():
                 found.setdefault(what, []).append(spent)
@@ -119,7 +118,7 @@ def main(rounds: int) -> None:
             f"{what:44}"
             + "".join(f"{part:>{width}.2f}" for part, width in zip(median(each), (8, 9, 8, 8), strict=True))
         )
-    print(f"{'loaded by a process of its own, seconds':44}{'clock':>8}")
+    print(f"{'loaded in a new process, seconds':44}{'clock':>8}")
     for what, module in LIBRARIES.items():
         seconds = [run_timed(["-c", f"import {module}"]) for _ in range(rounds)]
         print(f"{what:44}{statistics.median(seconds):8.2f}", flush=True)

@@ -1,11 +1,12 @@
-"""Documents that share a window and do not see each other: what that costs beside windows in which all is seen.
+"""Cost of attention within documents that share a window, against attention over the whole window.
 
     python -m benchmarks.texts_apart [TOKENS ...]
 
-A row of a window's length is trained on by this machine's processor, or rows of 16,384 tokens together by its GPU: with
-attention to all that stands before a token, within documents by a mask of all pairs of tokens, and within documents
-each by itself. Documents are as long as the shorter topics of Python's own documentation, in tokens of four bytes. Each
-round takes a step of all three; the figures are medians. The two that attend within documents must give the same loss.
+A step trains on one row of a window's length on the CPU, or on rows of 16,384 tokens in total on a GPU, in three ways:
+attention to all earlier tokens, attention within documents by a mask over all pairs of tokens, and attention within
+documents computed separately for each. Documents are as long as the shorter topics of Python's documentation, with four
+bytes per token. Each round runs a step of all three; the figures are medians. Both ways of attention within documents
+must give the same loss.
 """
 
 import sys
@@ -34,17 +35,17 @@ LARGER = {
     "hidden_size": 1024, "intermediate_size": 2752, "num_hidden_layers": 8, "num_attention_heads": 16,
     "num_key_value_heads": 16,
 }  # fmt: skip
-"""Of a model that keeps a GPU busy."""
+"""Sizes of a model that uses a GPU fully."""
 
 
 def places_of(width: int) -> torch.Tensor:
-    """The place of each token of a row in its document, of shape [1, T]."""
+    """The position of each of a row's tokens in its document, of shape [1, T]."""
     lengths = [len(topics[name].encode()) // 4 for name in sorted(topics) if len(topics[name]) < LONGEST]
     return torch.cat([torch.arange(length) for length in lengths])[None, :width]
 
 
 def measure(width: int) -> None:
-    """Print the time of a step, of each way."""
+    """Print each way's time per step."""
     torch.manual_seed(0)
     cuda = torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")

@@ -1,4 +1,4 @@
-"""Raw files to published shards, against `datasets.map` with the same tokenizer and as many processes."""
+"""Speed from raw files to published shards, against `datasets.map` with the same tokenizer and number of processes."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ COPIES = 8
 
 
 def write_raw(folder: Path, copies: int = COPIES) -> int:
-    """Copy the standard library's sources several times, one file a document; returns their bytes."""
+    """Copy the standard library's sources several times, one document per file; return their bytes."""
     root, total = Path(sysconfig.get_path("stdlib")), 0
     sources = [path for path in sorted(root.rglob("*.py")) if "site-packages" not in path.parts]
     for copy in range(copies):
@@ -51,7 +51,7 @@ def write_job(folder: Path, store: str) -> Path:
 
 
 def with_datasets(tokenizer: str, raw: str, out: str) -> None:
-    """What one writes without headrace: `datasets.map`, batched, two processes, saved to disk."""
+    """The usual code without headrace: `datasets.map`, batched, two processes, saved to disk."""
     from datasets import load_dataset
     from tokenizers import Tokenizer
 
@@ -66,10 +66,8 @@ def with_datasets(tokenizer: str, raw: str, out: str) -> None:
 
 
 def main() -> None:
-    """Time both in turn, after a run of each that fills the page cache and whose memory is watched, which takes time
-    itself.
-    """
-    from benchmarks.measure import run_timed, run_watched, say, spread  # loads torch, which what is timed does not need
+    """Time both alternately, after an untimed run of each that fills the page cache and measures the memory."""
+    from benchmarks.measure import run_timed, run_watched, say, spread  # loads torch, not needed by timed code
 
     print("tokenization: raw files to published shards, against datasets.map (same tokenizer, 2 processes)")
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
@@ -82,7 +80,7 @@ def main() -> None:
         def commands(number: int) -> tuple[list[str], list[str]]:
             path = write_job(folder, f"store-{number}")
             here(silent())("tokenizer", load_job(PrepareJob, str(path)))
-            shutil.rmtree(folder / f"store-{number}" / "cache")  # where the look for the tokenizer is remembered
+            shutil.rmtree(folder / f"store-{number}" / "cache")  # where the result of the tokenizer search is cached
             own = ["-m", "benchmarks.tokenization"]
             return [*own, "headrace", str(path)], [
                 *own,

@@ -1,7 +1,7 @@
-"""Training tokens a second, against `transformers.Trainer` on the same model, data and precision, eager and compiled.
+"""Tokens per second of training, against `transformers.Trainer` with the same model, data and precision.
 
-The two train in one process, some steps each in turn, so that whatever else the machine does slows both. Each side runs
-its own whole loop: data, clipping, optimizer, schedule and logging.
+Measured eager and compiled. Both sides train alternately in one process, a few steps at a time, so that other work on
+the machine slows both. Each side runs its own whole loop: data, clipping, optimizer, schedule and logging.
 """
 
 import dataclasses
@@ -53,11 +53,11 @@ ROUNDS = 10
 WARM_UP = 3
 FAR = 10**6
 PLAIN = "sdpa_of_transformers"
-"""Attention as it is without headrace, which computes it otherwise on a processor where weights are dropped out."""
+"""transformers' attention, which headrace replaces on a CPU if attention weights have dropout."""
 
 
 class Clock(Bar):
-    """Notes when the loop has recorded a step, which is when its last step of a round is done."""
+    """Detects that the loop has recorded a step, which it does after the last step of a round."""
 
     def __init__(self) -> None:
         super().__init__("", None, "step", lambda update: None, float("inf"))
@@ -68,7 +68,7 @@ class Clock(Bar):
 
 
 class Ours:
-    """headrace's loop, run a few steps at a time."""
+    """headrace's loop, a few steps at a time."""
 
     def __init__(self, bench: PipelineJob, data: PreparedData, dataset: Dataset) -> None:
         store, training = Store(bench.store), bench.training
@@ -93,7 +93,7 @@ class Ours:
         )
 
     def run(self) -> float:
-        """Train a round; returns its seconds."""
+        """Train a round; return its seconds."""
         plan = self.session.plan.model_copy(update={"total_steps": self.session.state.step + STEPS})
         started = time.perf_counter()
         run_loop(dataclasses.replace(self.session, plan=plan), self.batches)
@@ -101,7 +101,7 @@ class Ours:
 
 
 class Taking(TrainerCallback):
-    """After each round of Trainer's steps, times it and lets the other side run one."""
+    """After each round of Trainer's steps, records its time and lets the other side run a round."""
 
     def __init__(self, ours: Ours) -> None:
         self.ours, self.started = ours, 0.0
@@ -115,7 +115,7 @@ class Taking(TrainerCallback):
 
 
 class WindowList(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """The same windows for Trainer."""
+    """The same windows as a data set for Trainer."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.windows = dataset.windows[0]
@@ -129,7 +129,7 @@ class WindowList(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 def compare(folder: Path, compiled: bool, rounds: int) -> None:
-    """Train both in turn, so many rounds, and print the figures."""
+    """Train both alternately for a number of rounds, and print the figures."""
     bench = job(folder, max_steps=FAR, log_every=STEPS, compile=compiled)
     data = prepare(bench.preparation(), here(silent()))
     store = Store(bench.store)
@@ -166,7 +166,7 @@ def compare(folder: Path, compiled: bool, rounds: int) -> None:
 
 
 def main() -> None:
-    """Measure eager, then compiled, or the one that is named, in so many rounds."""
+    """Measure eager, then compiled, or only the given one, in a number of rounds."""
     print(
         "training: tokens a second against transformers.Trainer (GPT-2 of 5.3M parameters, 8 x 256 tokens, fp32)",
         flush=True,

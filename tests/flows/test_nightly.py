@@ -21,7 +21,7 @@ def test_a_night_is_judged_by_the_median_of_those_before_it() -> None:
     assert judge({**USUAL, "tokens_per_second": 860.0, "against_trainer": 1.27, "loss": 5.09}, before) == []
     assert judge({**USUAL, "tokens_per_second": 840.0, "against_trainer": 1.25, "loss": 5.11}, before) == [
         "Quickstart, tokens a second: 840, at least 850 was expected (the median of 5 nights is 1,000)",
-        "Speed of training, that of Trainer being 1: 1.25, at least 1.26 was expected (the median of 5 nights is 1.4)",
+        "Training speed relative to Trainer: 1.25, at least 1.26 was expected (the median of 5 nights is 1.4)",
         "Quickstart, held-out loss: 5.11, at most 5.1 was expected (the median of 5 nights is 5)",
     ]
 
