@@ -1,9 +1,9 @@
-"""A process that is asked to stop by a signal at the instant when it imports a chosen module.
+"""A process that gets a stop signal when it imports a chosen module.
 
     main([IMPORTED, "--", MODULE, ARGUMENTS...])
 
-It is sent to the process itself, and handled before the import goes on: where an exception would be caught by whoever
-tries that import.
+The process sends the signal to itself, and handles it before the import continues: an exception would be caught by code
+that tries the import.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from types import ModuleType
 
 
 class Asking(MetaPathFinder):
-    """Finds nothing, and sends the signal when it is asked for a module the first time."""
+    """Finds no module, and sends the signal when it is first asked for the chosen one."""
 
     def __init__(self, wanted: str) -> None:
         self._wanted: str | None = wanted
@@ -30,7 +30,7 @@ class Asking(MetaPathFinder):
 
 
 def main(arguments: list[str]) -> int:
-    """Watch for the import, and run the module's `main`."""
+    """Watch for the import and run the module's `main`."""
     wanted, _, module, *rest = arguments
     sys.meta_path.insert(0, Asking(wanted))
     status: int = importlib.import_module(module).main(rest)

@@ -1,4 +1,4 @@
-"""What tests of all packages share: stores, small data sets of each kind, and a store into which one was prepared."""
+"""Fixtures of all packages: stores, small data sets of each kind, and a store with a prepared one."""
 
 import shutil
 import uuid
@@ -20,7 +20,7 @@ from trainer.store.storage import Store
 
 
 def pytest_configure() -> None:
-    """No test's name in the environment: stages have their libraries loaded again by a process of another one."""
+    """Remove the test's name from the environment: else every test would start a new worker and load the libraries."""
     _pytest.runner._update_current_test_var = lambda item, when: None
 
 
@@ -39,7 +39,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Copies of remote files are put where the tests' own files are, and what is compiled where it always is."""
+    """Put the cache of remote files into the tests' temporary folder, but keep the usual cache of compiled code."""
     compiled, cache = machine_cache() / "compiled", tmp_path_factory.mktemp("cache")
     compiled.mkdir(parents=True, exist_ok=True)
     (cache / "compiled").symlink_to(compiled)
@@ -69,7 +69,7 @@ def remote_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.fixture(params=["local", "s3"])
 def atomic_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """A store where one of several writers wins."""
+    """A store in which one of several simultaneous writers wins."""
     return make_store(request.param, request, tmp_path)
 
 
@@ -105,19 +105,19 @@ def preferences(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new model that can be tuned on them, with its tokenizer; not to be written to."""
+    """A new model for tuning on them, with its tokenizer; read-only."""
     return chat_model(tmp_path_factory.mktemp("models") / "llama")
 
 
 @pytest.fixture(scope="session")
 def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A raw corpus of source files; not to be written to."""
+    """A raw corpus of source files; read-only."""
     return write_raw(tmp_path_factory.mktemp("raw") / "code")
 
 
 @pytest.fixture(scope="session")
 def clean(code: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store into which that corpus was prepared in one go; not to be written to."""
+    """A store with that corpus, prepared without interruption; read-only."""
     store = tmp_path_factory.mktemp("clean")
     run(job_of(code, store))
     return store
@@ -130,9 +130,9 @@ def own(clean: Path, tmp_path: Path) -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first: the trainer's before whole pipelines, and those marked slow last.
+    """Sort tests: the trainer's before whole pipelines, and those marked slow last.
 
-    Of the slow ones, those that must share a process come first, so that another process can do the others meanwhile.
+    Among the slow ones, those that must share a process come first, so that another process runs the others meanwhile.
     """
     folders = ("samples", "trainer", "docs", "tasks", "deployments", "flows", "machines", "cluster", "peers")
 

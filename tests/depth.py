@@ -1,4 +1,4 @@
-"""Cases that say more of what the default tests have said once: `make test-deep`, which CI runs as well."""
+"""Additional cases of the default tests: `make test-deep`, which CI also runs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 
 def once(*cases: Any) -> Sequence[Any]:
-    """The cases of a test: the first in every run, the others in the deeper one."""
+    """A test's cases: the first for every run, the others marked `deep`."""
     first, *others = cases
     return [
         first,

@@ -1,7 +1,7 @@
-"""Every causal family of `transformers`, tried at a tiny size.
+"""Try every causal family of `transformers` at a tiny size.
 
-A family is built, checked and trained as a job would do it; its loss is compared with that of `transformers`; and it is
-saved, loaded and trained on, to the bits of the uninterrupted one.
+A family is built, checked and trained as in a job. Its loss is compared with that of `transformers`. It is then saved,
+loaded and trained further; the result must be bit-identical to uninterrupted training.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
 CONTEXT, STEPS = 32, 3
 TRAINING = TrainingConfig(max_steps=20, context=CONTEXT, learning_rate=1e-2, weight_decay=0.0)
 LARGEST = 20_000_000
-"""Parameters of what still counts as tiny."""
+"""The most parameters of a tiny model."""
 
 
 class Case(NamedTuple):
-    """A family, with what must be set for it to be causal."""
+    """A family, with the settings that make it causal."""
 
     family: str
     settings: dict[str, Any]
@@ -53,7 +53,7 @@ class Case(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What came of trying a family: the message that refuses it, or what it did."""
+    """The result of trying a family: the message that refuses it, or its properties."""
 
     refused: str = ""
     causal: str = ""
@@ -78,11 +78,11 @@ NEEDED: dict[str, dict[str, Any]] = {
     "xlm": {"causal": True, "pad_token_id": 300},
     "xmod": {**_POSITIONS_AFTER_PADDING, "default_language": "en_XX"},
 }  # fmt: skip
-"""What must be set for families that are refused with their defaults."""
+"""Settings for families that are refused with their defaults."""
 
 
 def cases() -> list[Case]:
-    """Every family, and those that are refused with their defaults a second time, with what they need."""
+    """Every family; those refused with their defaults a second time, with the settings that they need."""
     return [
         Case(family, settings)
         for family in CAUSAL_FAMILIES
@@ -92,7 +92,7 @@ def cases() -> list[Case]:
 
 
 class Learner:
-    """A model under training, as the trainer sets it up."""
+    """A model with the trainer's setup for training."""
 
     def __init__(self, model: PreTrainedModel, runtime: Runtime) -> None:
         self.model, self.runtime = model, runtime
@@ -111,16 +111,16 @@ class Learner:
 
 
 def windows_BT(number: int) -> torch.Tensor:
-    """Windows of shape [10, CONTEXT] in which every id stands once before another token."""
+    """Windows of shape [10, CONTEXT] in which each id precedes another token once."""
     generator = torch.Generator().manual_seed(number)
     ids = torch.cat([torch.randperm(300, generator=generator), torch.arange(20)])
     return torch.cat([ids[:310].view(10, CONTEXT - 1), ids[310:, None]], dim=1)
 
 
 def make(case: Case, **settings: Any) -> PreTrainedModel:
-    """The tiny model of a case, by the way that a job takes. Raises `PipelineError` where the job would be refused."""
+    """The tiny model of a case, built as in a job. Raises `PipelineError` if the job would be refused."""
     values = {"model_type": case.family}
-    with contextlib.suppress(Exception):  # defaults that its own configuration refuses: let the job say so
+    with contextlib.suppress(Exception):  # its own configuration refuses the defaults: let the job report it
         values = tiny_config(case.family)
     options = ModelConfig(config={**values, **case.settings, **settings})
     config = resolve_config(options, VOCABULARY, CONTEXT)
@@ -130,7 +130,7 @@ def make(case: Case, **settings: Any) -> PreTrainedModel:
 
 
 def try_family(case: Case, folder: Path) -> Verdict:
-    """Build, check, compare, train, save, load and train on."""
+    """Build, check, compare, train, save, load and resume training."""
     try:
         learner = Learner(make(case), cpu_runtime())
     except ConfigError as error:
@@ -150,16 +150,14 @@ def try_family(case: Case, folder: Path) -> Verdict:
 
 
 def token_tables(model: PreTrainedModel) -> list[nn.Parameter]:
-    """The embeddings that token ids are looked up in; some families have more than one, not all for the loss to
-    reach.
-    """
+    """The token embeddings; some families have several, not all of which get gradients."""
     vocab_size = model.config.get_text_config().vocab_size
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m.num_embeddings == vocab_size]
     return list({table.get_parameter("weight") for table in (*tables, model.get_input_embeddings())})
 
 
 def compare_loss(learner: Learner) -> str:
-    """Our sum of losses against the mean that transformers gives, in training mode with the same dropout."""
+    """Compare our sum of losses with transformers' mean, in training mode with the same dropout."""
     learner.objective.train()
     windows = windows_BT(0)
     torch.manual_seed(0)
@@ -173,7 +171,7 @@ def compare_loss(learner: Learner) -> str:
 
 
 def try_routers(case: Case) -> str:
-    """Whether the loss of a model's routers is in ours, where its configuration knows of one."""
+    """Whether our loss includes the routers' loss, if the configuration has one."""
     if "output_router_logits" not in AutoConfig.for_model(case.family).to_dict():
         return ""
     try:
@@ -190,7 +188,7 @@ def try_routers(case: Case) -> str:
 
 
 def continued(learner: Learner, folder: Path) -> Learner:
-    """The same, saved as a checkpoint and loaded from it."""
+    """The same training, after saving and loading a checkpoint."""
     store, run = Store(str(folder)), "runs/tiny"
     with Saver(store, run, learner.model, [], "0123456789abcdef", 1) as saver:
         saver.save(partial(

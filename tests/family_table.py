@@ -1,6 +1,6 @@
-"""What came of trying every causal family of `transformers`: `python -m tests.family_table [FAMILY ...]`.
+"""Results of trying every causal family of `transformers`: `python -m tests.family_table [FAMILY ...]`.
 
-Without families it writes docs/families.md, which the tests expect.
+Without arguments it writes docs/families.md, which the tests compare.
 """
 
 import sys
@@ -19,7 +19,7 @@ TABLE = ROOT / "docs" / "families.md"
 
 
 def read_table() -> tuple[str, dict[str, Verdict]]:
-    """The version of transformers that the committed table was made with, and what it says of each case."""
+    """The version of transformers of the committed table, and its row for each case."""
     text = TABLE.read_text(encoding="utf-8")
     found: dict[str, Verdict] = {}
     for line in text.splitlines():
@@ -31,7 +31,7 @@ def read_table() -> tuple[str, dict[str, Verdict]]:
 
 
 def write_table(verdicts: dict[str, Verdict]) -> str:
-    """The table as it is committed."""
+    """The committed table."""
     trained = {name: verdict for name, verdict in verdicts.items() if not verdict.refused}
     refused = {name: verdict for name, verdict in verdicts.items() if verdict.refused}
     families = {name.split()[0] for name in verdicts}

@@ -1,4 +1,4 @@
-"""A bad network before a server: an HTTP proxy that is slow, refuses, resets, and sends half of an answer."""
+"""An HTTP proxy that simulates a bad network: it is slow, refuses, resets, and sends incomplete answers."""
 
 import random
 import re
@@ -22,9 +22,9 @@ ANSWERS = {
 
 
 class Faults:
-    """What the proxy does to requests: every one waits `latency` seconds, a `share` of them fail; `counts` says how.
+    """The proxy's behaviour: each request waits `latency` seconds, and a `share` of them fail, as in `counts`.
 
-    `always` is the fate of all of them from now on, `lines` are their first lines.
+    `always` is the fate of all requests from now on; `lines` are the requests' first lines.
     """
 
     def __init__(self, target: str, share: float, latency: float, seed: int = 0) -> None:
@@ -45,7 +45,7 @@ class Faults:
 
 @contextmanager
 def faulty(target: str, share: float, latency: float) -> Iterator[tuple[str, Faults]]:
-    """Run the proxy for the length of a block; yields its address."""
+    """Run the proxy during the block; yield its address."""
     faults = Faults(target, share, latency)
 
     class Handler(_Handler):
@@ -65,7 +65,7 @@ def faulty(target: str, share: float, latency: float) -> Iterator[tuple[str, Fau
 
 
 class _Handler(socketserver.StreamRequestHandler):
-    """One request a connection, so that each has its own fate."""
+    """One request per connection, so that each has its own fate."""
 
     plan: ClassVar[Faults]
 
@@ -122,7 +122,7 @@ class _Handler(socketserver.StreamRequestHandler):
         return head[:-4]
 
     def _reset(self) -> None:
-        """Close so that the other side sees a reset."""
+        """Close the connection with a reset."""
         self.wfile.flush()
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()

@@ -1,10 +1,10 @@
-"""The command `headrace`, in the process that tests it."""
+"""The command `headrace` in the test's process."""
 
 from flows.commands import app
 
 
 def headrace(*words: str) -> int:
-    """Do what a command line asks for; returns the exit status."""
+    """Run a command line; return the exit status."""
     try:
         app(list(words), prog_name="headrace")
     except SystemExit as ended:

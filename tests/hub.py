@@ -1,4 +1,4 @@
-"""A small Hugging Face hub on this machine, with one model: what `huggingface_hub` asks of the real one."""
+"""A small Hugging Face hub on this machine with one model, for the requests of `huggingface_hub`."""
 
 import hashlib
 import json
@@ -13,10 +13,10 @@ WEIGHTS = "model.safetensors"
 
 @contextmanager
 def serve_model(folder: Path, name: str, commit: str, changed: tuple[Path, str] | None = None) -> Iterator[str]:
-    """Serve a folder as the model of this name at one commit; yields the address for HF_ENDPOINT.
+    """Serve a folder as the model of this name at one commit; yield the address for HF_ENDPOINT.
 
-    With `changed`, another folder is the model at another commit, the newest one from when the weights of the first
-    have been fetched.
+    `changed` is a folder with the model at another commit, which becomes the newest once the first one's weights have
+    been fetched.
     """
     commits = {each: _read(place) for place, each in [(folder, commit), *([changed] if changed else [])]}
     newest = [commit]

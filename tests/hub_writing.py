@@ -1,6 +1,4 @@
-"""A small Hugging Face hub on this machine that takes commits: what `huggingface_hub` asks of the real one to make
-them.
-"""
+"""A small Hugging Face hub on this machine that accepts commits from `huggingface_hub`."""
 
 import base64
 import hashlib
@@ -17,7 +15,7 @@ TOKEN = "hf_token"
 
 @dataclass
 class Hub:
-    """Its address, and what it was given: repositories with their files, and the sizes of objects that came by LFS."""
+    """The hub's address, and what it received: repositories with their files, and sizes of objects sent by LFS."""
 
     url: str = ""
     repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -25,12 +23,12 @@ class Hub:
     messages: list[str] = field(default_factory=list)
     objects: dict[str, bytes] = field(default_factory=dict)
     trouble: int = 0
-    """A status that it answers every commit with; 0 for none."""
+    """The status for every commit's answer; 0 for success."""
 
 
 @contextmanager
 def taking_commits() -> Iterator[Hub]:
-    """Serve a hub whose one user is `me`; files ending in .safetensors come by LFS."""
+    """Serve a hub with the single user `me`; files ending in .safetensors are sent by LFS."""
     hub = Hub()
 
     class Handler(BaseHTTPRequestHandler):

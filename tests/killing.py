@@ -1,11 +1,10 @@
-"""A process that ends itself with SIGKILL just before or after a chosen write point.
+"""A process that kills itself with SIGKILL just before or after a chosen write point.
 
     main([STORE, POINTS, [WHEN, POINT], "--", MODULE, ARGUMENTS...])
 
-A write point is an operation that changes what the store holds (a file put in place, renamed, linked or removed) and
-the place that it changes, with numbers left out: "replace runs/#/checkpoint-last"; on S3 it is a request that writes.
-All that are carried out are noted in POINTS. It holds for the worker processes too, which start with `tests/armed` on
-their path.
+A write point is an operation that changes the store (replace, rename, link or remove a file) with the path that it
+changes, without numbers: "replace runs/#/checkpoint-last"; on S3 it is a request that writes. All executed write points
+are recorded in POINTS. This also works in worker processes, which start with `tests/armed` on their path.
 """
 
 import importlib
@@ -26,10 +25,10 @@ REQUESTS = {
     "put_object", "copy_object", "delete_object", "delete_objects", "create_multipart_upload", "upload_part",
     "complete_multipart_upload",
 }  # fmt: skip
-"""Those of S3 that write."""
+"""The S3 operations that write."""
 
 KILLED = "killed {} {}"
-"""What stands in POINTS of a process that was killed: a worker's death ends the whole run, with a status of its own."""
+"""The line in POINTS for a killed process; a worker's death ends the whole run with another status."""
 
 OPERATIONS = [(os, "replace"), (os, "rename"), (os, "link"), (os, "remove"), (os, "unlink"), (shutil, "rmtree")]
 
@@ -44,7 +43,7 @@ def arm(store: str, points: str, when: str, wanted: str) -> None:
 
 
 def name_point(operation: str, store: str, path: str) -> str:
-    """What a point is called: the operation and the place, without numbers and digests."""
+    """A point's name: the operation and the path, without numbers and digests."""
     return f"{operation} {re.sub(r'[0-9a-f]{8,}|[0-9]+', '#', os.path.relpath(path, store))}"
 
 
@@ -77,9 +76,7 @@ def _wrapped_request(
 
 @contextmanager
 def _passing(point: str, points: str, when: str, wanted: str) -> Iterator[None]:
-    """Be killed at the write point that the block passes if it is the chosen one; note what was written, and the
-    kill.
-    """
+    """Kill this process if the block's write point is the chosen one; record the point and the kill."""
     if when == "before" and point == wanted:
         _end(points, KILLED.format(when, point))
     yield
@@ -99,7 +96,7 @@ def _note(points: str, line: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Arm, and run the module's `main`."""
+    """Wrap the operations and run the module's `main`."""
     ours, theirs = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
     os.environ["KILLING"] = "\n".join([*ours, "", ""][:4])
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "armed")])

@@ -1,10 +1,9 @@
-"""Take a pipeline's store away while it works, and give it back: `python -m tests.outages [SECONDS [s3|disk
-[STAGE...]]]`.
+"""Make a pipeline's store unavailable for a while: `python -m tests.outages [SECONDS [s3|disk [STAGE...]]]`.
 
-Runs the flow `data-to-model` with small sizes. In each stage, `s3` stops a real S3 server for so many seconds; `disk`
-fills the store's file system, which is of its own, for so long. The same process must go on and end with 0, with the
-bits of a run that nothing happened to and nothing left over; one that ends with 75 instead is counted, and started
-again. Prints each outage and how much longer than it the run took.
+Runs the flow `data-to-model` with small sizes. In each stage, `s3` stops a real S3 server for SECONDS seconds; `disk`
+fills the store's separate file system for that time. The same process must continue and exit with 0, without leftovers
+and with results identical to an undisturbed run; one that exits with 75 is counted and restarted. Prints each outage
+and how much longer the run took.
 """
 
 import os
@@ -40,7 +39,7 @@ DISK_BYTES = 200 * 2**20
 
 
 class Outages:
-    """A folder with raw text, places for stores, and what takes those away."""
+    """A folder with raw text and stores, and the function that makes these unavailable."""
 
     def __init__(self, folder: Path, kind: str, env: dict[str, str], stack: ExitStack) -> None:
         self._folder, self._env, self._number = folder, env, 0
@@ -67,9 +66,9 @@ class Outages:
         self._expected = self._outcome(store)
 
     def take_away(self, stage: str, seconds: float, draw: random.Random) -> None:
-        """One run, without its store for so long from a random time of a stage on."""
+        """One run whose store is unavailable for some seconds from a random time of a stage on."""
         running: Running | None = None
-        while running is None or running.status() is not None:  # it was over before its time came
+        while running is None or running.status() is not None:  # the stage ended before the outage
             self._number += 1
             store = Store(self._new())
             running, begun = self._start(store), time.monotonic()
@@ -114,7 +113,7 @@ class Outages:
 
 
 def stage_of(store: Store) -> str:
-    """What is at work in a store."""
+    """The present stage in a store."""
     with suppress(StorageError):
         keys = [file.key for file in store.walk()]
         found = [stage for pattern, stage in STAGES.items() if any(fnmatch(key, pattern) for key in keys)]
@@ -124,7 +123,7 @@ def stage_of(store: Store) -> str:
 
 @contextmanager
 def small_disk(place: Path) -> Iterator[Path]:
-    """A file system of its own, for the length of a block."""
+    """A separate file system during the block."""
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", place], check=True)
     try:
@@ -135,7 +134,7 @@ def small_disk(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def filled(place: Path) -> Iterator[None]:
-    """A full file system, for the length of a block."""
+    """A full file system during the block."""
     ballast = place / "ballast"
     with open(ballast, "wb", buffering=0) as file, suppress(OSError):
         while file.write(bytes(2**16)) or True:
@@ -147,7 +146,7 @@ def filled(place: Path) -> Iterator[None]:
 
 
 def main(seconds: str = "5", kind: str = "s3", *stages: str) -> int:
-    """Take the store away in each stage, and print the figures. Returns 1 if anything went wrong."""
+    """Make the store unavailable in each stage, and print the figures; return 1 if anything went wrong."""
     with tempfile.TemporaryDirectory(prefix="headrace-outages-") as name, ExitStack() as stack:
         server = Serving(Path(name, "prefect"))
         stack.callback(server.kill_server)

@@ -1,12 +1,13 @@
-"""Real processes for tests: started, watched, killed, and looked at through /proc.
+"""Real processes for tests: start, watch and kill them, and read their state from /proc.
 
-`run_module` and `start_module` are `python -m`. `start_warm` runs a module's `main` in a process forked from a server
-that has imported the heavy libraries already: as real to signals, files and exit statuses, and seconds sooner.
+`run_module` and `start_module` use `python -m`. `start_warm` runs a module's `main` in a process forked from a server
+that has already imported the heavy libraries. Signals, files and exit statuses behave the same, but it starts seconds
+earlier.
 
-Single processes get one core each, and those of different workers of pytest different ones. Training then computes
-with one thread, which suits tiny models, and which a busy machine cannot slow down a hundredfold, as it does threads
-that wait for each other many times a step. It is the same core each time: stages are forks of a process that has
-loaded their libraries, which another replaces when what it was given changes, its core too.
+A single process gets one core, and pytest's workers use different cores. Training then uses one thread, which suits
+tiny models; on a busy machine, threads that synchronize many times per step can be a hundred times slower. The core is
+always the same, because a worker process with loaded libraries is replaced if its surroundings, such as its cores,
+change.
 """
 
 import atexit
@@ -34,7 +35,7 @@ PRELOADED = [
 ]  # fmt: skip
 
 GPU = Path("/dev/nvidiactl")
-"""Is there where a GPU is."""
+"""Exists on machines with a GPU."""
 
 _warm = multiprocessing.get_context("forkserver")
 _warm.set_forkserver_preload(PRELOADED)
@@ -43,11 +44,11 @@ _warm.set_forkserver_preload(PRELOADED)
 _cores = sorted(os.sched_getaffinity(0))
 _first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _alone: list[tuple[int, int]] = []
-"""Processes that were started on one core, and which."""
+"""Processes that were started on one core, and their cores."""
 
 
 class Ended(NamedTuple):
-    """What came of a process. A negative status is the signal that ended it."""
+    """The result of a process. A negative status is the signal that ended it."""
 
     status: int
     stdout: str
@@ -55,7 +56,7 @@ class Ended(NamedTuple):
 
 
 class Running:
-    """A process that was started, and the files that take what it says."""
+    """A started process and the files of its output."""
 
     def __init__(self, process: subprocess.Popen[bytes] | multiprocessing.process.BaseProcess, said: Path) -> None:
         self._process, self._said = process, said
@@ -67,7 +68,7 @@ class Running:
         return self._process.poll() if isinstance(self._process, subprocess.Popen) else self._process.exitcode
 
     def wait(self, seconds: float = 120.0) -> Ended:
-        """Wait until it ends; one that does not end in time is killed, and the test fails."""
+        """Wait until it ends; after a timeout, kill it and fail the test."""
         if isinstance(self._process, subprocess.Popen):
             try:
                 self._process.wait(seconds)
@@ -84,7 +85,7 @@ class Running:
         return Ended(status, *self.output())
 
     def output(self) -> tuple[str, str]:
-        """What it has written until now, to standard output and to standard error."""
+        """Its standard output and standard error so far."""
         stdout, stderr = ((self._said / name).read_text(errors="replace") for name in ("stdout", "stderr"))
         return stdout, stderr
 
@@ -92,7 +93,7 @@ class Running:
         os.kill(self.pid, signum)
 
     def send_when(self, signum: signal.Signals, condition: Callable[[], bool]) -> Ended:
-        """Send a signal as soon as a condition holds, which must be before the process ends; then wait for its end."""
+        """Send a signal as soon as a condition holds, which must be before the process ends; then wait for the end."""
         wait_until(lambda: condition() or self.status() is not None)
         if self.status() is not None:
             raise AssertionError(f"ended too early: {self.wait()}")
@@ -103,7 +104,7 @@ class Running:
 def start_module(
     said: Path, module: str, *arguments: object, env: Mapping[str, str] = {}, count: int = 1, folder: Path = ROOT
 ) -> Running:
-    """Start `python -m module arguments` on a number of cores, with the modules that a folder has."""
+    """Start `python -m module arguments` on a number of cores, with a folder's modules."""
     said.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", module, *map(str, arguments)]
     which = _free(count)
@@ -115,8 +116,8 @@ def start_module(
 def start_warm(said: Path, module: str, *arguments: object, env: Mapping[str, str] = {}, count: int = 1) -> Running:
     """Start a module's `main(arguments)`, on a number of cores, in a process forked from the warm server.
 
-    On a machine with a GPU it is `python -m`: CUDA cannot be begun in a fork of a process whose libraries looked for
-    it.
+    On a machine with a GPU, `python -m` is used instead: CUDA cannot be initialized in a fork of a process that has
+    queried it.
     """
     if GPU.exists():
         return start_module(said, module, *arguments, env=env, count=count)
@@ -128,7 +129,7 @@ def start_warm(said: Path, module: str, *arguments: object, env: Mapping[str, st
 
 
 def start_ranks(said: Path, ranks: int, module: str, *arguments: object) -> list[Running]:
-    """Start a module on several ranks of one process group, as torchrun would."""
+    """Start a module on several ranks of one process group, like torchrun."""
     port = str(free_port())
     common = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
     common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -152,7 +153,7 @@ def finish(said: Path, config: Path, ranks: int = 1, *words: object) -> list[End
 
 
 def cores(count: int) -> AbstractContextManager[None]:
-    """Let this thread, and what it starts, run on this many cores, always the same, for the length of a block."""
+    """Run this thread and its children on a number of cores, always the same, during the block."""
     return _pinned(_own(count))
 
 
@@ -161,8 +162,8 @@ def _own(count: int, offset: int = 0) -> list[int]:
 
 
 def _free(count: int) -> list[int]:
-    """The cores for a process: this worker's own unless another process of it is alone there."""
-    # Not by their status: who waits for a process in another thread would find its end told already.
+    """The cores for a process: this worker's own, unless another of its processes uses that core alone."""
+    # Does not poll the processes: that would take the exit status from a thread that waits for one.
     _alone[:] = [(pid, core) for pid, core in _alone if alive(pid)]
     taken = {core for _, core in _alone}
     free = [offset for offset in range(len(_cores)) if taken.isdisjoint(_own(1, offset))]
@@ -185,7 +186,7 @@ def _pinned(which: Sequence[int]) -> Iterator[None]:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    """Look again and again until a condition holds. Raises `AssertionError` if it does not in time."""
+    """Poll until a condition holds. Raises `AssertionError` after a timeout."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "what was waited for did not happen"
@@ -198,7 +199,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many ports, all different: each is held until all are found."""
+    """Different free ports; each is held until all are found."""
     with ExitStack() as held:
         found = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in found:
@@ -207,7 +208,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists and is not just waiting for its parent to notice its end."""
+    """Whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -215,7 +216,7 @@ def alive(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
+    """A process's children."""
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
         return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
@@ -225,7 +226,7 @@ def children(pid: int) -> list[int]:
 
 @contextmanager
 def highest(look: Callable[[], float], every: float) -> Iterator[list[float]]:
-    """Look at a figure again and again for the length of a block; yields a list with the greatest that was seen."""
+    """Poll a figure during the block; yield a list with its maximum."""
     peak, ended = [0.0], threading.Event()
 
     def watch() -> None:
@@ -242,19 +243,19 @@ def highest(look: Callable[[], float], every: float) -> Iterator[list[float]]:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have."""
+    """A process's descendants."""
     return [found for child in children(pid) for found in [child, *descendants(child)]]
 
 
 def kill_all(pid: int) -> None:
-    """Kill a process and all that it has started, which may be gone by then."""
+    """Kill a process and its descendants, which may already have ended."""
     for each in [pid, *descendants(pid)]:
         with suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)
 
 
 def stages(pid: int) -> list[int]:
-    """The processes in which stages run that a process waits for: launchers and ranks too."""
+    """The processes in which a process's stages run, including launchers and ranks."""
     return [each for each in descendants(pid) if name_of(each).startswith("stage ")]
 
 
@@ -288,5 +289,5 @@ def _become(module: str, arguments: Sequence[str], said: str, env: Mapping[str, 
     try:
         status = importlib.import_module(module).main(list(arguments))
     finally:
-        atexit._run_exitfuncs()  # a process that multiprocessing started leaves them out
+        atexit._run_exitfuncs()  # missing in a process started by multiprocessing
     sys.exit(status)

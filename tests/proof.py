@@ -1,11 +1,11 @@
-"""The whole proof once: `python -m tests.proof [SHARE [PART ...]]`, or `make proof`.
+"""The whole proof: `python -m tests.proof [SHARE [PART ...]]`, or `make proof`.
 
-Does to the pipeline what it must survive, one part after another, and prints a table: how many faults there were, and
-how often something came of one that must not. What a part says is in build/proof/PART.log. SHARE is how much is done of
-power cuts, seeds, stops and kills; the other parts are as long as they are. `machines` needs root. Ends with 1 if
-anything was wrong, or a part did not come to its end.
+Runs the pipeline under faults that it must survive, one part after another, and prints a table with the number of
+faults and of wrong results. A part's output is in build/proof/PART.log. SHARE scales the number of power cuts, seeds,
+stops and kills; the other parts have a fixed length. `machines` needs root. Exits with 1 if any result was wrong or a
+part did not finish.
 
-A part that is a program ends with a line of `tell`; one that is tests prints such lines, or its tests are counted.
+A part that is a program ends with a line of `tell`; tests print such lines, or else the tests are counted.
 """
 
 import re
@@ -23,14 +23,14 @@ PASSED, FAILED = re.compile(r"\b(\d+) passed\b"), re.compile(r"\b(\d+) (?:failed
 
 
 class Part(NamedTuple):
-    """What is done in a part, and the words after `python -m` that do a share of it."""
+    """A part's description, and the arguments of `python -m` for a share of it."""
 
     what: str
     command: Callable[[float], Sequence[object]]
 
 
 def _tests(*words: str) -> Callable[[float], Sequence[object]]:
-    return lambda share: ["pytest", "-s", *words]  # what they print stands behind the name of their file
+    return lambda share: ["pytest", "-s", *words]  # their output follows the name of their file
 
 
 def _some(number: int, share: float) -> int:
@@ -42,7 +42,7 @@ PARTS = {
         "images of a store after a power cut", lambda share: ["tests.power_cuts", _some(10_000, share)]
     ),
     "simulation": Part(
-        "kills, freezes, wrong clocks, outages in seeds", lambda share: ["tests.simulation", _some(10**6, share)]
+        "simulated kills, freezes, wrong clocks, outages", lambda share: ["tests.simulation", _some(10**6, share)]
     ),
     "damage": Part("damaged files", _tests("tests/trainer/store/test_store_fuzz.py", "-m", "long", "-k", "every_case")),
     "kill-points": Part(
@@ -53,8 +53,8 @@ PARTS = {
         "kills at each write of a curation, disk and S3",
         _tests("tests/trainer/curation/test_kill_points.py", "-m", "deep or long", "-k", "every"),
     ),
-    "outages": Part("stores taken away for 5 s", lambda share: ["tests.outages", 5, "s3"]),
-    "long-outages": Part("stores taken away for 60 s", lambda share: ["tests.outages", 60, "s3"]),
+    "outages": Part("S3 servers stopped for 5 s", lambda share: ["tests.outages", 5, "s3"]),
+    "long-outages": Part("S3 servers stopped for 60 s", lambda share: ["tests.outages", 60, "s3"]),
     "full-disks": Part("disks full for 60 s", lambda share: ["tests.outages", 60, "disk"]),
     "stops": Part("stops of three kinds of processes", lambda share: ["tests.stops", _some(134, share)]),  # of each
     "soak": Part("kills of the whole pipeline", lambda share: ["tests.soak", _some(1000, share)]),
@@ -64,7 +64,7 @@ PARTS = {
 
 
 class Outcome(NamedTuple):
-    """What came of a part."""
+    """A part's result."""
 
     faults: int
     wrong: int
@@ -73,12 +73,12 @@ class Outcome(NamedTuple):
 
 
 def tell(faults: int, wrong: int) -> None:
-    """Say what a part, or a test of one, has done."""
+    """Print the result of a part or of one of its tests."""
     print(f"faults {faults}, wrong {wrong}", flush=True)
 
 
 def judge(said: str, status: int, minutes: float) -> Outcome:
-    """What came of a part, by what it said and its exit status."""
+    """A part's result, from its output and exit status."""
     told = [(int(faults), int(wrong)) for faults, wrong in TOLD.findall(said)]
     if not told:
         told = [(int(number), 0) for number in PASSED.findall(said)[-1:]]
@@ -88,7 +88,7 @@ def judge(said: str, status: int, minutes: float) -> Outcome:
 
 
 def prove(name: str, share: float) -> Outcome:
-    """Do a part."""
+    """Run a part."""
     began, log = time.monotonic(), LOGS / f"{name}.log"
     with open(log, "w", encoding="utf-8") as said:
         command = [sys.executable, "-m", *map(str, PARTS[name].command(share))]
@@ -97,7 +97,7 @@ def prove(name: str, share: float) -> Outcome:
 
 
 def main(share: str = "1", *names: str) -> int:
-    """Do the parts, and print the table. Returns 1 if anything was wrong."""
+    """Run the parts and print the table; return 1 if anything was wrong."""
     LOGS.mkdir(parents=True, exist_ok=True)
     print(f"{'':50} {'faults':>12} {'wrong':>6} {'minutes':>8}")
     found = []

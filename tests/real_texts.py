@@ -1,4 +1,4 @@
-"""Real text that lies on every machine: sources, what packages say of themselves, manual pages in many languages."""
+"""Real text that every machine has: sources, packages' documentation, manual pages in many languages."""
 
 import ast
 import gzip
@@ -13,7 +13,7 @@ NOTES = ("METADATA", "*.md", "*.rst", "*.txt", "LICEN[CS]E*", "NOTICE*", "COPYIN
 
 
 def real_texts(of_each: int = OF_EACH) -> Iterator[tuple[str, str]]:
-    """Where each text comes from, and the text; of each sort about so many files, spread over all of them."""
+    """Texts with their origins; about `most` files of each sort, spread evenly over all of them."""
     library = [path for path in Path(sysconfig.get_path("stdlib")).rglob(SOURCES) if "site-packages" not in path.parts]
     packages = [Path(folder) for folder in sys.path if folder.endswith("site-packages")]
     manual, documents = Path("/usr/share/man"), Path("/usr/share/doc")
@@ -27,18 +27,18 @@ def real_texts(of_each: int = OF_EACH) -> Iterator[tuple[str, str]]:
 
 
 def found_in(folders: Iterable[Path], *names: str) -> Iterator[Path]:
-    """Files in some folders, and below them, that are named so."""
+    """Files in folders and their subfolders that match the names."""
     return (path for folder in folders for name in names for path in folder.rglob(name))
 
 
 def spread(paths: Iterable[Path], of_each: int) -> list[Path]:
-    """About so many of these files, in the order of their names."""
+    """A number of these files, sorted by name."""
     files = sorted({path for path in paths if path.is_file()})
     return files[:: max(len(files) // of_each, 1)]
 
 
 def docstrings_of(sources: Iterable[Path]) -> Iterator[str]:
-    """The docstrings of each module, which are prose, as one text."""
+    """Each module's docstrings as one text."""
     for path in sources:
         try:
             nodes = list(ast.walk(ast.parse(path.read_bytes())))
@@ -50,7 +50,7 @@ def docstrings_of(sources: Iterable[Path]) -> Iterator[str]:
 
 
 def texts_of(origin: str, paths: Iterable[Path], of_each: int) -> Iterator[tuple[str, str]]:
-    """Texts of files that are not large."""
+    """The texts of files that are not too large."""
     for path in spread(paths, of_each):
         try:
             data = path.read_bytes()

@@ -1,7 +1,7 @@
-"""A real S3 server, SeaweedFS, on this machine: started on free ports, with its own data folder and credentials.
+"""A real S3 server, SeaweedFS, on free ports of this machine, with its own data folder and credentials.
 
-`python -m tests.s3 MODULE ARGUMENTS...` runs a module beside one whose data is kept in data/s3, as `make run STORE=s3`
-does.
+`python -m tests.s3 MODULE ARGUMENTS...` runs a module with a server that stores its data in data/s3, like `make run
+STORE=s3`.
 """
 
 import json
@@ -30,23 +30,23 @@ BUCKET = "headrace"
 
 
 class S3Server(NamedTuple):
-    """Where the server is and who may use it, as the environment that s3fs and every AWS tool read."""
+    """The server's address and credentials, as environment variables that s3fs and AWS tools read."""
 
     address: str
     env: dict[str, str]
     reader: dict[str, str]
-    """The credentials of somebody who may read and list."""
+    """The credentials of a user who may only read and list."""
     away: Callable[[], AbstractContextManager[None]]
     """A block during which the server is stopped."""
 
     def new_store(self) -> str:
-        """The URL of an empty place in the server's bucket."""
+        """The URL of an empty prefix in the server's bucket."""
         return f"s3://{BUCKET}/{uuid.uuid4().hex[:12]}"
 
 
 @contextmanager
 def fresh_clients() -> Iterator[None]:
-    """Clients that read the environment now, for the length of a block."""
+    """Use new clients, which read the present environment, during the block."""
     fsspec.filesystem("s3").clear_instance_cache()
     try:
         yield
@@ -56,7 +56,7 @@ def fresh_clients() -> Iterator[None]:
 
 @contextmanager
 def s3_server(folder: Path, host: str = "127.0.0.1") -> Iterator[S3Server]:
-    """Run a server for the length of a block, with this process's environment pointing to it."""
+    """Run a server during the block, with this process's environment pointing to it."""
     key, secret = secrets.token_hex(8), secrets.token_hex(16)
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
     identity = {"name": "tests", "credentials": [{"accessKey": key, "secretKey": secret}], "actions": actions}
@@ -108,7 +108,7 @@ def s3_server(folder: Path, host: str = "127.0.0.1") -> Iterator[S3Server]:
 
 def _start(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
     with open(folder / "said", "wb") as said:
-        own = {**os.environ, "TMPDIR": str(folder)}  # where it puts its logs
+        own = {**os.environ, "TMPDIR": str(folder)}  # the folder of its logs
         return subprocess.Popen(command, env=own, stdout=said, stderr=said, start_new_session=True)
 
 
@@ -125,7 +125,7 @@ def _weed() -> str:
 
 
 def _is_ready(process: subprocess.Popen[bytes], said: Path) -> bool:
-    """Whether a file can be written: the gateway answers seconds before there is a volume."""
+    """Whether a file can be written; the gateway answers seconds before the first volume exists."""
     assert process.poll() is None, said.read_text()[-2000:]
     fs = fsspec.filesystem(
         "s3", skip_instance_cache=True, config_kwargs={"retries": {"max_attempts": 1}, "connect_timeout": 1}
@@ -139,7 +139,7 @@ def _is_ready(process: subprocess.Popen[bytes], said: Path) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Run `python -m` with these arguments while the server runs; returns its exit status."""
+    """Run `python -m` with these arguments while the server runs; return the exit status."""
     folder = Path("data/s3")
     folder.mkdir(parents=True, exist_ok=True)
     with s3_server(folder):

@@ -1,9 +1,9 @@
-"""Kill the whole pipeline again and again: `python -m tests.soak [N [SEED]]`, or `make soak N=200`.
+"""Kill the whole pipeline repeatedly: `python -m tests.soak [N [SEED]]`, or `make soak N=200`.
 
-Runs the flow `data-to-model` with small sizes against a real Prefect server, ends it with SIGKILL or SIGTERM at random
-times, each run at most four times, until N times in all, and compares every finished run with one that was left alone:
-tokenizer, shards, checkpoints, final model, results, and the curve of every step. Prints kills, restarts, mismatches
-(must be 0), leftovers (must be 0) and the most steps that a kill has cost.
+Runs the flow `data-to-model` with small sizes against a real Prefect server. Ends it with SIGKILL or SIGTERM at random
+times, N times in total and at most four times per run. Compares each finished run with an undisturbed one: tokenizer,
+shards, checkpoints, final model, results, and the curve of all steps. Prints kills, restarts, mismatches (must be 0),
+leftovers (must be 0) and the most steps lost by a kill.
 """
 
 import json
@@ -46,12 +46,12 @@ SETTINGS: dict[str, Any] = {
 KILLS_A_RUN = 4
 
 GONE_AFTER = 5.0
-"""Seconds in which every process of a flow that was ended must be gone."""
+"""Time limit for all processes of a killed flow to end."""
 
 
 @dataclass
 class Figures:
-    """What has happened so far."""
+    """Counts so far."""
 
     kills: int = 0
     restarts: int = 0
@@ -68,7 +68,7 @@ class Figures:
 
 
 class Soak:
-    """A folder with raw text and stores, and what starts the flow on them."""
+    """A folder with raw text and stores, on which the flow runs."""
 
     def __init__(self, folder: Path, env: dict[str, str], seed: int) -> None:
         self._folder, self._env, self._random = folder, env, random.Random(seed)
@@ -81,7 +81,7 @@ class Soak:
         self._expected = outcome(folder / "clean")
 
     def run(self, kills: int) -> None:
-        """One run from nothing to its end, which is ended at most so many times before."""
+        """One run from an empty store to its end, killed at most a number of times before."""
         now, store = self.figures, self._folder / f"store-{self.figures.finished}"
         began, whole = time.monotonic(), True
         while True:
@@ -95,7 +95,7 @@ class Soak:
                 raise RuntimeError(f"ended with {status}:\n{(self._folder / 'said').read_text()[-5000:]}")
             now.restarts += 1
             whole = False
-        if whole:  # how long one takes changes with what else the machine does
+        if whole:  # the duration changes with other work on the machine
             self.length = time.monotonic() - began
         found = outcome(store)
         wrong = sorted(name for name in {*found, *self._expected} if found.get(name) != self._expected.get(name))
@@ -105,7 +105,7 @@ class Soak:
         print(now, *wrong, sep="\n  ", flush=True)
 
     def _kill(self, flow: subprocess.Popen[bytes], store: Path) -> bool:
-        """End the flow's process group at a random time, unless it has ended by then; tells which."""
+        """Kill the flow's process group at a random time; return whether it was still running."""
         with suppress(subprocess.TimeoutExpired):
             flow.wait(self._random.uniform(0.5, self.length))
             return False
@@ -124,7 +124,7 @@ class Soak:
         return True
 
     def _start(self, store: Path) -> subprocess.Popen[bytes]:
-        """Start the flow in a process group of its own, as a worker does."""
+        """Start the flow in a new process group, like a worker."""
         config = write_config(self._folder / "job.yaml", small_values(self._raw, store, **SETTINGS))
         command = [sys.executable, "-m", "flows.data_to_model", str(config)]
         with open(self._folder / "said", "ab") as out:
@@ -139,12 +139,12 @@ def committed(store: Path) -> int:
 
 
 def outcome(store: Path, named: str | None = None) -> dict[str, Any]:
-    """What must not depend on kills, of a store or a copy of one; `named` is what the job calls it."""
+    """The contents of a store, or of a copy, that must not depend on kills; `named` is the job's name for it."""
     return {**published(store, named or str(store)), "curve": curve(store), "held-out losses": held_out_losses(store)}
 
 
 def main(kills: int = 200, seed: int = 0) -> int:
-    """Soak, and print the figures. Returns 1 if anything went wrong."""
+    """Run the soak test and print the figures; return 1 if anything went wrong."""
     with tempfile.TemporaryDirectory(prefix="headrace-soak-") as name:
         server = Serving(Path(name, "prefect"))
         try:

@@ -1,10 +1,10 @@
 """Ask whole pipelines to stop at random instants: `python -m tests.stops [N [SEED [trainer|flow|warm]]]`.
 
 Runs `python -m trainer` and the flow `data-to-model` with small sizes, and sends SIGTERM or SIGINT, once or twice, to
-the process or to its whole group, at random times over all stages. Each of N stops must end with 75 within `IN_TIME`
-seconds and leave no process and no staging folder; a process that has done all its work before it heeded the stop may
-end with 0. After at most `STOPS_A_RUN` stops a run is left to finish, and must hold the bits of one that was never
-stopped. Prints each stop and the figures.
+the process or to its group, at random times in all stages. After each of N stops the process must exit with 75 within
+`IN_TIME` seconds and leave no process and no staging folder; it may exit with 0 if its work was finished before it
+handled the stop. After at most `STOPS_A_RUN` stops a run is allowed to finish, and must be bit-identical to a run that
+was never stopped. Prints each stop and the figures.
 """
 
 import os
@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {
     "training__evaluate_every": 6,
     "evaluation__during_training": 32,
 }
-"""Each step is saved, so that the steps at which a run was stopped are not kept in place of others."""
+"""Every step is saved, so that the checkpoints of stops do not replace others."""
 
 STOPS_A_RUN = 4
 
@@ -42,8 +42,7 @@ IN_TIME = 10.0
 """Seconds from the first signal to the end of the last process: longer than a save takes here."""
 
 MODULES = {"trainer": "trainer", "flow": "flows.data_to_model", "warm": "trainer.__main__"}
-"""`warm` is the trainer in a process that need not load its libraries first, so that many more instants can be tried.
-"""
+"""`warm` is the trainer in a process with loaded libraries, which allows to try many more instants."""
 
 STAGES = {
     "tokenizers/*/manifest.json": "engine and shards",
@@ -54,11 +53,11 @@ STAGES = {
     "runs/*/eval.json": "report",
     "runs/*/lineage.json": "end",
 }
-"""What is at work once these files are there, in their order."""
+"""The stage that runs once each of these files exists, in their order."""
 
 
 class Stops:
-    """A folder with raw text and stores, and what starts pipelines on them."""
+    """A folder with raw text and stores, on which pipelines run."""
 
     def __init__(self, folder: Path, kind: str, env: dict[str, str], draw: random.Random) -> None:
         self._folder, self._kind, self._env, self._draw = folder, kind, env, draw
@@ -78,7 +77,7 @@ class Stops:
         self._expected = outcome(folder / "clean")
 
     def run(self, stops: int) -> int:
-        """One run from nothing to its end, stopped at most so many times before; returns how often it was."""
+        """One run from an empty store to its end, stopped at most a number of times before; return how often it was."""
         self._number += 1
         store, done = self._folder / f"store-{self._number}", 0
         while done < stops and self._stop(store):
@@ -93,7 +92,7 @@ class Stops:
         return done
 
     def _stop(self, store: Path) -> bool:
-        """Stop a run at a random time of a random stage that it has not passed, unless it ends before; tells which."""
+        """Stop a run at a random time of a random remaining stage; return whether it was still running."""
         signum, times = self._draw.choice([signal.SIGTERM, signal.SIGINT]), self._draw.choice([1, 2])
         group, between = self._draw.random() < 0.5 and self._kind != "warm", self._draw.uniform(0.0, 1.5)
         stages = list(self.lengths)[:-1]
@@ -132,7 +131,7 @@ class Stops:
         print(f"{self.failures[-1]}\n{said[-6000:]}", flush=True)
 
     def _start(self, store: Path) -> Running:
-        """Start the pipeline, in a process group of its own if it is not a warm one."""
+        """Start the pipeline, in a new process group unless it is a warm one."""
         config = write_config(self._folder / "job.yaml", small_values(self._raw, store, **SETTINGS))
         said, module = self._folder / "said", MODULES[self._kind]
         if self._kind == "warm":
@@ -146,13 +145,11 @@ class Stops:
 
 
 AHEAD = 3
-"""Of so many stages, from the one that a run has come to, the one in which it is stopped is drawn."""
+"""A run is stopped in its present stage or one of the following, `AHEAD` in all."""
 
 
 def heeds(pid: int) -> bool:
-    """Whether a process has come to the first line of a command, from where on it handles signals; true if it has
-    ended.
-    """
+    """Whether a process has reached a command's first line, after which it handles signals; true if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -162,19 +159,19 @@ def heeds(pid: int) -> bool:
 
 
 def send(pid: int, signum: signal.Signals, group: bool) -> None:
-    """Send a signal to a process that may have ended, or to its group."""
+    """Send a signal to a process, which may have ended, or to its group."""
     with suppress(ProcessLookupError):
         (os.killpg if group else os.kill)(pid, signum)
 
 
 def stage_of(store: Path) -> str:
-    """What is at work in a store."""
+    """The present stage in a store."""
     found = [stage for pattern, stage in STAGES.items() if any(store.glob(pattern))]
     return found[-1] if found else "start and tokenizer"
 
 
 def main(kinds: Sequence[str], stops: int = 200, seed: int = 0) -> int:
-    """Stop, and print the figures. Returns 1 if anything went wrong."""
+    """Run the stops and print the figures; return 1 if anything went wrong."""
     failures = []
     for kind in kinds or MODULES:
         with tempfile.TemporaryDirectory(prefix="headrace-stops-") as name, ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Small corpora, small jobs and looks into a store, for tests of everything after the data."""
+"""Small corpora, small jobs and functions that read a store, for tests."""
 
 import hashlib
 import json
@@ -25,16 +25,16 @@ from trainer.training.runtime import Runtime
 ROOT = Path(__file__).parents[1]
 
 LONG_AGO = 1_000_000_000
-"""A time of change that no trial depends on, in seconds since 1970."""
+"""A modification time, in seconds since 1970, for files whose time does not matter."""
 
 SMALL_MODEL: dict[str, Any] = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32}
-"""Its dropout is GPT-2's own, 0.1."""
+"""Uses GPT-2's default dropout, 0.1."""
 
 TIMED = {
     "manifest.json", "metrics.jsonl", "report.html", "README.md", "lineage.json", "environment.json", "rank-0.log",
     "rank-1.log",
 }  # fmt: skip
-"""Files that hold times; manifests are compared without them."""
+"""Files with times; manifests are compared without them."""
 
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
@@ -59,7 +59,7 @@ def write_corpora(folder: Path) -> Path:
 
 
 def with_changes(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's values with changes, which name their place with two underscores: `training__max_steps=5`."""
+    """A job's values with changes, whose paths are joined by two underscores: `training__max_steps=5`."""
     for name, value in changes.items():
         *path, key = name.split("__")
         place = values
@@ -70,7 +70,7 @@ def with_changes(values: dict[str, Any], changes: Mapping[str, Any]) -> dict[str
 
 
 def small_values(raw: Path, store: Path | str, **changes: Any) -> dict[str, Any]:
-    """A job of a second as plain values, with changes."""
+    """A job that takes a second, as plain values with changes."""
     values: dict[str, Any] = {
         "store": str(store),
         "name": "tiny",
@@ -94,7 +94,7 @@ def small_values(raw: Path, store: Path | str, **changes: Any) -> dict[str, Any]
 
 
 def rate_at(step: int, steps: int) -> float:
-    """The share of the learning rate that a small job has at a step: a cosine after two steps of warm-up."""
+    """A small job's factor of the learning rate at a step: a cosine after two steps of warm-up."""
     return step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (steps - 2)))
 
 
@@ -110,30 +110,30 @@ def write_config(path: Path, values: dict[str, Any]) -> Path:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file with one in each line."""
+    """The JSON objects of a file, one per line."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def write_rows(path: Path, rows: Iterable[Any]) -> str:
-    """Write a file with a JSON value in each line; returns its path as text."""
+    """Write a file with one JSON value per line; return its path as text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(path)
 
 
 def only_run(store: Path) -> str:
-    """The key of the one run in a store."""
+    """The key of the only run in a store."""
     (run,) = (store / "runs").iterdir()
     return f"runs/{run.name}"
 
 
 def final_bytes(store: Path) -> bytes:
-    """The weights of the one run's final model."""
+    """The weights of the only run's final model."""
     return (store / only_run(store) / FINAL / "model.safetensors").read_bytes()
 
 
 def records(store: Path, kind: str, run: str | None = None) -> list[dict[str, Any]]:
-    """The records of one kind of the one run."""
+    """The only run's records of one kind."""
     return [record for record in read_records(Store(str(store)), run or only_run(store)) if record["kind"] == kind]
 
 
@@ -148,21 +148,21 @@ def held_out_losses(store: Path) -> list[tuple[int, float]]:
 
 
 def steps_recorded(store: Path) -> int:
-    """The last step that the one run has recorded; 0 before the first."""
+    """The last recorded step of the only run, else 0."""
     runs = list((store / "runs").iterdir()) if (store / "runs").is_dir() else []
     steps = [r["step"] for r in records(store, "train", f"runs/{runs[0].name}")] if runs else []
     return max(steps, default=0)
 
 
 def digests(folder: Path, *parts: str) -> dict[str, str]:
-    """SHA-256 of every file below a folder, or below some of its folders."""
+    """SHA-256 of every file in a folder, or in some of its subfolders."""
     roots = [folder / part for part in parts] or [folder]
     files = sorted(path for root in roots for path in root.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def settled(folder: Path) -> Path:
-    """Raw files as most are: written long before they are read, so that what is seen of them is remembered."""
+    """Give raw files an old modification time, so that results of reading them are cached."""
     for path in folder.rglob("*"):
         if path.is_file():
             os.utime(path, (LONG_AGO, LONG_AGO))
@@ -170,12 +170,12 @@ def settled(folder: Path) -> Path:
 
 
 def lasting_digests(store: Path) -> dict[str, str]:
-    """SHA-256 of every file of a store but the holds: each use of what is there makes them, for a time."""
+    """SHA-256 of every file of a store except holds, which every use of an artifact creates for a time."""
     return {name: digest for name, digest in digests(store).items() if not name.startswith(f"{HOLDS}/")}
 
 
 def published(store: Path, named: str) -> dict[str, Any]:
-    """Bytes by name, manifests without their times; `named` is what the job calls the store."""
+    """Bytes by name, with manifests without their times; `named` is the job's name for the store."""
     found: dict[str, Any] = {
         name: digest
         for name, digest in lasting_digests(store).items()
@@ -192,7 +192,7 @@ def published(store: Path, named: str) -> dict[str, Any]:
 
 
 def seal_copy(source: Store, origin: str, store: Store, run: str) -> None:
-    """Seal what was copied of a run's files under another name as that run's own."""
+    """Seal a copied run's files for their new keys."""
     pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in store.names(f"{run}/{EPOCHS}"))]
     for name in [CONFIG, PLAN, ENVIRONMENT, EVALUATION, LINEAGE, *pointers]:
         if (values := read_sealed(source, f"{origin}/{name}")) is not None:
@@ -201,19 +201,19 @@ def seal_copy(source: Store, origin: str, store: Store, run: str) -> None:
 
 
 def sealed_lines(key: str, records: Sequence[dict[str, Any]]) -> bytes:
-    """A file of records, in their order."""
+    """The bytes of a file of records, in order."""
     return b"".join(seal_line(key, number, record) for number, record in enumerate(records, start=1))
 
 
 def flip_bit(path: Path, place: int | None = None) -> None:
-    """Change a bit of a file, in its middle if no place is named."""
+    """Flip a bit of a file, by default in its middle."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2 if place is None else place] ^= 1
     path.write_bytes(data)
 
 
 def cpu_runtime(precision: str = "fp32") -> Runtime:
-    """A runtime of one rank and one thread in this process, whatever was started here before."""
+    """A runtime of one rank and one thread in this process, replacing an earlier one."""
     import torch
 
     from trainer.training.runtime import start_runtime

@@ -1,4 +1,4 @@
-"""Configurations of a few thousand parameters for any causal family of `transformers`, made from its defaults."""
+"""Configurations of a few thousand parameters for any causal family of `transformers`, based on its defaults."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,10 +29,10 @@ SIZES: dict[int, str] = {
     "first_k_dense_replace num_dense_layers moe_layer_start_index n_groups mamba_n_groups",
     16: "sliding_window window_size qk_head_dim local_attention",
 }
-"""Sizes that families name in their own ways."""
+"""Families' names for sizes, and the tiny values."""
 
 BY_LAYER = ("layer_types", "layers_block_type", "mlp_layer_types", "indexer_types")
-"""Settings with an entry for each layer: those layers are taken that show each kind once."""
+"""Settings with an entry per layer: the chosen layers contain each kind once."""
 
 _TINY_BLT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 _LOCAL_BLT = {**_TINY_BLT, "vocab_size": 320, "hidden_size_global": 64}
@@ -93,11 +93,11 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "zaya": {"num_experts_per_tok": 1},
 }  # fmt: skip
-"""What a family needs beside, or in another size."""
+"""Further settings, or other sizes, that a family needs."""
 
 
 def tiny_config(family: str) -> dict[str, Any]:
-    """Values for `model.config` that make the family small, `model_type` among them."""
+    """Values for `model.config` that make the family small, including `model_type`."""
     default = AutoConfig.for_model(family).to_dict()
     sizes = {
         name: size for size, names in SIZES.items() for name in names.split() if isinstance(default.get(name), int)

@@ -92,4 +92,4 @@ def test_a_crash_that_cannot_be_counted_is_not_queued_again(tmp_path: Path) -> N
     (tmp_path / "headrace-20007.crashes").mkdir()
     ended, queued = submit(tmp_path, 1)
     assert (ended.returncode, queued) == (1, [])
-    assert "headrace-20007.crashes cannot be written" in ended.stdout
+    assert "headrace-20007.crashes is not writable" in ended.stdout

@@ -1,6 +1,6 @@
-"""Power cuts: what a disk may hold after one, and whether the work goes on from there. `python -m tests.power_cuts`.
+"""Power cuts: possible disk contents after one, and whether the work resumes from them. `python -m tests.power_cuts`.
 
-A kill keeps all that a process has written; a power cut keeps what was synced, and of the rest any part. `recording`
-notes what a process does to a store, `images` says what a cut may leave of it, `trials` what is done and how it goes
-on.
+After a kill, everything that the process wrote is there. After a power cut, synced data is there, and any part of the
+rest. `recording` records a process's changes of a store, `images` computes what a cut may leave, and `trials` defines
+the work and how it resumes.
 """

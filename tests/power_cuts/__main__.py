@@ -1,7 +1,7 @@
 """Cut the power of each deed after each of its events: `python -m tests.power_cuts [N [SEED [DEED ...]]]`.
 
-Prints, for each deed, how many images a cut may leave, how many of N of them, drawn by the seed, it went on from to the
-same end, and what is wrong: in any of all images by itself, or in what came of one. Ends with 1 if anything is.
+For each deed, prints the number of images that a cut may leave, and from how many of N of them, drawn with SEED, it
+resumed to the same result. Prints what is wrong in an image, or in a resumed result. Exits with 1 if anything is wrong.
 """
 
 import random
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _try(name: str, common: Path, most: int, draw: random.Random) -> tuple[int, int]:
-    """Cut one deed; returns the number of images, and of what is wrong."""
+    """Cut one deed; return the numbers of images and of problems."""
     began, trial = time.monotonic(), TRIALS[name]
     events = trial.record(common)
     cuts = cut(events, common / NOTES, draw)

@@ -1,4 +1,4 @@
-"""Every image that a cut may leave of what was recorded, and what is wrong in one by itself."""
+"""All images that a cut may leave of the recorded events, and the problems in each image."""
 
 import random
 from collections.abc import Sequence
@@ -10,25 +10,25 @@ from tests.power_cuts.promises import Promises
 from tests.power_cuts.recording import BEGIN, CONTENTS, Event
 
 DRAWN = 4
-"""Images beside the plain ones, of each event."""
+"""Additional random images of each event."""
 
 
 class Cut(NamedTuple):
-    """An image, and the event in or after which the power went."""
+    """An image, and the event during or after which the power was cut."""
 
     after: str
     image: Image
 
 
 class Cuts(NamedTuple):
-    """All different images, and what is wrong, each with where it was seen first."""
+    """All different images, and all problems, each with the event of its first occurrence."""
 
     all: list[Cut]
     wrong: list[str]
 
 
 def cut(events: Sequence[Event], notes: Path, draw: random.Random) -> Cuts:
-    """Cut the power after each event, or within one that syncs. A call that has returned has done what it promises."""
+    """Cut the power after each event, or during a sync. Calls that have returned must have kept their promises."""
     disk, promises, seen = Disk(), Promises(), set[frozenset[tuple[str, Content | None]]]()
     found, wrong = list[Cut](), dict[str, str]()
     for number, event in enumerate(events):

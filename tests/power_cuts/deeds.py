@@ -1,4 +1,4 @@
-"""What is done to a store without any training: `python -m tests.power_cuts.deeds DEED STORE`, as often as wanted."""
+"""Work on a store without training, which can be repeated: `python -m tests.power_cuts.deeds DEED STORE`."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from trainer.store.storage import Store
 
 
 def stock(store: Store) -> None:
-    """What runs and a pin reach, and what nothing does; one run is the champion, in whose place another one came."""
+    """Artifacts used by runs and a pin, and unused ones; one run replaced another one as the champion."""
     for name in ("first", "second", "third"):
         add_run(store, name, add_superseded(store, name))
         store.write_bytes(f"runs/{name}/metrics.jsonl", b'{"kind": "save", "step": 1}\n')
@@ -28,7 +28,7 @@ def stock(store: Store) -> None:
 
 
 def publish(store: Store) -> None:
-    """An artifact, and another one in its place; files that are put, made once, exchanged, copied and renamed."""
+    """Publish an artifact and replace it; put, create, swap, copy and rename files."""
     for content in (b"old", b"new"):
         with store.staging(key="runs/one/final") as folder:
             (folder / "model.safetensors").write_bytes(content * 1000)
@@ -47,20 +47,20 @@ def promote_third(store: Store) -> None:
 
 
 def roll_back_second(store: Store) -> None:
-    """Once: who asks again after a cut looks first."""
+    """Promote once; after a cut, check first whether it was done."""
     champion = find_champion(store, "model")
     if champion is None or champion.run != "runs/first":
         roll_back(store, "model", "for a trial")
 
 
 def collect(store: Store) -> None:
-    """Remove what others left half done, and what nothing reaches."""
+    """Delete leftovers of other processes, and unused artifacts."""
     _remove_leftovers(store)
     found(store, remove=True)
 
 
 def collect_runs(store: Store) -> None:
-    """Old runs too: all but the champion, and what it replaced."""
+    """Also delete old runs, except the champion and the run that it replaced."""
     _remove_leftovers(store)
     found(store, remove=True, runs_older_than_days=0)
 

@@ -1,9 +1,9 @@
-"""What a disk may hold after a power cut, from what was done to it.
+"""Possible contents of a disk after a power cut, from the recorded events.
 
-An entry of a folder is sure once the folder was synced since it changed, and what a file holds once the file was. Of
-the rest, any part may have reached the disk, in any order: but a name goes through what it stood for in its order, and
-what is renamed is never lost, as file systems with a journal promise (and POSIX asks of what is replaced). Private
-folders are left out: nothing in them counts.
+A folder's entry is durable once the folder was synced after the change, a file's content once the file was synced. Any
+part of the other changes may have reached the disk, in any order, with two restrictions: a name takes its values in
+order, and a renamed file is never lost, as journaling file systems guarantee (and POSIX requires of replaced files).
+Private folders are ignored.
 """
 
 import json
@@ -21,23 +21,23 @@ from trainer.store.private_folders import STAGING
 
 WHOLE, HALF, ZEROS, EMPTY, OLD = "whole", "half", "zeros", "empty", "old"
 GROWING = re.compile(r"/(metrics\.jsonl$|tensorboard/|logs/)")
-"""Files that are appended to in their place, and read as far as they are whole."""
+"""Files that are appended to in place, and read up to the last complete record."""
 
 CHECKPOINT = re.compile(rf"(runs/[^/]+)/checkpoints/step-(\d+)/{re.escape(MANIFEST)}")
 
 TORN = (HALF, ZEROS, EMPTY, OLD)
-"""What may be there of what is new in a file: its beginning, its length alone, or nothing; or what was there before."""
+"""Possible states of new content in a file: its first half, only its length, nothing, or the old content."""
 
 
 class Content(NamedTuple):
-    """The digest of what a file held for its process, what is there of that, and the digest of what it held surely."""
+    """The digest of a file's content as its process saw it, the part on the disk, and the durable content's digest."""
 
     digest: str
     part: str = WHOLE
     sure: str | None = None
 
     def read(self, contents: Path) -> bytes:
-        """What is on the disk. A file that was appended to since begins with what was sure."""
+        """The content on the disk. A file that was appended to begins with its durable content."""
         whole = (contents / self.digest).read_bytes()
         if self.part == WHOLE:
             return whole
@@ -48,21 +48,21 @@ class Content(NamedTuple):
 
 
 Image = dict[str, Content | None]
-"""What is there of each file, by path; None of a folder."""
+"""The content of each file by path; None for a folder."""
 
 
 T = TypeVar("T")
 
 
 class Entry(NamedTuple):
-    """A name in a folder, which is told by its number; the root's is 0."""
+    """A name in a folder; folders have numbers, the root's is 0."""
 
     folder: int
     name: str
 
 
 class Values(Generic[T]):
-    """What something was, in order, from when it was last sure; values are counted from the first that it ever had."""
+    """Successive values from the last durable one on; values are numbered from the very first."""
 
     def __init__(self, first: T) -> None:
         self.sure, self._values = 0, [first]
@@ -92,7 +92,7 @@ class Values(Generic[T]):
 
 
 class Move(NamedTuple):
-    """What got another name: the numbers of the values of both names once it had it."""
+    """A rename: both names, with the numbers of their values after it."""
 
     source: Entry
     left: int
@@ -102,8 +102,9 @@ class Move(NamedTuple):
 
 @dataclass
 class Choice:
-    """What of a cut's open questions reached the disk: the number of a name's value, and the part of a file's content.
-    What is not told is as the process saw it.
+    """The changes that reached the disk: the number of a name's value, and the part of a file's content.
+
+    Names and files that are not listed are as the process saw them.
     """
 
     names: dict[Entry, int] = field(default_factory=dict)
@@ -111,18 +112,18 @@ class Choice:
 
 
 class Disk:
-    """A folder's names and contents as events change them, with what of it is not sure yet."""
+    """A folder's names and contents as events change them, including changes that are not durable yet."""
 
     def __init__(self) -> None:
         self.names: dict[Entry, Values[int | None]] = {}
         self.contents: dict[int, Values[str | None]] = {}
-        self._numbers: dict[int, int] = {}  # by inode, of what is there: inodes come to be used again
+        self._numbers: dict[int, int] = {}  # by inode, for existing files only, because inodes are reused
         self._given = 0
-        self._paths: dict[Entry, str] = {}  # as they were last
+        self._paths: dict[Entry, str] = {}  # the last known paths
         self._moves: list[Move] = []
 
     def change(self, event: Event) -> None:
-        """Go on to what was there after an event, or while it synced something."""
+        """Apply the tree after an event, or during its sync."""
         there = {inode for inode, _ in event.tree.values()}
         self._numbers = {inode: number for inode, number in self._numbers.items() if inode in there}
         now: dict[Entry, int] = {}
@@ -142,7 +143,7 @@ class Disk:
         self._change_names(now)
 
     def sync(self, event: Event) -> None:
-        """Make sure of what an event synced: of all, at the beginning."""
+        """Mark an event's synced file or folder as durable; at the beginning, everything."""
         if event.what == BEGIN:
             for number in [0, *self._numbers.values()]:
                 self._make_sure(number)
@@ -176,9 +177,7 @@ class Disk:
                 del self.names[entry]
 
     def choices(self, draw: random.Random, drawn: int) -> Iterator[Choice]:
-        """Ways in which a cut may end: all, nothing, each open question answered otherwise than the rest, and some
-        drawn.
-        """
+        """Possible outcomes of a cut: all changes, none, each change alone or missing, and some random ones."""
         names = [entry for entry, values in self.names.items() if not values.is_sure() and not self._is_private(entry)]
         public = [values for entry, values in self.names.items() if not self._is_private(entry)]
         unsure = {number for number, values in self.contents.items() if not values.is_sure()}
@@ -202,7 +201,7 @@ class Disk:
             )
 
     def image(self, choice: Choice) -> Image:
-        """What is on the disk if that has reached it."""
+        """The disk's content for a choice of changes."""
         names = self._without_loss(choice.names)
         inside: dict[int, list[tuple[str, int]]] = {}
         for entry, values in self.names.items():
@@ -231,7 +230,7 @@ class Disk:
         return found
 
     def _without_loss(self, chosen: Mapping[Entry, int]) -> dict[Entry, int]:
-        """The same, with what was renamed still under its old name where it does not have the new one."""
+        """The choice, corrected so that a renamed file without its new name still has its old one."""
         names = dict(chosen)
         for move in reversed(self._moves):
             target, source = self.names[move.target], self.names.get(move.source)
@@ -248,7 +247,7 @@ class Disk:
 
 
 def lay_out(image: Image, contents: Path, folder: Path) -> None:
-    """Write an image to an empty folder."""
+    """Write an image into an empty folder."""
     for path, content in sorted(image.items()):
         if content is None:
             (folder / path).mkdir()
@@ -257,8 +256,8 @@ def lay_out(image: Image, contents: Path, folder: Path) -> None:
 
 
 def half_written(image: Image, contents: Path) -> list[str]:
-    """What no cut may leave, whatever goes on from it: a file under its name that is not whole, unless it is one that
-    grows, an artifact's manifest without the files that it lists, and a checkpoint without its run's records.
+    """Problems that no image may have: an incomplete file, unless it is one that grows; an artifact's manifest without
+    its listed files; a checkpoint without its run's records.
     """
     found = []
     for path, content in image.items():
@@ -278,7 +277,7 @@ def half_written(image: Image, contents: Path) -> list[str]:
 
 
 def _tells_save(image: Image, contents: Path, run: str, step: str) -> bool:
-    """Whether a run's records go up to the save of a step."""
+    """Whether a run's records include the save of a step."""
     records = image.get(f"{run}/{METRICS_FILE}")
     lines = records.read(contents).decode(errors="replace").splitlines() if records is not None else []
     return any('"kind": "save"' in line and f'"step": {int(step)}' in line and line.endswith("}") for line in lines)

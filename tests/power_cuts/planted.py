@@ -1,4 +1,4 @@
-"""Bugs that are put into the store for a trial, which must find them."""
+"""Bugs that are planted in the store; a trial must find each of them."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ def new_folders_not_synced() -> None:
 
 
 def manifest_put_first() -> None:
-    """As if an artifact's folder were filled in its place."""
+    """An artifact's folder is filled in place."""
 
     def put_folder(self: LocalFiles, folder: Path, key: str, last: str, same: bool = False) -> None:
         self.delete(key)
@@ -37,7 +37,7 @@ def manifest_put_first() -> None:
 
 
 def written_in_place() -> None:
-    """A small file is written where the old one is, and not moved over it."""
+    """A small file is overwritten in place instead of replaced by a rename."""
 
     def put(self: LocalFiles, path: Path, key: str) -> None:
         target = self.at(key)
@@ -50,7 +50,7 @@ def written_in_place() -> None:
 
 
 def removed_without_order() -> None:
-    """A folder's manifest goes first, but not on the disk."""
+    """A folder's manifest is deleted first, but without a sync."""
 
     def delete(self: LocalFiles, key: str, first: str | None = None) -> None:
         path = self.at(key)
@@ -60,7 +60,7 @@ def removed_without_order() -> None:
 
 
 def removed_for_now() -> None:
-    """What is removed comes back."""
+    """Deleted files reappear, because the folder is not synced."""
 
     def delete(self: LocalFiles, key: str, first: str | None = None) -> None:
         path = self.at(key)

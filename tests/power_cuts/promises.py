@@ -1,22 +1,22 @@
-"""What a call of the store has promised by returning: in every image of a later cut, it must be so."""
+"""The effects that a store's call guarantees when it returns; every image of a later cut must have them."""
 
 from tests.power_cuts.images import GROWING, WHOLE, Content, Image
 from tests.power_cuts.recording import BEGIN, FOLDER, Event
 from trainer.store.private_folders import STAGING
 
 ONE_FILE = ("put", "copy", "create", "swap")
-"""Calls that put one file in the place of another: until they return, the one or the other is there, whole."""
+"""Calls that replace a file: until they return, either the old or the new file is there, complete."""
 
 
 class Promises:
-    """What must be there, and what must not, after the events so far."""
+    """The files that must exist, and those that must not, after the events so far."""
 
     def __init__(self) -> None:
-        self._files: dict[str, str | None] = {}  # by path, the digest; None where it is the old or the new one
+        self._files: dict[str, str | None] = {}  # by path, the digest; None if both the old and the new one are allowed
         self._gone: set[str] = set()
 
     def change(self, event: Event) -> None:
-        """Take in a call that begins, or that has returned."""
+        """Apply a call that begins or has returned."""
         if event.what == BEGIN:
             self._keep(event, "")
         if event.begins is not None:
@@ -38,7 +38,7 @@ class Promises:
                 self._gone.add(source)
 
     def broken(self, image: Image) -> list[str]:
-        """What is otherwise in an image of a cut."""
+        """Violated guarantees in an image."""
         found = [f"{key} is there again" for key in self._gone if key in image and not GROWING.search(f"/{key}/")]
         for path, digest in self._files.items():
             there = image.get(path)

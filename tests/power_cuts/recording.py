@@ -1,11 +1,11 @@
-"""Notes what a process and its workers do to a folder, event by event, as a disk would see it.
+"""Record what a process and its workers do to a folder, event by event, as the disk sees it.
 
     main([FOLDER, NOTES, BUG, "--", MODULE, ARGUMENTS...])
 
-An event is an operation that changes names (a file put in place, renamed, linked, removed, a folder made or removed), a
-sync, or a call of the store that begins or has returned, so that whoever called it relies on what it did. With each
-stands all that the folder holds after it, so that what libraries write by themselves is seen as well. Contents are
-kept beside the notes, by digest. Syncs are noted and not carried out: nothing here is to survive a power cut.
+An event is an operation that changes names (replace, rename, link or remove a file, create or remove a folder), a sync,
+or a call of the store that begins or returns; a caller relies on a call that has returned. Each event is recorded with
+the folder's whole content after it, which includes files that libraries write. Contents are stored beside the notes, by
+digest. Syncs are recorded but not executed, because nothing here must survive a real power cut.
 """
 
 import fcntl
@@ -26,40 +26,36 @@ from tests.power_cuts.planted import BUGS
 from tests.support import ROOT
 
 FOLDER = "folder"
-"""What stands for the content of one."""
+"""The digest recorded for a folder."""
 
 OPERATIONS = ("replace", "rename", "link", "unlink", "remove", "mkdir", "rmdir")
 CALLS = {"put": 1, "put_folder": 1, "copy": 1, "create": 1, "swap": 1, "rename": 1, "delete": 0}
-"""Methods of a local store's files that change what it holds, and which of their arguments is the key."""
+"""Methods of a local store's files that change it, with the index of the key among their arguments."""
 
 SETTLED = 0.1
-"""Seconds after which a file's times tell its last change: they are counted in ticks, in one of which it may change
-twice.
-"""
+"""Seconds after which a file's times identify its last change; within one tick of the clock, it may change twice."""
 
 BEGIN = "begin"
-"""The first event: what is there then is on the disk for good."""
+"""The first event: everything that exists then is durable."""
 
 NOTES, CONTENTS = "events.jsonl", "contents"
 
 
 class Event(NamedTuple):
-    """What was done, the folder's inode, and what it held then: by path, the inode, and the digest of a file's
-    content.
-    """
+    """The operation, the folder's inode, and the folder's tree after it: by path, inode and content digest."""
 
     what: str
     root: int
     tree: dict[str, tuple[int, str]]
     synced: int | None = None
     begins: tuple[str, str, str] | None = None
-    """A call that begins: its name, its key, and the key that a rename takes from it."""
+    """A call that begins: its name, its key, and the source key of a rename."""
     done: tuple[str, str, str] | None = None
     """A call that has returned."""
 
 
 def read(notes: Path) -> list[Event]:
-    """All events, in their order."""
+    """All events in order."""
     found = []
     with open(notes / NOTES, encoding="utf-8") as file:
         for line in file:
@@ -71,7 +67,7 @@ def read(notes: Path) -> list[Event]:
 
 
 class Recorder:
-    """Wraps what changes names and what syncs, and the calls of the store that change it."""
+    """Wraps operations that change names, syncs, and the store's calls that change it."""
 
     def __init__(self, folder: str, notes: str) -> None:
         self._folder, self._notes, self._known = folder, Path(notes), dict[tuple[int, int, int], str]()
@@ -106,7 +102,7 @@ class Recorder:
     def _call(self, method: Callable[..., Any], place: int) -> Callable[..., Any]:
         @wraps(method)
         def call(files: Any, *arguments: Any, **options: Any) -> Any:
-            if getattr(self._within, "call", False):  # of another one, which tells both
+            if getattr(self._within, "call", False):  # part of another call, which records both
                 return method(files, *arguments, **options)
             told = [method.__name__, arguments[place], arguments[0] if method.__name__ == "rename" else ""]
             self._note_alone(f"begin {told[0]} {told[1]}", begins=told)
@@ -151,7 +147,7 @@ class Recorder:
         return found
 
     def _content(self, path: str, state: os.stat_result) -> str:
-        """The digest of a file's content, which is kept."""
+        """Store a file's content; return its digest."""
         known = state.st_ino, state.st_size, state.st_mtime_ns
         if known not in self._known:
             data = Path(path).read_bytes()
@@ -166,7 +162,7 @@ class Recorder:
 
 
 def main(arguments: list[str]) -> int:
-    """Record what the module's `main` does, with a bug of `planted` if one is named."""
+    """Record what the module's `main` does, with a bug of `planted` if one is given."""
     (folder, notes, bug), theirs = arguments[:3], arguments[arguments.index("--") + 1 :]
     os.environ["RECORDING"] = f"{folder}\n{notes}"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "armed")])

@@ -1,4 +1,4 @@
-"""What is done while the power may go, and how it goes on: the same after all, or the damage is named."""
+"""The work during which the power is cut, and how it resumes: with the same result, or with a message about damage."""
 
 import re
 import shutil
@@ -27,10 +27,10 @@ NOTES = "notes"
 
 @dataclass(frozen=True)
 class Trial:
-    """A deed on the store of a folder: what is there `before` it, its `module` with what that takes, and its
-    `outcome`, by name.
+    """A deed on a folder's store: `before` prepares the store, `module` with its arguments runs the deed, and
+    `outcome` returns its results by name.
 
-    `common` is a folder for what all its stores have in common: raw text, a model.
+    `common` is a folder for files that all its stores share, such as raw text or a model.
     """
 
     before: Callable[[Path, Path], None]
@@ -39,8 +39,8 @@ class Trial:
     outcome: Callable[[Path], Mapping[str, Any]]
 
     def record(self, common: Path, bug: str = "") -> list[Event]:
-        """Do it, with a bug of `planted` if one is named, and note each event; the store that comes of it is `clean` in
-        the common folder.
+        """Run the deed and record its events, with a bug of `planted` if given; the resulting store is `clean` in the
+        common folder.
         """
         folder = common / "clean"
         folder.mkdir(parents=True)
@@ -52,7 +52,7 @@ class Trial:
         return read(common / NOTES)
 
     def judge(self, common: Path, image: Image, expected: Mapping[str, Any]) -> str:
-        """Do it again on what a cut left: what is wrong then, or nothing."""
+        """Run the deed again on the image of a cut; return what is wrong, or an empty text."""
         folder = Path(mkdtemp(dir=common))
         (folder / "store").mkdir()
         lay_out(image, common / NOTES / CONTENTS, folder / "store")
@@ -78,7 +78,7 @@ def _deed(name: str, stocked: bool = True) -> Trial:
 
 
 def _contents(store: Path) -> Mapping[str, Any]:
-    """What a store of made-up artifacts holds, but for the time of a move."""
+    """The contents of a store of synthetic artifacts, without the times of moves."""
     found = {
         key: re.sub(rb'"(checksum|created)": "[^"]+"', b"", value)
         for key, value in contents(Store(str(store))).items()
@@ -96,7 +96,7 @@ def _job(values: Callable[[Path, Path], dict[str, Any]]) -> Trial:
 
 
 def _run(store: Path) -> Mapping[str, Any]:
-    """What does not depend on where the store is, and when it was made."""
+    """The contents that do not depend on the store's path and time."""
     found = published(store, str(store))
     configs = {
         name: re.sub(r"/[^\"]*/store", "STORE", text) for name, text in found.items() if name.endswith("config.json")

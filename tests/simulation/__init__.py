@@ -1,10 +1,9 @@
-"""Interleavings: processes that work on one store at once, step by step, in an order that a seed decides.
+"""Deterministic simulation of concurrent processes on one store, interleaved step by step in an order set by a seed.
 
-The code of the store, leases, steps, saves, curation, predictions, garbage and champions runs as it is. What is not
-real is the bucket (`bucket`), time and processes (`world`), and what they leave on their machines (`machines`); all
-that is put in their places by `replaced`. A request is a step, after which any other process may go on, be killed or
-stand still. What the processes do is in `clients`, `preparing` and `predicting`; `trial` puts them together, and
-`watching` looks at what comes of it.
+The real code of the store, leases, steps, saves, curation, predictions, garbage collection and champions runs. The
+bucket (`bucket`), time and processes (`world`), and the machines' files (`machines`) are simulated; `replaced` installs
+them. A step is one request, after which any other process may continue, be killed or freeze. `clients`, `preparing` and
+`predicting` define what the processes do, `trial` combines them, and `watching` checks the results.
 
 `python -m tests.simulation [N [FIRST]]` tries N seeds.
 """

@@ -1,7 +1,7 @@
-"""Try seeds: `python -m tests.simulation [N [FIRST [BUG]]]`; N processes' worth of cores work at once.
+"""Try N seeds from FIRST on, on all cores: `python -m tests.simulation [N [FIRST [BUG]]]`.
 
-Prints each seed with what was violated, at the end what happened in all; ends with 1 if anything was violated. With a
-BUG of `planted`, it ends at the first seed that finds it.
+Prints the violations of each seed, and the totals at the end; exits with 1 if there was a violation. With a BUG of
+`planted`, it stops at the first seed that finds it.
 """
 
 import gc
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     first = int(arguments[1]) if len(arguments) > 1 else 0
     bug = arguments[2] if len(arguments) > 2 else ""
     began, seen, violated, steps = time.monotonic(), Counter[str](), 0, 0
-    gc.freeze()  # what was loaded stays: to look through it again and again takes time in every process
+    gc.freeze()  # exclude loaded objects from garbage collection, which would scan them repeatedly in every process
     with multiprocessing.Pool(len(os.sched_getaffinity(0))) as pool:
         outcomes: Iterable[Outcome] = pool.imap_unordered(partial(simulate, bug=bug), range(first, first + seeds), 8)
         for number, outcome in enumerate(outcomes, start=1):
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of a set of names is one of a seed's, too
+    if os.environ.get("PYTHONHASHSEED") != "0":  # makes the order of sets of names reproducible
         os.execve(
             sys.executable,
             [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],

@@ -1,8 +1,8 @@
-"""A bucket in memory, as s3fs shows one: requests of several processes, each a step, some of which fail.
+"""A bucket in memory with s3fs's interface: each request is a step, and some requests fail.
 
-A request that is refused is sent again some times, as botocore does. One may be late: it arrives even if its sender is
-dead by then, or has sent it once more, and then it arrives twice. An answer may be lost after the deed. Listings come
-in pages, between which others go on. A bit of what is stored may flip.
+A refused request is retried several times, as by botocore. A request may be late: it arrives even if its sender has
+died, and arrives twice if it was sent again. An answer may be lost after the operation. Listings come in pages, between
+which other processes run. A bit of a stored object may flip.
 """
 
 import errno
@@ -21,16 +21,16 @@ from tests.simulation.world import Awaited, Thread, World
 URL = "s3://bucket/store"
 T = TypeVar("T")
 PAGE = 5
-"""Names in a page of a listing, and keys that are deleted at once: few, so that others go on between them."""
+"""Names per page of a listing, and keys per deletion: few, so that other processes run in between."""
 TRIES, PAUSE = 5, 0.2
-"""How often a request is sent, and the seconds before it is sent for the second time; doubled each time."""
+"""How often a request is sent, and the seconds before the second time; doubled each time."""
 LATE = 1.0, 45.0
 PATIENCE = 20.0
-"""Seconds that a late request takes, and after which it is sent again."""
+"""Range of a late request's seconds, and the seconds after which it is sent again."""
 
 
 class Object(NamedTuple):
-    """What was written, and `data`, that as it is now: a bit may have flipped, of which the tag tells nothing."""
+    """The `written` bytes and the present `data`, in which a bit may have flipped without a change of the tag."""
 
     data: bytes
     modified: float
@@ -42,7 +42,7 @@ class Object(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A key in a listing, and what is there, or, of a folder, in it first."""
+    """A key in a listing, with its object, or with a folder's first object."""
 
     key: str
     object: Object
@@ -50,9 +50,7 @@ class Listed(NamedTuple):
 
 @dataclass
 class Faults:
-    """The share of requests that are refused, that are done and not answered, and that are late; and until when all
-    are refused.
-    """
+    """The shares of refused, unanswered and late requests, and the time until which all are refused."""
 
     refused: float = 0.0
     unanswered: float = 0.0
@@ -62,9 +60,7 @@ class Faults:
 
 @dataclass
 class Bucket:
-    """What is stored, its keys in their order, of what a bit has flipped at some time, and what is called after each
-    write and removal, with the key.
-    """
+    """Objects, their sorted keys, the keys in which a bit has ever flipped, and callbacks for writes and removals."""
 
     world: World
     faults: Faults
@@ -77,7 +73,7 @@ class Bucket:
     def _ask(self, deed: Callable[[], T]) -> T:
         """One request."""
         world, faults = self.world, self.faults
-        if world.running is None:  # of whoever looks at it from outside
+        if world.running is None:  # a check from outside the simulation
             return deed()
         world.request()
         for tries in range(TRIES):
@@ -96,7 +92,7 @@ class Bucket:
         return answer
 
     def _late(self, deed: Callable[[], T]) -> T:
-        """A request that is on its way for long: it is waited for, and sent again if that takes too long."""
+        """A late request: wait for it, and send it again if that takes too long."""
         world, arrived = self.world, Awaited(self.world)
         seconds = world.draw.uniform(*LATE)
 
@@ -112,7 +108,7 @@ class Bucket:
         return answer
 
     def flip(self, key: str) -> None:
-        """Have a bit of an object flip where it lies."""
+        """Flip a bit of a stored object."""
         before, draw = self.objects[key], self.world.draw
         data = bytearray(before.data)
         data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
@@ -120,7 +116,7 @@ class Bucket:
         self.flipped.add(key)
 
     def _require_room(self) -> None:
-        """A disk of the machine that writes, which holds files that are sent and fetched, may be full."""
+        """Raise if the writing machine's disk, which stores sent and fetched files, is full."""
         if self.world.running and self.world.now < self.world.process.machine.full_until:
             raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -146,8 +142,9 @@ class Bucket:
             raise FileNotFoundError(key) from None
 
     def _list(self, prefix: str, folded: bool = False) -> list[Listed]:
-        """What begins so, or, `folded`, that up to the next slash. In pages: what is written or removed meanwhile may
-        be in them or not.
+        """List keys with a prefix; with `folded`, only up to the next slash.
+
+        The list is read in pages. Objects that are written or removed meanwhile may or may not be in it.
         """
         found: list[Listed] = []
         while added := self._ask(partial(self._page, prefix, found[-1].key if found else "", folded)):
@@ -157,7 +154,7 @@ class Bucket:
         return found
 
     def _page(self, prefix: str, after: str, folded: bool) -> list[Listed]:
-        """What follows upon a key; of what is folded upon all keys that begin with it."""
+        """The page after a key; after a folded key, the page after all keys that begin with it."""
         page: list[Listed] = []
         at = bisect_left(self.keys, _behind(after) if after else prefix)
         while at < len(self.keys) and len(page) < PAGE and (key := self.keys[at]).startswith(prefix):
@@ -166,10 +163,10 @@ class Bucket:
             at = bisect_left(self.keys, _behind(page[-1].key), at)
         return page
 
-    # What s3fs has.
+    # The interface of s3fs.
 
     def invalidate_cache(self) -> None:
-        """There is none."""
+        """Do nothing: there is no cache."""
 
     def split_path(self, path: str) -> tuple[str, str, None]:
         bucket, _, key = path.partition("/")
@@ -251,7 +248,7 @@ def _tag(data: bytes) -> str:
 
 
 def _behind(key: str) -> str:
-    """The least of the keys that come after one, and, if it ends with a slash, after all that begin with it."""
+    """The smallest key after a key; if that ends with a slash, after all keys that begin with it."""
     return f"{key[:-1]}{chr(ord('/') + 1)}" if key.endswith("/") else f"{key}\0"
 
 

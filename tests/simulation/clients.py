@@ -1,4 +1,4 @@
-"""What processes do to a store at the same time. The code is the project's; training itself is a sum over samples."""
+"""The work of the simulated processes. It is the project's code, but training is replaced by a sum over samples."""
 
 import hashlib
 import json
@@ -32,28 +32,28 @@ from trainer.training.saver import Saver
 log = logging.getLogger(__name__)
 
 RUNS = {"one": "text", "two": "text", "three": CURATED, "four": "late", "tuned": "text"}
-"""Runs, with their data. What is `late` is prepared long before it is read."""
+"""Runs with their data. `late` data is prepared long before it is read."""
 BASES = {"tuned": "one"}
-"""Runs that begin with the final model of another."""
+"""Runs that begin with another run's final model."""
 
 STEPS, SAVE_EVERY = 6, 2
 STEP_SECONDS = 1.0, 40.0
 MODEL = "model"
 JOB = {"data": {"text_columns": ["text"]}}
-"""What is recorded of a run's settings."""
+"""The recorded settings of a run."""
 PROMOTIONS, COLLECTIONS, SWEEPS = 2, 4, 4
-"""How often each run is promoted, if it is finished then, garbage is collected, and a machine is swept."""
+"""How often each run is promoted if it is finished, garbage is collected, and a machine is swept."""
 YOUNG = timedelta(minutes=5)
-"""What was written since then no removal takes."""
+"""Age below which collections delete nothing."""
 
 
 LOOKS = 20
-"""How often a run looks for the model that it begins with."""
+"""How often a run checks for the model that it begins with."""
 
 
 @dataclass
 class Snapshot:
-    """What a save takes: where training stands, and the sum over all samples so far."""
+    """The content of a save: the training state and the sum over all samples so far."""
 
     state: TrainState
     total: str
@@ -64,7 +64,7 @@ class Snapshot:
 
 
 class FoldSaver(Saver):
-    """Saves with the sum in place of a model's tensors; all else is the real one."""
+    """The real saver, with the sum instead of a model's tensors."""
 
     def _commit(self, snapshot: Any) -> None:
         state, place = snapshot.state, self._place(snapshot)
@@ -82,7 +82,7 @@ def fold(total: str, step: int) -> str:
 
 
 def whole_fold(name: str) -> str:
-    """That of a run that nothing disturbed."""
+    """The sum of an undisturbed run."""
     total = whole_fold(BASES[name]) if name in BASES else ""
     for step in range(1, STEPS + 1):
         total = fold(total, step)
@@ -92,7 +92,7 @@ def whole_fold(name: str) -> str:
 def train(world: World, name: str, data: str, raw: Path, relied: Counter[str]) -> None:
     """Prepare, claim the run, train from its newest checkpoint, publish the final model.
 
-    `relied` counts the runs that have been given an artifact to use again, and have not said yet that they read it.
+    `relied` counts the runs that reuse an artifact and have not recorded yet that they read it.
     """
     store = Store(URL)
     if data == "late":
@@ -133,7 +133,7 @@ def train(world: World, name: str, data: str, raw: Path, relied: Counter[str]) -
 
 
 def read_base(world: World, store: Store, name: str) -> str:
-    """The sum that a run begins with: that of the finished run that it is made from, for which it waits."""
+    """The initial sum of a run: that of the finished run that it begins with, for which it waits."""
     if name not in BASES:
         return ""
     key = f"runs/{BASES[name]}/{FINAL}"
@@ -175,7 +175,7 @@ def resume(store: Store, run: Run) -> tuple[TrainState, str] | None:
 
 
 def require_data(store: Store, key: str) -> Manifest:
-    """What a rank knows of its data before it reads it."""
+    """A rank's manifest of its data, before it reads the data."""
     manifest = read_manifest(store, key, "encoded")
     if manifest is None:
         raise ArtifactError(f"{key}, which a run reads, is gone")
@@ -183,7 +183,7 @@ def require_data(store: Store, key: str) -> Manifest:
 
 
 def read_data(store: Store, key: str, name: str, manifest: Manifest) -> None:
-    """A rank reads a file of its data, which it compares."""
+    """Read a file of a rank's data and compare it."""
     text = read_fetched(store, key, "part-1", manifest)
     if text != f"{name} 1":
         raise WrongRead(f"{key}/part-1 holds {text!r}")
@@ -219,14 +219,14 @@ def remove_leftovers(world: World) -> None:
 
 
 def sweep(world: World) -> None:
-    """Remove again and again what killed processes left on this machine."""
+    """Repeatedly delete what killed processes left on this machine."""
     for _ in range(SWEEPS):
         pause(world, 900.0)
         Store(URL).sweep()
 
 
 def promote_runs(world: World, names: list[str], told: list[str]) -> None:
-    """Again and again one that is finished; those of which it was told that they are champions are noted."""
+    """Repeatedly promote a finished run; record the promotions that were reported as done."""
     store = Store(URL)
     for name in names * PROMOTIONS:
         pause(world, 300.0)

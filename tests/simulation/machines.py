@@ -1,4 +1,4 @@
-"""Files of machines that are not real: each has a cache of its own, in which killed processes leave what they had."""
+"""Files of simulated machines: each has its own cache, in which killed processes leave their files."""
 
 import fcntl
 import os
@@ -11,13 +11,13 @@ from trainer.store import remote
 from trainer.store.private_folders import PrivateFolder
 
 OTHERS_FIRST = 0.03
-"""The share of locks that are waited for before which others go on."""
+"""The share of blocking locks before which other processes run."""
 LOOK_SECONDS, MOST_SECONDS = 0.1, 30.0
-"""Between two looks at a lock that somebody has; doubled each time, up to the most."""
+"""Interval between attempts to take a held lock; doubled each time, up to the maximum."""
 
 
 class Locks:
-    """What of the module `fcntl` locks files: they are the kernel's, and are waited for in this world's time."""
+    """Replacement for the locks of `fcntl`: real locks of the kernel, with waits in simulated time."""
 
     LOCK_EX, LOCK_NB = fcntl.LOCK_EX, fcntl.LOCK_NB
 
@@ -40,8 +40,8 @@ class Locks:
 
 
 class Folders:
-    """The private folders of processes below `root`, and whose they are: nobody but their own process removes them
-    while it lives, and a process that was killed removes nothing.
+    """The private folders below `root` and their processes: only the own process may remove a folder while it is alive,
+    and a killed process removes nothing.
     """
 
     def __init__(self, world: World, root: Path) -> None:
@@ -50,23 +50,23 @@ class Folders:
         self.violations: list[str] = []
 
     def cache(self) -> Path:
-        """The cache of the machine that asks."""
+        """The cache of the running process's machine."""
         return self._root / (self._world.process.machine.name if self._world.running else "outside")
 
     def make(self, base: Path) -> PrivateFolder:
-        """Make a private folder for the process that asks."""
+        """Create a private folder for the running process."""
         made = PrivateFolder(base)
         if self._world.running:
             self._makers[made.path] = self._world.process
         return made
 
     def reshard(self, process: Process) -> None:
-        """What a kernel does when a process was killed: the locks of what it had fetched are nobody's."""
+        """Release a killed process's locks on fetched files, as a kernel would."""
         for each in [each for each in remote._own_folders if each[0] == process.pid]:
             remote._own_folders.pop(each)[0].remove()
 
     def rmtree(self, path: Path, ignore_errors: bool = False) -> None:
-        """What of the module `shutil` removes private folders."""
+        """Replacement for `shutil.rmtree`."""
         if self._world.runs_killed():
             return
         maker = self._makers.pop(path, None)
@@ -84,7 +84,7 @@ class Folders:
         return process.alive and process in self._world.processes
 
     def look_at_swept(self) -> None:
-        """When all processes have ended, and each machine was swept: nothing is left of any."""
+        """Check that nothing is left when all processes have ended and each machine was swept."""
         caches = [folder for folder in self._root.iterdir() if folder.is_dir()]
         left = [path for cache in caches for path in cache.glob("work/*")]
         left += [path for cache in caches for path in cache.iterdir() if path.suffix.lstrip(".").isdigit()]
@@ -95,7 +95,7 @@ _unlink = Path.unlink
 
 
 def remove_folder(folder: str | Path) -> None:
-    """`shutil.rmtree` in less time, of folders that nobody else writes to."""
+    """A faster `shutil.rmtree`, for folders that no other process writes to."""
     with os.scandir(folder) as entries:
         for entry in entries:
             (remove_folder if entry.is_dir() else os.unlink)(entry.path)

@@ -1,4 +1,4 @@
-"""Bugs that are put into the store, leases, champions and garbage, each of which some seed must find."""
+"""Bugs that are planted in the store, leases, champions and garbage collection; some seed must find each of them."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,12 +32,12 @@ def manifest_sent_first() -> Any:
 
 
 def unconditional_pointer() -> Any:
-    """A champion is written over whatever came there meanwhile."""
+    """A champion's file is written without checking for a concurrent change."""
     return _swapped_without_proof(lambda key: not key.endswith(LEASE))
 
 
 def unconditional_lease() -> Any:
-    """A lease is written over whatever came there meanwhile."""
+    """A lease is written without checking for a concurrent change."""
     return _swapped_without_proof(lambda key: key.endswith(LEASE))
 
 
@@ -56,12 +56,12 @@ def _swapped_without_proof(chosen: Callable[[str], bool]) -> Any:
 
 
 def lease_of_the_living_taken() -> Any:
-    """Whoever comes later takes a run over, whenever its holder last gave a sign of life."""
+    """A later process takes over a run even if its holder is alive."""
     return patch.object(lease, "_is_alive", lambda *_: False)
 
 
 def lease_by_the_local_clock() -> Any:
-    """A sign of life is as old as this machine's clock says."""
+    """The age of a lease is computed with this machine's clock."""
 
     def is_alive(store: Store, key: str, held: dict[str, Any]) -> bool:
         if lease._is_seen(held):
@@ -72,23 +72,23 @@ def lease_by_the_local_clock() -> Any:
 
 
 def no_lease() -> Any:
-    """Nobody asks who writes to a run."""
+    """Writes to a run do not check its lease."""
     nothing = {"__enter__": lambda self: self, "__exit__": lambda self, *_: None, "check": lambda self: None}
     return patch.multiple(lease.Lease, **nothing)
 
 
 def lease_of_another_given_back() -> Any:
-    """Who ends removes the lease, whoever's it is by now."""
+    """A process that ends removes the lease even if another process holds it."""
     return patch.object(lease.Lease, "_give_back", lambda self: self._store.delete(self._key))
 
 
 def lease_never_looked_at_again() -> Any:
-    """A process that was silent for long goes on writing."""
+    """A process continues writing after a long freeze."""
     return patch.object(lease.Lease, "check", lambda self: None)
 
 
 def removal_without_second_look() -> Any:
-    """What came to be needed since it was listed is removed all the same."""
+    """Artifacts are removed even if they came into use after the listing."""
 
     def remove_artifact(store: Store, key: str, is_reached: Callable[[], bool]) -> bool:
         store.delete(key, first=MANIFEST)
@@ -98,7 +98,7 @@ def removal_without_second_look() -> Any:
 
 
 def runs_removed_without_lease() -> Any:
-    """A run is removed whoever holds it."""
+    """A run is removed even if a process holds it."""
 
     def remove_run(store: Store, run: str, before: Any, is_reached: Callable[[], bool]) -> bool:
         store.delete(run)
@@ -108,7 +108,7 @@ def runs_removed_without_lease() -> Any:
 
 
 def run_removed_without_second_look() -> Any:
-    """A run is removed that somebody came to need, or to continue, since it was listed."""
+    """A run is removed even if it was resumed or came into use after the listing."""
     sound = garbage.remove_run
 
     def remove_run(store: Store, run: str, before: datetime, is_reached: Callable[[], bool]) -> bool:
@@ -118,12 +118,12 @@ def run_removed_without_second_look() -> Any:
 
 
 def reused_without_hold() -> Any:
-    """Nothing says that what is used again is needed, until a run does."""
+    """Reused artifacts are not held until a run records them."""
     return patch.object(steps, "hold_reused", lambda store, key: True)
 
 
 def newest_checkpoint_retired() -> Any:
-    """A save keeps what is older than itself, and removes itself."""
+    """A save keeps older saves and removes itself."""
 
     def retire(self: Saver, state: Any) -> None:
         self._store.delete(f"{self._run}/checkpoints/step-{state.step:08d}", first=MANIFEST)
@@ -132,17 +132,17 @@ def newest_checkpoint_retired() -> Any:
 
 
 def damage_not_looked_for() -> Any:
-    """A finished model is taken to be whole."""
+    """A finished model is assumed to be intact."""
     return patch.object(clients, "find_damage", lambda *_: {})
 
 
 def bases_not_reached() -> Any:
-    """Runs that others begin with are removed as any others."""
+    """Runs that other runs begin with are removed like others."""
     return _reached_without(lambda key: key.startswith("runs/"))
 
 
 def decisions_not_reached() -> Any:
-    """Decisions that data was made by are removed as if nobody needed them."""
+    """Curation decisions are removed although data depends on them."""
     return _reached_without(lambda key: key.startswith("decisions/"))
 
 
@@ -157,12 +157,12 @@ def _reached_without(left_out: Callable[[str], bool]) -> Any:
 
 
 def folders_of_the_living_swept() -> Any:
-    """Whatever lies in private folders is removed."""
+    """All private folders are removed, including those in use."""
     return patch.object(private_folders, "_remove_if_abandoned", lambda folder: private_folders.shutil.rmtree(folder))
 
 
 def predictions_of_any_model() -> Any:
-    """Predictions are named by their texts alone."""
+    """Predictions are identified only by their texts."""
     sound = predictions.identify_predictions
 
     def identify(store: Store, job: PredictJob) -> predictions.Wanted:
@@ -186,7 +186,7 @@ BUGS: Mapping[str, Callable[[], Any]] = {
 
 @contextmanager
 def planted(bug: str) -> Iterator[None]:
-    """With one of the bugs, for the length of a block; with none, if it is empty."""
+    """Plant a bug during the block; none if the name is empty."""
     if not bug:
         yield
         return

@@ -1,6 +1,4 @@
-"""What predicts with finished models. Models are found, and predictions found and published, as the project does; what
-is predicted is what the model's sum is.
-"""
+"""Predicting with finished models: the real code finds models and publishes predictions; a model predicts its sum."""
 
 from pathlib import Path
 
@@ -26,9 +24,7 @@ from trainer.store.storage import Store
 
 
 def predict_all(world: World, names: list[str], raw: Path, told: list[str]) -> None:
-    """Predict with each run that is finished by then, and with the champion; of what was told to be done the keys are
-    noted.
-    """
+    """Predict with each finished run and with the champion; record the keys of finished predictions."""
     store = Store(URL)
     places = {name: f"runs/{name}/{FINAL}/{MANIFEST}" for name in names} | {key_of(MODEL): key_of(MODEL)}
     for model, place in places.items():
@@ -57,6 +53,6 @@ def predict(store: Store, model: str, raw: Path) -> PredictedTexts:
 
 
 def require_predicted(store: Store, key: str, total: str) -> None:
-    """Raise `WrongRead` if what was predicted is not what the model says."""
+    """Raise `WrongRead` if a prediction is not the model's sum."""
     if (found := Path(fetch_artifact(store, key, KIND), FILE).read_text()) != total:
         raise WrongRead(f"{key} holds {found!r}")

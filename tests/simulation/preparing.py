@@ -1,6 +1,4 @@
-"""What processes prepare: data for runs, and decisions about raw text. Encoding is a stand-in, curation is the real
-one.
-"""
+"""Preparing data for runs, and curation decisions. Encoding is simulated, curation is real."""
 
 import os
 from collections import Counter
@@ -22,28 +20,28 @@ from trainer.store.manifest import ArtifactRef, Input, Manifest
 from trainer.store.storage import Store
 
 CURATED = "curated"
-"""The data that is made of those documents alone that curation lets through."""
+"""The data that is encoded from curated documents only."""
 
 CORPUS = "corpus"
 DOCUMENTS = ["one", "other", "ONE"], ["one", "a third"]
-"""Of each raw file; those that are `one` are the same to curation."""
+"""The documents of each raw file; those starting with `one` are duplicates for curation."""
 STAYS = [True, True, False, False, True]
 
 EXACT = {"exact": {"normalise": ["case"]}}
 CURATIONS = EXACT, {**EXACT, "filters": [{"kind": "length", "least_bytes": 1}]}
-"""Two that drop the same documents; what they measure and compare is in part the same."""
+"""Two curations that drop the same documents and share some of their measures and comparisons."""
 
 LONG_AGO = 0.0
-"""When raw files were written: what was just written is not remembered."""
+"""The modification time of raw files; results of newer files would not be cached."""
 
 
 class WrongRead(AssertionError):
-    """Something was read that nobody wrote there, and nothing said so."""
+    """Wrong content was read without an error."""
 
 
 @contextmanager
 def relying(relied: Counter[str], found: ArtifactRef) -> Iterator[None]:
-    """Rely on an artifact for the length of a block, if it is used again: what is new is safe while it is young."""
+    """Count a reliance on an artifact during the block if it is reused; a new one is protected by its age."""
     relied[found.key] += found.reused
     try:
         yield
@@ -52,7 +50,7 @@ def relying(relied: Counter[str], found: ArtifactRef) -> Iterator[None]:
 
 
 def write_raw(folder: Path) -> Path:
-    """The raw text that is curated, and new texts for models."""
+    """Write the raw text for curation, and new texts for models."""
     for number, texts in enumerate(DOCUMENTS):
         os.utime(write_documents(folder / f"{CORPUS}-{number}.jsonl", texts), (LONG_AGO, LONG_AGO))
     os.utime(write_documents(folder / "new.jsonl", ["new"]), (LONG_AGO, LONG_AGO))
@@ -60,7 +58,7 @@ def write_raw(folder: Path) -> Path:
 
 
 def encode(store: Store, name: str, raw: Path, relied: Counter[str]) -> ArtifactRef:
-    """Find or make the data of a run, and before it, if it is curated, the decisions."""
+    """Find or prepare a run's data, and before it, if it is curated, the decisions."""
     if name != CURATED:
         return make(_encoding(store, name, {}))
     decided = decide(store, raw, EXACT)
@@ -81,7 +79,7 @@ def _encoding(store: Store, name: str, inputs: Mapping[str, Input]) -> Step:
 
 
 def decide(store: Store, raw: Path, curation: Mapping[str, Any]) -> ArtifactRef:
-    """Find or make the decisions about raw text."""
+    """Find or compute the curation decisions."""
     corpora = [{"name": CORPUS, "paths": [f"{raw}/{CORPUS}-*.jsonl"], "format": "jsonl"}]
     data = {"corpora": corpora, "tokenizer": {"vocab_size": 300}, "shards": {"num_shards": 1}, "workers": 1}
     job = PrepareJob.model_validate({"store": URL, "data": {**data, "curation": curation}})
@@ -89,7 +87,7 @@ def decide(store: Store, raw: Path, curation: Mapping[str, Any]) -> ArtifactRef:
 
 
 def read_decided(store: Store, key: str) -> None:
-    """Read what was decided, and compare it."""
+    """Read the decisions and check them."""
     if (stays := (open_decisions(store, key, CORPUS).reasons == 0).tolist()) != STAYS:
         raise WrongRead(f"{key} lets {stays} stay")
 
@@ -100,7 +98,7 @@ def prepare(world: World, name: str, raw: Path, relied: Counter[str]) -> None:
 
 
 def curate_text(world: World, raw: Path, relied: Counter[str]) -> None:
-    """Decide in one way or another, and read what was decided."""
+    """Decide with one of the curations, and read the decisions."""
     store = Store(URL)
     pause(world, 600.0)
     decided = decide(store, raw, world.draw.choice(CURATIONS))

@@ -1,4 +1,4 @@
-"""What is put in the place of time, threads, processes, their files and the bucket, for the length of a trial."""
+"""Replace time, threads, processes, their files and the bucket by simulated ones during a trial."""
 
 import fcntl
 import logging
@@ -33,12 +33,12 @@ TRACE = "SIMULATION_TRACE"
 EVERYWHERE: tuple[Any, ...] = (
     datetime, stopping.wait, ThreadPoolExecutor, checked_files.machine_cache, fcntl, private_folders.PrivateFolder,
 )  # fmt: skip
-"""What is replaced wherever a module of the project names it."""
+"""Objects that are replaced in every module of the project that imports them."""
 
 
 @contextmanager
 def replaced(seed: int, world: World, bucket: Bucket, folders: Folders) -> Iterator[None]:
-    """Have the project's code use this world's time, threads, machines and bucket, for the length of a block."""
+    """Make the project's code use the simulated time, threads, machines and bucket during the block."""
     fake = SimpleNamespace(url_to_fs=lambda url, **_: (bucket, url.removeprefix("s3://")))
     names, real_pid = random.Random(seed), os.getpid()
     instead = dict(
@@ -72,7 +72,7 @@ def replaced(seed: int, world: World, bucket: Bucket, folders: Folders) -> Itera
         change(lease, "threading", Threading(world))
         change(lease, "_identity", lambda: _identity(world))
         change(lease, "_started", lambda pid: _started(world, pid))
-        change(checkpoint, "_find_impossible", lambda *_: None)  # of tensors, which there are not
+        change(checkpoint, "_find_impossible", lambda *_: None)  # checks tensors, which do not exist here
         try:
             yield
         finally:
@@ -82,7 +82,7 @@ def replaced(seed: int, world: World, bucket: Bucket, folders: Folders) -> Itera
 
 @cache
 def _places(modules: int) -> list[tuple[Any, str, Any]]:
-    """Where the project's modules, as they are now that there are so many, name what is replaced everywhere."""
+    """All places in the project's modules with an object of `EVERYWHERE`; `modules` only invalidates the cache."""
     wanted = {id(real): real for real in EVERYWHERE}
     return [
         (module, name, value)
@@ -109,7 +109,7 @@ def _started(world: World, pid: int) -> str:
 
 @contextmanager
 def logged_nowhere() -> Iterator[None]:
-    """What is said is told where `SIMULATION_TRACE` is set, and else not."""
+    """Disable logging unless `SIMULATION_TRACE` is set."""
     before = logging.root.manager.disable
     if not os.environ.get(TRACE):
         logging.disable(logging.CRITICAL)
@@ -121,8 +121,9 @@ def logged_nowhere() -> Iterator[None]:
 
 @contextmanager
 def in_memory() -> Iterator[None]:
-    """Where files of this machine are written that stores stage and fetch: in memory, where that is a folder. Their
-    paths are relative, and so the same each time: locks are named by digests of them.
+    """A folder for files that stores stage and fetch, in memory if possible.
+
+    Paths are relative and therefore the same each time, because locks are named by digests of them.
     """
     shared = Path("/dev/shm")
     folder = tempfile.mkdtemp(dir=shared if shared.is_dir() else None)

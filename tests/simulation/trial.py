@@ -1,4 +1,4 @@
-"""One seed: clients of one store, faults for a time, and what came of it."""
+"""One seed: clients of one store, faults for some time, and the result."""
 
 import logging
 import os
@@ -24,30 +24,30 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 STEPS_OF_FAULTS, MOST_STEPS, LAST_STEPS = 2500, 20_000, 3000
-"""Faults end after so many requests; all must be done within so many in all, and then each run within so many more."""
+"""Faults end after the first number of requests; all must finish within the second, then each run within the third."""
 
 CALM, ROTTEN, DISTURBED, AGAIN = 0.3, 0.1, 0.01, 0.2
-"""The share of seeds in which nothing is disturbed, in which bits flip too, of requests after which something is
-disturbed, and of clients that have ended well and are started again."""
+"""Shares: seeds without faults, seeds with flipped bits, requests followed by a fault, and successfully ended clients
+that are started again."""
 
 TAKES_PART = 0.5
-"""The share of seeds in which a client takes part: the fewer do, the sooner those that do meet, and the more seeds
-there are in a night (swarm testing, as in Groce et al., ISSTA 2012)."""
+"""The share of seeds in which a client takes part. Fewer clients interact sooner, and more seeds can be tried (swarm
+testing, Groce et al., ISSTA 2012)."""
 
 PREDICTED = 2
-"""With so many runs predictions are made, and with the champion."""
+"""The number of runs that predict, in addition to the champion."""
 
 RAW = Path("/proc/self/cwd/raw")
-"""Where raw text is, by a path that is the same each time: it is written into the store."""
+"""The path of raw text, always the same because it is written into the store."""
 
 FAULTS = ["kill", "freeze", "clock", "outage", "full disk"]
-"""What happens to a process, its machine or the store."""
+"""Faults of a process, its machine or the store."""
 FLIP = "flipped bit"
 
 
 @dataclass
 class Outcome:
-    """What came of a seed: `violations` must be empty; `seen` counts faults, and what was done."""
+    """The result of a seed: `violations` must be empty; `seen` counts faults and actions."""
 
     seed: int
     violations: list[str]
@@ -56,7 +56,7 @@ class Outcome:
 
 
 class Trial:
-    """A store and its clients, disturbed for a time."""
+    """A store and its clients, with faults for some time."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.world = seed, World(seed)
@@ -115,11 +115,11 @@ class Trial:
                 self._start(name, work, times=2)
 
     def _mixed(self) -> list[str]:
-        """All runs, in some order."""
+        """All runs in random order."""
         return self.world.draw.sample([*self._runs], len(self._runs))
 
     def _start(self, name: str, work: Callable[[], object], times: int, machine: Machine | None = None) -> None:
-        """Start a client on some machine, and again, as another process, when it was killed or has failed."""
+        """Start a client on a random machine, and restart it as another process after a kill or an error."""
         draw = self.world.draw
 
         def run() -> None:
@@ -184,8 +184,9 @@ class Trial:
             process.freeze(min(process.frozen_until, self.world.now))
 
     def _finish(self) -> None:
-        """Each run is started once more, alone, on a new machine, which has no copies of what bits have flipped in: now
-        it must come to its end. So must predictions, and then machines are swept.
+        """Start each run alone on a new machine, whose cache has no copies with flipped bits; it must finish.
+
+        Predictions must finish too; then machines are swept.
         """
         self._end_faults()
         self.world.stepped = lambda: None
@@ -206,7 +207,7 @@ class Trial:
 
 
 def simulate(seed: int, bug: str = "") -> Outcome:
-    """Try one seed, with a bug of `planted` if one is named. The same seed does the same, whatever was tried before."""
+    """Try one seed, with a bug of `planted` if given. A seed's result does not depend on earlier trials."""
     with logged_nowhere(), in_memory():
         trial = Trial(seed)
         with planted(bug), replaced(seed, trial.world, trial.bucket, trial.folders):

@@ -1,4 +1,4 @@
-"""What must hold of a store while several processes work on it, seen from the bucket, write by write."""
+"""Invariants of a store while several processes work on it, checked at each write to the bucket."""
 
 import hashlib
 import json
@@ -21,21 +21,21 @@ OF_DATA = re.compile(rf"{ROOT}/encoded/[^/]+/{re.escape(MANIFEST)}")
 FOLDER_PARTS = len(f"{ROOT}/encoded/name".split("/"))
 
 AFTER_ALL = 120.0
-"""Seconds after which a process that has lost its run commits nothing more there: it looks twice a minute, and a save
-that had begun may take its time."""
+"""Seconds after which a process that has lost its run must not commit to it: it checks twice a minute, and an earlier
+save may still be running."""
 
 
 AT_ONCE = 0.5
-"""Seconds within which a process that wakes makes its next request."""
+"""Seconds within which a woken process makes its next request."""
 
 
 class Watch:
-    """Notes what was violated. In a calm world nobody is killed, stands still or has a wrong clock, and nothing is
-    refused: there more must hold.
+    """Records violations. In a calm world, without kills, freezes, wrong clocks and refused requests, more invariants
+    must hold.
     """
 
     def __init__(self, world: World, bucket: Bucket, calm: bool, relied: Counter[str], runs: list[str]) -> None:
-        """`relied` counts who relies on an artifact and has not said so yet; `runs` take part."""
+        """`relied` counts processes that rely on an artifact and have not recorded it yet; `runs` take part."""
         self._world, self._bucket, self._calm, self._relied, self._runs = world, bucket, calm, relied, runs
         bucket.written, bucket.removed = self._look_at_written, self._look_at_removed
         self.violations: list[str] = []
@@ -68,7 +68,7 @@ class Watch:
             self._look_at_lease(key)
         elif _is_of_artifact(key):
             self._look_at_manifest(key)
-            self._late.update([key] * late)  # its files may be just being removed
+            self._late.update([key] * late)  # its files may be in the process of being removed
 
     def _look_at_champions(self, key: str) -> None:
         history = [move["run"] for move in self._object(key)["moves"]]
@@ -77,7 +77,7 @@ class Watch:
         self._champions = history
 
     def _look_at_lease(self, key: str) -> None:
-        """Who holds a run, and who has lost it when. Nobody loses it that lives and has just said so."""
+        """Track who holds a run, and who lost it when. A process that has just renewed its lease must not lose it."""
         written = self._object(key)
         holder, before = written["pid"], self._holders.get(key, written["pid"])
         self._holders[key] = holder
@@ -100,7 +100,7 @@ class Watch:
         self._beats[key] = self._world.now
 
     def _look_at_manifest(self, key: str) -> None:
-        """What is committed has its files, and the same content as each time before."""
+        """Check that a committed artifact has its files, and the same content as in earlier commits."""
         self.seen["committed"] += 1
         self._removed.pop(key, None)
         run = OF_A_RUN.fullmatch(key)
@@ -129,14 +129,14 @@ class Watch:
             self.violations.append(f"{key} was committed by two processes")
 
     def _was_removed(self, key: str) -> bool:
-        """Whether another process removed files of what is committed, at about the time of its commit."""
+        """Whether another process removed files of the artifact at about the time of its commit."""
         when, who = self._removals.get(key, (0.0, None))
         mine = self._world.process if self._world.running else None
         return who is not mine and abs(self._at[key] - when) < AFTER_ALL
 
     def _is_holder(self, run: str, does: str) -> bool:
-        """Whether the process that runs has the lease of a run. One that stood still may go on a little after it was
-        lost.
+        """Whether the running process holds a run's lease. A process that was frozen may continue briefly after losing
+        it.
         """
         mine, key = self._world.process, f"{ROOT}/{run}/{LEASE}"
         if self._holders.get(key) == mine.pid:
@@ -147,8 +147,10 @@ class Watch:
         return False
 
     def _look_at_given_back(self, key: str) -> None:
-        """A lease that is given back is looked at, and then removed: between the two its process may stand still until
-        another has it, or the request may be late. Who has it ends then, and is started again.
+        """Check the release of a lease.
+
+        A process reads its lease and then removes it. In between, it may freeze until another process holds the lease,
+        or the request may be late. The new holder then ends and is restarted.
         """
         if self._comes_late():
             self.seen["given back late, when another had it"] += 1
@@ -156,14 +158,14 @@ class Watch:
             self.violations.append(f"{key} was removed by a process that does not hold it")
 
     def _comes_late(self) -> bool:
-        """Whether a request was on its way for long, or was about to be sent when its process began to stand still."""
+        """Whether a request was late, or its process froze just before sending it."""
         running = self._world.running
         if running is None:
             return False
         return running.sent or self._world.now - running.process.frozen_until < AT_ONCE
 
     def _is_held_for_long(self, run: str) -> bool:
-        """Whether a process that lives holds it, and did so before anybody began to look at what is there now."""
+        """Whether a live process holds it, and did so before the present check for it began."""
         key = f"{ROOT}/{run}/{LEASE}"
         return self._lives(self._holders.get(key, 0)) and self._world.now - self._since[key] > AFTER_ALL
 
@@ -171,12 +173,12 @@ class Watch:
         return any(each.pid == pid and each.alive for each in self._world.processes)
 
     def _is_whole(self, key: str, record: FileRecord) -> bool:
-        """Whether a file that a manifest lists is there, but for bits that have flipped since it was written."""
+        """Whether a file of a manifest was written as listed; bits flipped later are ignored."""
         there = self._bucket.objects.get(f"{key.removesuffix(MANIFEST)}{record.name}")
         return there is not None and hashlib.sha256(there.written).hexdigest() == record.sha256
 
     def _manifest(self, key: str) -> Manifest | None:
-        """A manifest as it was written; None if a process has written one in which a bit had flipped."""
+        """A manifest as it was written; None if a process wrote one with a flipped bit."""
         try:
             return _parsed(self._bucket.objects[key].written)
         except ValueError:
@@ -197,7 +199,7 @@ class Watch:
         if key.endswith(f"/{MANIFEST}"):
             self.seen[f"{who} removed of {key.removeprefix(ROOT).split('/')[1]}"] += 1
             if self._world.running.sent:
-                self.seen["removed late"] += 1  # also what was made anew meanwhile, which is made once more
+                self.seen["removed late"] += 1  # also artifacts rebuilt meanwhile, which are then rebuilt again
             elif who == "collect" and not run and self._readers(key):
                 self._removed[key] = process
         if run and run[2] != LEASE and who != "leftovers":
@@ -221,7 +223,7 @@ class Watch:
                 self._look_at_base(f"{ROOT}/{run[1]}")
 
     def _look_at_base(self, run: str) -> None:
-        """A run is removed: no other one said that it begins with it, before its removal began."""
+        """Check that no other run had recorded that it begins with a removed run before the removal began."""
         since = self._since.get(f"{run}/{LEASE}", 0.0)
         self.violations += [
             f"{run} was removed, with which {reader} says that it begins"
@@ -230,32 +232,32 @@ class Watch:
         ]
 
     def _readers(self, key: str) -> list[str]:
-        """The runs and data that say that they are made from an artifact, or rely on it, by the key of its manifest."""
+        """The runs and data that record or rely on an artifact, given by the key of its manifest."""
         artifact = key.removesuffix(f"/{MANIFEST}")
         told = [each for each in self._bucket.objects if artifact in self._made_from(each)]
         return told + ["one that has not said so yet"] * self._relied[artifact.removeprefix(f"{ROOT}/")]
 
     def _inputs(self, key: str) -> list[str]:
-        """What a run's record says that it is made from; nothing of other files."""
+        """The artifacts that a run's record lists as its inputs; empty for other files."""
         run = OF_A_RUN.fullmatch(key)
         if not run or run[2] != CONFIG:
             return []
         return [f"{ROOT}/{made_from['key']}" for made_from in self._object(key)["inputs"].values()]
 
     def _made_from(self, key: str) -> list[str]:
-        """The same of data too."""
+        """The inputs of a run or of data."""
         manifest = self._manifest(key) if OF_DATA.fullmatch(key) else None
         return [f"{ROOT}/{each.key}" for each in manifest.inputs.values()] if manifest else self._inputs(key)
 
     def look_at_ended(self, process: Process) -> None:
-        """What a collection took from runs, and did not put back before it ended well."""
+        """Check that a successful collection removed nothing that runs read."""
         for key in [key for key, by in self._removed.items() if by is process]:
             del self._removed[key]
             if self._readers(key):
                 self.violations.append(f"{key} was removed, which {', '.join(self._readers(key))} read")
 
     def look_at_rest(self) -> None:
-        """When all processes have ended: what is committed is whole."""
+        """Check, when all processes have ended, that committed artifacts are complete."""
         for key in self._bucket.objects:
             if _is_of_artifact(key) and (manifest := self._manifest(key)):
                 lacking = [record.name for record in manifest.files if not self._is_whole(key, record)]
@@ -265,7 +267,7 @@ class Watch:
                     self.violations += [f"{key} is left without its {name}" for name in lacking]
 
     def look_at_end(self) -> None:
-        """When all is done: every run has the sum over all its samples, and nothing lacks what it is made from."""
+        """Check, at the end, that every run has the sum over all its samples, and that no inputs are missing."""
         self.look_at_rest()
         objects, left = self._bucket.objects, set[str]()
         for name in self._runs:
@@ -289,7 +291,7 @@ class Watch:
                     self.violations.append(f"{key} names {made_from}, which is gone")
 
     def look_at_told(self, promoted: list[str], predicted: list[str]) -> None:
-        """A promotion that was told to be done is among the moves, and predictions are there."""
+        """Check that reported promotions are among the moves, and that reported predictions exist."""
         if lost := {*promoted} - {*self._champions}:
             self.violations.append(f"{lost} were told to be promoted; there are {self._champions}")
         for key in dict.fromkeys(f"{ROOT}/{each}/{MANIFEST}" for each in predicted):
@@ -301,9 +303,9 @@ class Watch:
 
 
 _parsed = lru_cache(maxsize=1024)(parse_manifest)
-"""A manifest is looked at more than once: when it appears, and at the end."""
+"""Cached, because a manifest is checked when it appears and at the end."""
 
 
 def _is_of_artifact(key: str) -> bool:
-    """Whether it is a manifest, but for that of a damaged checkpoint that was put aside, file by file."""
+    """Whether a key is a manifest's, except for a damaged checkpoint that was moved aside file by file."""
     return key.endswith(f"/{MANIFEST}") and "/damaged-" not in key

@@ -1,6 +1,6 @@
-"""Time and processes that are not real: greenlets that go on one at a time, as a seed decides.
+"""Simulated time and processes: greenlets that run one at a time, in an order set by a seed.
 
-A process may be killed (it sends nothing afterwards; what it has sent may still arrive), frozen for a time, and its
+A process may be killed (it sends no more requests, but sent ones may still arrive) or frozen for some time, and its
 machine's clock may jump.
 """
 
@@ -18,15 +18,15 @@ from greenlet import getcurrent, greenlet
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 REQUEST_SECONDS = 0.001, 0.2
-"""How long a request takes."""
+"""Range of the seconds of a request."""
 
 
 MEETING = 60.0
-"""Clients that wait for each other go on when so many seconds are full."""
+"""Clients that should meet continue at multiples of this many seconds."""
 
 
 class Killed(BaseException):
-    """Raised in a process that does not exist any more, wherever it would go on."""
+    """Raised in the code of a process that was killed."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Machine:
 
 @dataclass(eq=False)
 class Process:
-    """What runs on a machine, in one or more threads."""
+    """A process on a machine, with one or more threads."""
 
     pid: int
     name: str
@@ -51,15 +51,16 @@ class Process:
     threads: list["Thread"] = field(default_factory=list)
 
     def freeze(self, until: float) -> None:
-        """Stand still until then."""
+        """Freeze until a time."""
         self.frozen_until = until
         for thread in self.threads:
             thread.wake_at(thread.wakes)
 
 
 class Thread:
-    """A thread of a process: `wakes` is what it waits for, and `when` it can go on. One that is `sent` is out of its
-    process's hands, as a request on its way: it goes on without it.
+    """A thread of a process. `wakes` is the time that it waits for, `when` the time when it can continue.
+
+    A `sent` thread, such as a request under way, continues without its process.
     """
 
     def __init__(self, process: Process, work: Callable[[], object], world: "World", sent: bool = False) -> None:
@@ -81,7 +82,7 @@ class Thread:
 
 
 class World:
-    """All processes, and the clock by which they wait. `stepped` is called after each step of one of them."""
+    """All processes, and the clock for their waits. `stepped` is called after each step."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -95,7 +96,7 @@ class World:
 
     @property
     def processes(self) -> list[Process]:
-        """Those that have not ended."""
+        """The processes that have not ended."""
         return list(dict.fromkeys(thread.process for thread in self.threads))
 
     def start(self, name: str, machine: Machine, work: Callable[[], object]) -> Process:
@@ -105,8 +106,9 @@ class World:
         return process
 
     def run(self, most: int) -> bool:
-        """Let threads go on, each to its next request, until all have ended, or for so many steps since the beginning;
-        returns whether all have ended.
+        """Run threads, each to its next request, until all have ended or `most` steps since the beginning are reached.
+
+        Returns whether all have ended.
         """
         self._most = most
         while self.threads and self.steps < most:
@@ -116,7 +118,7 @@ class World:
         return not self.threads
 
     def _remove_ended(self) -> None:
-        if (ended := self.running) is not None:  # else there were enough steps
+        if (ended := self.running) is not None:  # else the limit of steps was reached
             self.threads.remove(ended)
             ended.process.threads.remove(ended)
             self._step()
@@ -127,11 +129,11 @@ class World:
         self.stepped()
 
     def _next(self) -> Thread:
-        """Who goes on: one of those that can first."""
+        """The next thread: a random one of those that can continue first."""
         due = list[Thread]()
         while self._queue and (not due or self._queue[0][0] <= self.now):
             _, turn, thread = heappop(self._queue)
-            if turn == thread.turn:  # else it has another turn by now
+            if turn == thread.turn:  # else it was queued again since
                 due.append(thread)
                 self.now = max(self.now, thread.when)
         if len(due) == 1:
@@ -143,18 +145,18 @@ class World:
         return chosen
 
     def queue(self, thread: Thread) -> None:
-        """Have a thread wait for its turn, and for no other that it had."""
+        """Queue a thread, replacing its earlier turn."""
         self._turns += 1
         thread.turn = self._turns
         heappush(self._queue, (thread.when, thread.turn, thread))
 
     def forget_all(self) -> None:
-        """Have nothing go on any more."""
+        """Remove all threads."""
         self.threads.clear()
         self._queue.clear()
 
     def kill(self, process: Process) -> None:
-        """End a process where it stands."""
+        """Kill a process at its present point."""
         process.alive, process.frozen_until = False, self.now
         for thread in process.threads:
             thread.wake_at(thread.wakes if thread.sent else self.now)
@@ -165,9 +167,9 @@ class World:
         return self.running.process
 
     def sleep(self, seconds: float) -> None:
-        """Let others go on for so long. Raises `Killed` in a process that was killed meanwhile."""
+        """Run other threads for a time. Raises `Killed` if this process was killed meanwhile."""
         running = self.running
-        if running is None:  # of whoever looks at the store from outside
+        if running is None:  # a check from outside the simulation
             return
         process = running.process
         if not (process.alive or running.sent):
@@ -189,16 +191,16 @@ class World:
             raise Killed
 
     def runs_killed(self) -> bool:
-        """Whether what runs is only left over of a process that was killed."""
+        """Whether the running thread belongs to a killed process."""
         return self.running is not None and not (self.running.process.alive or self.running.sent)
 
     def request(self) -> None:
-        """What passes before a request has an effect, and before its answer comes."""
+        """Wait for the time before a request takes effect, or before its answer arrives."""
         least, most = REQUEST_SECONDS
         self.sleep(least + (most - least) * self.draw.random())
 
     def clock(self) -> float:
-        """The time of the machine that asks."""
+        """The time on the running process's machine."""
         return self.now + (self.running.process.machine.offset if self.running else 0.0)
 
     def monotonic(self) -> float:
@@ -206,7 +208,7 @@ class World:
 
 
 def pause(world: World, most: float) -> None:
-    """Wait for a while, which is often none, or as long as others do: clients are to meet."""
+    """Wait for a random time, often none, or until a time when other clients continue too, so that they meet."""
     kind = world.draw.randrange(4)
     if kind == 1:
         world.sleep(world.draw.uniform(0.0, 3.0))
@@ -234,7 +236,7 @@ class Bell:
         self._world, self._waiting = world, list[Thread]()
 
     def wait(self, seconds: float = float("inf")) -> None:
-        """Until it rings, at most for so long."""
+        """Wait until it rings, at most for some time."""
         thread = self._world.running
         assert thread is not None
         self._waiting.append(thread)
@@ -249,7 +251,7 @@ class Bell:
 
 
 class Awaited:
-    """A future for which a thread waits in this world's time."""
+    """A future for which a thread waits in simulated time."""
 
     def __init__(self, world: World) -> None:
         self._bell, self._done = Bell(world), False
@@ -257,7 +259,7 @@ class Awaited:
         self._error: Exception | None = None
 
     def do(self, work: Callable[..., Any], *arguments: Any) -> None:
-        """Do the work, and have its result or its error."""
+        """Do the work and store its result or error."""
         try:
             self._result = work(*arguments)
         except Exception as error:
@@ -274,7 +276,7 @@ class Awaited:
 
 
 class Pool:
-    """`ThreadPoolExecutor` of a process that is not real."""
+    """`ThreadPoolExecutor` of a simulated process."""
 
     def __init__(self, world: World, max_workers: int = 8, **_: Any) -> None:
         self._world, self._free = world, max_workers
@@ -284,7 +286,7 @@ class Pool:
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Awaited:
         done = Awaited(self._world)
         self._all.append(done)
-        if self._world.running is None:  # of whoever looks at the store from outside
+        if self._world.running is None:  # a check from outside the simulation
             done.do(work, *arguments)
             return done
         self._left.append((done, work, arguments))
@@ -316,7 +318,7 @@ class Pool:
 
 
 class Event:
-    """`threading.Event` of a process that is not real."""
+    """`threading.Event` of a simulated process."""
 
     def __init__(self, world: World) -> None:
         self._bell, self._set = Bell(world), False
@@ -335,7 +337,7 @@ class Event:
 
 
 class Lock:
-    """`threading.Lock` of a process that is not real."""
+    """`threading.Lock` of a simulated process."""
 
     def __init__(self, world: World) -> None:
         self._bell, self._held = Bell(world), False
@@ -351,7 +353,7 @@ class Lock:
 
 
 class Threading:
-    """What of the module `threading` a lease takes."""
+    """The parts of `threading` that a lease uses."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -367,7 +369,7 @@ class Threading:
 
 
 class Started:
-    """A thread that the code under trial starts."""
+    """A thread started by the code under test."""
 
     def __init__(self, world: World, target: Callable[[], object]) -> None:
         self._world, self._target, self._ended = world, target, Awaited(world)
