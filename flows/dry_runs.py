@@ -17,7 +17,7 @@ from trainer.kinds.kind import identify_checkpoint, kind_of
 from trainer.store.storage import Store
 
 
-class Foretold(NamedTuple):
+class Preview(NamedTuple):
     """What a job would do, as lines for people and as a record for programs."""
 
     lines: list[str]
@@ -37,12 +37,12 @@ def dry_run(job: Any, as_json: bool = False) -> None:
         print("\n".join(found.lines))
 
 
-def _foretell_training(job: Any) -> Foretold:
+def _preview_training(job: Any) -> Preview:
     found = kind_of(job).preflight(job, for_people())
-    return Foretold(found.lines(), found)
+    return Preview(found.lines(), found)
 
 
-def _foretell_preparation(job: PrepareJob) -> Foretold:
+def _preview_preparation(job: PrepareJob) -> Preview:
     from trainer.data.raw_files import unpacked_bytes
     from trainer.data.sources import find_sources, look_at_text
 
@@ -61,10 +61,10 @@ def _foretell_preparation(job: PrepareJob) -> Foretold:
         with loading():
             from trainer.preflight.curation import preview_curation
         lines += preview_curation(Store(job.store), job.data).warnings
-    return Foretold(lines, {"corpora": corpora})
+    return Preview(lines, {"corpora": corpora})
 
 
-def _foretell_evaluation(job: EvaluateJob) -> Foretold:
+def _preview_evaluation(job: EvaluateJob) -> Preview:
     """Check a checkpoint to evaluate, and read the new labelled files to evaluate it on, if the job has any."""
     from trainer.data.shards import open_shards
     from trainer.evaluation.harness_identity import identify_harness
@@ -91,10 +91,10 @@ def _foretell_evaluation(job: EvaluateJob) -> Foretold:
         labelled, files = figures["labelled"], names_of_files(wanted.settings)
         lines[0] += f", on {plural(labelled, 'labelled example')} of {', '.join(files)}"
         record |= {"files": files, "labelled": labelled}
-    return Foretold(lines, record)
+    return Preview(lines, record)
 
 
-def _foretell_predictions(job: PredictJob) -> Foretold:
+def _preview_predictions(job: PredictJob) -> Preview:
     """Check the model and the texts to predict, or find the predictions if they already exist."""
     from trainer.kinds.labelled.predictions import describe, find_predictions, identify_predictions, predictions_step
 
@@ -105,15 +105,15 @@ def _foretell_predictions(job: PredictJob) -> Foretold:
     files = sum(map(len, wanted.source.parts.values()))
     record = {"key": step.key, "model": job.model, "files": files, "made": made}
     if made is not None:
-        return Foretold([describe(store, made)], record)
+        return Preview([describe(store, made)], record)
     with loading():
         from trainer.kinds.labelled.predict import look_at_texts
     found = look_at_texts(job, wanted, for_people())
     line = f"would predict {plural(files, 'file')} with {job.model} and write {store.path(step.key)}"
-    return Foretold([*found.lines(), line], {**record, "found": found})
+    return Preview([*found.lines(), line], {**record, "found": found})
 
 
-def _foretell_promotion(job: PromoteJob) -> Foretold:
+def _preview_promotion(job: PromoteJob) -> Preview:
     from trainer.records.run_names import find_run_name
     from trainer.registry.promotion import check_promotion
 
@@ -122,17 +122,17 @@ def _foretell_promotion(job: PromoteJob) -> Foretold:
     run = f"runs/{find_run_name(store, job.run)}"
     check_promotion(store, job.name, run, job.another_use)
     line = f"would make {run} the champion of models/{job.name} in {job.store}"
-    return Foretold([line], {"champion_of": f"models/{job.name}", "run": run, "store": job.store})
+    return Preview([line], {"champion_of": f"models/{job.name}", "run": run, "store": job.store})
 
 
-def _foretell_rollback(job: RollbackJob) -> Foretold:
+def _preview_rollback(job: RollbackJob) -> Preview:
     from trainer.registry.promotion import check_rollback
 
     store = Store(job.store)
     store.require_there()
     run = check_rollback(store, job.name).run
     line = f"would make {run} the champion of models/{job.name} in {job.store} again"
-    return Foretold([line], {"champion_of": f"models/{job.name}", "run": run, "store": job.store})
+    return Preview([line], {"champion_of": f"models/{job.name}", "run": run, "store": job.store})
 
 
 def _show_garbage(job: GarbageJob) -> None:
@@ -144,11 +144,11 @@ def _show_garbage(job: GarbageJob) -> None:
     tell(collect(job.model_copy(update={"remove": False})), False, how=REMOVE)
 
 
-DRY_RUNS: dict[type, Callable[[Any], Foretold]] = {
-    **{kind.schema: _foretell_training for kind in KINDS},
-    PrepareJob: _foretell_preparation,
-    EvaluateJob: _foretell_evaluation,
-    PredictJob: _foretell_predictions,
-    PromoteJob: _foretell_promotion,
-    RollbackJob: _foretell_rollback,
+DRY_RUNS: dict[type, Callable[[Any], Preview]] = {
+    **{kind.schema: _preview_training for kind in KINDS},
+    PrepareJob: _preview_preparation,
+    EvaluateJob: _preview_evaluation,
+    PredictJob: _preview_predictions,
+    PromoteJob: _preview_promotion,
+    RollbackJob: _preview_rollback,
 }
