@@ -1,4 +1,4 @@
-"""On the path of the worker processes of what tests kill, or record: arms them as they start."""
+"""Arms worker processes at their start, for tests that kill or record; this folder is on their path."""
 
 import os
 

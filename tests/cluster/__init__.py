@@ -1,1 +1,1 @@
-"""On a Ray cluster of two nodes on this machine: `make test-cluster`, which installs Ray."""
+"""Tests on a Ray cluster of two nodes on this machine: `make test-cluster`, which installs Ray."""

@@ -1,4 +1,4 @@
-"""Clusters, and what the same work gives without one."""
+"""Clusters for the tests."""
 
 from collections.abc import Iterator
 
@@ -8,27 +8,27 @@ from tests.cluster.nodes import SETTINGS, Nodes, environment
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """All need a cluster, which takes its time to start."""
+    """Mark all tests of this folder: they need a cluster, which starts slowly."""
     item.add_marker(pytest.mark.cluster)
     item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def settings() -> Iterator[None]:
-    """What nodes take from the environment."""
+    """Environment variables of the nodes."""
     with environment(**SETTINGS):
         yield
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    """Two nodes, of which none is killed."""
+    """Two nodes, shared by tests that do not kill any."""
     yield from started()
 
 
 @pytest.fixture
 def doomed() -> Iterator[Nodes]:
-    """Two nodes of a test's own, to be killed."""
+    """Two nodes that a test may kill."""
     yield from started()
 
 

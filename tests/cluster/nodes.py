@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine, whose nodes can be killed and added, and stages that run on it."""
+"""A Ray cluster on this machine, with functions to kill and add nodes and to run stages."""
 
 import json
 import logging
@@ -28,11 +28,11 @@ SETTINGS = {
     "RAY_health_check_initial_delay_ms": "500",
     "RAY_health_check_failure_threshold": "3",
 }
-"""Of the nodes, which take them from the environment."""
+"""Environment variables of the nodes."""
 
 
 class Nodes:
-    """A cluster with a head, which the tests' stages are on, and another node, of a core each."""
+    """A cluster of a head, where the tests' stages run, and another node, with one core each."""
 
     def __init__(self, cores: int = 1) -> None:
         from ray.cluster_utils import Cluster
@@ -47,33 +47,33 @@ class Nodes:
         return str(self._cluster.address)
 
     def engine(self, **settings: Any) -> dict[str, Any]:
-        """The engine of a job that this cluster carries."""
+        """A job's engine setting for this cluster."""
         return {"kind": "ray", "address": self.address, **settings}
 
     def kill(self) -> None:
-        """Kill the other node with all that runs on it, as if its power was cut."""
+        """Kill the other node with all its processes, like a power cut."""
         raylet = self.other.all_processes["raylet"][0].process.pid
         for process in [*psutil.Process(raylet).children(recursive=True), psutil.Process(raylet)]:
             process.send_signal(signal.SIGKILL)
         self._cluster.remove_node(self.other, allow_graceful=False)
 
     def lose(self) -> None:
-        """Kill the other node, and wait until the cluster has noticed: it counts it as alive for a second."""
+        """Kill the other node and wait until the cluster has noticed, which takes a second."""
         lost = self.other.node_id
         self.kill()
         with joined(RayEngine(**self.engine())) as found:
             wait_until(lambda: all(node["NodeID"] != lost for node in found.nodes()))
 
     def kill_head(self) -> None:
-        """Kill what the head's node makes a head by."""
+        """Kill the process that makes the head's node the head."""
         os.kill(self._cluster.head_node.all_processes["gcs_server"][0].process.pid, signal.SIGKILL)
 
     def add(self, **settings: Any) -> None:
-        """Start another node in the place of the one that was killed."""
+        """Start a new node after one was killed."""
         self.other = self._cluster.add_node(**{**self._size, **settings})
 
     def workers(self) -> list[int]:
-        """The processes on the other node that do work."""
+        """The processes on the other node that execute work."""
         raylet = psutil.Process(self.other.all_processes["raylet"][0].process.pid)
         return [child.pid for child in raylet.children(recursive=True) if "ray::" in " ".join(child.cmdline())]
 
@@ -82,7 +82,7 @@ class Nodes:
 
 
 class Seen(NamedTuple):
-    """What a stage showed and logged."""
+    """A stage's progress updates and log records."""
 
     updates: list[Update]
     lines: list[str]
@@ -100,7 +100,7 @@ class _Noting(logging.Handler):
 def run(
     name: str, arguments: dict[str, Any], ranks: int = 1, on: dict[str, Any] | None = None
 ) -> tuple[dict[str, Any], Seen]:
-    """Run a stage, whose ranks an engine carries if one is given; returns its result, and what it showed."""
+    """Run a stage, with its ranks on an engine if given; return its result, progress and log."""
     seen = Seen([], [])
     log = logging.getLogger("stage on a cluster")
     log.setLevel(logging.INFO)
@@ -125,7 +125,7 @@ def start(
 
 
 def prepare(values: dict[str, Any]) -> dict[str, Any]:
-    """The data of a job, prepared in stages as the flows do it."""
+    """The data of a job, prepared in stages as in the flows."""
     job = {key: values[key] for key in ("store", "name", "data", "engine") if key in values}
     tokenizer, _ = run("tokenizer", {"job": job})
     names = [corpus["name"] for corpus in values["data"]["corpora"]]
@@ -134,13 +134,13 @@ def prepare(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def content(folder: Path, endings: tuple[str, ...] = (".bin", ".idx", ".sums", ".safetensors")) -> dict[str, bytes]:
-    """The bytes of the files below a folder that say nothing of when they were made."""
+    """The contents of a folder's files, except those with times."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.suffix in endings}
 
 
 @contextmanager
 def environment(**settings: str) -> Iterator[None]:
-    """Variables for the length of a block."""
+    """Set environment variables during the block."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
@@ -151,6 +151,6 @@ def environment(**settings: str) -> Iterator[None]:
 
 
 def asked(nodes: Nodes, look: Callable[[Any], Any]) -> Any:
-    """What a look at the cluster from here gives."""
+    """The state of the cluster as seen from this machine."""
     with joined(RayEngine(**nodes.engine())) as cluster:
         return look(cluster)

@@ -1,4 +1,4 @@
-"""The cluster file for a cloud, against the schema that Ray ships with it."""
+"""The cluster file for a cloud, against Ray's schema."""
 
 import json
 from importlib.resources import files

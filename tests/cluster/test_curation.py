@@ -1,4 +1,4 @@
-"""What tasks of a cluster decide of raw text."""
+"""Curation decisions by tasks on a cluster."""
 
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,11 @@ JUDGE = "from words_of_mine import PARTS\n\n\ndef judge(text):\n    return {}len
 def test_tasks_find_a_function_in_the_folder_that_the_command_is_started_from(
     nodes: Nodes, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its file is in no folder that a node knows of by itself; a changed one is used by the next command."""
+    """The function's file is in no folder that the nodes know; the next command uses a changed file."""
     (tmp_path / "own").mkdir()
     monkeypatch.chdir(tmp_path / "own")
     Path("words_of_mine.py").write_text("PARTS = 2\n")
-    # By the length, whether it is odd.
+    # Drops texts of odd length.
     curation = {"filters": [{"kind": "function", "function": "filters_of_mine:judge"}]}
     decided = []
     for negated in ("", "not "):

@@ -1,4 +1,4 @@
-"""A whole pipeline on a cluster, through the flow: what it makes is what it makes on one machine."""
+"""A whole pipeline on a cluster, run by the flow: its results are the same as on one machine."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,7 +37,7 @@ def server() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def here(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of the pipeline without a cluster; not to be written to."""
+    """The store of the pipeline without a cluster; read-only."""
     store = tmp_path_factory.mktemp("here")
     with cores(2):
         data_to_model(small_job(raw, store, **SETTINGS))

@@ -1,4 +1,4 @@
-"""What Ray says of the workers of a stage: whether they are gone, from any process of the same cluster."""
+"""Whether the workers of a stage are gone, as Ray reports to any process of the cluster."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from trainer.engines.ray_cluster import Cluster, joined
 
 @pytest.fixture
 def stage(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A stage that runs, of whose group this process is."""
+    """A running stage with this process in its group."""
     monkeypatch.setattr(executors, "_own", None)
     with joined(RayEngine(**nodes.engine())) as cluster:
         enter_group(group_name(cluster.group.partition("/")[0], "a worker"))

@@ -1,4 +1,4 @@
-"""What a cluster cannot carry is refused before long work starts, by one error that says what to do."""
+"""Jobs that a cluster cannot run are refused before long work starts, by one error that says what to do."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ from trainer.store.storage import Store
 
 
 def refused(raw: Path, store: Path | str, engine: dict[str, Any], **changes: Any) -> str:
-    """What the preflight says of a job on a cluster."""
+    """The preflight's output for a job on a cluster."""
     job = {**small_values(raw, store, **changes), "engine": {"kind": "ray", **engine}}
     with pytest.raises((ConfigError, DeviceError, StorageError)) as caught:
         run("preflight", {"job": job})
@@ -77,7 +77,7 @@ def test_fewer_ranks_among_which_the_batch_does_not_divide(nodes: Nodes, raw: Pa
 
 @contextmanager
 def machine(cluster: Nodes, mount: str) -> Iterator[None]:
-    """A node that sees other files than this machine does, as if it was another one, in the place of the second one."""
+    """Replace the second node by one that sees other files, like another machine."""
     cluster.lose()
     with joining_machine(cluster, mount):
         with joined(RayEngine(**cluster.engine())) as found:
@@ -87,7 +87,7 @@ def machine(cluster: Nodes, mount: str) -> Iterator[None]:
 
 @contextmanager
 def joining_machine(cluster: Nodes, mount: str) -> Iterator[None]:
-    """A further one, which takes its time to join."""
+    """Start a further node, which joins later."""
     ray = f"{sys.executable} -m ray.scripts.scripts start --block --address={cluster.address} --num-cpus=1"
     script = f"{mount} && exec {ray} --object-store-memory={OBJECT_STORE_BYTES}"
     command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
@@ -153,7 +153,7 @@ def test_a_node_that_joins_during_the_look_is_looked_at_as_well(
     likeness = Likeness(tuple(own_versions().items()), str(tmp_path), "probe")
     with joined(RayEngine(**nodes.engine())) as cluster:
         both = cluster.nodes()
-        before = iter([both[:1]])  # when the look begins, the other one has not joined yet
+        before = iter([both[:1]])  # when the check begins, the other node has not joined yet
         monkeypatch.setattr(type(cluster), "nodes", lambda self: next(before, both))
         assert look_everywhere(cluster, likeness).keys() == {node_name(node) for node in both}
 
@@ -175,7 +175,7 @@ def test_a_cluster_without_a_core(raw: Path, tmp_path: Path) -> None:
 
 
 def test_a_stop_while_the_head_does_not_answer(raw: Path, tmp_path: Path) -> None:
-    """Something takes connections at the address, and says nothing."""
+    """A server that accepts connections at the address without answering."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         engine = {"kind": "ray", "address": f"127.0.0.1:{silent.getsockname()[1]}"}
         running = start(tmp_path / "asked", "train", {"job": small_values(raw, tmp_path / "store")}, 1, engine)

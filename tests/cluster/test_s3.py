@@ -1,4 +1,4 @@
-"""A bucket as the store of a cluster whose nodes have no credentials: those of the stage go with its work."""
+"""A bucket as the store of a cluster whose nodes have no credentials: the stage sends its own with the work."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ SETTINGS: dict[str, Any] = {"training__max_steps": 12, "training__save_every": 4
 
 @pytest.fixture
 def server(nodes: Nodes, tmp_path: Path) -> Iterator[S3Server]:
-    """A server that was started after the nodes, whose environment does not know it."""
+    """A server that was started after the nodes and is unknown in their environment."""
     with s3_server(tmp_path) as server:
         yield server
 

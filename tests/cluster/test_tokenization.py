@@ -1,4 +1,4 @@
-"""Shards and encoded sets made by tasks of a cluster: the same bytes, whatever happens to its nodes."""
+"""Shards and encoded sets built by a cluster's tasks: the same bytes, whatever happens to the nodes."""
 
 import errno
 import os
@@ -23,12 +23,12 @@ from trainer.engines.ray_tasks import ray_tasks
 from trainer.store.storage import Store
 
 SLOW: dict[str, Any] = {"vocab_size": 400, "engine": "tokenizers", "sample_bytes": 2**16}
-"""A tokenizer that takes so long that a node can be killed meanwhile."""
+"""A tokenizer that is slow enough to kill a node meanwhile."""
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The data of a job with a corpus of some ten megabytes, in eight shards."""
+    """A job with a corpus of about ten megabytes in eight shards."""
     folder = Path(sysconfig.get_path("stdlib"))
     paths = [
         f"{folder}/{name}/**/*.py"
@@ -41,21 +41,21 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def local(library: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of the same preparation without a cluster; not to be written to."""
+    """The store of the same preparation without a cluster; read-only."""
     store = tmp_path_factory.mktemp("local")
     prepare({"store": str(store), "name": "library", "data": library})
     return store
 
 
 def corpus_stage(store: Path, data: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the stage that makes the shards."""
+    """The arguments of the tokenization stage."""
     job = {"store": str(store), "name": "library", "data": data, "engine": engine}
     tokenizer, _ = run("tokenizer", {"job": job})
     return {"job": job, "corpus": data["corpora"][0]["name"], "tokenizer": tokenizer}
 
 
 def finished(store: Path) -> int:
-    """Shards that are finished."""
+    """The number of finished shards."""
     return len(list(store.glob("shards/*/shard-*.json")))
 
 

@@ -1,4 +1,4 @@
-"""Ranks as workers of a cluster: the same weights, and the same samples whatever becomes of its nodes."""
+"""Ranks as workers of a cluster: the same weights and samples, whatever happens to the nodes."""
 
 import os
 import re
@@ -25,7 +25,7 @@ from trainer.store.names import PLAN
 from trainer.store.storage import Store
 
 TOLERANCE = 2e-4
-"""Of losses in nats, as of one rank against two without a cluster (`tests/trainer/training/test_ranks.py`)."""
+"""Tolerance of losses in nats, as for one rank against two without a cluster (tests/trainer/training/test_ranks.py)."""
 
 SETTINGS: dict[str, Any] = {
     "training__max_steps": 400, "training__save_every": 20, "training__evaluate_every": 100, "training__processes": 2,
@@ -37,12 +37,12 @@ SLOW: dict[str, Any] = {
     "training__max_steps": 500, "training__evaluate_every": 500, "training__global_batch": 16,
     "model__config": {**SMALL_MODEL, **NO_DROPOUT, "n_layer": 4, "n_embd": 128},
 }  # fmt: skip
-"""For a run that nodes can leave and join meanwhile."""
+"""Settings of a run during which nodes can leave and join."""
 
 
 @pytest.fixture(scope="module")
 def local(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with a run on two ranks of this machine; not to be written to."""
+    """A store with a run on two ranks of this machine; read-only."""
     store = tmp_path_factory.mktemp("local") / "store"
     values = small_values(raw, store, **SETTINGS)
     run("train", {"job": values, "data": prepare(values)}, ranks=2)
@@ -51,18 +51,18 @@ def local(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own(local: Path, tmp_path: Path) -> Path:
-    """A store of the test's own that holds the data, and no run."""
+    """A new store with the data and without a run."""
     return Path(shutil.copytree(local, tmp_path / "store", ignore=shutil.ignore_patterns("runs")))
 
 
 def training(raw: Path, store: Path, engine: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """The arguments of the stage that trains."""
+    """The arguments of the training stage."""
     values = small_values(raw, store, **{**SETTINGS, **changes})
     return {"job": {**values, "engine": engine}, "data": prepare(values)}
 
 
 def _steps(store: Path) -> int:
-    """The last step that the one run has recorded, once it has a checkpoint."""
+    """The last recorded step of the only run, once it has a checkpoint."""
     return steps_recorded(store) if any(store.glob("runs/*/checkpoint-last")) else 0
 
 
@@ -148,7 +148,7 @@ def keep_busy() -> None:
 
 @pytest.fixture
 def occupied(nodes: Nodes) -> Iterator[None]:
-    """Another program has the cores of all nodes."""
+    """Another program uses the cores of all nodes."""
     with joined(RayEngine(**nodes.engine())) as cluster:
         held = [cluster.ray.remote(num_cpus=1, max_retries=0)(keep_busy).remote() for _ in range(2)]
         wait_until(lambda: not cluster.ray.available_resources().get("CPU", 0))

@@ -1,4 +1,4 @@
-"""The Docker and Kubernetes deployments: their values fit the workers' schemas, and ask for what is meant."""
+"""The Docker and Kubernetes deployments: their values fit the workers' schemas, and give the intended jobs."""
 
 import importlib
 from typing import Any
@@ -73,7 +73,7 @@ def test_a_template_changes_nothing_that_prefect_ships(kind: str, monkeypatch: p
 
 
 def missing(part: Any, whole: Any, place: str = "$") -> list[str]:
-    """Where something of a part is not, or is otherwise, in the whole."""
+    """The paths at which a part is missing from, or differs from, the whole."""
     if isinstance(part, dict) and isinstance(whole, dict):
         return [found for key in part for found in missing(part[key], whole.get(key), f"{place}.{key}")]
     if isinstance(part, list) and isinstance(whole, list) and len(part) == len(whole):

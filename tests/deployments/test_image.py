@@ -1,4 +1,4 @@
-"""The image's build file, which nothing here can build: what a linter finds, and what the file promises."""
+"""The image's build file, which cannot be built here: a linter's findings, and the file's statements."""
 
 import os
 import re
@@ -19,7 +19,7 @@ LINTER = Path(sys.executable).with_name("hadolint")
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Every instruction with its arguments; continued lines are joined, comments are left out."""
+    """Every instruction with its arguments, with continued lines joined and without comments."""
     text = re.sub(r"\\\n\s*", "", re.sub(r"(?m)^#.*\n", "", DOCKERFILE.read_text(encoding="utf-8")))
     return [(word, rest) for word, _, rest in (line.partition(" ") for line in text.splitlines() if line)]
 
@@ -29,7 +29,7 @@ def arguments(word: str) -> list[str]:
 
 
 def lint(text: str) -> str:
-    """What hadolint says about a file; it ends with an error if that is anything."""
+    """hadolint's output for a file, with an error status if there is any."""
     ended = subprocess.run([LINTER, "--no-color", "-"], input=text, capture_output=True, text=True, check=False)
     assert (ended.returncode == 0) == (ended.stdout == ""), ended.stderr
     return ended.stdout
@@ -95,7 +95,7 @@ def test_a_build_sees_what_the_file_copies_and_nothing_else() -> None:
 
 
 def scripts(word: str) -> list[str]:
-    """The Python programs in the RUN instruction that mentions a word."""
+    """The Python programs in the RUN instruction that contains a word."""
     (run,) = (rest for rest in arguments("RUN") if word in rest)
     return [script for option, script in pairwise(shlex.split(run)) if option == "-c"]
 

@@ -1,6 +1,6 @@
 """The files for Ray clusters: their structure, the programs in them, and the jobs that they start.
 
-Ray's own schema of cluster files is compared in `tests/cluster`; KubeRay's cannot be had offline.
+`tests/cluster` checks against Ray's schema of cluster files; KubeRay's schema is not available offline.
 """
 
 import shlex
@@ -39,7 +39,7 @@ def groups(cluster: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def job_of(command: str, folder: Path) -> PipelineJob:
-    """The job that a command starts, with a starter's values for what its file says."""
+    """The job that a command starts, with a starter's values as its file."""
     _, _, _, *words = shlex.split(command)
     path = folder / "job.yaml"
     path.write_text((TEMPLATES / "text.yaml").read_text(encoding="utf-8"), encoding="utf-8")
@@ -70,7 +70,7 @@ def test_the_pods_of_a_kubernetes_cluster_mount_what_they_name(number: int) -> N
 
 
 def test_the_image_has_what_kuberay_asks_nodes_by() -> None:
-    """It starts jobs by Ray's dashboard, and asks after nodes by wget: issue 2063 of ray-project/kuberay."""
+    """KubeRay starts jobs with Ray's dashboard and checks nodes with wget: issue 2063 of ray-project/kuberay."""
     (ray,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"][
         "ray"
     ]
@@ -79,12 +79,12 @@ def test_the_image_has_what_kuberay_asks_nodes_by() -> None:
 
 
 def fields(spec: dict[str, Any], *names: str) -> None:
-    """Raise unless a specification has no other fields; a field that KubeRay does not know, it drops without a word."""
+    """Raise if a specification has other fields; KubeRay silently drops fields that it does not know."""
     assert set(spec) <= set(names), set(spec) - set(names)
 
 
 def test_the_kubernetes_objects_have_only_fields_that_kuberay_knows() -> None:
-    """Those of `raycluster_types.go` and `rayjob_types.go` of ray-project/kuberay that are used."""
+    """The used fields of `raycluster_types.go` and `rayjob_types.go` of ray-project/kuberay."""
     for cluster in clusters():
         fields(cluster, "rayVersion", "enableInTreeAutoscaling", "headGroupSpec", "workerGroupSpecs")
         head, *workers = groups(cluster)

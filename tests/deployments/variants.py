@@ -1,4 +1,4 @@
-"""The container deployments as their file has them, and what the workers make of one."""
+"""The container deployments in their file, and the workers' job configurations for them."""
 
 import importlib.util
 from types import ModuleType
@@ -39,14 +39,14 @@ def variant(kind: str, flow: str) -> dict[str, Any]:
 
 
 def faults(kind: str, values: dict[str, Any]) -> list[str]:
-    """What is wrong with job variables: names that the template does not have, and values that its schema refuses."""
+    """Problems of job variables: names that the template does not have, and values that its schema refuses."""
     schema = job_templates.job_template(kind)["variables"]
     errors = Draft202012Validator({**schema, "additionalProperties": False}).iter_errors(values)
     return [f"{error.json_path}: {error.message}" for error in errors]
 
 
 def rendered(kind: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The job configuration that a worker of that kind gets, as Prefect fills its template in."""
+    """The job configuration of a worker of that kind, with Prefect's template filled in."""
     template = job_templates.job_template(kind)
     defaults = {
         name: each["default"] for name, each in template["variables"]["properties"].items() if "default" in each

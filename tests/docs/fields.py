@@ -1,4 +1,4 @@
-"""The settings that configurations may hold, by their paths."""
+"""The paths of all settings."""
 
 from collections.abc import Iterator
 from typing import get_origin
@@ -10,12 +10,12 @@ from trainer.config.problems import schemas_in
 
 
 def fields_of(command: str) -> list[str]:
-    """The paths of all settings that a command's configuration may hold."""
+    """The paths of all settings in a command's configuration."""
     return sorted({path for schema in schema_of(command).values() for path in _paths(schema, "")})
 
 
 def _paths(schema: type[BaseModel], prefix: str) -> Iterator[str]:
-    """Those of one schema; of a list of settings, its first entry's."""
+    """The paths of one schema's settings; for a list, those of its first entry."""
     for name, field in schema.model_fields.items():
         path = f"{prefix}{name}"
         for nested in (inside := schemas_in(field.annotation)):

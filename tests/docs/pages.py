@@ -35,7 +35,7 @@ def blocks(language: str, page: Path | None = None) -> list[Block]:
 
 
 def without_code(page: Path) -> str:
-    """A page's text without blocks of code, and without code in lines."""
+    """A page's text without code blocks and inline code."""
     return re.sub(r"`[^`\n]*`", "", BLOCK.sub("", page.read_text(encoding="utf-8")))
 
 
@@ -47,6 +47,6 @@ def commands(page: Path | None = None) -> list[tuple[Block, str]]:
 
 
 def blocks_of(page: Path) -> Iterator[Block]:
-    """All blocks of a page, in their order."""
+    """All blocks of a page in order."""
     for language, title, text in BLOCK.findall(page.read_text(encoding="utf-8")):
         yield Block(name_of(page), language, title, text)

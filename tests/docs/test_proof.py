@@ -1,4 +1,4 @@
-"""The table of the whole proof: what each part says is counted, and a part that broke off is no success."""
+"""The table of the whole proof: the output of each part is counted, and an unfinished part is a failure."""
 
 import pytest
 

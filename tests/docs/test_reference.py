@@ -1,4 +1,4 @@
-"""The pages that are made from the code are what the code says."""
+"""The pages generated from the code are up to date."""
 
 from collections.abc import Iterator
 

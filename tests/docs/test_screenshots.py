@@ -1,4 +1,4 @@
-"""The pictures that pages show are those that `make screenshots` takes."""
+"""The pictures in the pages are those taken by `make screenshots`."""
 
 import re
 

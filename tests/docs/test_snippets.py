@@ -1,4 +1,4 @@
-"""What stands in the documentation as a command, a configuration or a program is one."""
+"""The documentation's commands, configurations and programs are valid."""
 
 import json
 import re
@@ -84,7 +84,7 @@ def test_a_configuration_is_one_that_headrace_takes(block: Block) -> None:
 
 
 def put_into(job: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    """A job with a part of it changed."""
+    """A job with one part changed."""
     changed = {key: {**job.get(key, {}), **value} if key in SECTIONS else value for key, value in part.items()}
     return {**job, **changed}
 
@@ -95,7 +95,7 @@ def test_a_program_is_python(block: Block) -> None:
 
 
 def program(title: str) -> dict[str, Any]:
-    """What a program of the page about formats defines."""
+    """The definitions of a program in the page about formats."""
     (block,) = (block for block in blocks("python", DOCS / "reference" / "formats.md") if block.title == title)
     assert len(block.text.splitlines()) < 20
     names: dict[str, Any] = {}
@@ -104,7 +104,7 @@ def program(title: str) -> dict[str, Any]:
 
 
 def shard_set(store: Path) -> Path:
-    """The folder of the one shard set in a store."""
+    """The folder of the only shard set in a store."""
     (found,) = (store / "shards").iterdir()
     return found
 

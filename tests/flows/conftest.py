@@ -1,4 +1,4 @@
-"""Fixtures for the flows' tests: a real Prefect server, and one pipeline that ran on it."""
+"""Fixtures of the flows' tests: a real Prefect server, and a finished pipeline on it."""
 
 import runpy
 import sys
@@ -28,14 +28,12 @@ SETTINGS: dict[str, Any] = {"training__max_steps": 40, "training__save_every": 1
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """All in one process, which has the one server and the one finished pipeline; another does the trainer's
-    meanwhile.
-    """
+    """Group these tests in one process, which has the only server and the finished pipeline."""
     item.add_marker(pytest.mark.xdist_group("flows"))
 
 
 class Done(NamedTuple):
-    """A pipeline that ran: its job, and the state of its flow run."""
+    """A finished pipeline: its job, and the state of its flow run."""
 
     job: PipelineJob
     state: State[Outcome]
@@ -58,7 +56,7 @@ def flow_run_of(state: State[Any]) -> UUID:
 
 @pytest.fixture(scope="session", autouse=True)
 def server() -> Iterator[dict[str, str]]:
-    """A Prefect server, as what the environment of a process that is to use it says."""
+    """A Prefect server, as environment variables for processes that use it."""
     with (
         temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
         prefect_test_harness(server_startup_timeout=120),
@@ -70,7 +68,7 @@ def server() -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_retries() -> Iterator[None]:
-    """No waiting before a task is tried again."""
+    """Do not wait before retries of a task."""
     tasks = (prepare_tokenizer, tokenize_corpus, encode, train, evaluate, evaluate_run, predict_texts, report)
     before = [task.retry_delay_seconds for task in tasks]
     for task in tasks:
@@ -82,8 +80,9 @@ def quick_retries() -> Iterator[None]:
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
-    """`headrace WORDS`, or as `flows.X WORDS` the module's command line, in this process: its stages are forks of one
-    process, where a command that is a process of its own has its libraries loaded twice. It takes no signals.
+    """Run `headrace WORDS`, or a module's command line as `flows.X WORDS`, in this process, without signal handling.
+
+    Its stages are forks of one process, while a command in a new process would load the libraries twice.
     """
     monkeypatch.setattr("flows.work.install_signal_handlers", lambda latest: None)
 
@@ -110,7 +109,7 @@ def pipeline_job(raw: Path, store: Path, **changes: Any) -> PipelineJob:
 
 @pytest.fixture(scope="session")
 def done(raw: Path, server: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """The whole pipeline, run once; its store is not to be written to."""
+    """The whole pipeline, run once; its store is read-only."""
     job = pipeline_job(raw, tmp_path_factory.mktemp("pipeline") / "store")
     with cores(1):
         return Done(job, data_to_model(job, return_state=True))

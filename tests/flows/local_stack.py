@@ -1,4 +1,4 @@
-"""`make up` and `make down` with a home and a port of a test's own, and what they started, looked at from outside."""
+"""`make up` and `make down` with a test's own home and port, and functions that query the started server and worker."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from tests.support import ROOT
 
 
 class Local:
-    """The commands. `settings` are their variables of the environment, such as DB."""
+    """The commands; `settings` are their environment variables, such as DB."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.home, port = folder / "home", str(free_port())
@@ -22,7 +22,7 @@ class Local:
         self.env.pop("PREFECT_API_URL", None)
 
     def say(self, command: str, **settings: str) -> str:
-        """Run one of the commands, which must succeed; returns what it printed."""
+        """Run one of the commands, which must succeed; return its output."""
         ended = self.python("-m", "deployments.local", command, **settings)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
@@ -39,19 +39,19 @@ class Local:
         )
 
     def prefect(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command of Prefect's, as people give it."""
+        """Run a Prefect command."""
         return self.python("-m", "prefect", "--no-prompt", *arguments, PREFECT_API_URL=self.address)
 
     def names(self, kind: str) -> list[str]:
-        """The names of all objects of a kind that the server has."""
+        """The names of all objects of a kind on the server."""
         return sorted(each["name"] for each in self.post(f"{kind}/filter", {}))
 
     def post(self, path: str, body: dict[str, Any] | list[dict[str, Any]]) -> Any:
-        """Tell the server's API something, or look for something there."""
+        """Send a request to the server's API."""
         return self.ask("POST", path, json=body)
 
     def ask(self, method: str, path: str, **request: Any) -> Any:
-        """A request, again while the server is busy; returns what it answers, if anything."""
+        """Send a request, and retry while the server is busy; return the answer, if any."""
         with PrefectHttpxSyncClient(base_url=self.address, timeout=60) as client:
             answer = client.request(method, f"/{path}", **request)
         return answer.json() if answer.content else None

@@ -1,4 +1,4 @@
-"""What a flow run left on the server and in the store."""
+"""A flow run's records on the server and in the store."""
 
 from pathlib import Path
 from uuid import UUID
@@ -27,11 +27,9 @@ def latest_run(flow: str) -> UUID:
 
 
 def task_runs(flow_run: UUID, last: str) -> dict[str, TaskRun]:
-    """The task runs of a flow run in their order, by name without their random ending; `last` is the one that ends
-    last.
+    """The task runs of a flow run in order, by name without the random suffix; `last` is the one that ends last.
 
-    The server records them in its own time, from events that it is sent: later than the flow's end if its database is
-    busy.
+    The server records them from events with a delay: later than the flow's end if its database is busy.
     """
 
     def told() -> bool:
@@ -64,7 +62,7 @@ def waited_for(runs: dict[str, TaskRun]) -> dict[str, set[str]]:
 
 
 def artifacts(flow_run: UUID) -> list[Artifact]:
-    """Everything that a flow run shows on the server."""
+    """All artifacts of a flow run on the server."""
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
     with get_client(sync_client=True) as client:
         found: list[Artifact] = client.read_artifacts(artifact_filter=wanted)
@@ -72,6 +70,6 @@ def artifacts(flow_run: UUID) -> list[Artifact]:
 
 
 def stamps(folder: Path) -> dict[str, tuple[int, int]]:
-    """Inode and time of change of every file."""
+    """Inode and modification time of every file."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}

@@ -1,4 +1,4 @@
-"""A real Prefect server and a real process worker, started, killed and started again, with every flow deployed."""
+"""A real Prefect server and process worker with all flows deployed, and functions to start and kill them."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from tests.support import ROOT
 
 
 class Serving:
-    """A server with its own database, and a worker. `address` is its API's."""
+    """A server with its own database, and a worker; `address` is the API's."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._port, self._started = folder, free_port(), 0
@@ -46,15 +46,15 @@ class Serving:
         wait_until(self._answers)
 
     def kill_server(self) -> None:
-        """End the server as a power cut would."""
+        """Kill the server, like a power cut."""
         self._kill(self.server)
 
     def start_worker(self) -> None:
-        """Start a worker on the pool; its flows compute on one core, as tests do."""
+        """Start a worker on the pool; its flows use one core, like the tests."""
         self.worker = self._start("prefect", "worker", "start", "--pool", "local", "--type", "process")
 
     def deploy(self) -> None:
-        """Make the work pool, all deployments and the automations, as the documentation says to."""
+        """Create the work pool, all deployments and the automations, as documented."""
         for command in (
             ["work-pool", "create", "--type", "process", "local"],
             ["deploy", "--all", "--prefect-file", "deployments/prefect.yaml"],
@@ -74,17 +74,17 @@ class Serving:
             return started.id
 
     def cancel(self, flow_run: UUID) -> None:
-        """What the button in the UI does."""
+        """Cancel a flow run like the button in the UI."""
         with temporary_settings({PREFECT_API_URL: self.address}), get_client(sync_client=True) as client:
             client.set_flow_run_state(flow_run, Cancelling())
 
     def look(self, flow_run: UUID) -> FlowRun:
-        """The flow run as the server knows it."""
+        """The flow run on the server."""
         with temporary_settings({PREFECT_API_URL: self.address}), get_client(sync_client=True) as client:
             return client.read_flow_run(flow_run)
 
     def log_of(self, flow_run: UUID) -> list[Log]:
-        """What the UI shows of its log, once it has arrived there."""
+        """Its log as shown in the UI, once it has arrived."""
         wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow_run]))
 
         async def read() -> list[Log]:
@@ -103,7 +103,7 @@ class Serving:
         return state.type.value if state else "NONE"
 
     def processes(self, named: str) -> list[int]:
-        """The living processes below the worker whose command line holds a text."""
+        """The worker's live descendants whose command line contains a text."""
         return [pid for pid in descendants(self.worker.pid) if named in command_line(pid)]
 
     def stop(self) -> None:
@@ -128,7 +128,7 @@ class Serving:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Serving]:
-    """A server with everything deployed and a worker, for the length of a block."""
+    """A server with everything deployed and a worker, during the block."""
     found = Serving(folder)
     try:
         found.deploy()
@@ -140,6 +140,6 @@ def serving(folder: Path) -> Iterator[Serving]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """The same, shared by a file's tests."""
+    """A server and worker shared by a file's tests."""
     with serving(tmp_path_factory.mktemp("serving")) as found:
         yield found

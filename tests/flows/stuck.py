@@ -1,6 +1,4 @@
-"""A command whose flow comes to no place to stop: it opens the job of a store, says so with a file, and does not
-end.
-"""
+"""A command whose flow never checks for stops: it opens a store's job, writes a file as a sign, and does not end."""
 
 import sys
 import time

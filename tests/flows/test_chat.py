@@ -1,4 +1,4 @@
-"""Instruction tuning through the flow that fine-tunes, and the command that starts it."""
+"""Instruction tuning with the fine-tuning flow and its command."""
 
 import json
 import re

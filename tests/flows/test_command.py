@@ -1,4 +1,4 @@
-"""The command `headrace`: help at once, exit statuses, JSON, starters and schemas."""
+"""The command `headrace`: fast help, exit statuses, JSON, starters and schemas."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def run_each(*commands: list[Any], **env: str) -> tuple[list[int], set[str], str
 
 
 def status_of(*words: Any) -> int:
-    """The exit status of a command that is fit to be run in the process of the tests."""
+    """The exit status of a command that can run in the tests' process."""
     assert words[0] not in RUNNING
     with pytest.raises(SystemExit) as end:
         main([str(word) for word in words])
@@ -275,7 +275,7 @@ def test_a_starter_is_valid_once_it_names_files_that_are_there(
 
 @pytest.mark.parametrize("kind", [kind for kind in Starter if RUN_BY[kind] == "finetune"])
 def test_a_tuning_starter_fits_a_few_examples(kind: Starter) -> None:
-    """Ten of them, of which nine are trained on."""
+    """Ten examples, of which nine are for training."""
     path = str(TEMPLATES / f"{kind}.yaml")
     job: Any = load_job(schema_for(schema_of("finetune")[TITLE], read_values(path)), path)
     assert make_tuning_plan(job, {"train": 9, "validation": 1}, 1).total_steps < 10
@@ -322,7 +322,7 @@ def test_a_configuration_names_its_schema(path: Path) -> None:
 
 
 def require_valid(path: Path) -> None:
-    """Fail unless a file names, in its first line, a schema beside it that it fulfils."""
+    """Fail unless a file's first line specifies a schema beside it, and the file is valid under it."""
     first = path.read_text().splitlines()[0]
     named = re.fullmatch(r"# yaml-language-server: \$schema=(schemas/\w+\.json)", first)
     assert named, first

@@ -28,7 +28,7 @@ def config(raw: Path, tmp_path: Path) -> Path:
 
 
 def message_of(ended: Ended) -> str:
-    """The one message with which a command refused its input, at the end of what it says."""
+    """The single message at the end of the output of a command that refused its input."""
     assert ended.status == EXIT_BAD_INPUT, ended
     assert "Traceback" not in ended.stderr + ended.stdout
     messages = [line for line in ended.stderr.splitlines() if re.match(r"\w+Error: ", line)]

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 @pytest.fixture(scope="module")
 def deployed(server: dict[str, str]) -> None:
-    """Both work pools, and everything deployed to them with the command that the file gives."""
+    """Both work pools, with everything deployed by the command in the file."""
     with get_client(sync_client=True) as client:
         for kind in KINDS:
             client.create_work_pool(

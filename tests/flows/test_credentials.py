@@ -64,7 +64,7 @@ def test_a_block_that_is_missing_or_of_another_kind_is_refused(monkeypatch: pyte
 
 @pytest.fixture
 def server_names(server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The server's variable names a block, and the environment none."""
+    """The server's variable specifies a block, but the environment does not."""
     monkeypatch.setenv("PREFECT_API_URL", server["PREFECT_API_URL"])
     monkeypatch.delenv(VARIABLE, raising=False)
     Variable.set(VARIABLE.lower(), "aws-credentials/nobody", overwrite=True)

@@ -1,4 +1,4 @@
-"""Fine-tuning as a flow: on a model that the pipeline pretrained, through a crash, and again."""
+"""The fine-tuning flow on a model that the pipeline pretrained: with a crash, and repeated."""
 
 import json
 import os
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def model(done: Done) -> Path:
-    """What the pipeline pretrained."""
+    """The model that the pipeline pretrained."""
     return done.store / done.state.result().run / "final"
 
 
@@ -107,7 +107,7 @@ def test_other_test_files_have_the_finished_run_evaluated_anew(
 
 @pytest.fixture(scope="module")
 def tuned(pairs: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with a fine-tuned run of the name `pairs`."""
+    """A store with a fine-tuned run named `pairs`."""
     folder = tmp_path_factory.mktemp("tuned")
     config = write_config(
         folder / "job.yaml", finetune_values(pairs, folder / "store", model, training__epochs=1, run="pairs")

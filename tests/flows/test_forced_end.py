@@ -1,4 +1,4 @@
-"""A command that comes to no place to stop in time, and is ended."""
+"""A command that does not stop in time is killed."""
 
 import os
 import signal

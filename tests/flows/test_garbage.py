@@ -1,4 +1,4 @@
-"""The flow that finds what nothing reaches, and removes it."""
+"""The flow that lists and deletes unused artifacts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ from trainer.store.storage import Store
 
 
 def shown(state: State[list[Garbage]]) -> tuple[str, str]:
-    """The table that a flow run shows, and what it says of it."""
+    """A flow run's table and its description."""
     (table,) = [artifact for artifact in artifacts(flow_run_of(state)) if artifact.key == "garbage"]
     return str(table.data), str(table.description)
 

@@ -1,4 +1,4 @@
-"""`make up` and `make down`: repeatable, and nothing keeps running or is lost."""
+"""`make up` and `make down` can be repeated, leave no processes and lose nothing."""
 
 import signal
 import subprocess
@@ -178,7 +178,7 @@ OWN, PASSWORD = {"LISTEN": "localhost", "DB": "sqlite+aiosqlite:///own.db"}, "PR
 
 @contextmanager
 def started(folder: Path, **settings: str) -> Iterator[Local]:
-    """A process that stands in for a server which `up` has started with some settings."""
+    """A process that simulates a server started by `up` with some settings."""
     local = Local(folder, **settings)
     local.home.mkdir()
     command = [sys.executable, "-c", "import sys; sys.stdin.read()", "server"]

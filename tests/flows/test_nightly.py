@@ -1,4 +1,4 @@
-"""A night's figures are medians, are written down and drawn, and fail the night if they are worse than those before."""
+"""A night's figures are medians, are recorded and drawn, and fail the night if they are worse than earlier ones."""
 
 import json
 import xml.etree.ElementTree as ET

@@ -1,4 +1,4 @@
-"""The whole of the operations on a real Prefect server with a real Postgres, a worker, and a webhook's receiver."""
+"""All operations on a real Prefect server with a real Postgres, a worker, and a webhook's receiver."""
 
 import json
 import os
@@ -29,7 +29,7 @@ ENDED = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
 class Receiver:
-    """A webhook's other end: keeps what it is told."""
+    """A webhook's receiver, which stores the messages."""
 
     def __init__(self) -> None:
         self.told: list[dict[str, Any]] = []
@@ -53,14 +53,14 @@ class Receiver:
 
 
 class Operated(Local):
-    """A stack with everything on, and the receiver that it notifies."""
+    """A stack with all options, and the receiver of its notifications."""
 
     def __init__(self, folder: Path, receiver: Receiver) -> None:
         super().__init__(folder, DB="postgres", PGPORT=str(free_port()))
         self.receiver = receiver
 
     def make_webhook(self, name: str) -> None:
-        """What a person does in the UI, under Blocks."""
+        """Create a Webhook block, as a person does in the UI."""
         code = f"from prefect.blocks.webhook import Webhook; Webhook(url={self.receiver.url!r}).save({name!r})"
         assert self.python("-c", code, PREFECT_API_URL=self.address).returncode == 0
 
@@ -210,7 +210,7 @@ def test_two_trainings_take_turns_and_a_cancel_gives_the_turn_on(
 
 
 def one_with_data(store: Path, copy: Path) -> Path:
-    """A store with the prepared data of another."""
+    """A store with another store's prepared data."""
     for name in ("tokenizers", "shards"):
         shutil.copytree(store / name, copy / name)
     return copy

@@ -1,4 +1,4 @@
-"""Each part of the pipeline by itself: prepared, trained through kills, evaluated; and bad input, not tried again."""
+"""The parts of the pipeline as separate flows: prepare, train with kills, evaluate; bad input is not retried."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Tasks that meet what passes by itself: they wait, and crash if it does not pass in time, to be scheduled again."""
+"""Tasks wait for temporary problems to pass, and crash after a time limit, so that they are rescheduled."""
 
 import socket
 from pathlib import Path
@@ -31,7 +31,7 @@ FOUND: list[StorageError] = []
 @task
 @patient()
 def meet(name: str) -> str:
-    """Raise what there is to raise."""
+    """Raise the next error, if there is one."""
     if FOUND:
         raise FOUND.pop()
     return f"met {name}"

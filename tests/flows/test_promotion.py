@@ -52,7 +52,7 @@ def run(job: PipelineJob) -> tuple[State[Outcome], Outcome]:
 
 
 def publish_model_again(store: Store, run: str) -> None:
-    """Publish the finished pipeline's model as that of another run, of which nothing else is left."""
+    """Publish the finished pipeline's model as the only file of another run."""
     (own,) = store.names("runs")
     with store.staging() as folder:
         for path in Path(store.path(f"runs/{own}/{FINAL}")).iterdir():

@@ -1,4 +1,4 @@
-"""One job with several seeds: a run of each, found again or continued, and their figures taken together."""
+"""One job with several seeds: one run per seed, reused or resumed, and a summary of the figures."""
 
 import json
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def test_figures_of_lm_evals_tasks_are_taken_together_as_those_of_splits_are() -
 
 
 def outcome_of(value: float) -> Outcome:
-    """What came of a run on conversations, with figures of this value."""
+    """The outcome of a run on conversations, with figures of this value."""
     task = Task(version="1", identity="ab")
     harness = a_result(
         {}, by="task", key="runs/a/harness.json",

@@ -38,7 +38,7 @@ def flow_at(entrypoint: str) -> Flow[..., Any]:
 
 @pytest.fixture
 def deployment(done: Done, tmp_path: Path) -> Path:
-    """The store of the deployment `train-model/set`, which has prepared data and no run."""
+    """The store of the deployment `train-model/set`, with prepared data and without a run."""
     store = tmp_path / "store"
     for name in ("tokenizers", "shards"):
         shutil.copytree(done.store / name, store / name)
@@ -56,7 +56,7 @@ def deployment_run(server: dict[str, str], *words: str) -> subprocess.CompletedP
 
 
 def scheduled(server: dict[str, str], *words: str) -> FlowRun:
-    """The flow run that the command line made."""
+    """The flow run created by the command line."""
     said = deployment_run(server, *words)
     assert said.returncode == 0, said.stdout + said.stderr
     made = next(word for word in said.stdout.split() if word.count("-") == 4 and len(word) == 36)
@@ -134,7 +134,7 @@ def test_a_word_that_names_a_setting_fits_the_form(word: str) -> None:
 
 
 def form() -> dict[str, Any]:
-    """That of `set` alone."""
+    """The form of `set` only."""
     whole = train_model.parameters.model_dump()
     return {**whole, "properties": {"set": whole["properties"]["set"]}}
 

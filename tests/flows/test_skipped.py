@@ -1,4 +1,4 @@
-"""Bad records that are skipped, as a flow run shows them."""
+"""A flow run shows skipped bad records."""
 
 import json
 from pathlib import Path

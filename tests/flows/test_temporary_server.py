@@ -1,4 +1,4 @@
-"""The Prefect server of a command whose environment names none."""
+"""The temporary Prefect server of a command without a configured one."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 
 
 def start_preparing(folder: Path, **given: str) -> Running:
-    """`headrace prepare` in a process that knows of no server, with a database of its own."""
+    """`headrace prepare` in a process without a configured server, with a new database."""
     values = small_values(write_corpora(folder / "raw"), folder / "store")
     config = write_config(folder / "job.yaml", {key: values[key] for key in ("store", "name", "data")})
     env = {"PREFECT_HOME": str(folder / "prefect"), **given}
@@ -35,7 +35,7 @@ def waits_for_a_lock(pid: int) -> bool:
 
 
 def locked(file: TextIO) -> bool:
-    """Whether a lock on a file could be had at once."""
+    """Lock a file without waiting; return whether that was possible."""
     with suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -58,7 +58,7 @@ def test_a_command_that_knows_of_no_server_has_one_of_its_own_which_ends_with_it
 
 @pytest.mark.deep
 def test_it_loads_no_collections_of_blocks(tmp_path: Path) -> None:
-    """Those of prefect-aws take a second."""
+    """Loading prefect-aws takes a second."""
     ended = start_preparing(tmp_path, PYTHONPROFILEIMPORTTIME="1").wait()
     assert ended.status == 0
     loaded = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines() if line.startswith("import time:")}

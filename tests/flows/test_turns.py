@@ -20,7 +20,7 @@ from trainer.kinds.pretraining.kind import evaluation_of
 
 @contextmanager
 def limited(name: str, taken: int = 0) -> Iterator[str]:
-    """A limit of one slot, which may be taken, for the length of a block."""
+    """A limit of one slot, free or taken, during the block."""
     with get_client(sync_client=True) as client:
         client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=1, active_slots=taken))
         try:

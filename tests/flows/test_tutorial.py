@@ -1,4 +1,4 @@
-"""The tutorial, done as it says, with few steps."""
+"""The tutorial's commands work, with fewer training steps."""
 
 import os
 import shlex
@@ -25,7 +25,7 @@ FEW = [
 
 
 class Reader:
-    """Someone who does what the tutorial says, in this folder, with a text in each of some files."""
+    """A reader who follows the tutorial in a folder with text files."""
 
     def __init__(self, server: dict[str, str], command: Callable[..., Ended]) -> None:
         self._command, self._has_run = command, False
@@ -36,7 +36,7 @@ class Reader:
             (texts / f"{name.replace('/', '-')}.txt").write_text(topics[name], encoding="utf-8")
 
     def follow(self, block: Block) -> None:
-        """Do what a block says."""
+        """Execute a block."""
         if block.language == "yaml":
             Path(block.title).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
@@ -49,7 +49,7 @@ class Reader:
                     assert self._start([*words, *few]) == (EXIT_BAD_INPUT if block.title == "is refused" else 0), line
 
     def _start(self, words: list[str]) -> int:
-        """The exit status of a command; the first that runs the pipeline is a process of its own."""
+        """The exit status of a command; the first one that runs the pipeline is a new process."""
         if words[0] not in RUNNING or "--dry-run" in words or self._has_run:
             return self._command(*words).status
         self._has_run = True

@@ -1,4 +1,4 @@
-"""The watchdog: what it schedules again, and what it gives up."""
+"""The watchdog: which runs it reschedules, and which it gives up."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -45,7 +45,7 @@ def test_deaths_are_counted_from_the_place_that_was_reached(labels: dict[str, An
 
 @pytest.mark.parametrize(("taken", "waits"), [(0, 15), (8, 15), (30, 25), (7200, 60)])
 def test_the_longer_a_look_took_to_begin_the_longer_the_new_start_waits(taken: int, waits: int) -> None:
-    """What tells of the death once more took as long to load."""
+    """The process that reports the death a second time takes as long to load."""
     crashed = Crashed(timestamp=datetime.now(UTC) - timedelta(seconds=taken))
     assert settling(FlowRun(flow_id=uuid4(), state=crashed)).total_seconds() == pytest.approx(waits, abs=1)
 
@@ -57,20 +57,20 @@ def client(server: dict[str, str]) -> Iterator[SyncPrefectClient]:
 
 
 def crash(client: SyncPrefectClient, flow_run: UUID, *starts: State) -> None:
-    """The run starts and dies, or without a start, its death is only told once more."""
+    """Start the run and report its death; without a start, only report the death again."""
     for state in (*starts, Crashed()):
         client.set_flow_run_state(flow_run, state, force=True)
 
 
 def deployed(client: SyncPrefectClient, job: PipelineJob, *words: str) -> UUID:
-    """A run of the deployment that trains the job, with some `key=value` words."""
+    """A run of the training deployment, with some `key=value` words."""
     deployment = train_model.to_deployment("watched").apply()
     parameters = {"job": job.model_dump(mode="json"), **({"set": words} if words else {})}
     return client.create_flow_run_from_deployment(deployment, parameters=parameters).id
 
 
 def begun(job: PipelineJob) -> Path:
-    """The folder of the job's run, as a process leaves it that has just claimed it."""
+    """The folder of the job's run, as left by a process that has just claimed it."""
     run = Path(job.store) / "runs" / f"{job.name}-01234567"
     run.mkdir(parents=True)
     config = {"fingerprint": fingerprint({}), "identity": {}, "job": recorded(job)}
@@ -168,13 +168,13 @@ def test_a_run_whose_process_lives_on_is_looked_at_again_until_that_has_ended(
     watching = watchdog.to_deployment("watching").apply()
 
     def looks() -> list[FlowRun]:
-        """Those that are to come."""
+        """The scheduled checks."""
         wanted = DeploymentFilter(id=DeploymentFilterId(any_=[watching]))
         found = client.read_flow_runs(deployment_filter=wanted)
         return [each for each in found if each.state and each.state.is_scheduled()]
 
     def now(look: FlowRun) -> Any:
-        """Its time has come."""
+        """Set its scheduled time to now."""
         client.set_flow_run_state(look.id, Scheduled(), force=True)
         return run_flow(watchdog, client.read_flow_run(look.id), look.parameters)
 

@@ -1,4 +1,4 @@
-"""Deployed flows on a real server and worker: cancelled, killed, silent, and with the server gone."""
+"""Deployed flows on a real server and worker: cancelled, killed, without heartbeats, and without the server."""
 
 import json
 import logging
@@ -28,14 +28,14 @@ alone.
 
 
 def prepared(done: Done, store: Path) -> Path:
-    """A store with prepared data and no run."""
+    """A store with prepared data and without a run."""
     for name in ("tokenizers", "shards"):
         shutil.copytree(done.store / name, store / name)
     return store
 
 
 def flow_process(served: Serving) -> int:
-    """The process that runs the flow, which has started the one that trains."""
+    """The flow's process, after it has started the training process."""
     (trainer,) = stages(served.worker.pid)
     return parent_of(trainer)
 

@@ -1,7 +1,7 @@
-"""What a newcomer types wrongly, as it is typed, and what is said: a line of the table for each mistake.
+"""Newcomers' mistakes in commands and the answers to them, one row of a table each.
 
-All commands run in one process, one after the other, in a folder with a job of each kind and files that are wrong. A
-line of which nothing is to be started has --dry-run; the others are refused before anything starts.
+All commands run in one process, one after another, in a folder with a job of each kind and wrong files. Rows with
+--dry-run start nothing; the others are refused before anything starts.
 """
 
 import gzip
@@ -43,7 +43,7 @@ NOISE = random.Random(0)
 
 
 class Wrong(NamedTuple):
-    """A mistake, the command as it is typed, its exit status, and what it says, among other things."""
+    """A mistake, the typed command, its exit status, and a part of its output."""
 
     mistake: str
     typed: str
@@ -244,7 +244,7 @@ TABLE = [
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with good jobs, and files that are not what these take them for."""
+    """A folder with valid jobs, and with files that do not fit them."""
     folder = tmp_path_factory.mktemp("typed")
     values = small_values(folder, "store", data__corpora=[{"name": "text", "paths": ["good.txt"]}])
     write_config(folder / "job.yaml", values)
@@ -284,7 +284,7 @@ def job(data: dict[str, Any], model: str, **sections: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def said(here: Path, server: dict[str, str]) -> dict[str, tuple[int, str]]:
-    """The exit status of each line of the table, and what was said."""
+    """The exit status and output for each row of the table."""
     words = json.dumps([shlex.split(wrong.typed) for wrong in TABLE])
     env = {**os.environ, **server}
     ended = subprocess.run(

@@ -1,1 +1,1 @@
-"""Runs on two machines: network namespaces with files of their own, and a real S3 server between them."""
+"""Runs on two machines: network namespaces with separate files, and a real S3 server between them."""

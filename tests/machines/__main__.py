@@ -1,7 +1,4 @@
-"""`python -m tests.machines`: make two machines in network namespaces, and run the tests of this folder beside them.
-
-Only root can.
-"""
+"""`python -m tests.machines`: create two machines in network namespaces, and run this folder's tests. Needs root."""
 
 import os
 import subprocess
@@ -11,7 +8,7 @@ from tests.machines.network import HUB, network
 
 
 def main(arguments: list[str]) -> int:
-    """Run pytest in the hub of a new network; returns its exit status."""
+    """Run pytest in the hub of a new network; return its exit status."""
     with network() as hub:
         tests = [sys.executable, "-m", "pytest", "-m", "machines", "tests/machines", *arguments]
         return subprocess.run(

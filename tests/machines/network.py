@@ -1,4 +1,4 @@
-"""A network of its own: a hub, where tests and the server are, and two machines, each in a namespace."""
+"""A separate network: a hub with the tests and the server, and two machines, each in a namespace."""
 
 import os
 import subprocess
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 HUB_ADDRESS = "10.77.0.1"
 HUB = "HEADRACE_TEST_HUB"
-"""In the environment of what runs in the hub: the namespace's name."""
+"""The environment variable with the namespace's name, for processes in the hub."""
 
 ON_MACHINE = 'mount -t tmpfs -o "size=$3" machine "$1" && hostname "$2" && shift 3 && cd "$HOME" && exec "$@"'
-"""What a process on a machine does first: its home is empty, and nobody else sees it."""
+"""The first commands of a process on a machine: they give it an empty, private home."""
 
 
 class Machine(NamedTuple):
-    """One of the machines: its number, and the namespace that its network is in."""
+    """A machine: its number and its network's namespace."""
 
     number: int
     namespace: str
@@ -25,15 +25,13 @@ class Machine(NamedTuple):
         return f"10.77.0.{10 + self.number}"
 
     def command(self, home: str, command: Sequence[str], disk: str) -> list[str]:
-        """A command as it is started on this machine, with a disk of a size; its process id stays that of the first
-        program.
-        """
+        """The command line for a command on this machine with a disk of a size; it keeps the process id."""
         own = ["unshare", "--mount", "--uts", "sh", "-c", ON_MACHINE, "sh", home, f"machine-{self.number}", disk]
         return ["ip", "netns", "exec", self.namespace, *own, *command]
 
 
 def machines() -> list[Machine]:
-    """The machines that can be reached from this process, which runs in the hub."""
+    """The machines reachable from this process, which runs in the hub."""
     return _machines(os.environ[HUB])
 
 
@@ -43,7 +41,7 @@ def _machines(hub: str) -> list[Machine]:
 
 @contextmanager
 def network() -> Iterator[str]:
-    """Make the network for the length of a block; yields the hub's namespace."""
+    """Create the network during the block; yield the hub's namespace."""
     hub = f"headrace-{os.getpid()}"
     names = [hub, *(machine.namespace for machine in _machines(hub))]
     try:
@@ -67,7 +65,7 @@ def network() -> Iterator[str]:
 
 @contextmanager
 def unplugged(machine: Machine) -> Iterator[None]:
-    """Take a machine's cable out of the hub for the length of a block: what is sent is lost, and nobody is told."""
+    """Disconnect a machine from the hub during the block; packets are lost silently."""
     _ip("link", "set", f"port{machine.number}", "nomaster")
     try:
         yield

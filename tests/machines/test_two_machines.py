@@ -1,4 +1,4 @@
-"""A run of several machines: torchrun, or a launcher that starts each rank by itself, as Slurm's srun does."""
+"""A run on several machines, started by torchrun or by a launcher that starts each rank, like Slurm's srun."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture
 def values(raw: Path, server: S3Server) -> dict[str, Any]:
-    """A job on a bucket that has its raw files too."""
+    """A job on a bucket that also holds its raw files."""
     store = server.new_store()
     fs, root = fsspec.url_to_fs(store)
     for path in raw.rglob("*"):
@@ -51,7 +51,7 @@ def values(raw: Path, server: S3Server) -> dict[str, Any]:
 def start(
     machine: Machine, server: S3Server, folder: Path, values: dict[str, Any], torchrun: bool = False, disk: str = "1G"
 ) -> Running:
-    """Start one rank of two on a machine, which has the job as a file of its own, and a disk of a size for its home."""
+    """Start one of two ranks on a machine with its own job file and a home on a disk of a size."""
     said, home = folder / f"said-{machine.number}", folder / f"home-{machine.number}"
     for each in (said, home):
         each.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def expected(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def interrupted(
     server: S3Server, folder: Path, values: dict[str, Any], step: int, signum: signal.Signals
 ) -> list[Ended]:
-    """Send a signal to the second machine's rank once a step is saved; returns how both ended."""
+    """Send a signal to the second machine's rank once a step is saved; return the results of both."""
     store, running = Store(values["store"]), start_all(server, folder, [values, values])
     wait_until(lambda: step_of(store) >= step or any(each.status() is not None for each in running))
     running[1].send(signum)
@@ -203,7 +203,7 @@ def test_machines_that_divide_a_model_lose_one_and_go_on_exactly(
 
 
 def test_a_store_that_the_other_machine_does_not_see_is_refused(raw: Path, server: S3Server, tmp_path: Path) -> None:
-    """Each machine's home is its own, under the same name."""
+    """Each machine has its own home, under the same path."""
     jobs = [small_values(raw, tmp_path / f"home-{number}" / "store") for number in (0, 1)]
     jobs[1]["store"] = jobs[0]["store"]
     ended = wait_all(start_all(server, tmp_path, jobs))
@@ -224,7 +224,7 @@ def test_machines_with_other_jobs_are_refused(server: S3Server, values: dict[str
 def test_a_machine_whose_disk_is_too_small_for_a_checkpoint_is_refused(
     server: S3Server, values: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The second one's: the first looks at everything else."""
+    """The second machine's disk; the first rank checks everything else."""
     ended = wait_all(start_all(server, tmp_path, [values, values], disks=["1G", "256k"]))
     assert [each.status for each in ended] == [EXIT_BAD_INPUT] * 2, ended
     for each in ended:

@@ -1,4 +1,4 @@
-"""Tests that run other projects' code, in an environment of its own that `make test-peers` installs."""
+"""Tests that run other projects' code, in a separate environment installed by `make test-peers`."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ PYTHON = ROOT / "build" / "peers" / "bin" / "python"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """All need that environment, and take minutes."""
+    """Mark all tests of this folder: they need that environment and take minutes."""
     item.add_marker(pytest.mark.peers)
     item.add_marker(pytest.mark.timeout(900))
 

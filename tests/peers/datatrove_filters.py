@@ -1,6 +1,6 @@
 """datatrove's verdicts on the texts of a file: `python -m tests.peers.datatrove_filters FOLDER`, with its own Python.
 
-It reads FOLDER/texts.json and writes FOLDER/reasons.json, and imports nothing of this project but what is in this file.
+It reads FOLDER/texts.json and writes FOLDER/reasons.json. It imports nothing else from this project.
 """
 
 import json
@@ -18,11 +18,11 @@ WAYS = {
     WORDS: "given these words and sentences",
     DEFINITIONS: "given these symbols, lines and paragraphs as well",
 }
-"""What is taken from here step by step, so that what a difference comes from has a name."""
+"""The inputs that datatrove gets from headrace, step by step, to attribute differences."""
 
 
 def main(folder: Path) -> None:
-    """Run the filters in all ways, and write why each drops each text."""
+    """Run the filters in all ways, and write their reasons for dropping texts."""
     from datatrove.pipeline.filters.c4_filters import C4QualityFilter
     from datatrove.pipeline.filters.gopher_quality_filter import GopherQualityFilter
     from datatrove.pipeline.filters.gopher_repetition_filter import GopherRepetitionFilter
@@ -46,7 +46,7 @@ def main(folder: Path) -> None:
 
 
 def reasons(filters: dict[str, Any], texts: list[str]) -> dict[str, list[str]]:
-    """By filter, the reason for which it drops each text, or none."""
+    """By filter, its reason for dropping each text, or none."""
     from datatrove.data import Document
 
     return {name: [reason(each.filter(Document(text, ""))) for text in texts] for name, each in filters.items()}
@@ -59,7 +59,7 @@ def reason(verdict: Any) -> str:
 
 
 def give_words(given: dict[str, Any]) -> None:
-    """From now on words are those of the file, and a line has as many sentences as it says."""
+    """From now on, use the file's words and its number of sentences per line."""
     import datatrove.pipeline.filters.c4_filters as c4
     import datatrove.pipeline.filters.gopher_quality_filter as quality
     import datatrove.pipeline.filters.gopher_repetition_filter as repetition
@@ -70,7 +70,7 @@ def give_words(given: dict[str, Any]) -> None:
 
 
 def give_definitions(repetition: Any) -> None:
-    """From now on symbols, lines and paragraphs are what they are here."""
+    """From now on, use headrace's definitions of symbols, lines and paragraphs."""
     import datatrove.pipeline.filters.gopher_quality_filter as quality
 
     quality.PUNCTUATION_SET = Symbols()
@@ -79,14 +79,14 @@ def give_definitions(repetition: Any) -> None:
 
 
 class Symbols:
-    """All characters that are neither letter, number nor mark."""
+    """All characters that are not letters, numbers or marks."""
 
     def __contains__(self, character: str) -> bool:
         return unicodedata.category(character)[0] not in "LMN"
 
 
 def paragraphs(text: str) -> list[str]:
-    """What stands between empty lines, however lines end; of a text of empty lines, nothing once."""
+    """Texts between empty lines, with any line ends; one empty text if all lines are empty."""
     return [each for each in re.split("\n{2,}", "\n".join(text.splitlines())) if each.strip("\n")] or [""]
 
 

@@ -1,4 +1,4 @@
-"""Gopher's and C4's rules on texts: verdicts of the curation stage's tests, and those of datatrove's filters."""
+"""Verdicts of Gopher's and C4's rules on texts, by the curation stage and by datatrove's filters."""
 
 import json
 import re
@@ -50,11 +50,13 @@ REASONS = {
         "too_few_sentences": "sentences too low",
     },
 }
-"""What each of datatrove's filters calls its reasons, in the order in which it looks, and what they are called here."""
+"""The reasons of each of datatrove's filters, in the order of its checks, with the names used here."""
 
 
 class Verdicts(NamedTuple):
-    """By rule, why it drops each text, or the empty string: here, and there in each way; and the seconds there."""
+    """By rule, the reason for dropping each text or the empty string: here, and in each of datatrove's ways; and
+    datatrove's seconds.
+    """
 
     ours: dict[str, list[str]]
     theirs: dict[str, dict[str, list[str]]]
@@ -62,7 +64,7 @@ class Verdicts(NamedTuple):
 
 
 def judge(texts: Sequence[str], python: Path | str, folder: Path) -> Verdicts:
-    """The verdicts of both on distinct texts, by rule; `python` is that of an environment with datatrove."""
+    """The verdicts of both on distinct texts, by rule; `python` is the interpreter of an environment with datatrove."""
     words = [words for batch in batches_of(texts) for words in words_of(batch.texts)]
     given = {"texts": texts, "words": words, "sentences": sentences_of(texts)}
     (folder / "texts.json").write_text(json.dumps(given), encoding="utf-8")
@@ -72,7 +74,7 @@ def judge(texts: Sequence[str], python: Path | str, folder: Path) -> Verdicts:
 
 
 def reasons_of(kind: str, texts: Sequence[str]) -> list[str]:
-    """Why a rule drops each text: the first reason in datatrove's order, as that calls it."""
+    """Why a rule drops each text: the first reason in datatrove's order, with datatrove's name."""
     own = {test.reason.removeprefix(f"{kind}: "): test for test in tests_of(RULES[kind], kind)}
     assert sorted(own) == sorted(REASONS[kind].values())
     tests = {theirs: own[ours] for theirs, ours in REASONS[kind].items()}
@@ -80,7 +82,7 @@ def reasons_of(kind: str, texts: Sequence[str]) -> list[str]:
 
 
 def first_broken(tests: dict[str, Test], batch: Batch) -> Iterator[str]:
-    """The name of the first of these tests that each document breaks, or none."""
+    """The name of the first of these tests that each document fails, or none."""
     rows = next(iter(tests.values())).measure(batch)
     for broken in np.array([test.breaks(rows[test.bound.field]) for test in tests.values()]).T:
         yield next((name for name, is_broken in zip(tests, broken, strict=True) if is_broken), "")
@@ -95,7 +97,7 @@ def words_of(texts: Texts) -> Iterator[list[str]]:
 
 
 def sentences_of(texts: Sequence[str]) -> dict[str, int]:
-    """The sentences of each line, as datatrove passes it on: without marks of citations."""
+    """The number of sentences of each line, as datatrove passes it on: without citation marks."""
     lines = {
         re.sub(r"\[\d*]|\[edit]|\[citation needed]", "", line.strip()) for text in texts for line in text.splitlines()
     }
@@ -105,6 +107,6 @@ def sentences_of(texts: Sequence[str]) -> dict[str, int]:
 
 
 def batches_of(texts: Sequence[str]) -> Iterator[Batch]:
-    """Texts as the stage measures them, many at a time."""
+    """Batches of texts as the stage measures them."""
     documents = (Document(text.encode(), ends=True) for text in texts)
     return map(Batch, batches(documents, BATCH_BYTES, text_bytes, BATCH_DOCUMENTS))

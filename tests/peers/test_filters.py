@@ -1,6 +1,4 @@
-"""Gopher's and C4's rules against datatrove's filters, document by document on real text, and what differences come
-from.
-"""
+"""Gopher's and C4's rules against datatrove's filters, per document of real text, with the causes of differences."""
 
 from collections import Counter
 from pathlib import Path
@@ -20,7 +18,7 @@ LINES = {reason for reason in REASONS["gopher_repetition"] if reason.startswith(
 
 
 class Difference(NamedTuple):
-    """Documents that are dropped for one of these reasons here, and for one of those there; the empty one is none."""
+    """Documents dropped for one of these reasons here, and for one of those by datatrove; an empty reason is none."""
 
     here: set[str]
     there: set[str]
@@ -50,7 +48,7 @@ OF_WORDS = {
     # there.
     "c4": [Difference({"too_few_sentences"}, {""}, 0.01), Difference({""}, {"too_few_sentences"}, 0.01)],
 }
-"""What comes from how text is split into words and sentences: there by spaCy."""
+"""Differences caused by the splitting into words and sentences, which datatrove does with spaCy."""
 
 OF_LINES = {
     # Characters that are neither letter, number nor mark are symbols here; there those of a list.
@@ -64,12 +62,12 @@ OF_LINES = {
     # There the first line that breaks a rule gives the reason, here the first rule that a line breaks.
     "c4": [Difference({"lorem_ipsum"}, {"curly_bracket"}, 0.01)],
 }
-"""What is left when words are given: of verdicts, and of their reasons."""
+"""Remaining differences with the same words: of verdicts, and of their reasons."""
 
 
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
-    """Several thousand, of several sorts."""
+    """Several thousand texts of several sorts."""
     found = dict((text.strip("\n"), origin) for origin, text in real_texts(OF_EACH))
     assert len(found) > 2000 and len(set(found.values())) > 3, Counter(found.values())
     return list(found)
@@ -81,9 +79,7 @@ def verdicts(texts: list[str], peers_python: Path, tmp_path_factory: pytest.Temp
 
 
 def unnamed(ours: list[str], theirs: list[str], differences: list[Difference]) -> dict[object, int]:
-    """Pairs of reasons that differ and are not named, and differences of which there are more than is stated: how
-    many.
-    """
+    """Counts of differing pairs of reasons that are not listed or more frequent than listed."""
     counts: Counter[object] = Counter()
     for pair, documents in Counter(zip(ours, theirs, strict=True)).items():
         if pair[0] != pair[1]:

@@ -1,4 +1,4 @@
-"""What is planted for curation to find, and that configs/curated.yaml finds it."""
+"""configs/curated.yaml finds the documents that are planted for curation."""
 
 import json
 from collections import Counter
@@ -21,7 +21,7 @@ DUPLICATE = {"exact duplicate", "near duplicate"}
 
 @pytest.fixture(scope="module")
 def decided(tmp_path_factory: pytest.TempPathFactory) -> Counter[tuple[str, str]]:
-    """How many documents of each planted kind went for each reason."""
+    """How many documents of each planted kind were dropped for each reason."""
     folder = tmp_path_factory.mktemp("curated")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -1,4 +1,4 @@
-"""The task of lm-eval that `make harness` asks."""
+"""The lm-eval task of `make harness`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Fixtures for the tasks' tests."""
+"""Fixtures of the tasks' tests."""
 
 from pathlib import Path
 
@@ -10,6 +10,6 @@ from tests.tasks.running import Prepared, prepare
 
 @pytest.fixture(scope="session")
 def prepared(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """A job and its prepared data; each test that trains names its run."""
+    """A job and its prepared data; each test that trains uses its own run name."""
     values = small_values(raw, tmp_path_factory.mktemp("store"))
     return Prepared(values, prepare(values))

@@ -1,4 +1,4 @@
-"""Running stages as the tasks do."""
+"""Run stages like the tasks."""
 
 import logging
 from collections.abc import Callable
@@ -25,13 +25,13 @@ def ignore(update: Update) -> None:
 def run(
     name: str, arguments: dict[str, Any], ranks: int = 1, show: Callable[[Update], None] = ignore
 ) -> dict[str, Any]:
-    """Run a stage, on a core for each rank."""
+    """Run a stage with one core per rank."""
     with cores(ranks):
         return run_stage(name, arguments, show, log, ranks)
 
 
 def prepare(values: dict[str, Any]) -> dict[str, Any]:
-    """The data of a job, prepared in stages as the flows do it."""
+    """The data of a job, prepared in stages as in the flows."""
     job = {key: values[key] for key in ("store", "name", "data")}
     tokenizer = run("tokenizer", {"job": job})
     names = [corpus["name"] for corpus in values["data"]["corpora"]]

@@ -1,4 +1,4 @@
-"""A process that waits for a stage, to be killed by a test: `python -m tests.tasks.stage_parent REQUEST.json`."""
+"""A process that waits for a stage until a test kills it: `python -m tests.tasks.stage_parent REQUEST.json`."""
 
 import json
 import logging

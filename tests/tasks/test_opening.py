@@ -1,4 +1,4 @@
-"""What every flow begins with: stops are told as stops."""
+"""The first steps of every flow: requested stops are reported as such."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from trainer.config.jobs import GarbageJob
 
 
 def told(name: str, message: str) -> tuple[int, str] | None:
-    """The level and the message that a logger of Prefect's lets through, of an error with this message."""
+    """The level and message of a Prefect error record with this message after the filter."""
     logger = logging.getLogger(name)
     record = logger.makeRecord(name, logging.ERROR, __file__, 1, message, (), None)
     return (record.levelno, record.getMessage()) if logger.filter(record) else None

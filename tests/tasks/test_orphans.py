@@ -1,4 +1,4 @@
-"""When a process that waits for a stage is killed, nothing that it started lives on."""
+"""When a process that waits for a stage is killed, all processes that it started end."""
 
 import json
 import signal
@@ -15,7 +15,7 @@ from tests.tasks.running import Prepared, run
 
 
 def start_parent(stage: str, arguments: dict[str, Any], folder: Path, ranks: int = 1, count: int = 1) -> Running:
-    """A process that waits for a stage of so many ranks, on so many cores."""
+    """Start a process that waits for a stage, with a number of ranks and cores."""
     path = folder / "request.json"
     path.write_text(json.dumps({"stage": stage, "arguments": arguments, "ranks": ranks}))
     temporary = folder / "temporary"
@@ -24,9 +24,7 @@ def start_parent(stage: str, arguments: dict[str, Any], folder: Path, ranks: int
 
 
 def kill_when(parent: Running, ready: Callable[[list[str]], bool]) -> dict[int, str]:
-    """Kill the parent as soon as what it started is ready; returns what it had started, with names and command
-    lines.
-    """
+    """Kill the parent as soon as its children are ready; return the children with names and command lines."""
 
     def started() -> dict[int, str]:
         return {pid: f"{name_of(pid)}: {command_line(pid)}" for pid in descendants(parent.pid)}
@@ -44,7 +42,7 @@ def assert_all_end(found: dict[int, str]) -> None:
 
 
 def left(folder: Path) -> list[str]:
-    """What is left in the folder for temporary files, but for that of torch's compiler, made when torch is loaded."""
+    """Remaining temporary files, except those of torch's compiler, created when torch is loaded."""
     return [path.name for path in (folder / "temporary").iterdir() if not path.name.startswith("torchinductor_")]
 
 

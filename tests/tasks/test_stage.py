@@ -1,4 +1,4 @@
-"""A stage in a process of its own: what it says, what it returns, and how it fails."""
+"""A stage in a separate process: its log, its result, and its failures."""
 
 import logging
 import os

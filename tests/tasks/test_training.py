@@ -1,4 +1,4 @@
-"""A trainer that crashes goes on at once as long as it advances."""
+"""A crashed trainer is restarted immediately as long as it advances."""
 
 import logging
 from typing import Any
@@ -17,7 +17,7 @@ CRASH = StageCrashed("stage train was killed by signal 9: no error was reported"
 
 
 class Trainer:
-    """Saves one step after another, each in a try that crashes; the last finishes, if it may."""
+    """Saves one step per attempt and crashes; the last attempt may finish."""
 
     def __init__(self, store: Store, steps: list[int], finishes: bool, ending: Exception = CRASH) -> None:
         self._store, self._steps, self._finishes, self._ending = store, steps, finishes, ending

@@ -1,4 +1,4 @@
-"""The worker process of a flow: stages run in it one after another, and others where that is needed."""
+"""The worker process of a flow: stages run in it one after another, and a new worker is started when needed."""
 
 import json
 import logging
@@ -40,13 +40,13 @@ def idle() -> list[int]:
 
 
 def reuse(prepared: Prepared) -> int:
-    """Run a stage that finds its work done; returns the process in which it ran."""
+    """Run a stage that finds its work finished; return its process."""
     run("tokenizer", {"job": {key: prepared.values[key] for key in ("store", "name", "data")}})
     return idle()[-1]
 
 
 def given(pid: int) -> dict[str, str]:
-    """The environment that a process was started with."""
+    """The environment of a process at its start."""
     pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
     return dict(pair.split("=", 1) for pair in pairs if pair)
 
