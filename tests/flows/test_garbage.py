@@ -25,7 +25,7 @@ def test_a_dry_run_shows_what_is_removed_when_the_job_says_so(empty_store: Store
     key = add_encoded(empty_store, "lost")
     table, said = shown(collect_garbage(job(empty_store), return_state=True))
     assert key in table and '"removed": "no"' in table
-    assert said.endswith("1 folder that nothing reaches, 0.0 MB; remove=true removes them")
+    assert said.endswith("1 unreferenced folder, 0.0 MB; remove=true removes them")
     assert empty_store.exists(f"{key}/manifest.json")
     table, said = shown(collect_garbage(job(empty_store, remove=True), return_state=True))
     assert key in table and '"removed": "yes"' in table and said.endswith("MB: removed")

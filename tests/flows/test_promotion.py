@@ -100,7 +100,7 @@ def test_a_champion_that_was_measured_on_something_else_is_measured_anew(done: D
     _, outcome = run(job(done, store, "anew", better_by=0.0))
     Path(store.path("runs/earlier")).rename(store.path("earlier"))  # other tests know one run
     assert outcome.promotion is not None and outcome.promotion.passed, outcome
-    assert outcome.promotion.reason.endswith("measured anew") and outcome.evaluation is not None
+    assert outcome.promotion.reason.endswith("measured again") and outcome.evaluation is not None
     champion = find_champion(store, "anew")
     assert champion is not None and champion.run == outcome.run
     assert champion.measured_on == outcome.evaluation.measured_on is not None
@@ -192,5 +192,5 @@ def test_promotion_and_rollback_by_hand(
     assert f"would make runs/{own} the champion of models/hand in {store.url} again" in move("rollback", "--dry-run")
     assert f"runs/{own} since" in move("rollback", reason="worse in use")
     for words in ((), ("--dry-run",)):
-        assert "2: " in (refused := move("rollback", *words)) and "names no champion before" in refused
+        assert "2: " in (refused := move("rollback", *words)) and "has no champion before" in refused
     assert "there is no run 'none' in " in move("promote", run="none")

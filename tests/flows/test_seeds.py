@@ -105,7 +105,7 @@ def test_seeds_are_run_one_after_the_other_found_again_and_compared(
     other = json.loads(finetune("training.learning_rate=2.0e-3", "--json"))["run"].removeprefix("runs/")
     compared = compare_for_programs(Store(str(store)), [*keys, other])
     together = compared["results"].blocks[-1]
-    assert together.note == "Runs that differ in the seed alone, taken together."
+    assert together.note == "Runs that differ only in the seed, as groups."
     assert together.table.columns == ["mean ± deviation", "A, B, C"]
     assert dict(together.table.rows)["loss, validation"] == f"{score(fmean(losses))} ± {score(stdev(losses))}"
     assert len(compare_for_programs(Store(str(store)), [keys[0], other])["results"].blocks) == 1

@@ -223,7 +223,7 @@ TABLE = [
     Wrong(
         "push without an owner",
         "push store text my-model --dry-run",
-        "'my-model' does not say whose repository that is",
+        "'my-model' has no owner",
     ),
     Wrong("a run that there is none of", "compare store pretrian-1 pretrian-2", "did you mean 'pretrain-00000000'?"),
     Wrong(

@@ -1,6 +1,5 @@
-"""Figures of models on data that they were not trained on, and samples: what was measured already, metrics, lm-eval's
-tasks.
+"""Evaluate models on held-out data: measurements and their reuse, metrics, lm-eval tasks, and samples.
 
-Metrics of labelled data are in `metrics.py` and `own_metrics.py`; how a kind of job measures its models is in that
-kind's folder.
+`metrics.py` and `own_metrics.py` hold the metrics of labelled data; each kind of job measures its models in its own
+folder.
 """

@@ -1,6 +1,4 @@
-"""Which evaluation sets the text is clean of that a model was trained on: that of its run, and of the runs before
-it.
-"""
+"""Find the evaluation sets that were kept out of a model's training text, in its run and in the runs before it."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -17,11 +15,10 @@ from trainer.store.storage import Store
 
 
 def clean_of(store: Store, run: str, asked: AbstractSet[tuple[str, str]] | None = None) -> CleanOf | None:
-    """What was kept out of all text that a run's model was trained on; None if there is nothing, or it is not known of
-    some.
+    """The evaluation files kept out of all training text of a run's model; None if there are none, or it is not known.
 
-    `asked` are SHA-256 and fields of files: then it is told of these alone, and None if not all of them were kept out.
-    Raises `ArtifactError` if what says so is damaged, or decisions that shards name are gone.
+    With `asked`, (SHA-256, field) pairs of files, the result covers only these, and is None unless all were kept out.
+    Raises `ArtifactError` if a record is damaged, or decisions that shards reference are missing.
     """
     kept_out = [_kept_out(store, shards) for shards in _sets(store, run) or ()]
     everywhere = set.intersection(*(set(map(_content, found)) for found in kept_out)) if kept_out else set()
@@ -38,7 +35,7 @@ def clean_of(store: Store, run: str, asked: AbstractSet[tuple[str, str]] | None 
     }
     texts, too_short = _count_texts(files, list(said.values()))
     return CleanOf(
-        ngram=max(each["ngram"] for each in said.values()),  # what shares no shorter n-gram shares no longer one
+        ngram=max(each["ngram"] for each in said.values()),  # texts without a common n-gram have no longer one either
         least_words=max(each["least_words"] for each in said.values()),
         files=sorted(files, key=lambda file: (file.path, file.field)),
         decisions=sorted(said),
@@ -48,17 +45,16 @@ def clean_of(store: Store, run: str, asked: AbstractSet[tuple[str, str]] | None 
 
 
 def find_kept_out(store: Store, run: str, asked: AbstractSet[tuple[str, str]]) -> dict[str, Any]:
-    """Whether some texts were all `kept_out` of the text that a run's model was trained on, but for those of fewer than
-    `least_words` words, which were not looked for; nothing if it is not known.
+    """Whether all texts in `asked` were `kept_out` of the training text of a run's model; empty if it is not known.
 
-    They are told by their files' SHA-256 and the fields that hold them.
+    `asked` holds (SHA-256 of the file, field) pairs. Texts of fewer than `least_words` words were not searched for.
     """
     sets = _sets(store, run)
     if sets is None:
         return {}
     least_words = 0
     for shards in sets:
-        looked_for: dict[tuple[str, str], int] = {}  # each with the words from which on it was looked for
+        looked_for: dict[tuple[str, str], int] = {}  # with the least number of words of the texts searched for
         for file, said in _kept_out(store, shards).items():
             least = min(each["least_words"] for each in said.values())
             looked_for[_content(file)] = min(least, looked_for.get(_content(file), least))
@@ -69,9 +65,9 @@ def find_kept_out(store: Store, run: str, asked: AbstractSet[tuple[str, str]]) -
 
 
 def clean_of_splits(store: Store, run: str, details: Mapping[str, Any], fields: Sequence[str]) -> CleanOf | None:
-    """The files that a tuned run is measured on, if these fields were kept out of all text that its model began with.
+    """The evaluation files of a fine-tuning run, if these fields were kept out of its base model's training text.
 
-    `details` are those of the encoded set. None if there are others, or it is not known.
+    `details` are those of the encoded set. None if some were not kept out, or it is not known.
     """
     config = read_sealed(store, f"{run}/{CONFIG}")
     base = _base_of(config) if config else None
@@ -84,7 +80,7 @@ def clean_of_splits(store: Store, run: str, details: Mapping[str, Any], fields: 
 
 
 def _kept_out(store: Store, shards: Manifest) -> dict[KeptOutFile, dict[str, Any]]:
-    """The files of which a set's text is clean, each with what the decisions say that kept it out, by their keys."""
+    """The files kept out of a shard set's text, each with the `kept_out` details of the decisions, by their keys."""
     found: dict[KeptOutFile, dict[str, Any]] = {}
     for named in decisions_behind(shards):
         for key in decisions_alike(store, named, shards.details["corpus"]):
@@ -95,7 +91,7 @@ def _kept_out(store: Store, shards: Manifest) -> dict[KeptOutFile, dict[str, Any
 
 
 def _count_texts(files: Sequence[KeptOutFile], said: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """How many texts files have, each content once, and how many were too short at most."""
+    """The number of texts in files of different content, and the number that were too short to search for."""
     counts: dict[tuple[str, str], tuple[int, int]] = {}
     for each in (each for kept_out in said for each in kept_out["texts"]):
         place = (_of_file(each["sha256"]), each["field"])
@@ -105,22 +101,20 @@ def _count_texts(files: Sequence[KeptOutFile], said: Sequence[Mapping[str, Any]]
 
 
 def _content(file: KeptOutFile) -> tuple[str, str]:
-    """What tells a file's texts from others, wherever it is."""
+    """Identifies a file's texts independently of its path."""
     return file.sha256, file.field
 
 
 def _of_file(sha256: str) -> str:
-    """The digest of a file, which of Parquet the numbers of its row groups follow."""
+    """The digest of a file; for Parquet, the given digest is followed by row group numbers."""
     return sha256.partition(":")[0]
 
 
 def _sets(store: Store, run: str, after: tuple[str, ...] = ()) -> list[Manifest] | None:
-    """The sets of shards that a run, and those before it, were trained on; None if some are gone, or it is not
-    known.
-    """
+    """The shard sets that a run and the runs before it were trained on; None if some are missing or unknown."""
     config = read_sealed(store, f"{run}/{CONFIG}")
     if config is None or run in after or "shards" not in config["data"]:
-        return None  # what else it was trained on, such as conversations, nothing was kept out of
+        return None  # nothing is kept out of other training data, such as conversations
     found = [read_manifest(store, each["key"], SHARDS) for each in config["data"]["shards"]]
     before = [config["fork"]["run"]] if config.get("fork") else []
     if config["job"]["model"]["pretrained"] is not None:
@@ -131,6 +125,6 @@ def _sets(store: Store, run: str, after: tuple[str, ...] = ()) -> list[Manifest]
 
 
 def _base_of(config: Mapping[str, Any]) -> str | None:
-    """The run of this store whose model a run began with; None if there is none, or it is a model of elsewhere."""
+    """The run in this store whose model a run started from; None if there is none, or the model is from elsewhere."""
     model = config["inputs"].get("model")
     return model["key"] if model else None

@@ -1,7 +1,6 @@
-"""What a model says, to a person and to conversations of an encoded set. `transformers` generates it.
+"""Chat with models in the terminal, and generate answers to conversations of an encoded set with `transformers`.
 
-To a person it is shown as it comes: a model whose tokenizer has a chat template answers; any other one continues the
-text that it is given.
+In the terminal, output is streamed. A model whose tokenizer has a chat template answers; any other continues the text.
 """
 
 import io
@@ -44,13 +43,13 @@ Turns = list[dict[str, str]]
 
 ASK = "> "
 NEW = "/new"
-"""What begins the conversation anew."""
+"""The command that starts a new conversation."""
 
 GAP = "   "
 
 
 class Sampling(NamedTuple):
-    """How a model chooses its words: `temperature` 0 takes the likeliest each time."""
+    """Options of generation: with `temperature` 0 the likeliest token is taken each time."""
 
     system: str | None = None
     temperature: float = 0.0
@@ -59,7 +58,7 @@ class Sampling(NamedTuple):
 
 
 class Streamer(TextStreamer):
-    """Writes what is generated, without the prompt and special tokens."""
+    """Writes the generated text, without the prompt and special tokens."""
 
     def __init__(self, tokenizer: Any, write: Write) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
@@ -71,9 +70,7 @@ class Streamer(TextStreamer):
 
 @dataclass
 class ChatModel:
-    """A model that is talked with, and what was said so far. `first` are tokens that it reads before any text that it
-    continues.
-    """
+    """A model with its conversation so far. `first` are the tokens put before any text that it continues."""
 
     name: str
     model: PreTrainedModel
@@ -84,23 +81,24 @@ class ChatModel:
 
     @property
     def answers(self) -> bool:
-        """Whether it has a chat template; else it continues text."""
+        """Whether it has a chat template; a model without one continues text."""
         return self.tokenizer.chat_template is not None
 
     def begin(self) -> None:
-        """Forget what was said."""
+        """Start a new conversation."""
         self.turns = [{"role": "system", "content": self.how.system}] if self.how.system else []
 
     def say(self, text: str, write: Write) -> str:
-        """What the model says to a text, after what was said so far; it is written as it comes.
+        """Stream and return the model's answer to a text, after the conversation so far.
 
-        Raises `ConfigError` if no token fits behind that.
+        Raises `ConfigError` if the conversation leaves no position for an answer.
         """
         asked = [*self.turns, {"role": "user", "content": text}]
         ids = self._read(asked, text)
         if len(ids) >= most_positions(self.model.config):
             raise ConfigError(
-                f"{self.name} has no room behind {len(ids)} tokens of this conversation; begin anew with {NEW}"
+                f"{self.name} has no positions left after {len(ids)} tokens of this conversation; start a new one with "
+                f"{NEW}"
             )
         tokens = continue_tokens(
             self.model, ids, self.how.new_tokens, temperature=self.how.temperature, seed=self.how.seed,
@@ -112,35 +110,35 @@ class ChatModel:
         return said
 
     def _read(self, asked: Turns, text: str) -> list[int]:
-        """The tokens of what was said."""
+        """The token ids of the conversation, or of the text to continue."""
         if not self.answers:
             read = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             return [*self.first, *read] or [self.tokenizer.eos_token_id]
         try:
             read = self.tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=True)
         except TemplateError as error:
-            raise ConfigError(f"the chat template of {self.name} does not take this: {brief(error)}") from error
+            raise ConfigError(f"the chat template of {self.name} refuses this conversation: {brief(error)}") from error
         ids: list[int] = read["input_ids"]
         return ids
 
 
 def load_chat_model(store: Store, name: str, how: Sampling) -> ChatModel:
-    """A champion's name, a run, a checkpoint, a folder or a name of the hub, made ready to be talked with.
+    """Load a model by a champion's name, a run, a checkpoint, a folder or a name of the hub.
 
     Raises `ArtifactError` if there is no such model or it is damaged, `ConfigError` if it does not continue text, or
-    takes no system message.
+    supports no system message.
     """
     found = find_named(store, name)
     if not continues_text(load_config(found.folder).architectures if found.beside is None else None):
-        raise ConfigError(f"{name} is no language model that continues text, so that it cannot be talked with")
+        raise ConfigError(f"{name} is not a language model that continues text, so it cannot chat")
     check_weights(found.beside or found.folder)
     model = load_model(found.folder, None, found.beside)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()  # type: ignore[arg-type]
     tokenizer = load_tokenizer(found.folder)
-    first = _before_text(tokenizer) if found.key is None else []  # those of this store learnt from text alone
+    first = _before_text(tokenizer) if found.key is None else []  # models of this store are trained without them
     loaded = ChatModel(name, model, tokenizer, how, first, [])
     if how.system and not loaded.answers:
-        raise ConfigError(f"{name} has no chat template: it continues text, and takes no system message")
+        raise ConfigError(f"{name} has no chat template: it continues text and supports no system message")
     if model.generation_config is not None and model.generation_config.pad_token_id is None:
         model.generation_config.pad_token_id = loaded.tokenizer.pad_token_id or loaded.tokenizer.eos_token_id
     loaded.begin()
@@ -148,21 +146,21 @@ def load_chat_model(store: Store, name: str, how: Sampling) -> ChatModel:
 
 
 def _before_text(tokenizer: Any) -> list[int]:
-    """The tokens that a tokenizer puts before a text. What it puts behind one would have a model begin another."""
+    """The tokens that a tokenizer puts before a text, without those after it, which would end the text."""
     both: list[list[int]] = [tokenizer("a", add_special_tokens=framed)["input_ids"] for framed in (True, False)]
     whole, text = both
     return whole[: next((start for start in range(len(whole)) if whole[start : start + len(text)] == text), 0)]
 
 
 def find_named(store: Store, name: str) -> Checkpoint:
-    """A model by any of its names; a champion's, too, without the folder of champions before it."""
+    """Find a model by any of its names; for a champion, NAME is enough instead of models/NAME/champion."""
     require_one_meaning(store, name)
     is_champion = "/" not in name and store.exists(f"models/{name}/{CHAMPION}")
     return find_model(store, f"models/{name}" if is_champion else name, hub=True)
 
 
 def talk(models: Sequence[ChatModel], lines: Iterable[str], write: Write) -> None:
-    """Have models answer one line after another, until there are no more. An interrupt ends an answer, not the talk."""
+    """Answer each line with all models, until the lines end; an interrupt ends the answer, not the chat."""
     for line in lines:
         if line.strip() == NEW:
             for each in models:
@@ -177,7 +175,7 @@ def talk(models: Sequence[ChatModel], lines: Iterable[str], write: Write) -> Non
 
 
 def reply(models: Sequence[ChatModel], text: str, write: Write) -> None:
-    """Have one model answer a text, as it comes, or several, side by side when all have."""
+    """Answer a text: stream the answer of one model, or show those of several side by side."""
     if len(models) == 1:
         models[0].say(text, write)
         write("\n")
@@ -187,7 +185,7 @@ def reply(models: Sequence[ChatModel], text: str, write: Write) -> None:
 
 
 def side_by_side(titles: Sequence[str], texts: Sequence[str], width: int) -> str:
-    """Texts in columns of equal width under their titles."""
+    """Format texts in columns of equal width under their titles."""
     each = max(16, (width - len(GAP) * (len(texts) - 1)) // len(texts))
 
     def wrapped(text: str) -> list[str]:
@@ -201,20 +199,20 @@ def side_by_side(titles: Sequence[str], texts: Sequence[str], width: int) -> str
 
 
 def piped() -> TextIO:
-    """What is piped in: bytes that are no text have a mark in their place, and lines end as in any other file."""
+    """Standard input from a pipe; invalid bytes are replaced, and all line ends are recognised."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace", newline=None)
     return sys.stdin
 
 
 def read_lines() -> Iterable[str]:
-    """What a person types, line by line, until the end of the input or an interrupt; of a pipe, its lines."""
+    """Yield the lines that a user types, until the end of the input or an interrupt, or the lines of a pipe."""
     if not sys.stdin.isatty():
         yield from piped()
         return
-    import readline  # noqa: F401 - lines can be edited
+    import readline  # noqa: F401 - enables line editing
 
-    print(f"{NEW} begins anew, Ctrl-C ends an answer, Ctrl-D ends.", file=sys.stderr)
+    print(f"{NEW} starts a new conversation, Ctrl-C ends an answer, Ctrl-D exits.", file=sys.stderr)
     while True:
         try:
             yield input(ASK)
@@ -224,7 +222,7 @@ def read_lines() -> Iterable[str]:
 
 
 def chat(url: str, names: Sequence[str], prompt: str | None, how: Sampling) -> None:
-    """Talk with models of a store in this terminal, or have them answer one prompt."""
+    """Chat with models of a store in this terminal, or answer one prompt."""
     models = [load_chat_model(Store(url), name, how) for name in names]
 
     def write(text: str) -> None:
@@ -237,7 +235,7 @@ def chat(url: str, names: Sequence[str], prompt: str | None, how: Sampling) -> N
 
 
 def spread_evenly(examples: int, most: int) -> list[int]:
-    """The numbers of `most` examples of so many, evenly spread, from the first to the last."""
+    """At most `most` example numbers, evenly spaced from the first to the last of `examples`."""
     chosen: list[int] = np.linspace(0, examples - 1, min(most, examples)).round().astype(int).tolist()
     return chosen
 
@@ -251,10 +249,9 @@ def answer(
     new_tokens: int,
     runtime: Runtime,
 ) -> list[Sample]:
-    """Have a model give the last answer of chosen conversations of a split, the likeliest token each time. Called by
-    every rank.
+    """Generate the last answer of chosen conversations, with the likeliest token each time. Called by every rank.
 
-    The first one does it; with a model that is divided among them, all of them do, and what the first one has counts.
+    Only rank 0 generates; with a sharded model all ranks do, and the samples of rank 0 are returned.
     """
     tokenizer = load_tokenizer(str(tokenizer_paths(store, encoded)[0].parent))
 
@@ -273,8 +270,8 @@ def _answer(
     check()
     ids, answered = split.read(example)
     end = int(np.flatnonzero(answered)[-1]) + 1
-    start = end - int(np.argmin(answered[:end][::-1]))  # of the last stretch of tokens that the assistant says
-    asked = ids[:start].tolist()  # all of it, though fewer tokens than `new_tokens` may fit behind it
+    start = end - int(np.argmin(answered[:end][::-1]))  # start of the assistant's last turn
+    asked = ids[:start].tolist()  # not shortened, so fewer than `new_tokens` tokens may fit after it
     said = continue_tokens(model, asked, new_tokens, together=is_sharded(model))
 
     def text(tokens: Any) -> str:

@@ -1,4 +1,4 @@
-"""The stage in which lm-eval measures a model on its tasks: the same figures as its own command line gives."""
+"""The stage that measures a model with lm-eval; its figures equal those of lm-eval's command line."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -45,12 +45,11 @@ log = logging.getLogger(__name__)
 
 
 class AskedModel(HFLM):  # type: ignore[misc]
-    """A model of transformers as lm-eval takes it, which counts what it is asked, and ends where it is asked to
-    stop.
+    """A transformers model for lm-eval that counts its requests, handles stop requests and may run on several ranks.
 
-    `runtime`: the ranks that are asked together. Each has the same questions, answers those of its share of the
-    documents, and gives all answers. Before each pass over the model they agree that all go on, as ranks that hold a
-    part of the model each must all compute, and none may end alone.
+    With `runtime`, every rank gets the same requests, computes those of its share of the documents, and returns all
+    answers. Before each forward pass the ranks agree to continue, because ranks of a sharded model must all compute,
+    and no rank may stop alone.
     """
 
     def __init__(
@@ -61,16 +60,16 @@ class AskedModel(HFLM):  # type: ignore[misc]
         runtime: Runtime | None = None,
         advance: Callable[[int], None] = nothing,
     ) -> None:
-        # Sums of logarithms in half precision would make answers equal that are not.
+        # In half precision, sums of log probabilities of different answers could become equal.
         super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=batch, softmax_dtype="float32")
         if runtime is not None:
-            self._device = runtime.device  # where a divided model computes, wherever it lies
+            self._device = runtime.device  # where a sharded model computes; its weights may be elsewhere
         self._runtime, self._advance, self._resting = runtime, advance, False
 
     @contextmanager
     def asked(self) -> Iterator["AskedModel"]:
-        """Agree before each pass over the model, for the length of a block."""
-        # Before a divided model gathers its weights, which all ranks must do, and which a stop must not leave begun.
+        """Within the block, agree with the other ranks before each forward pass."""
+        # Runs before a sharded model gathers its weights, which all ranks must do and a stop must not interrupt.
         hook = self.model.register_forward_pre_hook(lambda *_: self._before_pass(), prepend=True)
         try:
             yield self
@@ -82,7 +81,7 @@ class AskedModel(HFLM):  # type: ignore[misc]
             self._agree(asks=True)
 
     def _agree(self, asks: bool) -> bool:
-        """Whether a rank still asks. Raises `StopRequested`, on every rank, if one of them is to stop."""
+        """Whether any rank still has requests; raises `StopRequested` on every rank if one of them must stop."""
         if self._runtime is None:
             check_stop()
             return asks
@@ -92,7 +91,7 @@ class AskedModel(HFLM):  # type: ignore[misc]
         return bool(asking)
 
     def _share(self, ask: Callable[..., list[Any]], requests: Sequence[Any]) -> list[Any]:
-        """The answers to requests, in their order; of several ranks each asks those about its share of documents."""
+        """The answers to all requests, in order; each rank computes those of its share of the documents."""
         if self._runtime is None or self._runtime.ranks == 1:
             return ask(requests, disable_tqdm=True)
         rank, ranks = self._runtime.rank, self._runtime.ranks
@@ -109,7 +108,7 @@ class AskedModel(HFLM):  # type: ignore[misc]
         return found
 
     def _rest(self) -> None:
-        """Wait until no rank asks any more; of a divided model, compute what the others need this rank's part for."""
+        """Wait until no rank has requests; with a sharded model, take part in the forward passes of the others."""
         self._resting = True
         try:
             while self._agree(asks=False):
@@ -125,7 +124,7 @@ class AskedModel(HFLM):  # type: ignore[misc]
         return logits
 
     def _model_generate(self, context: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
-        # The ranks agree before each pass already, and some of them may ask nothing.
+        # Ranks already agree before each forward pass, and some may have no requests.
         made: torch.Tensor = super()._model_generate(context, *arguments, **options, synced_gpus=False)
         self._advance(len(context))
         return made
@@ -141,20 +140,20 @@ class AskedModel(HFLM):  # type: ignore[misc]
 
 
 RESAMPLES = 100_000
-"""What lm-eval takes by default for the standard errors of figures that are no means."""
+"""lm-eval's default number of bootstrap resamples, for standard errors of figures that are not means."""
 
 
 def measure_harness(wanted: Measurement, progress: Progress, runtime: Runtime) -> Result:
-    """Have lm-eval measure a checkpoint, on one device: the first rank asks, and the others wait.
+    """Measure a checkpoint with lm-eval on one device; rank 0 computes, the other ranks wait.
 
-    Raises `ConfigError` for tasks that cannot be loaded, or that lm-eval cannot ask.
+    Raises `ConfigError` for tasks that cannot be loaded or evaluated.
     """
     return runtime.on_first(lambda: _measure(wanted.settings, wanted, progress))
 
 
 def _measure(job: EvaluateJob, wanted: Measurement, progress: Progress) -> Result:
     with progress.bar("harness", None, "request") as bar:
-        with hearing():  # of how a model is given; and of tasks, which it says again when it asks them
+        with hearing():  # drops warnings about the way a model is passed, and about tasks, which are repeated below
             loaded = load_tasks(asked_for(job))
             model = _load(wanted.model.folder, wanted.model.beside, job, bar.advance)
         with hearing() as heard:
@@ -166,9 +165,9 @@ def _measure(job: EvaluateJob, wanted: Measurement, progress: Progress) -> Resul
 
 
 def ask(model: AskedModel, loaded: Loaded, options: HarnessConfig, resamples: int = RESAMPLES) -> Results:
-    """What lm-eval finds out of a model; the standard errors of some figures are of so many `resamples`.
+    """lm-eval's results for a model; `resamples` is the number of bootstrap resamples for standard errors.
 
-    Raises `ConfigError` if it cannot ask.
+    Raises `ConfigError` if lm-eval fails.
     """
     together = loaded.together()
     set_seeds(together["tasks"].values())
@@ -177,21 +176,21 @@ def ask(model: AskedModel, loaded: Loaded, options: HarnessConfig, resamples: in
             return evaluate_tasks(model, together, options, options.limit, resamples)
     except (KeyError, TypeError, ValueError, ArithmeticError, AssertionError, TemplateError) as error:
         raise ConfigError(
-            f"evaluation.harness: lm-eval cannot ask {', '.join(options.tasks)}: {type(error).__name__}: "
-            f"{brief(error)}; its own command line, `lm_eval`, tells more of a task"
+            f"evaluation.harness: lm-eval fails on {', '.join(options.tasks)}: {type(error).__name__}: "
+            f"{brief(error)}; its own command line, `lm_eval`, prints more about a task"
         ) from error
 
 
 def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[int], None]) -> AskedModel:
-    """The model as `lm_eval --model hf --model_args pretrained=FOLDER` loads it, on one device; an adapter is merged.
+    """Load the model as `lm_eval --model hf --model_args pretrained=FOLDER` does, on one device; merge an adapter.
 
-    Raises `ConfigError` if it continues no text, or has no chat template, but is to be asked by one.
+    Raises `ConfigError` if the model does not continue text, or lacks the chat template that the job asks for.
     """
     architectures: list[str] = read_object(Path(folder, "config.json")).get("architectures") or []
     if not continues_text(architectures):
         raise ConfigError(
-            f"evaluation.harness: lm-eval asks models that continue text, which {', '.join(architectures)} of {folder} "
-            "does not; leave it out"
+            f"evaluation.harness: lm-eval needs a model that continues text, but {folder} is a "
+            f"{', '.join(architectures)}; remove evaluation.harness"
         )
     tokenizer, options = load_tokenizer(folder), asked_for(job)
     if options.chat_template:
@@ -207,7 +206,7 @@ def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[
 
 
 def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results, doubts: list[str]) -> Result:
-    """What lm-eval found: of the tasks and groups that were asked for, and of those in groups."""
+    """The result with lm-eval's figures for the requested tasks and groups, and for the members of groups."""
     options, run = asked_for(job), run_at(store, wanted.model.key) if wanted.model.key else None
     local = local_tasks(options)
     measured = {name: figures for name in found["results"] if (figures := figures_of(found, name))}
@@ -237,11 +236,11 @@ def _result(store: Store, job: EvaluateJob, wanted: Measurement, found: Results,
 
 
 def _examples(name: str, found: Results) -> int:
-    """The examples of a task that were asked, or of all tasks of a group."""
+    """The number of evaluated examples of a task, or of all tasks of a group."""
     return sum(int(found["n-samples"][each]["effective"]) for each in tasks_in(found, name))
 
 
 def _few_shot(name: str, found: Results) -> dict[str, int]:
-    """How many solved examples stood before each question; nothing of a group whose tasks differ in that."""
+    """The number of solved examples before each question; empty for a group whose tasks differ in it."""
     told = {int(found["n-shot"].get(each, 0)) for each in tasks_in(found, name)}
     return {"few_shot": told.pop()} if len(told) == 1 else {}

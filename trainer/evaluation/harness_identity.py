@@ -1,4 +1,4 @@
-"""What is measured of a model on tasks of lm-eval: what defines a task. Free of heavy imports."""
+"""The identity of lm-eval tasks: everything that determines a task's figures. Imports no heavy libraries."""
 
 import hashlib
 from glob import glob
@@ -21,7 +21,7 @@ from trainer.store.storage import Store
 
 
 def identify(options: HarnessConfig, lm_eval: str) -> dict[str, TaskIdentity]:
-    """What each task that is asked for asks, and how. Raises `ConfigError` for files that are not there."""
+    """The identity of each requested task; raises `ConfigError` for missing files."""
     local = local_tasks(options)
     how: dict[str, Any] = {**options.model_dump(include={"limit", "few_shot", "chat_template"}), "lm_eval": lm_eval}
     found = {}
@@ -38,7 +38,7 @@ def identify(options: HarnessConfig, lm_eval: str) -> dict[str, TaskIdentity]:
 
 
 def task_data(task: LocalTask) -> list[TaskData]:
-    """The local files of a task's examples. Raises `ConfigError` if a path leads to none."""
+    """The local files with a task's examples; raises `ConfigError` for a path that matches no file."""
     return [
         TaskData(path=file, sha256=digest_file(Path(file)).sha256, asked=asked)
         for pattern, asked in data_files(task, "evaluation.harness")
@@ -48,9 +48,7 @@ def task_data(task: LocalTask) -> list[TaskData]:
 
 
 def questions_of(name: str, local: dict[str, LocalTask]) -> set[tuple[str, str]] | None:
-    """The texts that a task's questions are made of: SHA-256 of a file, and a field of it; None if that is not
-    known.
-    """
+    """(SHA-256 of a file, field) pairs of the texts in a task's questions; None if they are not known."""
     found: set[tuple[str, str]] = set()
     for _, task in leaves(name, local):
         asked = [each.sha256 for each in task_data(task) if each.asked] if task is not None else []
@@ -58,20 +56,20 @@ def questions_of(name: str, local: dict[str, LocalTask]) -> set[tuple[str, str]]
             return None
         try:
             fields = question_fields(task, "evaluation.harness")
-        except ConfigError:  # a function makes its questions
+        except ConfigError:  # a function builds its questions
             return None
         found |= set(product(asked, fields))
     return found
 
 
 def name_of(identity: TaskIdentity) -> str:
-    """A short name of what a task is, wherever its files are."""
+    """Fingerprint of a task, independent of its files' paths."""
     told = identity.model_dump()
     return fingerprint({**told, "data": sorted([each.sha256, each.asked] for each in identity.data)})
 
 
 def describe_task(identity: TaskIdentity) -> dict[str, Any]:
-    """What decides the figures of a task, with one name for its definition and its data."""
+    """Everything that determines a task's figures, with one fingerprint for its definition and data."""
     settings = identity.model_dump(mode="json", exclude={"definition", "data"})
     return {**settings, "content": name_of(identity)}
 
@@ -80,7 +78,7 @@ INSTALL = "pip install 'headrace[harness]'"
 
 
 def installed_version() -> str:
-    """The version of lm-eval. Raises `ConfigError` if it is not installed."""
+    """The installed version of lm-eval; raises `ConfigError` if there is none."""
     try:
         return version("lm_eval")
     except PackageNotFoundError as error:
@@ -88,16 +86,16 @@ def installed_version() -> str:
 
 
 def asked_for(job: EvaluateJob) -> HarnessConfig:
-    """What lm-eval is to measure. Raises `ConfigError` if that is nothing."""
+    """The job's lm-eval options; raises `ConfigError` if they are missing."""
     if job.evaluation.harness is None:
-        raise ConfigError("evaluation.harness names no tasks: say which ones lm-eval is to measure the model on")
+        raise ConfigError("evaluation.harness lists no tasks: set the tasks on which lm-eval measures the model")
     return job.evaluation.harness
 
 
 def identify_harness(store: Store, job: EvaluateJob, own: bool) -> Measurement:
-    """What a job has lm-eval measure. `own`: it is the final model of the run that the job trained.
+    """The measurement by lm-eval that a job requests. `own`: the model is the final one of the job's own run.
 
-    Raises `ArtifactError` if the model is missing or damaged, `ConfigError` for tasks whose files are not there.
+    Raises `ArtifactError` if the model is missing or damaged, `ConfigError` for tasks with missing files.
     """
     tasks = identify(asked_for(job), installed_version())
     found = find_model(store, job.checkpoint)

@@ -1,5 +1,6 @@
-"""Loading tasks as lm-eval does, what it warns of, and its figures; and asking some examples of tasks before training,
-without a model: whether that can be done, and which figures there will be.
+"""Load lm-eval tasks, collect lm-eval's warnings and figures, and try tasks before training without a model.
+
+The trial evaluates a few examples of each task, to find errors and the names of the figures early.
 """
 
 import logging
@@ -38,17 +39,17 @@ log = logging.getLogger(__name__)
 Results = Mapping[str, Any]
 
 NAMED = 3
-"""Names that are told where one is looked for that no task has."""
+"""How many similar names an error lists."""
 
 
 class Loaded(NamedTuple):
-    """What lm-eval loaded, by the names that are asked for, and what is doubtful about that."""
+    """The loaded tasks by requested name, and warnings about them."""
 
     tasks: dict[str, dict[str, Any]]
     doubts: list[str]
 
     def together(self) -> dict[str, Any]:
-        """All tasks and groups, as lm-eval asks them."""
+        """All tasks and groups in the form that `evaluator.evaluate` takes."""
         parts = ("tasks", "groups", "group_map")
         return {
             part: {name: each for found in self.tasks.values() for name, each in found[part].items()} for part in parts
@@ -56,14 +57,13 @@ class Loaded(NamedTuple):
 
 
 def load_tasks(options: HarnessConfig) -> Loaded:
-    """Load every task with its data, as lm-eval itself does.
+    """Load every task with its data, as lm-eval itself does; data of the hub is downloaded once.
 
-    Data of the hub is downloaded by this, once. Raises `ConfigError` if lm-eval is not installed, for a name that no
-    task has, for files that are not there or tell no task, for data that the hub does not give or that lacks a field,
-    for a task that two names ask for, and for too few solved examples.
+    Raises `ConfigError` if lm-eval is not installed, and for an unknown task name, missing or invalid files, data that
+    the hub does not provide or that lacks a field, a task requested under two names, and too few solved examples.
     """
     set_seeds()
-    identify(options, installed_version())  # whether all local files are there, which is told in fewer words
+    identify(options, installed_version())  # reports missing local files in a shorter message than lm-eval
     local = local_tasks(options)
     wanted = {name: dict(leaves(name, local)) for name in options.tasks}
     manager = _manager(options, any(task is None for found in wanted.values() for task in found.values()))
@@ -83,9 +83,7 @@ def load_tasks(options: HarnessConfig) -> Loaded:
 
 
 def set_seeds(tasks: Iterable[Any] = ()) -> None:
-    """Seed what is drawn at random as lm-eval does: what orders the questions of some, and draws the solved examples of
-    `tasks`.
-    """
+    """Seed as lm-eval does: the global generators, which order some questions, and the solved examples of `tasks`."""
     for task in tasks:
         task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
     random.seed(DEFAULT_RANDOM_SEED)
@@ -96,7 +94,7 @@ def set_seeds(tasks: Iterable[Any] = ()) -> None:
 def evaluate_tasks(
     model: LM, tasks: dict[str, Any], options: HarnessConfig, limit: int | None, resamples: int
 ) -> Results:
-    """What lm-eval finds out of a model; the standard errors of some figures are of so many `resamples`."""
+    """lm-eval's results for a model; `resamples` is the number of bootstrap resamples for standard errors."""
     found: Results = evaluator.evaluate(
         model, tasks, limit=limit, bootstrap_iters=resamples, log_samples=False,
         apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
@@ -105,11 +103,11 @@ def evaluate_tasks(
 
 
 UNFILTERED = "none"
-"""How lm-eval calls answers that go through no filter."""
+"""lm-eval's name for unfiltered answers."""
 
 
 class TaskFigure(NamedTuple):
-    """A figure, with its standard error, and whether a greater one is better, where lm-eval tells it."""
+    """A figure with its standard error, and whether greater is better; None if lm-eval does not say."""
 
     value: float
     error: float | None
@@ -117,9 +115,7 @@ class TaskFigure(NamedTuple):
 
 
 def figures_of(found: Results, task: str) -> dict[str, TaskFigure]:
-    """The figures of a task, or of a group: `acc` of lm-eval's `acc,none`, and `exact_match,strict` of one that goes
-    through a filter.
-    """
+    """The figures of a task or group by name: `acc` for lm-eval's `acc,none`; `exact_match,strict` if filtered."""
     figures, told = {}, found["results"][task]
     for key, value in told.items():
         figure, comma, filtered = key.partition(",")
@@ -133,15 +129,16 @@ def figures_of(found: Results, task: str) -> dict[str, TaskFigure]:
 
 
 def _greater(found: Results, task: str, figure: str) -> bool | None:
-    """Whether greater is better, as the task says, or all tasks of a group that have the figure; else None."""
+    """Whether greater is better, if the task says so, or all tasks of a group with this figure agree; else None."""
     said = [found["higher_is_better"].get(each, {}) for each in tasks_in(found, task)]
     told = {better[figure] for better in said if figure in better}
     return told.pop() if len(told) == 1 else None
 
 
 def tasks_in(found: Results, name: str) -> list[str]:
-    """The tasks of a group, those of its groups too; of a task itself. lm-eval tells some things of tasks alone, and of
-    groups of groups too little.
+    """The tasks of a group and its subgroups, or the task itself.
+
+    lm-eval reports some values only per task, and incompletely for groups of groups.
     """
     members = found["group_subtasks"].get(name)
     return [task for each in members for task in tasks_in(found, each)] if members else [name]
@@ -152,22 +149,18 @@ def _is_number(value: Any) -> TypeGuard[float]:
 
 
 def _check_each_once(tasks: dict[str, dict[str, Any]]) -> None:
-    """Raise `ConfigError` for a task that two of the names ask for, of which lm-eval would not tell the figures
-    apart.
-    """
+    """Raise `ConfigError` for a task that two names request, because lm-eval would mix their figures."""
     asked_by: dict[str, str] = {}
     for name, found in tasks.items():
         for task in found["tasks"]:
             if (other := asked_by.setdefault(task, name)) != name:
                 raise ConfigError(
-                    f"evaluation.harness.tasks: {name!r} and {other!r} both ask {task!r}; name one of them"
+                    f"evaluation.harness.tasks: {name!r} and {other!r} both include {task!r}; list only one of them"
                 )
 
 
 def _manager(options: HarnessConfig, with_defaults: bool) -> "TaskManager":
-    """What loads tasks. Those that come with lm-eval are thousands of files, which are read only if one of them is
-    asked.
-    """
+    """The task manager. lm-eval's own tasks are thousands of files, read only if one of them is requested."""
     import datasets
     from lm_eval.tasks import TaskManager
 
@@ -176,70 +169,64 @@ def _manager(options: HarnessConfig, with_defaults: bool) -> "TaskManager":
 
 
 def _check_fields(name: str, task: Any) -> None:
-    """Raise `ConfigError` for a word in the place of a field, which the data lacks: lm-eval would ask the word
-    itself.
-    """
+    """Raise `ConfigError` for a field name that the data lacks: lm-eval would use the name itself as the text."""
     for setting in ("doc_to_text", "doc_to_target"):
         said = task.get_config(setting)
         if isinstance(said, str) and said.isidentifier() and said not in task.features:
             hint = "".join(f"; there is {like}" for like in get_close_matches(said, task.features, 1))
             raise ConfigError(
-                f"evaluation.harness: {setting} of task {name!r} is {said!r}, which is no field of its data "
+                f"evaluation.harness: {setting} of task {name!r} is {said!r}, which is not a field of its data "
                 f"({', '.join(task.features)}){hint}"
             )
 
 
 def _set_few_shot(name: str, task: Any, few_shot: int | None) -> None:
-    """Set how many solved examples stand before a question, as lm-eval does. Raises `ConfigError` if there are
-    fewer.
-    """
+    """Set the number of solved examples before a question, as lm-eval does; raises `ConfigError` if there are fewer."""
     of_task = task.get_config("num_fewshot")
     count = (of_task or 0) if few_shot is None or of_task == 0 else few_shot
     task.set_config(key="num_fewshot", value=count)
-    # Of the same split, lm-eval leaves the question out of the examples before it.
+    # From the same split, lm-eval excludes the question from the examples before it.
     if count and (found := len(task.fewshot_docs()) - (task.fewshot_cfg.split == task.config.test_split)) < count:
         raise ConfigError(
-            f"evaluation.harness: {count} solved examples are to stand before each question of task {name!r}, which "
+            f"evaluation.harness: {count} solved examples are requested before each question of task {name!r}, which "
             f"has {found}; set evaluation.harness.few_shot to {found} or less"
         )
 
 
 def _doubt_examples(name: str, task: Any) -> str | None:
-    """What is doubtful about the solved examples before questions: lm-eval may take the question itself, with its
-    answer.
-    """
+    """A warning if lm-eval may use the question itself, with its answer, as a solved example."""
     config, cfg = task.config, task.fewshot_cfg
     if not config.num_fewshot or cfg.split or cfg.samples or config.training_split or config.validation_split:
         return None
     return (
-        f"task {name!r} has no fewshot_split, so that its solved examples are of the split that is asked, and the "
-        "question itself may be one of them, with its answer"
+        f"task {name!r} has no fewshot_split, so its solved examples come from the evaluated split, and the question "
+        "itself may be one of them, with its answer"
     )
 
 
 def _check_names(
     name: str, found: dict[str, LocalTask | None], local: dict[str, LocalTask], manager: "TaskManager"
 ) -> None:
-    """Raise `ConfigError` for a name that no task has, here or in lm-eval, with those that are like it."""
+    """Raise `ConfigError`, with similar names, for a name of no local task and no task of lm-eval."""
     for each in found:
         if each in manager.task_index:
             continue
         known = [*local, *(key for key in manager.all_tasks if key not in local)]
         like = get_close_matches(each, known, NAMED) or list(local)[:NAMED]
         where = f"below {manager.include_path} or in lm-eval" if manager.include_path else "in lm-eval"
-        of = "" if each == name else f", which {name!r} names,"
+        of = "" if each == name else f", which {name!r} includes,"
         hint = f"; there is {', '.join(like)}" if like else ""
         raise ConfigError(f"evaluation.harness.tasks: no task {each!r}{of} is {where}{hint}")
 
 
 def _tell_failure(name: str, found: dict[str, LocalTask | None], manager: "TaskManager", error: Exception) -> str:
-    """Why a task cannot be loaded, and what to do."""
+    """Describe why a task cannot be loaded, and what to do."""
     remote = sorted({data for each, task in found.items() if (data := _hub_data(each, task, manager))})
     if remote:
         return (
             f"evaluation.harness: task {name!r} reads {', '.join(remote)} of the Hugging Face hub, which cannot be "
-            f"loaded ({hub_reason(error)}): see to the network and to HF_ENDPOINT, load it once where there is one, or "
-            "take tasks whose data is in local files"
+            f"loaded ({hub_reason(error)}): check the network and HF_ENDPOINT, load the data once with a network, or "
+            "use tasks with data in local files"
         )
     files = ", ".join(dict.fromkeys(str(task.files[0]) for task in found.values() if task))
     return (
@@ -248,7 +235,7 @@ def _tell_failure(name: str, found: dict[str, LocalTask | None], manager: "TaskM
 
 
 def _hub_data(name: str, task: LocalTask | None, manager: "TaskManager") -> str | None:
-    """The data set of the hub that a task reads; None of one that reads local files, or says none."""
+    """The hub data set that a task reads; None if it reads local files or specifies none."""
     if task is not None and task.reads_files:
         return None
     entry = manager.task_index.get(name)
@@ -261,22 +248,20 @@ NO_DOUBT = (
     "Overwriting default num_fewshot", "aggregation is not. using default", "higher_is_better is not. using default",
     "fewshot_split is None. using preconfigured rule",
 )  # fmt: skip
-"""What warnings have that tell only what the settings ask for, or how lm-eval always takes a figure."""
+"""Parts of warnings that only repeat settings, or describe lm-eval's usual choice of a figure."""
 
 
 @contextmanager
 def hearing() -> Iterator[Callable[[], list[str]]]:
-    """Take in what lm-eval warns of meanwhile; what this gives tells it: the first of each kind, and how many were like
-    it.
-    """
+    """Collect lm-eval's warnings within the block; the yielded function returns the first of each kind, with counts."""
     logger, heard = logging.getLogger("lm_eval"), _Heard()
     before, bar, commit = (logger.level, logger.propagate), asking.tqdm, evaluator.get_git_commit_hash
-    asking.tqdm = partial(bar, disable=True)  # progress is shown as that of other stages
-    # Of the folder that one is in, whatever it is: git complains if it is none.
+    asking.tqdm = partial(bar, disable=True)  # progress is shown like that of other stages
+    # The commit of the current folder is irrelevant, and git prints an error if the folder is no repository.
     evaluator.get_git_commit_hash = lambda: None
     logger.addHandler(heard)
     logger.setLevel(logging.WARNING)
-    logger.propagate = False  # else each stands in the log besides, thousands of them
+    logger.propagate = False  # otherwise each of thousands of warnings is logged too
     try:
         yield heard.told
     finally:
@@ -286,7 +271,7 @@ def hearing() -> Iterator[Callable[[], list[str]]]:
 
 
 class _Heard(logging.Handler):
-    """Keeps warnings by the line of the program that gives them."""
+    """Collects warnings by the source line that logs them."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -302,24 +287,24 @@ class _Heard(logging.Handler):
 
 
 class Decides(NamedTuple):
-    """A figure that decides something, and whether the job says that greater is better."""
+    """A figure that selects the best checkpoint or a champion, and whether the job says that greater is better."""
 
     figure: str
     greater_is_better: bool | None = None
 
 
 EXAMPLES = 4
-"""How many of each task are asked."""
+"""How many examples of each task the trial evaluates."""
 
 
 def try_tasks(
     options: HarnessConfig, config: PretrainedConfig, decide: Mapping[str, Decides], tokenizer: Any = None
 ) -> None:
-    """Ask some examples of each task as a model of this configuration would be asked, and tell what lm-eval warns of.
+    """Evaluate some examples of each task as for a model of this configuration, and log lm-eval's warnings.
 
-    `decide`: figures that decide something, by the settings that name them. `tokenizer`: the one with the chat
-    template, if that is to be used. Raises `ConfigError` for tasks that cannot be loaded or asked, for a figure that no
-    task has, and for one of which lm-eval says otherwise than its name whether greater is better.
+    `decide` maps settings to the deciding figures that they name. `tokenizer` is given if its chat template is used.
+    Raises `ConfigError` for tasks that cannot be loaded or evaluated, for a figure that no task has, and for one whose
+    direction by lm-eval contradicts its name while the job does not set `greater_is_better`.
     """
     if tokenizer is not None:
         bound_template(tokenizer, "this job")
@@ -332,7 +317,7 @@ def try_tasks(
                 figures |= _try(loaded, options, model)
             except Exception as error:  # each task fails in its own way: its functions, its fields, its metrics
                 raise ConfigError(
-                    f"evaluation.harness: lm-eval cannot ask the task {name!r}: {type(error).__name__}: {brief(error)}"
+                    f"evaluation.harness: lm-eval fails on the task {name!r}: {type(error).__name__}: {brief(error)}"
                 ) from error
     for doubt in [*found.doubts, *heard()]:
         log.warning("evaluation.harness: %s", doubt)
@@ -341,20 +326,18 @@ def try_tasks(
             continue
         if figure not in figures:
             like = get_close_matches(figure, figures, NAMED) or figures
-            raise ConfigError(f"{setting} is {figure!r}, which no task has that is asked; there is {', '.join(like)}")
+            raise ConfigError(f"{setting} is {figure!r}, which no requested task has; there is {', '.join(like)}")
         told = figures[figure]
         if said is None and told is not None and told != greater_is_better(figure):
             beside = f"{setting.rpartition('.')[0]}.greater_is_better"
             better = "greater" if told else "smaller"
-            raise ConfigError(f"{setting} is {figure!r}, of which lm-eval says that {better} is better: set {beside}")
+            raise ConfigError(f"{setting} is {figure!r}, but lm-eval says that {better} is better: set {beside}")
 
 
 def _try(loaded: dict[str, Any], options: HarnessConfig, model: "_NoModel") -> dict[str, bool | None]:
-    """The figures of a task, or of a group and its tasks, by the names that a gate knows them by, and whether lm-eval
-    says that greater is better.
-    """
+    """The figures of a task, or of a group and its tasks, by full name; values say whether greater is better."""
     for task in loaded["tasks"].values():
-        task.aggregation = lambda: defaultdict(lambda: len)  # some of few examples would be no number
+        task.aggregation = lambda: defaultdict(lambda: len)  # some aggregations of few examples are NaN
     limit = min(options.limit or EXAMPLES, EXAMPLES)
     found = evaluate_tasks(model, loaded, options, limit, resamples=0)
     return {
@@ -365,10 +348,10 @@ def _try(loaded: dict[str, Any], options: HarnessConfig, model: "_NoModel") -> d
 
 
 class _NoModel(LM):  # type: ignore[misc]
-    """Gives every request the same answer, if a model of so many positions could give one."""
+    """Answers every request in the same way, if a model with this number of positions could answer it."""
 
-    tokenizer_name = ""  # for a cache of requests, which is not used
-    apply_chat_template = HFLM.apply_chat_template  # it leaves out a task's description where a template takes none
+    tokenizer_name = ""  # key of a request cache, which is not used
+    apply_chat_template = HFLM.apply_chat_template  # omits a task's description if the template refuses it
 
     def __init__(self, positions: int, tokenizer: Any) -> None:
         super().__init__()
@@ -385,7 +368,7 @@ class _NoModel(LM):  # type: ignore[misc]
         longest = max(normalize_gen_kwargs(request.args[1])["max_gen_toks"] for request in requests)
         if longest >= self._positions:
             raise ValueError(
-                f"answers may have {longest} tokens (generation_kwargs.max_gen_toks), but the model has "
-                f"{self._positions} positions, which the question needs too"
+                f"answers may have {longest} tokens (generation_kwargs.max_gen_toks), but the model has only "
+                f"{self._positions} positions for question and answer"
             )
         return ["an answer"] * len(requests)

@@ -1,5 +1,6 @@
-"""lm-eval's tasks beside training: tried before it, and during it the model in memory is measured on them every so many
-steps. Free of heavy imports until then.
+"""lm-eval tasks during training: a trial before it starts, then periodic evaluation of the model in memory.
+
+Heavy libraries are imported only when needed.
 """
 
 import logging
@@ -26,14 +27,12 @@ log = logging.getLogger(__name__)
 
 
 def try_harness(job: RunJob, options: HarnessConfig | None, config: PretrainedConfig, tokenizer: Any = None) -> None:
-    """Try the tasks of lm-eval, if some are named; what they read of the hub is then here. Raises as `try_tasks`
-    does.
-    """
+    """Try the job's lm-eval tasks, if any, which also downloads their data. Raises as `try_tasks` does."""
     if options is None:
         return
     from trainer.evaluation.harness_identity import installed_version
 
-    installed_version()  # else that is told
+    installed_version()  # raises if lm-eval is not installed
     from trainer.evaluation.harness_tasks import Decides, try_tasks
 
     decide = {}
@@ -48,8 +47,9 @@ def try_harness(job: RunJob, options: HarnessConfig | None, config: PretrainedCo
 def tasks_in_training(
     options: TrainedHarnessConfig | None, best_by: str, batch: int, files: Sequence[Path]
 ) -> "TasksInTraining | None":
-    """What has lm-eval measure a model on the way, if that is asked for, or decides which checkpoint is best; `files`
-    are those of its tokenizer.
+    """The evaluation by lm-eval during training, if `every` is set or the best checkpoint depends on it, else None.
+
+    `files` are the tokenizer's.
     """
     if options is None or (options.every is None and not best_by.startswith(PREFIX)):
         return None
@@ -57,19 +57,18 @@ def tasks_in_training(
 
 
 class TasksInTraining:
-    """Has lm-eval ask a model in memory what it asks the published one; of several ranks, each is asked a share.
+    """Evaluates a model in memory on the same tasks as the published one; the ranks share the requests.
 
-    The weights are taken as they are, whatever the precision of training; a divided model computes in that.
+    It computes in the precision of the weights, not of training; only a sharded model computes in that of training.
     """
 
     def __init__(self, options: TrainedHarnessConfig, batch: int, files: Sequence[Path]) -> None:
         self.every, self._options, self._batch, self._files = options.every, options, batch, files
 
     def ask(self, model: "PreTrainedModel", runtime: "Runtime") -> dict[str, float]:
-        """Figures by task, `TASK/FIGURE`, the same on every rank.
+        """Figures by `TASK/FIGURE`, the same on every rank; empty if one overflows, as an untrained perplexity may.
 
-        None where a figure grows beyond what a number can be, as an untrained model's perplexity may. Raises
-        `ConfigError` if lm-eval cannot ask, `StopRequested` on all ranks if one of them is to stop.
+        Raises `ConfigError` if lm-eval fails, `StopRequested` on all ranks if one of them must stop.
         """
         import torch
 
@@ -79,7 +78,7 @@ class TasksInTraining:
 
         was_training = model.training
         try:
-            # Doubts are told before and after training.
+            # Its warnings are logged before and after training.
             with hearing(), torch.compiler.set_stance("force_eager"), masks_made(model):
                 asked = AskedModel(model, self._tokenizer(model), self._batch, runtime)
                 found = ask(asked, self._loaded, self._options, resamples=0)
@@ -103,7 +102,7 @@ class TasksInTraining:
         return load_tasks(self._options)
 
     def _tokenizer(self, model: "PreTrainedModel") -> Any:
-        """The tokenizer as `AutoTokenizer` loads it beside the model."""
+        """The tokenizer as `AutoTokenizer` loads it from the model's folder."""
         from trainer.data.chat.template import bound_template
         from trainer.models.pretrained import load_tokenizer
 

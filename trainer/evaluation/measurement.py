@@ -1,11 +1,11 @@
-"""Measuring a model, of whatever kind: what decides its figures names them, so that what was measured of the same is
-found and not measured again.
+"""Measure a model of any kind, and reuse an existing result with the same fingerprint.
 
-    runs/X/eval.json                  of a run's own final model, measured as its job says
-    runs/X/harness.json               what lm-eval measured of it
-    evaluations/CHECKPOINT-FP.json    of any checkpoint, measured in another way
+    runs/X/eval.json                  a run's own final model, measured as its job says
+    runs/X/harness.json               lm-eval's figures of that model
+    evaluations/CHECKPOINT-FP.json    any other measurement of a checkpoint
 
-A measurement is to a result what a `Step` is to an artifact: a recipe, and how it is made. Free of heavy imports.
+The fingerprint covers everything that determines the figures: model, data and recipe. A measurement is to a result what
+a `Step` is to an artifact. This module imports no heavy libraries.
 """
 
 import logging
@@ -37,62 +37,62 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PREDICTED = ("validation", "test")
-"""The splits that are predicted, where there are some."""
+"""The splits for which predictions are written, if they exist."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A model, measured in one way.
+    """A model and the way to measure it.
 
-    `recipe` is all that decides the figures beside the model and the `data` that is read, as JSON. `precision`,
-    `device` and `deterministic` are those of the runtime that it is measured in.
+    `recipe` holds, as JSON, everything that determines the figures besides the model and `data`. `precision`, `device`
+    and `deterministic` are those of the runtime.
     """
 
     model: Checkpoint
     checkpoint: str
-    """The name under which the model was asked for."""
+    """The name by which the job refers to the model."""
     recipe: Mapping[str, Any]
     settings: Any
-    """What its kind needs to know of it to measure it."""
+    """Further values that the kind needs to measure it."""
     data: tuple[str, ...] = ()
     """The keys of the artifacts that are read."""
     place: str | None = None
-    """Where the result is written, if not in a file of its own."""
+    """The key of the result, if it is not a file in evaluations/."""
     elsewhere: str | None = None
-    """Where the result may stand as well."""
+    """Another key at which the result may exist."""
     run: str | None = None
-    """The run on whose encoded set it is measured: its test split may be another one than it was trained beside."""
+    """The run whose encoded set is used; its test split may have changed since training."""
     predictions: tuple[str, ...] | None = ()
-    """The keys of the files of predictions that are written; None if that is not known, as the data is gone."""
+    """The keys of the prediction files to write; None if they are not known because the data is missing."""
     precision: str = "fp32"
     device: str = "auto"
     deterministic: bool = False
     suffix: str = ""
-    """What the name of a file of its own has beside the checkpoint's."""
+    """Follows the checkpoint's name in the name of a file in evaluations/."""
 
     @property
     def whole_recipe(self) -> dict[str, Any]:
-        """All that decides the figures."""
+        """Everything that determines the figures."""
         return {"format": FORMAT, "model": fingerprint(self.model.files), "data": list(self.data), **self.recipe}
 
     @property
     def fingerprint(self) -> str:
-        """The name of the figures."""
+        """The fingerprint of the figures."""
         return fingerprint(self.whole_recipe)
 
     @property
     def key(self) -> str:
-        """Where the result is written: the same by whichever of its names the model was asked for."""
+        """The key at which the result is written, the same for each of the model's names."""
         model = (self.model.key or self.checkpoint).removesuffix(f"/{FINAL}")
         return self.place or f"evaluations/{Path(model).name}{self.suffix}-{self.fingerprint}.json"
 
     @property
     def is_own(self) -> bool:
-        """Whether it is that of a run's final model as its job says."""
+        """Whether it measures a run's final model as the run's own job says."""
         return self.key.endswith(f"/{EVALUATION}")
 
     def result(self, **measured: Any) -> Result:
-        """The result, of what was measured."""
+        """The result with these measured values."""
         return Result(
             format=FORMAT,
             fingerprint=self.fingerprint,
@@ -106,7 +106,7 @@ class Measurement:
 
 
 def harness_job(job: RunJob, run: str) -> EvaluateJob | None:
-    """How lm-eval measures the final model of a run, if the job names tasks."""
+    """The job by which lm-eval measures the final model of a run; None if the run's job lists no tasks."""
     if not isinstance(job, PipelineJob | ConversationsJob) or job.evaluation.harness is None:
         return None
     asked = EvaluationConfig(batch=job.evaluation.batch, harness=job.evaluation.harness.of_finished())
@@ -114,9 +114,7 @@ def harness_job(job: RunJob, run: str) -> EvaluateJob | None:
 
 
 def ask_of_run(job: PipelineJob | ConversationsJob, run: str, evaluation: EvaluationConfig) -> EvaluateJob:
-    """The job that measures a run's final model with this evaluation, with the device, precision and engine of the
-    run's own job.
-    """
+    """The job that measures a run's final model with this evaluation, on the device and engine of the run's own job."""
     return EvaluateJob(
         store=job.store,
         checkpoint=f"{run}/{FINAL}",
@@ -142,14 +140,13 @@ def find_result(store: Store, wanted: Measurement) -> Result | None:
 
 
 Measure = Callable[[Measurement, Progress, "Runtime"], Result]
-"""Makes the result of a measurement. Called by every rank."""
+"""Computes the result of a measurement. Called by every rank."""
 
 
 def evaluate(store: Store, wanted: Measurement, measure: Measure, progress: Progress) -> Result:
-    """Measure a model and record it; what was measured of the same is reused. Called by every rank.
+    """Measure a model and write the result, or return an existing result of the same measurement. Called by every rank.
 
-    Raises `RunError` if its run was asked for with another test split in the meantime, and what the measurement
-    raises.
+    Raises `RunError` if the run was requested with another test split in the meantime, and errors of the measurement.
     """
     from trainer.training.rank_watchdog import explaining_lost_ranks
     from trainer.training.runtime import start_runtime
@@ -168,7 +165,7 @@ def evaluate(store: Store, wanted: Measurement, measure: Measure, progress: Prog
 
 
 def intact_result(store: Store, key: str) -> Result | None:
-    """The result that a record holds; None if there is none, or it is damaged, which a warning tells."""
+    """The result in a record; None if it is missing, or damaged, which is logged as a warning."""
     try:
         return _read(store, key)
     except ArtifactError as error:
@@ -177,7 +174,7 @@ def intact_result(store: Store, key: str) -> Result | None:
 
 
 def read_result(store: Store, run: str, config: Mapping[str, Any]) -> Result | None:
-    """What was measured of a run's final model, beside it what lm-eval measured; None if there is nothing.
+    """The result for a run's final model, including lm-eval's; None if there is none.
 
     A result on another encoded set than the one in `config`, the caller's copy of config.json, is ignored: either the
     run has since been requested with another test split, or a process that measured an older split finished late.
@@ -191,24 +188,22 @@ def read_result(store: Store, run: str, config: Mapping[str, Any]) -> Result | N
 
 
 def encoded_in(config: Mapping[str, Any]) -> str | None:
-    """The key of the encoded set that a run's config.json names: with the test split that it was last asked for with;
-    None of a run on shards.
-    """
+    """The key of the encoded set in a run's config.json, with the latest requested test split; None for shards."""
     key: str | None = config.get("data", {}).get("key")
     return key
 
 
 def encoded_of(store: Store, run: str) -> str:
-    """The key of the encoded set of a run that tunes a model. Raises `ArtifactError` if its config.json names none."""
+    """The key of a fine-tuning run's encoded set; raises `ArtifactError` if its config.json has none."""
     place = f"{run}/{CONFIG}"
     key = encoded_in(require_sealed(store, place))
     if key is None:
-        raise ArtifactError(f"{store.path(place)} is damaged: it names no encoded data set; {remedy_of(place)}")
+        raise ArtifactError(f"{store.path(place)} is damaged: it has no encoded data set; {remedy_of(place)}")
     return key
 
 
 def predictions_key(run: str, split: str) -> str:
-    """Where the predictions of a split are."""
+    """The key of a split's predictions."""
     return f"{run}/predictions/{split}.jsonl"
 
 
@@ -218,19 +213,19 @@ def _read(store: Store, key: str) -> Result | None:
 
 
 def check_asked(store: Store, wanted: Measurement) -> None:
-    """Raise `RunError` if a run was asked for with another test split since what is measured was prepared."""
+    """Raise `RunError` if the run was requested with another test split since this measurement was prepared."""
     if wanted.run is not None and (now := encoded_of(store, wanted.run)) not in wanted.data:
         raise RunError(
-            f"{store.path(wanted.run)} was asked for with another test split ({now}) while this job measures it on "
-            f"{', '.join(wanted.data)}; start the command again to have this one's figures in its place"
+            f"{store.path(wanted.run)} was requested with another test split ({now}) while this job measured it on "
+            f"{', '.join(wanted.data)}; start the command again to replace those figures"
         )
 
 
 def _has_predictions(store: Store, wanted: Measurement, found: Result) -> bool:
-    """Whether the predictions of a result are those that are wanted, and as they were left."""
+    """Whether the result's predictions are the wanted ones and unchanged."""
     if wanted.predictions is not None and sorted(found.predictions) != sorted(wanted.predictions):
         log.warning(
-            "%s names other predictions than %s: measuring again", store.path(found.key), ", ".join(wanted.predictions)
+            "%s lists other predictions than %s: measuring again", store.path(found.key), ", ".join(wanted.predictions)
         )
         return False
     for file, sha256 in found.predictions.items():
@@ -243,25 +238,23 @@ def _has_predictions(store: Store, wanted: Measurement, found: Result) -> bool:
 
 
 def _tell_replaced(store: Store, wanted: Measurement) -> None:
-    """Warn of the figures and predictions of another test split that a measurement is about to replace, and tell of
-    those that were measured otherwise.
-    """
-    with suppress(ArtifactError):  # of a damaged record there was a word already
+    """Log that figures and predictions will be replaced: a warning if their test split differs, else an info."""
+    with suppress(ArtifactError):  # a damaged record was already reported
         before = _read(store, wanted.key)
         if before is not None and before.by == "split" and tuple(before.data) != wanted.data:
             log.warning(
-                "%s is asked for with another test split: %s, which are of %s, are replaced by those of %s; to have "
-                "the former again, run the job with the former test files",
+                "%s is requested with another test split: %s, measured on %s, are replaced by those measured on %s; to "
+                "restore the former ones, run the job with the former test files",
                 store.path(wanted.key.rpartition("/")[0]),
                 ", ".join([wanted.key, *sorted(before.predictions)]), *before.data, *wanted.data,
             )  # fmt: skip
         elif before is not None and (changes := tell_changes(before.recipe, wanted.whole_recipe)):
-            log.info("%s was measured otherwise, and is replaced: %s", store.path(wanted.key), "; ".join(changes))
+            log.info("%s was measured differently and is replaced: %s", store.path(wanted.key), "; ".join(changes))
 
 
 def _record(store: Store, wanted: Measurement, result: Result) -> None:
-    # If predictions were written, their record is always written too: it is ignored for another test split, and the
-    # next measurement replaces both.
+    # A record is always written if predictions were: with another test split it is ignored, and the next measurement
+    # replaces both.
     if wanted.is_own and not result.predictions:
         check_asked(store, wanted)
     write_sealed(store, wanted.key, result.recorded())

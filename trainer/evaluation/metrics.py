@@ -1,5 +1,6 @@
-"""Metrics of labelled data: our own, and modules of Hugging Face's `evaluate`, of a file or the hub; and what says
-which checkpoint of a run is best.
+"""Metrics of labelled data, built in or loaded from modules of Hugging Face's `evaluate` (a file, or the hub).
+
+Also the criterion that selects a run's best checkpoint.
 """
 
 import difflib
@@ -42,26 +43,26 @@ METRICS: dict[str, Task] = {
     **dict.fromkeys(SEVERAL, "multi-label"),
     **dict.fromkeys(TAGS, "tokens"),
 }
-"""Our own, and what they are for."""
+"""The built-in metrics, with their tasks."""
 
 TYPES: dict[Task, type | None] = {
     "classification": np.int64, "multi-label": np.int8, "regression": np.float64, "tokens": None,
 }  # fmt: skip
-"""As what predictions and labels are kept until they are measured; those of words are lists of names."""
+"""The type in which predictions and labels are kept until they are measured; labels of words are lists of names."""
 
 USUAL: dict[Task, Sequence[str]] = {
     "classification": ("accuracy", "f1"), "multi-label": ("subset_accuracy", "f1_micro", "f1_macro"),
     "regression": ("pearsonr", "spearmanr"), "tokens": (SEQEVAL,),
 }  # fmt: skip
-"""What is measured if nothing is said. A result's recipe does not name these, so that with another list `FORMAT` of
-trainer/records/evaluations.py must be raised.
+"""The default metrics. A result's recipe does not contain them, so raise `FORMAT` in trainer/records/evaluations.py if
+this list changes.
 """
 
 AVERAGED = ("f1", "precision", "recall")
-"""Those that have a figure a class, and need to be told how to make it one."""
+"""Metrics with a figure per class, which need an option for the averaging."""
 
 OF_ONE_CLASS = {**{name: name for name in AVERAGED}, "glue/mrpc": "f1", "glue/qqp": "f1"}
-"""The figure that each of these has of the positive class, where there are two classes."""
+"""The figure of each of these metrics that is computed for the positive class, if there are two classes."""
 
 SMALLER_IS_BETTER = {
     "mse", "rmse", "mae", "mape", "smape", "mase", "msle", "rmsle", "ece", "nll", "perplexity", "ppl", "bits", "brier",
@@ -70,9 +71,9 @@ SMALLER_IS_BETTER = {
 
 
 class Measure(NamedTuple):
-    """A metric's name, its `evaluate` module, and what the module's `compute` is told.
+    """A metric's name, its `evaluate` module, and the options of the module's `compute`.
 
-    `swapped`: the two classes change places, for a module that takes class 1 for the positive one.
+    `swapped`: the two class ids are swapped, because the modules treat class 1 as the positive one.
     """
 
     name: str
@@ -81,30 +82,29 @@ class Measure(NamedTuple):
     swapped: bool = False
 
     def names(self, figure: str) -> str:
-        """What one of its figures is called where another metric gives one of that name too."""
+        """The name of one of its figures if another metric has a figure of the same name."""
         return self.name if re.split("[:/]", self.name)[-1] == figure else f"{self.name}/{figure}"
 
 
 class Metrics:
-    """Takes in predictions as they come, and gives the figures of several metrics."""
+    """Collects predictions in batches and computes the figures of several metrics."""
 
     def __init__(self, measures: Sequence[Measure]) -> None:
         self.measures = list(measures)
         self._examples = 0
 
     def add_batch(self, predictions: NDArray[Any] | Sentences, references: NDArray[Any] | Sentences) -> None:
-        """Take in predicted and true class ids, or numbers, of shape [B], or which classes apply, of shape [B, C].
+        """Add predicted and true class ids or numbers, of shape [B], or indicators of classes, of shape [B, C].
 
-        Of words they are the names of their classes, in lists by example. Raises `ConfigError` if a metric refuses
-        them.
+        For words, both are lists of class names, one per example. Raises `ConfigError` if a metric refuses them.
         """
         if isinstance(predictions, list) or isinstance(references, list):
             if [*map(len, predictions)] != [*map(len, references)]:
-                raise ValueError("the predictions and the references are not of the same words")
+                raise ValueError("predictions and references differ in their numbers of words")
         elif predictions.ndim not in (1, 2) or predictions.shape != references.shape:
             raise ValueError(
-                f"predictions of shape {predictions.shape} for references of shape {references.shape}; need [B] or [B, "
-                "C]"
+                f"predictions of shape {predictions.shape} for references of shape {references.shape}; expected [B] or "
+                "[B, C] for both"
             )
         if not len(predictions):
             return
@@ -119,11 +119,11 @@ class Metrics:
         self._examples += len(predictions)
 
     def compute(self) -> dict[str, float]:
-        """The figures of all that was taken in since the last call, by the names that the modules give them.
+        """The figures of all batches added since the last call, by the names that the modules give them.
 
-        What is undefined is NaN, such as the correlation with a constant. A figure that two modules give goes by
-        METRIC/FIGURE, or the metric's name if that says it, and so does one called loss, which is not theirs. Raises
-        `ConfigError` if nothing was taken in, or if a metric fails or gives no number.
+        An undefined figure is NaN, such as the correlation with a constant. A figure that two modules return, or that
+        is named loss, is renamed METRIC/FIGURE, or to the metric's name if that ends with the figure's. Raises
+        `ConfigError` if there were no examples, or if a metric fails or returns no number.
         """
         if not self._examples and self.measures:
             raise ConfigError(f"nothing to measure: no examples for {', '.join(each.name for each in self.measures)}")
@@ -134,7 +134,7 @@ class Metrics:
 
 
 def default_metrics(task: Task, classes: int, subset: str | None) -> list[str]:
-    """What is measured if nothing is said; `subset` names the GLUE task where the data are one."""
+    """The default metrics; `subset` is the GLUE task of the data, if any."""
     glue = f"glue/{subset}"
     if glue in METRICS and _misfit(glue, task, classes) is None:
         return [glue]
@@ -142,38 +142,39 @@ def default_metrics(task: Task, classes: int, subset: str | None) -> list[str]:
 
 
 def default_of_words(classes: Sequence[str]) -> list[str]:
-    """The same where each word has a label: figures of entities if the labels mark some."""
+    """The default metrics for labels of words: figures of entities if the labels mark entities."""
     return [SEQEVAL if marks_entities(classes) else WORD_ACCURACY]
 
 
 def load_metrics(names: Sequence[str], task: Task, classes: int, positive: int = 1) -> Metrics:
-    """Load metrics: our own by name, any module of `evaluate` by its file or folder, the hub's as hub:NAME.
+    """Load metrics: built-in ones by name, modules of `evaluate` by their file or folder, modules of the hub as
+    hub:NAME.
 
-    `classes` is the number of classes. Precision, recall and F1 are those of the class `positive` where there are two
-    classes, else the mean over the classes that occur. Raises `ConfigError` for a metric that is unknown, does not fit
-    the task or the number of classes, cannot be loaded, or is given twice.
+    `classes` is the number of classes. With two classes, precision, recall and F1 are those of the class `positive`,
+    else the mean over the classes that occur. Raises `ConfigError` for a metric that is unknown, does not fit the task
+    or the number of classes, cannot be loaded, or is given twice.
     """
     measures = [_load(name, task, classes)._replace(swapped=positive == 0 and has_positive(name)) for name in names]
     twice = [name for name, times in Counter(measure.name for measure in measures).items() if times > 1]
     if twice:
-        raise ConfigError(f"evaluation.metrics gives {', '.join(twice)} twice; give each once, under a name of its own")
+        raise ConfigError(f"evaluation.metrics lists {', '.join(twice)} twice; list each once, under a distinct name")
     return Metrics(measures)
 
 
 def positive_class(wanted: str | int | None, classes: Sequence[str], metrics: Sequence[str]) -> int:
-    """The id of the class that precision, recall and F1 are of: that of a name, or an id; 1 if nothing is wanted.
+    """The id of the positive class for precision, recall and F1, given its name or id; 1 by default.
 
-    Raises `ConfigError` if there is no such class, if there are not two, or if none of the metrics has such a figure.
+    Raises `ConfigError` for an unknown class, if there are not two classes, or if no metric has a figure of one class.
     """
     if wanted is None:
         return 1
     setting = f"evaluation.positive_class is {wanted!r}"
     if len(classes) != 2:
         found = f"{len(classes)} classes" if classes else "numbers"
-        raise ConfigError(f"{setting}, which goes with two classes, but the data has {found}; leave it out")
+        raise ConfigError(f"{setting}, which needs two classes, but the data has {found}; remove it")
     if not any(map(has_positive, metrics)):
         raise ConfigError(
-            f"{setting}, but none of {', '.join(metrics)} is of one class; leave it out, or measure f1 too"
+            f"{setting}, but none of {', '.join(metrics)} has a positive class; remove it, or add the metric f1"
         )
     ids = {"0": 0, "1": 1, **{name: number for number, name in enumerate(classes)}}
     if str(wanted) not in ids:
@@ -182,22 +183,20 @@ def positive_class(wanted: str | int | None, classes: Sequence[str], metrics: Se
 
 
 def has_positive(name: str) -> bool:
-    """Whether a metric has a figure of the positive class, where there are two: a file's, of whatever name, has none
-    that is known of.
-    """
+    """Whether a metric has a figure of the positive class of two classes; for a metric from a file this is unknown."""
     return name.removeprefix(HUB) in OF_ONE_CLASS
 
 
 def of_one_class(metrics: Sequence[str]) -> set[str]:
-    """The figures of these metrics that are of one class where there are two, by all names that they may go by."""
+    """The figures of these metrics that are computed for the positive class, by all names that they may have."""
     found = [(Measure(name, None, {}), OF_ONE_CLASS.get(name.removeprefix(HUB))) for name in metrics]
     return {name for measure, figure in found if figure for name in (figure, measure.names(figure))}
 
 
 def greater_is_better(name: str, said: bool | None = None) -> bool:
-    """Whether a greater figure of this name is better, where nobody `said` it: not if it is a loss or an error.
+    """Whether a greater figure is better: `said` if it is given, else False for a name of a loss or an error.
 
-    The names of tasks do not count.
+    The name of an lm-eval task is ignored.
     """
     if said is not None:
         return said
@@ -207,9 +206,7 @@ def greater_is_better(name: str, said: bool | None = None) -> bool:
 
 
 def metric_identity(name: str) -> str:
-    """A metric's name, or the digest of the file that a path means, with those that it imports from beside it: another
-    figure if their content changes.
-    """
+    """A metric's name, or for a path the digest of its file and of the local files that it imports."""
     if name in METRICS or name.startswith(HUB):
         return name
     digests = [digest_file(path).sha256 for path in with_imports(_find_file(name))]
@@ -217,7 +214,7 @@ def metric_identity(name: str) -> str:
 
 
 def _load(name: str, task: Task, classes: int) -> Measure:
-    """One metric. Raises `ConfigError` as `load_metrics` does."""
+    """Load one metric; raises `ConfigError` as `load_metrics` does."""
     plain = name.removeprefix(HUB)
     misfit = _misfit(plain, task, classes)
     if misfit is not None:
@@ -232,19 +229,17 @@ def _load(name: str, task: Task, classes: int) -> Measure:
 
 
 def _misfit(name: str, task: Task, classes: int) -> str | None:
-    """Why a metric does not go with the task, if so; of a foreign one this is not known."""
+    """Why a metric does not fit the task, or None; metrics that are not built in are not checked."""
     if METRICS.get(name, task) != task:
         fitting = ", ".join(each for each, other in METRICS.items() if other == task)
         return f"is for {METRICS[name]}, but the task is {task}; metrics for it are {fitting}"
     if name in ("glue/mrpc", "glue/qqp") and classes > 2:
-        return f"is for two classes, but the data has {classes}; take accuracy and f1"
+        return f"is for two classes, but the data has {classes}; use accuracy and f1"
     return None
 
 
 def _find_file(name: str) -> Path:
-    """The file of a module given by path: the file itself, or FOLDER/FOLDER.py. Raises `ConfigError` if there is
-    none.
-    """
+    """The file of a module given by path: the file itself, or FOLDER/FOLDER.py; raises `ConfigError` if missing."""
     path = Path(name).expanduser().resolve()
     if path.suffix == ".py" and path.is_file():
         return path
@@ -252,22 +247,20 @@ def _find_file(name: str) -> Path:
         return script
     if path.exists():
         raise ConfigError(
-            f"metric {name!r}: {path} is no module of `evaluate`: neither a .py file nor a folder with {script.name}"
+            f"metric {name!r}: {path} is not a module of `evaluate`: neither a .py file nor a folder with {script.name}"
         )
     close = difflib.get_close_matches(name.lower(), METRICS, n=1)
     raise ConfigError(
-        f"metric {name!r} is unknown{f'; did you mean {close[0]!r}?' if close else ''}: there are "
-        f"{', '.join(METRICS)}, and the path of a module of `evaluate` or hub:NAME for the hub's are taken too"
+        f"metric {name!r} is unknown{f'; did you mean {close[0]!r}?' if close else ''}: expected one of "
+        f"{', '.join(METRICS)}, the path of a module of `evaluate`, or hub:NAME for a module of the hub"
     )
 
 
 def _load_file(path: Path) -> Any:
-    """The module of a file. Raises `ConfigError` if it cannot be loaded."""
+    """Load the module of a file; raises `ConfigError` on failure."""
     try:
         return _open(str(path))
-    except (
-        Exception
-    ):  # the file's own fault, or that of evaluate's copy of it, cut short by a kill and then kept for ever
+    except Exception:  # the file fails, or evaluate's cached copy of it was truncated by a kill: retry with a new copy
         for module in [module for module in sys.modules if module.startswith(f"evaluate_modules.metrics.{path.stem}.")]:
             del sys.modules[module]
     try:
@@ -277,10 +270,10 @@ def _load_file(path: Path) -> Any:
 
 
 def _load_from_hub(name: str) -> Any:
-    """The hub's module NAME, NAME/TASK of a benchmark, or OWNER/NAME. Raises `ConfigError` if it cannot be reached."""
+    """Load the hub's module NAME, NAME/TASK of a benchmark, or OWNER/NAME; raises `ConfigError` on failure."""
     parts = name.split("/")
     if len(parts) == 1 or parts[0] in ("glue", "super_glue"):
-        # Whose they are; with the owner `evaluate` does not look in the working directory.
+        # The owner of these modules; without it `evaluate` would search the working directory first.
         parts.insert(0, "evaluate-metric")
     try:
         return _open("/".join(parts[:2]), parts[2] if len(parts) > 2 else None)
@@ -292,42 +285,42 @@ def _load_from_hub(name: str) -> Any:
 
 
 def _open(path: str, configuration: str | None = None, **options: Any) -> Any:
-    import evaluate  # takes seconds, and only who measures needs it
+    import evaluate  # takes seconds to import
 
-    # What is measured stays in memory; `evaluate` makes a folder for it all the same, which others would share.
+    # Values are kept in memory, but `evaluate` creates a cache folder anyway, which processes must not share.
     with tempfile.TemporaryDirectory(prefix="headrace-metrics-") as folder:
         return evaluate.load(path, configuration, cache_dir=folder, keep_in_memory=True, **options)
 
 
 def _compute(measure: Measure) -> dict[str, float]:
-    """The numbers that a metric gives. Raises `ConfigError` if it fails or gives none."""
+    """The numbers that a metric returns; raises `ConfigError` if it fails or returns none."""
     try:
         found = dict(measure.module.compute(**measure.options))
     except Exception as error:  # whatever a foreign module raises
         raise _failed(measure.name, error) from error
     figures = {key: float(value) for key, value in found.items() if isinstance(value, numbers.Real)}
     if not figures:
-        raise ConfigError(f"metric {measure.name!r} gives no number, but {', '.join(found) or 'nothing'}")
+        raise ConfigError(f"metric {measure.name!r} returns no number, only {', '.join(found) or 'nothing'}")
     return figures
 
 
 def _failed(name: str, error: Exception) -> ConfigError:
-    return ConfigError(f"metric {name!r} does not take these predictions and labels: {type(error).__name__}: {error}")
+    return ConfigError(f"metric {name!r} refuses these predictions and labels: {type(error).__name__}: {error}")
 
 
 BY_LOSS = Criterion("loss", greater_is_better=False)
 
 
 def criterion_of(options: SelectionConfig) -> Criterion:
-    """What says which checkpoint is best."""
+    """The criterion that selects the best checkpoint."""
     return Criterion(options.best_by, greater_is_better(options.best_by, options.greater_is_better))
 
 
 def describe_selection(options: SelectionConfig, harness: TrainedHarnessConfig | None) -> dict[str, Any]:
-    """What decides which checkpoint of a language model is best, where that is not the loss: the figure, and the task
-    that has it.
+    """The identity of the criterion for a language model's best checkpoint; empty if it is the loss.
 
-    Raises `ConfigError` if lm-eval is to measure it and is not installed, or files of the task are not there.
+    For a figure of an lm-eval task, it includes the task. Raises `ConfigError` if lm-eval is not installed or files of
+    the task are missing.
     """
     criterion = criterion_of(options)
     if criterion == BY_LOSS:

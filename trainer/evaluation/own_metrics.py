@@ -1,7 +1,6 @@
-"""The metrics that come along: figures of scikit-learn, scipy and seqeval.
+"""Built-in metrics: figures of scikit-learn, scipy and seqeval.
 
-What language models are measured by is computed in `trainer/kinds/pretraining/measure.py`; a new figure of theirs goes
-there.
+Figures of language models are computed in `trainer/kinds/pretraining/measure.py`; add new ones there.
 """
 
 import math
@@ -16,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 Figure = Callable[..., float]
-"""A figure of the true and the predicted class ids, or numbers, of shape [N], or which classes apply, of shape [N, C],
-or the labels of words; and of options."""
+"""Computes a figure from true values, predictions and options. Both sides are class ids or numbers, of shape [N],
+indicators of classes, of shape [N, C], or labels of words."""
 
 Sentences = list[list[str]]
 """The labels of the words of each example."""
 
 
 def of_library(module: str, name: str, **options: Any) -> Figure:
-    """The function of a library's module with this name, which is loaded when it is called."""
+    """The function `name` of a library's module, which is imported when the function is called."""
 
     def figure(true: Any, told: Any, **more: Any) -> float:
         return float(getattr(import_module(module), name)(true, told, **options, **more))
@@ -33,19 +32,19 @@ def of_library(module: str, name: str, **options: Any) -> Figure:
 
 
 def of_scikit(name: str, **options: Any) -> Figure:
-    """The function of scikit-learn's metrics with this name."""
+    """The function `name` of scikit-learn's metrics."""
     return of_library("sklearn.metrics", name, **options)
 
 
 def matthews(true: NDArray[np.int64], told: NDArray[np.int64]) -> float:
-    """Matthews' correlation coefficient of classes, two or more; 0 where one side is constant."""
-    # With one class alone scikit-learn gives 0 too, but warns of a confusion matrix that nobody asked for.
+    """Matthews correlation coefficient of two or more classes; 0 if one side is constant."""
+    # For a single class scikit-learn returns 0 too, but warns about its confusion matrix.
     alone = len(np.union1d(true, told)) < 2
     return 0.0 if alone else of_scikit("matthews_corrcoef")(true, told)
 
 
 def correlation(name: str) -> Figure:
-    """A correlation of scipy's; NaN where it is undefined: fewer than two numbers, one side constant or not finite."""
+    """A correlation of scipy; NaN for fewer than two numbers, or if one side is constant or not finite."""
 
     def figure(true: NDArray[np.float64], told: NDArray[np.float64]) -> float:
         from scipy import stats
@@ -54,7 +53,7 @@ def correlation(name: str) -> Figure:
         if sides.shape[1] < 2 or not np.isfinite(sides).all() or (sides == sides[:, :1]).all(axis=1).any():
             return math.nan
         with warnings.catch_warnings():
-            # Of an untrained model's predictions; the figure is defined, only its last digits are not.
+            # Happens for an untrained model; only the last digits of the figure are uncertain.
             warnings.simplefilter("ignore", stats.NearConstantInputWarning)
             return float(getattr(stats, name)(told, true).statistic)
 
@@ -62,23 +61,23 @@ def correlation(name: str) -> Figure:
 
 
 def squared_error(true: NDArray[np.float64], told: NDArray[np.float64]) -> float:
-    """The mean squared error, in the square of the label's unit; NaN where a number is not finite."""
-    # scikit-learn refuses what is not finite, and a model that diverged should be seen, not end the run.
+    """The mean squared error, in the square of the label's unit; NaN if a number is not finite."""
+    # scikit-learn raises on numbers that are not finite, but a diverged model should be reported, not end the run.
     return of_scikit("mean_squared_error")(true, told) if np.isfinite([true, told]).all() else math.nan
 
 
 def all_labels_right(true: NDArray[np.int8], told: NDArray[np.int8]) -> float:
-    """The share of examples all of whose labels are told."""
+    """The share of examples with all labels predicted correctly."""
     return float((told == true).all(axis=1).mean())
 
 
 def f1_micro(true: NDArray[np.int8], told: NDArray[np.int8]) -> float:
-    """F1 over all labels, also where there is one class: 2 hits / (predicted + true), 0 where both are none."""
+    """F1 over all labels, also for a single class: 2 hits / (predicted + true); 0 if both are 0."""
     return 2 * int((told * true).sum()) / max(int(told.sum() + true.sum()), 1)
 
 
 def f1_macro(true: NDArray[np.int8], told: NDArray[np.int8]) -> float:
-    """The mean of the same over the classes."""
+    """The mean of the classes' F1."""
     return float(np.mean(2 * (told * true).sum(axis=0) / np.maximum(told.sum(axis=0) + true.sum(axis=0), 1)))
 
 
@@ -112,16 +111,16 @@ FIGURES: dict[str, Mapping[str, Figure]] = {
     SEQEVAL: {**OF_ENTITIES, **OF_WORDS},
     WORD_ACCURACY: OF_WORDS,
 }
-"""What each metric gives, by the names that the modules of `evaluate` give their figures."""
+"""The figures of each metric, by the names that the modules of `evaluate` use."""
 
 OF_NUMBERS = ("pearsonr", "spearmanr", "mse", "glue/stsb")
 SEVERAL = ("subset_accuracy", "f1_micro", "f1_macro")
 TAGS = (SEQEVAL, WORD_ACCURACY)
-"""Those of labels that are numbers, of several labels an example, and of words; the others are of classes."""
+"""Metrics for numbers, for several labels per example, and for labels of words; all others are for classes."""
 
 
 class OwnMetric:
-    """Figures of all examples, with what `Metrics` calls of a module of `evaluate`. `dtype` is None of words."""
+    """Built-in figures with the interface of a module of `evaluate`. `dtype` is None for labels of words."""
 
     def __init__(self, figures: Mapping[str, Figure], dtype: type | None) -> None:
         self._figures, self._dtype = figures, dtype
@@ -129,12 +128,12 @@ class OwnMetric:
         self._true: list[Any] = []
 
     def add_batch(self, predictions: NDArray[Any] | Sentences, references: NDArray[Any] | Sentences) -> None:
-        """Take in what is predicted and what is true, as `Metrics.add_batch` does."""
+        """Add predictions and true values, as `Metrics.add_batch` does."""
         for kept, side in ((self._told, predictions), (self._true, references)):
             kept.append(side if self._dtype is None else np.asarray(side, self._dtype))
 
     def compute(self, **options: Any) -> dict[str, float]:
-        """The figures of all that was taken in since the last call."""
+        """The figures of all batches added since the last call."""
         join: Callable[[list[Any]], Any] = np.concatenate if self._dtype else lambda side: [*chain(*side)]
         true, told = join(self._true), join(self._told)
         self._told, self._true = [], []
@@ -145,16 +144,12 @@ TAG = re.compile(r"[BIES]-.+|[BIESO]")
 
 
 def marks_entities(classes: Sequence[str]) -> bool:
-    """Whether labels say of words where entities begin and go on: B-X, I-X, O, also E-X and S-X, as `seqeval` reads
-    them.
-    """
+    """Whether word labels mark entities in a scheme that `seqeval` reads: B-X, I-X and O, also E-X and S-X."""
     return all(TAG.fullmatch(name) for name in classes) and any(name.startswith(("B", "I")) for name in classes)
 
 
 def score_entities(told: Sentences, true: Sentences, classes: Sequence[str]) -> list[tuple[str, Any, Any, Any, Any]]:
-    """Precision, recall, F1 and number of the true entities of each type that the classes name; 0 where there are
-    none.
-    """
+    """Type, precision, recall, F1 and number of true entities, for each type in the classes; 0 if there are none."""
     from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 
     met = sorted({kind for kind, *_ in [*get_entities(true), *get_entities(told)]})

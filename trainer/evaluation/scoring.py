@@ -1,7 +1,7 @@
-"""The scoring loop: samples in rounds of a batch a rank, each sample once, whatever the batch and the ranks.
+"""The scoring loop: each sample is scored once, in rounds of one batch per rank.
 
-What a batch holds and what is added up is said by each kind. Figures are the same whatever the batch only of a model
-whose answers do not depend on what fills up a row.
+Each kind defines what a batch holds and what is summed. Figures are independent of the batch size only for models whose
+outputs do not depend on padding.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ from trainer.training.sharding import is_sharded
 
 
 class Round(NamedTuple):
-    """The samples of a round: of all ranks, this rank's `share`, and those that it computes."""
+    """The samples of a round: those of all ranks, this rank's `share`, and those that it computes."""
 
     samples: range
     share: range
     computed: range
-    """The share; the first sample where there is none, as all must compute where each holds a part of the model."""
+    """The share; if it is empty and the model is sharded, the first sample, because then all ranks must compute."""
 
 
 def nothing(samples: int) -> None:
@@ -31,7 +31,7 @@ def nothing(samples: int) -> None:
 def rounds(
     model: nn.Module, samples: int, batch: int, runtime: Runtime, advance: Callable[[int], None] = nothing
 ) -> Iterator[Round]:
-    """Rounds over so many samples, for which the model is put into the state for evaluation; every rank gets each."""
+    """Yield rounds over `samples` samples with the model in evaluation mode; every rank gets every round."""
     was_training, divided = model.training, is_sharded(model)
     model.eval()
     try:
@@ -55,9 +55,9 @@ def score_each(
     score: Callable[[range], torch.Tensor],
     advance: Callable[[int], None] = nothing,
 ) -> torch.Tensor:
-    """Figures of each sample, of shape [samples, figures], float64: the same on every rank, and for any number of them.
+    """Figures of each sample, of shape [samples, figures], float64; the same on every rank, for any number of ranks.
 
-    `score` gives those of some samples, of shape [len, figures]; in the precision of the runtime.
+    `score` returns the figures of a range of samples, of shape [len, figures], computed in the runtime's precision.
     """
     found = torch.zeros(samples, figures, dtype=torch.float64)
     for _, share, computed in rounds(model, samples, batch, runtime, advance):

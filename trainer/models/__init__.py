@@ -1,1 +1,1 @@
-"""Models and tokenizers, new or pretrained: their files, adapters and losses."""
+"""New and pretrained models and tokenizers: files, adapters and losses."""

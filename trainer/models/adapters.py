@@ -1,7 +1,6 @@
-"""Low-rank adapters of pretrained models, by `peft`, which is loaded where there is one only.
+"""Low-rank adapters (LoRA) of pretrained models, by `peft`, which is imported only if a model has an adapter.
 
-An adapted model stays the class that it is, with `peft`'s layers in place of those that it adapts: all else that is
-done with a model is done with it. Only what is trained is saved.
+An adapted model keeps its class; `peft`'s layers replace the adapted ones. Only trained parameters are saved.
 """
 
 import difflib
@@ -25,14 +24,14 @@ from trainer.models.weights import ADAPTER_WEIGHTS, BASE, PREFIX, SETTINGS, Base
 from trainer.store.private_folders import followed
 
 LINEAR = (nn.Linear, Conv1D)
-"""What can be adapted; GPT-2 has its linear layers in the second form."""
+"""Layers that can be adapted; GPT-2's linear layers are of the second class."""
 
 NEAREST = 3
-"""Names that are told where one matches nothing."""
+"""How many similar names an error lists."""
 
 
 class Trained(NamedTuple):
-    """The parameters that are trained, and all of the model with what is added to it."""
+    """The number of trained parameters, and of all parameters, adapter included."""
 
     trained: int
     parameters: int
@@ -44,20 +43,20 @@ def is_adapted(model: nn.Module) -> bool:
 
 
 def used_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """A model's parameters, without an adapted head's former weights, which stay beside those that are trained."""
+    """A model's parameters, without the former weights of a trained head, which `peft` keeps."""
     return [each for name, each in model.named_parameters() if ".original_module." not in name]
 
 
 def count_trained(model: nn.Module) -> Trained:
-    """The parameters of an adapted model."""
+    """Count the parameters of an adapted model."""
     used = used_parameters(model)
     return Trained(sum(each.numel() for each in used if each.requires_grad), sum(map(weights_in, used)))
 
 
 def add_adapter(model: PreTrainedModel, lora: LoraConfig, seed: int, heads: Iterable[str] = (), name: str = "") -> None:
-    """Adapt a model in place, and freeze the rest: A is drawn by the seed, B is zero, and `heads` are trained whole.
+    """Adapt a model in place and freeze the rest: A is drawn by the seed, B is zero, and `heads` are trained fully.
 
-    `name` is the base model's. Raises `ConfigError` if the targets match nothing that can be adapted.
+    `name` is the base model's. Raises `ConfigError` if a target matches no layer that can be adapted.
     """
     from peft import LoraConfig as PeftLora
 
@@ -74,17 +73,17 @@ def add_adapter(model: PreTrainedModel, lora: LoraConfig, seed: int, heads: Iter
 
 
 def restore_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Adapt a base model in place as a folder says. Raises `ArtifactError` if what it holds does not fit the model."""
+    """Put the adapter of a folder into a base model in place; raises `ArtifactError` if it does not fit the model."""
     from peft import LoraConfig as PeftLora
 
     settings = PeftLora.from_pretrained(str(folder))
-    settings.inference_mode = False  # else nothing is trained
+    settings.inference_mode = False  # otherwise all parameters are frozen
     _inject(model, settings)
     load_adapter(model, folder)
 
 
 def load_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Set what is trained of an adapted model to what a folder holds. Raises `ArtifactError` if that does not fit."""
+    """Load the trained tensors of an adapted model from a folder; raises `ArtifactError` if they do not fit."""
     from peft import set_peft_model_state_dict
 
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(folder / ADAPTER_WEIGHTS).items()}
@@ -98,7 +97,7 @@ def load_adapter(model: PreTrainedModel, folder: Path) -> None:
 
 
 def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """What is trained of an adapted model, by name."""
+    """The trained tensors of an adapted model, by name."""
     from peft import get_peft_model_state_dict
 
     tensors: dict[str, torch.Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
@@ -106,16 +105,16 @@ def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 
 def trained_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """What a checkpoint holds of a model: all of it, or its adapter."""
+    """The tensors that a checkpoint holds: the adapter of an adapted model, else the whole model."""
     return adapter_tensors(model) if is_adapted(model) else model.state_dict()
 
 
 def save_model(
     model: PreTrainedModel, folder: Path, base: Base | None, tensors: Mapping[str, torch.Tensor] | None = None
 ) -> None:
-    """Write a model as `from_pretrained` loads it, or what is trained beside a base model, as `peft` does.
+    """Write a model as `from_pretrained` loads it, or, with a base model, its adapter as `peft` loads it.
 
-    `tensors` are copies of what is saved, by default the model's own.
+    `tensors` are copies of the tensors to save, by default the model's own.
     """
     with followed(folder) as place:
         _save(model, place, base, tensors)
@@ -134,15 +133,13 @@ def _save(model: PreTrainedModel, folder: Path, base: Base | None, tensors: Mapp
     (folder / BASE).write_text(base.model_dump_json(indent=2) + "\n", encoding="utf-8")
     own.config.architectures = [type(model).__name__]
     own.config.save_pretrained(folder)
-    if own.can_generate():  # it may stop elsewhere than its base model
+    if own.can_generate():  # its end tokens may differ from the base model's
         own.generation_config.save_pretrained(folder)
 
 
 @torch.no_grad()
 def merge(model: PreTrainedModel) -> PreTrainedModel:
-    """Add what the adapter computes to the weights of the layers that it adapts, in place: the model is then as any
-    other, with the weights that quantised layers compute with.
-    """
+    """Merge the adapter into the weights of its layers, in place; quantised layers are dequantised first."""
     from peft.tuners.lora import LoraLayer
     from peft.utils import ModulesToSaveWrapper
 
@@ -164,9 +161,7 @@ def merge(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def find_targets(model: PreTrainedModel, targets: list[str] | None, heads: Iterable[str]) -> list[str]:
-    """The names of the modules that are adapted. Raises `ConfigError` if one of the targets matches none that can
-    be.
-    """
+    """The names of the modules to adapt; raises `ConfigError` if a target matches a module that cannot be, or none."""
     head = {*heads, *_output_names(model)}
     linear = [name for name, module in model.named_modules() if isinstance(module, LINEAR) and not _routes(module)]
     if targets is None:
@@ -180,16 +175,16 @@ def find_targets(model: PreTrainedModel, targets: list[str] | None, heads: Itera
         if other := [name for name in matched if name not in linear]:
             kind = type(named[other[0]]).__name__
             raise ConfigError(
-                f"model.lora.targets: {other[0]} is a {kind}, and linear layers are adapted; {_nearest(target, linear)}"
+                f"model.lora.targets: {other[0]} is a {kind}, not a linear layer; {_nearest(target, linear)}"
             )
         if whole := [name for name in matched if _within(name, {*heads})]:
             raise ConfigError(
-                f"model.lora.targets: {whole[0]} is of the head, which is trained whole; leave {target!r} out"
+                f"model.lora.targets: {whole[0]} is in the head, which is trained fully; remove {target!r}"
             )
         if tied := [name for name in matched if _is_tied(model, named[name])]:
             raise ConfigError(
-                f"model.lora.targets: {tied[0]} shares its weight with the input embeddings, which an adapter that is "
-                f"merged would change as well; leave {target!r} out"
+                f"model.lora.targets: {tied[0]} shares its weight with the input embeddings, which merging the adapter "
+                f"would change as well; remove {target!r}"
             )
         found |= dict.fromkeys(matched)
     return list(found)
@@ -203,8 +198,9 @@ def _routes(module: nn.Module) -> bool:
 
 
 def find_heads(model: PreTrainedModel, made: Iterable[str]) -> list[str]:
-    """The modules of a classifier that are trained whole: what stands outside of the body, and a pooler that is made
-    anew.
+    """The modules of a classifier that are trained fully: those outside its body, and a newly initialised pooler.
+
+    `made` are the names of newly initialised weights.
     """
     body = model.base_model_prefix
     outside = [name for name, child in model.named_children() if name != body and any(True for _ in child.parameters())]
@@ -213,7 +209,7 @@ def find_heads(model: PreTrainedModel, made: Iterable[str]) -> list[str]:
 
 
 def saved_heads(model: PreTrainedModel) -> list[str]:
-    """The modules of an adapted model that are trained whole."""
+    """The modules of an adapted model that are trained fully."""
     own: Any = model
     return list(own.peft_config["default"].modules_to_save or ())
 
@@ -222,15 +218,13 @@ def _inject(model: PreTrainedModel, settings: Any) -> None:
     from peft import inject_adapter_in_model
 
     with warnings.catch_warnings():
-        # Of layers in both forms, each is adapted in its own, which it tells of.
+        # A model with both classes of linear layers causes this warning, though each is adapted correctly.
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")
         inject_adapter_in_model(settings, model)
 
 
 def _shortest(model: PreTrainedModel, targets: list[str]) -> list[str]:
-    """The ends of the targets' names, which other tools know them by, if no other module's name ends so; else the
-    names.
-    """
+    """The last parts of the targets' names, as other tools use them, if no other module shares one; else full names."""
     chosen = {*targets}
     ends = {name.rpartition(".")[2] for name in targets}
     others = {name.rpartition(".")[2] for name, _ in model.named_modules() if name not in chosen}
@@ -252,7 +246,7 @@ def _is_tied(model: PreTrainedModel, module: nn.Module) -> bool:
 
 
 def _nearest(target: str, linear: list[str]) -> str:
-    """The names of layers that can be adapted that are the most like a target's."""
+    """Describe the adaptable layers with the most similar names."""
     ends = sorted({name.rpartition(".")[2] for name in linear})
     close = difflib.get_close_matches(target.rpartition(".")[2], ends, NEAREST, 0.0)
-    return f"the nearest are {', '.join(close)}; in all there are {', '.join(ends)}"
+    return f"the nearest are {', '.join(close)}; all are {', '.join(ends)}"

@@ -1,4 +1,4 @@
-"""Causal and masked language models: any that `transformers` knows, new or pretrained; and those that answer."""
+"""Causal and masked language models of any family in `transformers`, new or pretrained, and chat models."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ from trainer.models.weights import check_weights
 transformers_logging.disable_progress_bar()
 
 CLASSIFIERS = (AutoModelForSequenceClassification, AutoModelForTokenClassification)
-"""The kinds of models that have a head to be trained."""
+"""The kinds of models with a classification head."""
 
 
 def resolve_config(
@@ -43,7 +43,7 @@ def resolve_config(
 ) -> PretrainedConfig:
     """The model's full configuration, checked against the tokenizer and the window length.
 
-    Raises `ConfigError` for unknown keys and impossible values, `TokenizerError` if tokenizer and model do not match.
+    Raises `ConfigError` for unknown keys and invalid values, `TokenizerError` if tokenizer and model do not match.
     """
     pretrained = options.pretrained
     config = new_config(options, tokenizer, masked) if pretrained is None else _pretrained_config(pretrained)
@@ -58,19 +58,19 @@ def resolve_config(
 
 
 def check_positions(config: PretrainedConfig, context: int, setting: str) -> None:
-    """Raise `ConfigError` if a window is longer than the positions that the model knows."""
+    """Raise `ConfigError` if a window is longer than the model's positions."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if positions is not None and 0 <= positions < context:  # XLNet says -1 for any number
+    if positions is not None and 0 <= positions < context:  # XLNet uses -1 for unlimited
         raise ConfigError(f"{setting} is {context}, but the model has {positions} positions")
 
 
 def most_positions(config: PretrainedConfig) -> int:
-    """The positions that a model knows; of one that has no bound, more than anybody asks for."""
+    """The number of a model's positions; 2**31 if it is unlimited."""
     return getattr(config.get_text_config(), "max_position_embeddings", None) or 2**31
 
 
 def count_parameters(config: PretrainedConfig, attention: str | None = None, kind: Any = AutoModelForCausalLM) -> int:
-    """Parameters of a model of some kind, found without allocating them. Raises `ConfigError` if it cannot be built."""
+    """Count a model's parameters without allocating them; raises `ConfigError` if it cannot be built."""
     with torch.device("meta"):
         model = model_from(config, attention, kind)
     return sum(parameter.numel() for parameter in model.parameters())
@@ -79,9 +79,7 @@ def count_parameters(config: PretrainedConfig, attention: str | None = None, kin
 def count_adapted(
     config: PretrainedConfig, attention: str | None, lora: LoraConfig | None, kind: Any = AutoModelForCausalLM
 ) -> Trained:
-    """Parameters that are trained, and all, of a model that may have an adapter. Raises `ConfigError` as
-    `find_targets`.
-    """
+    """Count trained and all parameters, with an adapter if `lora` is given; raises `ConfigError` as `find_targets`."""
     if lora is None:
         parameters = count_parameters(config, attention, kind)
         return Trained(parameters, parameters)
@@ -93,9 +91,7 @@ def count_adapted(
 
 
 class Units(NamedTuple):
-    """Parameters of a model, of its largest block, and of what is outside of its blocks; those that are tied count
-    once.
-    """
+    """Parameters of a model, of its largest block, and outside its blocks; tied parameters count once."""
 
     parameters: int
     largest_block: int
@@ -103,9 +99,7 @@ class Units(NamedTuple):
 
 
 def count_units(config: PretrainedConfig, attention: str | None = None, kind: Any = AutoModelForCausalLM) -> Units:
-    """The parameters of a model by what is gathered at a time if it is sharded. Raises `ConfigError` if it has no
-    blocks.
-    """
+    """Count a model's parameters by the units that sharding gathers; raises `ConfigError` if it has no blocks."""
     with torch.device("meta"):
         model = model_from(config, attention, kind)
     blocks = [sum(each.numel() for each in block.parameters()) for block in require_blocks(model, config.model_type)]
@@ -116,7 +110,7 @@ def count_units(config: PretrainedConfig, attention: str | None = None, kind: An
 def build_model(
     options: ModelConfig, config: PretrainedConfig, seed: int, kind: Any = AutoModelForCausalLM
 ) -> PreTrainedModel:
-    """A float32 model: pretrained, with an adapter if there is to be one, or new with weights decided by the seed.
+    """A float32 model: pretrained, with an adapter if the job has one, or new with weights drawn by the seed.
 
     Raises `ConfigError` if it cannot be built.
     """
@@ -133,9 +127,9 @@ def build_model(
 def load_model(
     path: str | Path, attention: str | None = None, beside: str | None = None, kind: Any = AutoModelForCausalLM
 ) -> PreTrainedModel:
-    """A float32 model from a folder that `save_pretrained` wrote, or a pretrained name. Raises `ConfigError`.
+    """Load a float32 model from a folder that `save_pretrained` wrote, or a hub name; raises `ConfigError` on failure.
 
-    An adapter is merged into the model that it was trained `beside`.
+    An adapter is merged into its base model, which is in the folder `beside`.
     """
     if beside is not None:
         model = load_model(beside, attention)
@@ -145,10 +139,10 @@ def load_model(
 
 
 def load_pretrained(kind: Any, path: str, **options: Any) -> Any:
-    """What `kind.from_pretrained` gives, in float32 unless the options say otherwise: every model is loaded by this.
+    """Load a model as `kind.from_pretrained` does, in float32 by default; all models are loaded by this function.
 
-    Its weights may lie in the parts of several ranks. Nothing that the model brings is run, and nothing is unpickled.
-    Raises `ConfigError` if it needs that, if files are missing, cut short or damaged, or if it is of another kind.
+    Weights may be in the parts that several ranks wrote. Code of the model's repository is not run, and nothing is
+    unpickled. Raises `ConfigError` if the model needs that, is of another kind, or files are missing or damaged.
     """
     check_settings(path)
     check_weights(path)
@@ -173,13 +167,13 @@ def _load_files(kind: Any, path: str, options: dict[str, Any]) -> Any:
 
 
 def take_generation_config(model: PreTrainedModel, path: str) -> None:
-    """Give a model that was not made by `from_pretrained` the folder's settings of generation, if it has some."""
+    """Load the folder's generation settings, if any, into a model that `from_pretrained` did not build."""
     if Path(path, GENERATION_CONFIG_NAME).is_file():
         model.generation_config = GenerationConfig.from_pretrained(path)
 
 
 def model_from(config: PretrainedConfig, attention: str | None, kind: Any) -> PreTrainedModel:
-    """A new float32 model of some kind. Raises `ConfigError` if it cannot be built."""
+    """Build a new float32 model; raises `ConfigError` if it cannot be built."""
     try:
         model: PreTrainedModel = kind.from_config(config, dtype=torch.float32, attn_implementation=attention)
     except Exception as error:  # architectures check their settings each in their own way
@@ -190,16 +184,16 @@ def model_from(config: PretrainedConfig, attention: str | None, kind: Any) -> Pr
 
 
 def made_ready(model: PreTrainedModel) -> PreTrainedModel:
-    """A language model as it is trained."""
+    """Prepare a language model for training."""
     if model.loss_type is None:
-        model.loss_type = "ForCausalLM"  # what transformers takes then, with a warning that it was not named
+        model.loss_type = "ForCausalLM"  # transformers' default, set here to avoid its warning
     return fuse_activations(let_padding_learn(model))
 
 
 def keep_fixed(model: PreTrainedModel) -> PreTrainedModel:
-    """Keep fixed what an architecture does not train (positions made of sines, biases that choose experts).
+    """Freeze the parameters that an architecture does not train (sinusoidal positions, routing biases).
 
-    Loading forgets that of a parameter, and a run that goes on would train what it did not before.
+    Loading makes them trainable, so a resumed run would train parameters that were frozen before.
     """
     with torch.device("meta"):
         built = type(model)(model.config)
@@ -210,10 +204,10 @@ def keep_fixed(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def let_padding_learn(model: PreTrainedModel) -> PreTrainedModel:
-    """Let the embedding of a padding token learn as any other.
+    """Make the embedding of a padding token trainable like any other.
 
-    Pretraining has no padding: where that token stands in the data (as the end of documents, often), it is a real one.
-    The padding number of embedded positions says how these are counted, and stays.
+    Pretraining has no padding: a padding token in the data is a real one, often the end of a document. The padding
+    index of position embeddings is kept, because it determines how positions are counted.
     """
     for module in model.modules():
         if isinstance(module, nn.Embedding) and "Position" not in type(module).__name__:
@@ -229,9 +223,7 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
 
 
 def fuse_activations(model: PreTrainedModel) -> PreTrainedModel:
-    """Replace the tanh form of GELU that is spelt out in eight operations by the one operation that computes the
-    same.
-    """
+    """Replace transformers' tanh GELU, written as eight operations, by the equivalent single operation."""
     for module in model.modules():
         for name, child in module.named_children():
             if isinstance(child, NewGELUActivation):
@@ -244,7 +236,7 @@ def _pretrained_config(name: str) -> PretrainedConfig:
         raise ConfigError(f"pretrained model {name!r} cannot be loaded: {NO_NAME}")
     if Path(name).is_dir() and not Path(name, "config.json").is_file():
         raise ConfigError(
-            f"pretrained model {name!r} cannot be loaded: the folder has no config.json; name a model's folder"
+            f"pretrained model {name!r} cannot be loaded: the folder has no config.json; set a model's folder"
         )
     config = load_config(name)
     check_weights(name)
@@ -252,19 +244,19 @@ def _pretrained_config(name: str) -> PretrainedConfig:
 
 
 def check_same_vocabulary(pretrained: str, tokenizer: TokenizerInfo) -> None:
-    """Raise `TokenizerError` unless the ids of data and model mean the same, as far as their tokenizers tell."""
+    """Raise `TokenizerError` unless the data and the model have the same vocabulary."""
     path = Path(pretrained, TOKENIZER_FILE)
     remedy = f"set data.tokenizer.path to {str(path if path.is_file() else pretrained)!r}"
     if not tokenizer.json:
         raise TokenizerError(
-            f"the data's tokenizer is still to be trained, so it is not that of the pretrained model {pretrained!r}; "
+            f"the data's tokenizer is not trained yet, so it is not that of the pretrained model {pretrained!r}; "
             f"{remedy}"
         )
     try:
         own = read_vocabulary(pretrained)
     except TokenizerError as error:
         raise TokenizerError(
-            f"nothing tells whether the data's tokenizer is that of the pretrained model {pretrained!r}: {error}; put "
+            f"cannot check whether the data's tokenizer is that of the pretrained model {pretrained!r}: {error}; put "
             "the files of the model's tokenizer into its folder"
         ) from error
     if own != vocabulary(tokenizer.json):
@@ -285,16 +277,14 @@ class MaskedLMLoss(nn.Module):
         self.model = model
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Sum over the batch of -log p(hidden token), in nats; shapes [B, T], and [B, T], `IGNORED` where none is
-        hidden.
-        """
+        """Sum over the batch of -log p(hidden token), in nats; both of shape [B, T], labels `IGNORED` if not hidden."""
         return masked_losses(self.model, input_ids, labels)[0].sum()
 
 
 def masked_losses(
     model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, attention_mask: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """-log p of each hidden token in nats, float32, and whether it is the likeliest; each of shape [hidden tokens]."""
+    """-log p of each hidden token, in nats, float32, and whether it ranks first; both of shape [hidden tokens]."""
     logits_BTV = model(input_ids=input_ids, attention_mask=attention_mask).logits
     hidden = labels != IGNORED
     logits_NV, labels_N = logits_BTV[hidden], labels[hidden]
@@ -302,21 +292,17 @@ def masked_losses(
 
 
 def build_masked(options: ModelConfig, config: PretrainedConfig, seed: int) -> PreTrainedModel:
-    """A float32 model: pretrained, or new with weights decided by the seed. Raises `ConfigError` if it cannot be
-    built.
-    """
+    """A float32 masked model, pretrained or new with weights drawn by the seed; raises as `build_model`."""
     return build_model(options, config, seed, KIND)
 
 
 def load_masked(path: str, attention: str | None = None) -> PreTrainedModel:
-    """A float32 model from a folder, or a pretrained name. Raises `ConfigError`."""
+    """Load a float32 masked model from a folder or hub name; raises `ConfigError` on failure."""
     return load_model(path, attention, kind=KIND)
 
 
 def tried_masked(model: PreTrainedModel, context: int, mask_id: int) -> MaskedLMLoss:
-    """The model with its loss, after a trial on a window. Raises `ConfigError` if it cannot be run, or sees one side
-    only.
-    """
+    """The model with its loss, after a trial; raises `ConfigError` if it fails, or does not see following tokens."""
     vocab_size = model.config.get_text_config().vocab_size
     ids = torch.arange(context).remainder(vocab_size)[None].to(model.device)
     ids[0, 0] = mask_id
@@ -337,8 +323,8 @@ def tried_masked(model: PreTrainedModel, context: int, mask_id: int) -> MaskedLM
         model.train(was_training)
     if torch.equal(logits, others):
         raise ConfigError(
-            f"a {model.config.model_type!r} model as configured does not see what follows a hidden token; set "
-            "is_decoder to false in its configuration, or take a model that reads in both directions"
+            f"a {model.config.model_type!r} model as configured does not see the tokens after a hidden one; set "
+            "is_decoder to false in its configuration, or use a bidirectional model"
         )
     return MaskedLMLoss(model)
 
@@ -348,14 +334,14 @@ def load_answering(
 ) -> PreTrainedModel:
     """A float32 causal model that generates up to the end of a turn; `details` are those of the encoded conversations.
 
-    An adapter is merged into the model that it was trained `beside`. Raises `ConfigError` if it cannot be loaded or has
-    fewer positions than a window, `TokenizerError` if ids of the data are beyond its embeddings.
+    An adapter is merged into its base model in `beside`. Raises `ConfigError` if the model cannot be loaded or has
+    fewer positions than a window, `TokenizerError` if ids of the data exceed its embeddings.
     """
     return stops_at_turns(load_model(folder, attention, beside), folder, details)
 
 
 def stops_at_turns(model: PreTrainedModel, folder: str | Path, details: dict[str, Any]) -> PreTrainedModel:
-    """Have a model stop at the token that ends a turn as well as at those that it stopped at before."""
+    """Add the token that ends a turn to the tokens at which a model's generation stops."""
     check_fits(model.config, str(folder), details["context"], details["vocab_size"])
     settings: Any = model.generation_config
     before = settings.eos_token_id
@@ -367,10 +353,10 @@ def stops_at_turns(model: PreTrainedModel, folder: str | Path, details: dict[str
 
 
 def check_fits(config: PretrainedConfig, name: str, context: int, vocab_size: int) -> None:
-    """Raise `ConfigError` for fewer positions than a window has, `TokenizerError` for ids beyond the embeddings."""
+    """Raise `ConfigError` if the model has too few positions, `TokenizerError` if it has too few embeddings."""
     check_positions(config, context, "data.context")
     embeddings = config.get_text_config().vocab_size
     if vocab_size > embeddings:
         raise TokenizerError(
-            f"the tokenizer of {name!r} gives ids up to {vocab_size - 1}, but the model has {embeddings} embeddings"
+            f"the tokenizer of {name!r} has ids up to {vocab_size - 1}, but the model has {embeddings} embeddings"
         )

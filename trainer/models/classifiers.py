@@ -1,6 +1,4 @@
-"""Models for labelled data: any model of `transformers` that classifies texts or tokens, from a pretrained one of any
-kind.
-"""
+"""Models for labelled data: any `transformers` classifier of texts or tokens, from a pretrained model of any kind."""
 
 import contextlib
 import logging
@@ -38,16 +36,16 @@ PROBLEMS: dict[str, Problem | None] = {
     "classification": "single_label_classification", "multi-label": MULTI_LABEL, "regression": "regression",
     "tokens": None,
 }  # fmt: skip
-"""How `transformers` calls what the data asks for; a model that classifies tokens has no name for it."""
+"""transformers' `problem_type` for each task; token classifiers have none."""
 
 
 def kind_of(task: str) -> Any:
-    """The kind of model, as `transformers` has it, for a task of labelled data."""
+    """The Auto class of `transformers` for a task of labelled data."""
     return AutoModelForTokenClassification if task == "tokens" else AutoModelForSequenceClassification
 
 
 def task_of(config: PretrainedConfig) -> str:
-    """The task of labelled data that a finished model is for."""
+    """The task of a finished model for labelled data."""
     if classifies_words(config.architectures):
         return "tokens"
     if config.problem_type == MULTI_LABEL:
@@ -58,12 +56,11 @@ def task_of(config: PretrainedConfig) -> str:
 def load_classifier(
     store: Store, job: FinetuneJob, data: dict[str, Any], checkpoint: Path | None, beside: str | None = None
 ) -> PreTrainedModel:
-    """A float32 model with a head for the data's labels: from a checkpoint, else from what the job starts with.
+    """A float32 model with a head for the data's labels, from a checkpoint, else from the job's pretrained model.
 
-    `data` are the details of the encoded set. A head that the pretrained model lacks is made anew, decided by the seed,
-    and said so. An adapter is put into the model that it was trained beside: `beside` says where that is, and merges
-    them, else it is the job's. Raises `ConfigError` if the model cannot be loaded, `TokenizerError` if the data's ids
-    are beyond its embeddings.
+    `data` are the details of the encoded set. A missing head is newly initialised by the seed, which is logged. An
+    adapter is put into its base model: the job's, or the one in `beside`, into which it is then merged. Raises
+    `ConfigError` if the model cannot be loaded, `TokenizerError` if the data's ids exceed its embeddings.
     """
     kind = kind_of(data["task"])
     if checkpoint is not None and is_adapter(checkpoint):
@@ -82,11 +79,11 @@ def load_classifier(
     body = f"{model.base_model_prefix}."
     if lacking := [name for name in made if name.startswith(body) and not name.startswith(f"{body}pooler.")]:
         raise ConfigError(
-            f"model {source!r} lacks {len(lacking)} weights of its own configuration, or has them in another size: "
+            f"model {source!r} lacks {len(lacking)} weights of its own configuration, or has them with other shapes: "
             f"{', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}"
         )
     if made:
-        log.info("%s has no such head: newly initialised are %s", job.model.pretrained, ", ".join(made))
+        log.info("%s has no head for this task: newly initialised weights: %s", job.model.pretrained, ", ".join(made))
     fuse_activations(model)
     if checkpoint is None and job.model.lora is not None:
         add_adapter(model, job.model.lora, job.training.seed, find_heads(model, made), job.model.pretrained)
@@ -94,8 +91,9 @@ def load_classifier(
 
 
 def outline_classifier(job: FinetuneJob, data: dict[str, Any], checkpoint: Path, rows: Rows) -> Outline | None:
-    """The same of a checkpoint, whose head is made, for ranks that hold some rows of each weight; None as
-    `outline_folder`.
+    """The outline of a checkpoint with its head, for ranks that each hold some rows of each weight.
+
+    None as for `outline_folder`, and for an adapter.
     """
     if is_adapter(checkpoint):
         return None
@@ -108,11 +106,10 @@ def outline_classifier(job: FinetuneJob, data: dict[str, Any], checkpoint: Path,
 
 
 def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTrainedModel:
-    """A float32 model whose head is trained, with its own classes; it is told which id pads.
+    """Load a float32 classifier with a trained head and its own classes; `pad_id` is the padding id.
 
-    An adapter is merged into the model that it was trained `beside`.
-
-    Raises `ConfigError` if it cannot be loaded, or has no such head.
+    An adapter is merged into its base model in `beside`. Raises `ConfigError` if the model cannot be loaded, or has no
+    trained head.
     """
     config = load_config(source)
     config.get_text_config().pad_token_id = config.pad_token_id = pad_id
@@ -122,7 +119,7 @@ def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTra
     model, report = _load(source, config, None, kind, ignore_mismatched_sizes=False)
     if lacking := _not_loaded(report):
         raise ConfigError(
-            f"model {source!r} is no finished classifier: it lacks "
+            f"model {source!r} is not a finished classifier: it lacks "
             f"{', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}; fine-tune it on labelled data first"
         )
     return fuse_activations(model)
@@ -137,7 +134,7 @@ def classes_of(config: PretrainedConfig) -> list[str] | None:
 
 
 def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:
-    """The model's configuration with the data's labels and padding. Raises as `load_classifier` does."""
+    """The model's configuration with the data's labels and padding; raises as `load_classifier` does."""
     config = load_config(source)
     classes = data["classes"] or ["value"]
     config.problem_type = PROBLEMS[data["task"]]
@@ -148,7 +145,7 @@ def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:
     if data["vocab_size"] > text.vocab_size:
         raise TokenizerError(
             f"the data holds ids up to {data['vocab_size'] - 1}, but {source!r} has {text.vocab_size} embeddings; "
-            "its tokenizer is not its own"
+            "its tokenizer is not that of this model"
         )
     return config
 
@@ -156,20 +153,20 @@ def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:
 def _load_adapted(
     source: str, beside: str, config: PretrainedConfig, attention: str | None, kind: Any
 ) -> PreTrainedModel:
-    """A base model with the adapter and the head that lie in another folder."""
+    """A base model in `beside`, with the adapter and head in `source`."""
     model, report = _load(beside, config, attention, kind, ignore_mismatched_sizes=True)
     fuse_activations(model)
     restore_adapter(model, Path(source))
     heads = [f"{name}." for name in saved_heads(model)]
     if lacking := [name for name in _not_loaded(report) if not name.startswith(tuple(heads))]:
-        raise ConfigError(f"model {beside!r}, beside which {source!r} was trained, lacks {', '.join(lacking[:3])}")
+        raise ConfigError(f"model {beside!r}, the base model of {source!r}, lacks {', '.join(lacking[:3])}")
     return model
 
 
 def _load(
     source: str, config: PretrainedConfig, attention: str | None, kind: Any, ignore_mismatched_sizes: bool
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """The model, and what transformers tells of its loading. It is said if padding changes what it says."""
+    """Load a model with transformers' loading report; warn if its outputs depend on padding."""
     with _quiet():
         model, report = load_pretrained(
             kind, source, config=config, attn_implementation=attention, ignore_mismatched_sizes=ignore_mismatched_sizes,
@@ -183,23 +180,23 @@ def _load(
 
 @cache
 def _tell_padding(kind: str) -> None:
-    """Warn of a family whose answers depend on padding, once in a process: its models are loaded again on the way."""
+    """Warn once per process that outputs of a model family depend on padding; models are loaded several times."""
     log.warning(
-        "what a %r model says of a text depends on how far the text is padded, so on the others in its batch: its "
-        "figures and probabilities depend on evaluation.batch (batch, where it predicts). Set that to 1 to measure "
-        "what a text gets by itself, or take a family that leaves padding out, such as bert or deberta-v2",
+        "outputs of a %r model for a text depend on padding, so on the other texts in its batch: its figures and "
+        "probabilities depend on evaluation.batch (for prediction: batch). Set that to 1 to measure each text alone, "
+        "or use a family that masks padding, such as bert or deberta-v2",
         kind,
     )
 
 
 def _not_loaded(report: dict[str, Any]) -> list[str]:
-    """The weights that the files lack, or hold in another size."""
+    """The weights that the files lack, or hold with another shape."""
     return sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers from telling of the new head in its own way: it is said once, by us."""
+    """Suppress transformers' messages about the new head, which `load_classifier` logs."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:

@@ -1,12 +1,11 @@
-"""Attention of texts that share a row, each by itself: without a mask, whose cost grows with the square of the row.
+"""Separate causal attention for each text of a shared row, without a mask, whose cost is quadratic in the row's length.
 
-A token sees those before it in its text, so that each text is a causal attention of its own. On a processor they are
-computed one after another, by the kernel that SDPA takes for one text; on a GPU, in half precision, all at once by the
-varlen kernel of flash attention (Dao 2023, "FlashAttention-2"), which torch brings. Elsewhere, and where weights of the
-attention are dropped out, a mask of all pairs of tokens does the same.
+A token attends to the earlier tokens of its own text. On a CPU the texts are computed one after another, with SDPA's
+kernel for a single text; on a GPU in half precision, all together by the varlen kernel of flash attention (Dao 2023,
+"FlashAttention-2") in torch. Elsewhere, and with attention dropout, a mask over all pairs of tokens is used.
 
-transformers calls an implementation of attention by its name, and gives one that has no function for masks none
-(documentation of its AttentionInterface). Where texts end is handed on as what transformers calls `cu_seq_lens_q`.
+transformers selects an attention implementation by name, and passes no mask to one without a mask function (see its
+documentation of AttentionInterface). The ends of texts are passed as transformers' `cu_seq_lens_q`.
 """
 
 from itertools import pairwise
@@ -18,17 +17,18 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 APART = "sdpa_of_each_text"
-"""The name of this attention among those of transformers."""
+"""The name under which this attention is registered in transformers."""
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
-"""By which its varlen attention is taken, which is asked for scale and window since 2.11, and for heads that share keys
-since 2.12: what it takes cannot be read from it where a model is compiled.
+"""torch's version, which decides the use of its varlen attention: scale and window need 2.11, grouped-query attention
+2.12. Its signature cannot be inspected in compiled code.
 """
 
 
 def text_ends(position_ids: torch.Tensor) -> torch.Tensor:
-    """Where texts end in all rows after one another, 0 first: int32, of shape [texts + 1]. A text begins where
-    positions, of shape [B, T], are 0, and with each row.
+    """The ends of texts in the concatenated rows, preceded by 0; int32, of shape [texts + 1].
+
+    A text begins where `position_ids`, of shape [B, T], are 0, and at the start of each row.
     """
     begins = position_ids == 0
     begins[:, 0] = True
@@ -40,9 +40,7 @@ def text_ends(position_ids: torch.Tensor) -> torch.Tensor:
 def attend_each(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends: torch.Tensor, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Causal attention within each text, on a processor. Of shape [B, H, T, D]; the second is the logarithm of the sums
-    of exponentials, [B, T, H].
-    """
+    """Causal attention within each text on a CPU, of shape [B, H, T, D], and its log-sum-exp, of shape [B, T, H]."""
     output, sums = torch.empty_like(query), query.new_empty(_sums_shape(query), dtype=torch.float32)
     for row, start, end in _texts(ends, query.shape[2]):
         parts = (each[row : row + 1, :, start:end] for each in (query, key, value))
@@ -103,7 +101,7 @@ def _sums_shape(query: torch.Tensor) -> tuple[int, int, int]:
 
 
 def _texts(ends: torch.Tensor, width: int) -> list[tuple[int, int, int]]:
-    """The row of each text, and its start and end there."""
+    """The row of each text, and its start and end in the row."""
     places: list[int] = ends.tolist()
     return [(start // width, start % width, start % width + end - start) for start, end in pairwise(places)]
 
@@ -133,15 +131,13 @@ def attend_apart(
     cu_seq_lens_q: torch.Tensor | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention as transformers calls it, of shapes [B, H, T, D] -> [B, T, H, D]: within each text, where it is said
-    where these end.
-    """
+    """Attention with transformers' interface, of shapes [B, H, T, D] -> [B, T, H, D]; within texts, if ends are set."""
     if cu_seq_lens_q is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
     if attention_mask is not None or options.get("position_bias") is not None or options.get("softcap") is not None:
-        raise ValueError("this attention takes no mask, bias or cap beside the ends of texts")
+        raise ValueError("this attention supports no mask, bias or cap together with the ends of texts")
     if torch.is_autocast_enabled(query.device.type):
         dtype = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
@@ -161,9 +157,7 @@ def attend_apart(
 
 
 def _takes_varlen(query: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether flash attention takes these: on an Ampere GPU or later, in half precision, of sizes that it has kernels
-    for.
-    """
+    """Whether flash attention supports these: an Ampere GPU or later, half precision, and a supported head size."""
     size = query.shape[-1]
     return (
         query.is_cuda
@@ -196,7 +190,7 @@ def attend_at_once(
 
 
 def text_mask(ends: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """Which tokens see which, of shape [B, 1, T, T], for queries of shape [B, H, T, D]."""
+    """The attention mask of shape [B, 1, T, T], True where a token attends, for queries of shape [B, H, T, D]."""
     rows, _, width, _ = query.shape
     places = torch.arange(rows * width, device=query.device)
     text = torch.searchsorted(ends, places, right=True, out_int32=True).view(rows, width)
@@ -205,7 +199,7 @@ def text_mask(ends: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 
 
 def positions(model: PreTrainedModel, position_ids: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    """What a model is given of positions: nothing where they are those of one text from its beginning."""
+    """A model's arguments for positions; none if each row is one text from its beginning."""
     if position_ids is None:
         return {}
     if model.config._attn_implementation != APART:

@@ -1,9 +1,8 @@
-"""Dropout on a processor, where PyTorch draws its random numbers one after another, 3 to 6 ns each on a machine without
-Intel's library.
+"""Fast dropout on a CPU, where PyTorch draws random numbers serially, 3 to 6 ns each on a machine without Intel MKL.
 
-What is kept is told by 16 random bits for each value, of Philox (Salmon et al. 2011, "Parallel random numbers: as easy
-as 1, 2, 3"), whose key is drawn from PyTorch's generator for each call. So all follows from that generator's state, and
-is the same whether a model is compiled or not, and when activations are computed again for the backward pass.
+16 random bits of Philox (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") decide whether a value is
+kept. The key is drawn from PyTorch's generator for each call. So results depend only on that generator's state, and are
+the same with and without compilation, and when activations are recomputed for the backward pass.
 """
 
 from typing import Any
@@ -15,18 +14,18 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 DRAWN = ("drop", "jitter")
-"""Parts of the names of settings by which a model drops or shakes something at random while it trains."""
+"""Parts of the names of settings for random dropping or jitter in training."""
 
 LEVELS = 2**16
-"""Of which a value's 16 bits are one: it is dropped at a rate that is rounded to a multiple of 1 / 65,536."""
+"""The number of values of 16 bits; dropout rates are rounded to a multiple of 1 / 65,536."""
 
 
 @torch.library.custom_op("headrace::kept_by", mutates_args=(), device_types="cpu")
 def kept_by(key: torch.Tensor, values: torch.Tensor, dropped: int) -> torch.Tensor:
-    """Which values are kept: bool, of their shape. Each is dropped with a probability of dropped / 65,536.
+    """A bool mask of the values to keep, of their shape; each is dropped with probability dropped / 65,536.
 
-    The key alone decides. It is drawn outside of this, by an operation that the compiler knows to be random: it would
-    take two calls of one of ours, with the same values, for one.
+    Only the key decides. It is drawn outside, by an operation that the compiler knows to be random: the compiler would
+    merge two calls of a custom operation with equal arguments.
     """
     count = values.numel()
     bits = np.random.Philox(key=int(key)).random_raw(-(-count // 4)).view(np.uint16)
@@ -39,7 +38,7 @@ def _(key: torch.Tensor, values: torch.Tensor, dropped: int) -> torch.Tensor:
 
 
 def drop(values: torch.Tensor, rate: float) -> torch.Tensor:
-    """Values of any shape, of which a share is 0 and the others are larger, so that what is expected stays."""
+    """Set a share of the values, of any shape, to 0, and scale the others to keep the expected value."""
     dropped = round(rate * LEVELS)
     if dropped in (0, LEVELS):
         return values if dropped == 0 else values * 0.0
@@ -48,17 +47,17 @@ def drop(values: torch.Tensor, rate: float) -> torch.Tensor:
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout` on a processor."""
+    """`nn.Dropout` on a CPU."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return drop(values, self.p) if self.training else values
 
 
 def draw_fast(model: nn.Module) -> None:
-    """Have the dropout of a model that trains on a processor draw its numbers so."""
+    """Replace the dropout layers of a model that trains on a CPU, in place."""
     for module in model.modules():
         if type(module) is nn.Dropout and not module.inplace:
-            module.__class__ = Dropout  # the same object: it may have hooks, or stand in two places
+            module.__class__ = Dropout  # keeps the object, which may have hooks or be used twice
 
 
 def attend(
@@ -72,8 +71,9 @@ def attend(
     is_causal: bool | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention by SDPA as transformers calls it, of shapes [B, H, T, D] -> [B, T, H, D]; on a processor, where weights
-    are dropped out, by the formula that SDPA takes there.
+    """SDPA attention with transformers' interface, of shapes [B, H, T, D] -> [B, T, H, D].
+
+    With dropout on a CPU, it computes SDPA's formula explicitly with the fast dropout.
     """
     others = any(options.get(name) is not None for name in ("position_bias", "cache", "softcap"))
     if dropout == 0.0 or query.device.type != "cpu" or others:

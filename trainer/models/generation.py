@@ -1,4 +1,4 @@
-"""What a language model says after some tokens, by what is asked for alone."""
+"""Continue tokens with a language model, ignoring its own generation settings except end tokens."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from trainer.models.causal import most_positions
 
 LEAST_TEMPERATURE = 1e-6
-"""Below it, logits divided by it are beyond float32; the likeliest token has all chance long before."""
+"""Below it, divided logits may overflow float32; the likeliest token has all probability long before."""
 
 
 @torch.no_grad()
@@ -16,12 +16,11 @@ def continue_tokens(
     model: PreTrainedModel, ids: list[int], new_tokens: int, ends_with: int | None = None, temperature: float = 0.0,
     top_k: int | None = None, seed: int = 0, streamer: Any = None, together: bool = False,
 ) -> list[int]:  # fmt: skip
-    """Up to `new_tokens` ids that follow these, as far as the model has positions; at `temperature` 0 the likeliest
-    each time.
+    """Generate up to `new_tokens` ids after these, limited by the model's positions; `temperature` 0 is greedy.
 
-    It stops at the tokens that the model's settings of generation name, or at `ends_with`; nothing else of these
-    settings counts, as a penalty for repetition, which a published model may bring along. `together`: all ranks
-    compute as many tokens, which a model that is divided among them asks for.
+    Generation stops at the end tokens of the model's generation settings, or at `ends_with`. Other generation settings
+    of a published model, such as a repetition penalty, are ignored. `together`: all ranks compute the same number of
+    tokens, as a sharded model requires.
     """
     model.eval()
     own: Any = model.generation_config
@@ -29,10 +28,10 @@ def continue_tokens(
     drawn: dict[str, Any] = {"do_sample": False}
     if temperature >= LEAST_TEMPERATURE:
         torch.manual_seed(seed)
-        drawn = {"do_sample": True, "temperature": temperature, "top_k": top_k or 0}  # else transformers takes 50
+        drawn = {"do_sample": True, "temperature": temperature, "top_k": top_k or 0}  # transformers' default is 50
     input_ids = torch.tensor([ids], device=model.device)
     generate: Any = model.generate
-    # What is not said to `generate` is taken from here.
+    # `generate` reads options that are not passed from here.
     model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=padding)
     try:
         output = generate(

@@ -1,4 +1,4 @@
-"""The repeated blocks of a model: the layers that are divided among ranks, and gathered, one at a time."""
+"""Find the repeated blocks of a model: the layers that are sharded among ranks and gathered one at a time."""
 
 from collections import Counter
 
@@ -8,14 +8,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from trainer.common.errors import ConfigError
 
 SKIPPING = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
-"""Settings of a model by which layers are skipped at random while it trains."""
+"""Model settings for skipping layers at random in training."""
 
 
 def find_blocks(model: nn.Module) -> list[nn.Module]:
-    """The members of the outermost lists of modules with parameters, in their order.
+    """The members of the outermost `ModuleList`s with parameters, in order.
 
-    A list is of one class, or of what transformers takes for layers, as where some have attention and others a
-    recurrence.
+    The members of a list have one class, or are all `GradientCheckpointingLayer`s, as in models that mix attention and
+    recurrent layers.
     """
     found: list[nn.Module] = []
     for child in model.children():
@@ -31,20 +31,18 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def require_blocks(model: nn.Module, kind: str) -> list[nn.Module]:
-    """The same. Raises `ConfigError` if there are none, if they share weights, or if each rank would skip others at
-    random.
-    """
+    """Find the blocks; raises `ConfigError` if there are none, they share weights, or layers are skipped at random."""
     blocks = find_blocks(model)
     for setting in SKIPPING:
         if share := getattr(getattr(model, "config", None), setting, 0):
             raise ConfigError(
                 f"training.sharding is fsdp, but the model's {setting} is {share}: ranks that skip "
-                f"different layers wait for each other without end; set {setting} to 0, or training.sharding to none"
+                f"different layers deadlock; set {setting} to 0, or training.sharding to none"
             )
     if not blocks:
         raise ConfigError(
-            f"training.sharding is fsdp, but a {kind!r} model as configured has no repeated blocks to divide among the "
-            "ranks; set training.sharding to none"
+            f"training.sharding is fsdp, but a {kind!r} model as configured has no repeated blocks to shard; set "
+            "training.sharding to none"
         )
     held = Counter(id(parameter) for block in blocks for parameter in block.parameters())
     if any(number > 1 for number in held.values()):

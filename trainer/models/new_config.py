@@ -1,7 +1,6 @@
-"""Configurations of new models: what the job says, over the family's defaults, with the tokenizer's vocabulary.
+"""Configurations of new models: the job's settings over the family's defaults, with the tokenizer's vocabulary.
 
-A configuration as models are published with also holds keys that nothing reads any more, and numbers of the tokens of a
-tokenizer that may be another one than the data's.
+A published model's configuration also holds obsolete keys, and token ids of a tokenizer that may not be the data's.
 """
 
 import difflib
@@ -26,29 +25,29 @@ log = logging.getLogger(__name__)
 
 
 MARKS = {"architectures", "transformers_version"}
-"""What `save_pretrained` writes, and nobody by hand."""
+"""Keys that only `save_pretrained` writes."""
 
 NOT_OF_THE_MODEL = {*MARKS, "dtype", "torch_dtype", "auto_map", "quantization_config", "tokenizer_class"}
-"""What is said of files and of code, not of the model: a new one is made in float32 by the code of transformers."""
+"""Keys about files and code, which do not apply to a new model: it is built in float32 by code of transformers."""
 
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 PROBES: tuple[Any, ...] = (12345.0, {"rope_type": "linear", "factor": 12345.0})
-"""Values that no family has by default."""
+"""Values that are no family's defaults."""
 
 
 def is_published(values: dict[str, Any]) -> bool:
-    """Whether these are the settings of a model as they are published, rather than written for a job."""
+    """Whether these settings come from a published model, rather than being written for a job."""
     return not MARKS.isdisjoint(values)
 
 
 def take_published(
     values: dict[str, Any], default: PretrainedConfig, tokenizer: TokenizerInfo, where: str
 ) -> dict[str, Any]:
-    """What counts of a published configuration; what its family does not know is told in a warning and passed over.
+    """The applicable keys of a published configuration; keys unknown to its family are ignored with a warning.
 
-    The tokens that begin, end and pad texts are those of the data's tokenizer, so that their published numbers do not
-    count, but for a padding token that no text holds. Raises `ConfigError` for an unknown key that looks like a slip.
+    Published ids of begin, end and padding tokens are ignored, as the data's tokenizer has its own, except a padding
+    token that no text contains. Raises `ConfigError` for an unknown key that looks like a typing error.
     """
     kept = {key: value for key, value in values.items() if key not in NOT_OF_THE_MODEL and not key.startswith("_")}
     if _holds_padding(kept.get("pad_token_id"), kept.get("vocab_size"), tokenizer):
@@ -60,51 +59,51 @@ def take_published(
         raise ConfigError(_unknown(next(iter(slips)), default, where))
     if told := [key for key in unknown if kept[key] is not None]:
         log.warning(
-            "%s: keys that no %r of transformers reads are passed over: %s", where, default.model_type, ", ".join(told)
+            "%s: ignored keys that a %r model of transformers does not use: %s",
+            where,
+            default.model_type,
+            ", ".join(told),
         )
     return {key: value for key, value in kept.items() if key not in unknown}
 
 
 def check_keys(values: dict[str, Any], default: PretrainedConfig, where: str) -> None:
-    """Raise `ConfigError` for a key that the family does not know."""
+    """Raise `ConfigError` for a key unknown to the family."""
     for key, value in values.items():
         if not is_known(key, value, default):
             raise ConfigError(_unknown(key, default, where))
 
 
 def is_known(key: str, value: Any, default: PretrainedConfig) -> bool:
-    """Whether a family has a setting of this name, or takes it for another one, as it does with names of older
-    versions.
-    """
+    """Whether a family has a setting of this name, or accepts it as an older name of another setting."""
     return key in _settings(default) or any(_changes(key, probe, default) for probe in (value, *PROBES))
 
 
 def check_padding(values: dict[str, Any], tokenizer: TokenizerInfo, where: str) -> None:
-    """Raise `ConfigError` if the padding token is one that texts hold: its embedding would stay at zero."""
+    """Raise `ConfigError` if texts may contain the padding token: its embedding would stay at zero."""
     pad_id, vocab_size = values["pad_token_id"], values["vocab_size"]
     if _holds_padding(pad_id, vocab_size, tokenizer):
         raise ConfigError(
-            f"{where}: pad_token_id {pad_id!r} is not one that no text holds, and a padding token's embedding never "
-            f"learns; leave it out, or name an id from {tokenizer.vocab_size} up with a larger vocab_size (now "
-            f"{vocab_size!r})"
+            f"{where}: texts may contain pad_token_id {pad_id!r}, but a padding token's embedding is never trained; "
+            f"remove it, or set an id from {tokenizer.vocab_size} up with a larger vocab_size (now {vocab_size!r})"
         )
 
 
 def _holds_padding(pad_id: Any, vocab_size: Any, tokenizer: TokenizerInfo) -> bool:
-    """Whether texts may hold the token that is to pad them, or the model has no room for it."""
+    """Whether texts may contain the padding token, or its id exceeds the model's vocabulary."""
     if pad_id is None:
         return False
     added = json.loads(tokenizer.json)["added_tokens"] if tokenizer.json else []
-    unused = {token["id"] for token in added if token["special"]} - {tokenizer.eos_id}  # no text becomes one of them
+    unused = {token["id"] for token in added if token["special"]} - {tokenizer.eos_id}  # never encoded from text
     beyond = isinstance(pad_id, int) and isinstance(vocab_size, int) and tokenizer.vocab_size <= pad_id < vocab_size
     return pad_id not in unused and not beyond
 
 
 def _changes(key: str, value: Any, default: PretrainedConfig) -> bool:
-    """Whether a key sets anything other than an attribute of its own name."""
+    """Whether a key sets anything besides an attribute of its own name."""
     try:
         changed = AutoConfig.for_model(default.model_type, **{key: deepcopy(value)}).to_dict()
-    except Exception:  # each family refuses in its own way what it takes and cannot use
+    except Exception:  # families raise various errors for unusable values
         return False
     return {**changed, key: None} != {**default.to_dict(), key: None}
 
@@ -123,12 +122,12 @@ def _unknown(key: str, default: PretrainedConfig, where: str) -> str:
 
 
 def new_config(options: ModelConfig, tokenizer: TokenizerInfo, masked: bool = False) -> PretrainedConfig:
-    """The configuration of a new model, without a padding token unless the job names one that no text holds.
+    """The configuration of a new model, without a padding token unless the job sets one that no text contains.
 
-    A family's own padding token is a number that another tokenizer gave it: here it would be an ordinary token, whose
-    embedding never learns. Raises `ConfigError` for unknown keys and impossible values.
+    A family's default padding id comes from another tokenizer; here it would be an ordinary token whose embedding is
+    never trained. Raises `ConfigError` for unknown keys and invalid values.
     """
-    # A copy of all of it: libraries write into what they are given, and the job's own settings name its run.
+    # A deep copy: libraries modify their arguments, and the job's settings determine the run's fingerprint.
     values = deepcopy(_read_values(options.config) if isinstance(options.config, str) else options.config or {})
     where = f"model config {options.config}" if isinstance(options.config, str) else "model.config"
     kind = _check_family(values.pop("model_type", None), where, masked)
@@ -146,10 +145,10 @@ def new_config(options: ModelConfig, tokenizer: TokenizerInfo, masked: bool = Fa
 
 
 def padding_hint(kind: str, pad_id: int | None) -> str:
-    """What to do if it is for lack of a padding token that a family fails."""
+    """Advice if a family may fail because the padding token is missing; else empty."""
     if pad_id is not None or getattr(CONFIG_MAPPING[kind], "pad_token_id", None) is None:
         return ""
-    return "; if it is a padding token that it misses, set model.config.pad_token_id to the first id that no text holds"
+    return "; if it needs a padding token, set model.config.pad_token_id to the first id that no text contains"
 
 
 def _check_family(kind: Any, where: str, masked: bool) -> str:
@@ -157,24 +156,24 @@ def _check_family(kind: Any, where: str, masked: bool) -> str:
     if kind not in CONFIG_MAPPING:
         close = difflib.get_close_matches(str(kind), list(families), 3)
         raise ConfigError(
-            f"{where}: model_type {kind!r} is not one that transformers knows"
+            f"{where}: transformers does not know the model_type {kind!r}"
             + (f"; did you mean {close}?" if close else "")
         )
     if masked and kind not in families:
         raise ConfigError(
-            f"{where}: transformers has no masked language model of model_type {kind!r}; take one that reads in both "
-            "directions, such as bert, roberta or modernbert"
+            f"{where}: transformers has no masked language model of model_type {kind!r}; use a bidirectional one, such "
+            "as bert, roberta or modernbert"
         )
     if kind not in families:
         raise ConfigError(
-            f"{where}: transformers has no causal language model of model_type {kind!r}; take one that predicts the "
+            f"{where}: transformers has no causal language model of model_type {kind!r}; use one that predicts the "
             "next token, such as gpt2, llama or mamba"
         )
     return str(kind)
 
 
 def _check_single(default: PretrainedConfig, where: str) -> None:
-    """Raise `ConfigError` for a model that is made of several, of which text is one."""
+    """Raise `ConfigError` for a model that consists of several, such as a text and a vision model."""
     try:
         text = default.get_text_config()
     except ValueError:  # there are several
@@ -183,8 +182,8 @@ def _check_single(default: PretrainedConfig, where: str) -> None:
         return
     of_text = text.model_type if text not in (None, default) and text.model_type in CAUSAL_FAMILIES else None
     raise ConfigError(
-        f"{where}: {default.model_type!r} is made of models of several kinds, not of text alone; "
-        + (f"take {of_text!r}, its language model" if of_text else "take a family of language models, such as llama")
+        f"{where}: {default.model_type!r} consists of models of several kinds, not only of text; "
+        + (f"use {of_text!r}, its language model" if of_text else "use a family of language models, such as llama")
     )
 
 

@@ -1,8 +1,8 @@
-"""A model without its weights, and where the rows of each weight come from: for ranks that hold a part of it each.
+"""A model without its weights, and a function that reads rows of each weight, for ranks that each hold a part.
 
-A new model's weights are drawn block by block, by the same functions and in the same order as if it were built whole,
-and a rank keeps its own rows of each: so they are the same values, and no more than a block, and what belongs to none,
-is there at a time. Weights that lie in files are read rank by rank.
+A new model's weights are drawn block by block, by the same functions and in the same order as for a whole model, and a
+rank keeps its own rows. So the values are the same, and at most one block and the weights outside blocks are in memory
+at a time. Weights in files are read by each rank.
 """
 
 import logging
@@ -30,22 +30,20 @@ log = logging.getLogger(__name__)
 Shape = tuple[int, ...]
 
 Rows = Callable[[int], tuple[int, int]]
-"""Of so many rows, the first that a rank holds and the one after its last."""
+"""Maps a number of rows to the first row of this rank and the one after its last."""
 
 
 class Outline(NamedTuple):
-    """A model whose parameters are on the device `meta`; `read` gives a rank's rows of one by its name, or of a buffer
-    all.
-    """
+    """A model on the device `meta`; `read` returns this rank's rows of a parameter by name, or a whole buffer."""
 
     model: PreTrainedModel
     read: Callable[[str], torch.Tensor]
 
 
 def outline_new(config: PretrainedConfig, attention: str | None, seed: int, rows: Rows) -> Outline | None:
-    """A new model with the weights that `build_model` gives, of which this rank holds some rows.
+    """A new model with the same weights as `build_model`, of which this rank holds some rows.
 
-    None if its family leaves weights to what the constructors of its modules wrote: then it must be built whole.
+    None if its family initialises some weights only in its modules' constructors: then it must be built whole.
     """
     drawn = _Drawn(rows)
     torch.manual_seed(seed)
@@ -54,7 +52,7 @@ def outline_new(config: PretrainedConfig, attention: str | None, seed: int, rows
     model.tie_weights()
     found = {name: drawn.taken.get(parameter) for name, parameter in model.named_parameters()}
     if lacking := [name for name, values in found.items() if values is None or values.isnan().any()]:
-        log.warning("%s and %d other weights are not made block by block", lacking[0], len(lacking) - 1)
+        log.warning("%s and %d other weights cannot be initialised block by block", lacking[0], len(lacking) - 1)
         return None
     ready = made_ready(model)
     buffers = {name: tensor for name, tensor in own_tensors(ready).items() if name not in found}
@@ -62,7 +60,7 @@ def outline_new(config: PretrainedConfig, attention: str | None, seed: int, rows
 
 
 def outline_files(path: str, attention: str | None, rows: Rows) -> Outline | None:
-    """A causal model whose weights lie in a local folder; None as `outline_folder` says."""
+    """A causal model with weights in a local folder; None for an adapter or hub name, and as for `outline_folder`."""
     if not Path(path).is_dir() or is_adapter(Path(path)):
         return None
 
@@ -73,10 +71,10 @@ def outline_files(path: str, attention: str | None, rows: Rows) -> Outline | Non
 
 
 def outline_folder(path: str, rows: Rows, build: Callable[[], PreTrainedModel]) -> Outline | None:
-    """A model that is built by a function, and whose weights lie in a local folder.
+    """A model built by a function, with weights in a local folder.
 
-    None if transformers does not find them there either as the files name them, or if they are not tied as the
-    configuration says: then it decides what comes of that.
+    None if the files' tensors do not match the model even after transformers' conversions, or tied weights differ: then
+    transformers must load the model.
     """
     check_weights(path)
     with _initialised_by(lambda model: None), init_empty_weights(include_buffers=False):
@@ -103,13 +101,13 @@ def outline_folder(path: str, rows: Rows, build: Callable[[], PreTrainedModel]) 
 
 
 def _find_tensors(tensors: Tensors, model: PreTrainedModel, wanted: Mapping[str, Shape]) -> Tensors | Converted | None:
-    """Where the wanted tensors are read: in files as they are, or converted; None if that does not give them."""
+    """The source of the wanted tensors: the files, or their conversion; None if neither provides them."""
     if _gives(tensors.shapes(), wanted):
         return tensors
     converted = Converted(tensors, model)
     try:
         return converted if _gives(converted.shapes(), wanted) else None
-    except Exception as error:  # conversions fail each in their own way
+    except Exception as error:  # conversions raise various errors
         log.warning("the tensors of a %r model cannot be converted: %s", model.config.model_type, brief(error))
         return None
 
@@ -120,9 +118,7 @@ def _gives(shapes: Mapping[str, Shape], wanted: Mapping[str, Shape]) -> bool:
 
 @contextmanager
 def _initialised_by(initialise: Callable[[PreTrainedModel], None]) -> Iterator[None]:
-    """Have models that are built in the block initialised by another function than their own, which ties weights
-    besides.
-    """
+    """Within the block, initialise models by this function instead of `init_weights`, which also ties weights."""
     original = PreTrainedModel.init_weights
     PreTrainedModel.init_weights = lambda model: initialise(model)  # type: ignore[method-assign]  # to be bound to it
     try:
@@ -132,7 +128,7 @@ def _initialised_by(initialise: Callable[[PreTrainedModel], None]) -> Iterator[N
 
 
 class _DrawAnyway(TorchDispatchMode):
-    """Draw as many random numbers for what is on `meta` as for what has memory: a constructor's, which are replaced."""
+    """Draw the same random numbers for tensors on `meta` as for real ones, so that later draws are the same."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -142,7 +138,7 @@ class _DrawAnyway(TorchDispatchMode):
 
 
 class _Drawn:
-    """The rows of a new model's weights that this rank holds, by the parameters on `meta` that they are of."""
+    """This rank's rows of a new model's weights, by the parameters on `meta`."""
 
     def __init__(self, rows: Rows) -> None:
         self.taken: dict[nn.Parameter, torch.Tensor] = {}
@@ -150,7 +146,7 @@ class _Drawn:
 
     @torch.no_grad()
     def initialise(self, model: PreTrainedModel) -> None:
-        """What `PreTrainedModel.initialize_weights` does, with memory for one block at a time."""
+        """Like `PreTrainedModel.initialize_weights`, with memory for one block at a time."""
         blocks = set(find_blocks(model))
         with self._filled(module for module in _outside(model, blocks)):
             self._walk(model, model, blocks)
@@ -166,9 +162,7 @@ class _Drawn:
 
     @contextmanager
     def _filled(self, modules: Any) -> Iterator[None]:
-        """Give the parameters of modules that are not initialised yet memory, and keep this rank's rows of what is
-        written.
-        """
+        """Within the block, allocate the modules' uninitialised parameters; then keep this rank's rows of them."""
         places = [
             (module, name, parameter)
             for module in modules
@@ -194,7 +188,7 @@ class _Drawn:
 
 
 def _outside(module: nn.Module, blocks: set[nn.Module]) -> Iterator[nn.Module]:
-    """The modules of a model that belong to none of its blocks."""
+    """The modules of a model outside its blocks."""
     if module not in blocks:
         yield module
         for child in module.children():
@@ -202,7 +196,7 @@ def _outside(module: nn.Module, blocks: set[nn.Module]) -> Iterator[nn.Module]:
 
 
 def outline_answering(folder: str, attention: str | None, details: dict[str, Any], rows: Rows) -> Outline | None:
-    """The same for ranks that hold some rows of each weight; None as `outline_files` says."""
+    """The outline of a chat model that stops at the end of a turn; None as for `outline_files`."""
     outline = outline_files(folder, attention, rows)
     if outline is not None:
         stops_at_turns(outline.model, folder, details)

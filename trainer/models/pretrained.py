@@ -1,5 +1,6 @@
-"""Models to start from or to measure, by name: a run of the store, a folder in it, any folder, or the hub's; their
-configurations and tokenizers, loaded without running anything that they bring.
+"""Find models by name: a run or folder of the store, any other folder, or a name of the hub.
+
+Also loads their configurations and tokenizers, without running code from the model's repository.
 """
 
 import json
@@ -22,14 +23,12 @@ from trainer.store.storage import Store
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-NO_NAME = "it is no file or folder here, and no name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path"
-"""What to say of a path that leads nowhere; relative ones begin at the folder that one is in."""
+NO_NAME = "it is no local file or folder, and not a name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path"
+"""Error text for a missing path."""
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a repository of the hub could have this name; a path that leads nowhere can have none, or none that is
-    there.
-    """
+    """Whether this is a valid name of a hub repository; most missing paths are not."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils._validators import validate_repo_id
 
@@ -41,29 +40,29 @@ def is_hub_name(name: str) -> bool:
 
 
 def hub_reason(error: Exception) -> str:
-    """Why the hub did not give a repository, or a file of it."""
+    """Describe why the hub did not provide a repository or file."""
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     if isinstance(error, GatedRepoError):
-        return "its owner grants access to it first: ask there, and log in with `hf auth login`"
+        return "access needs its owner's approval: request it on the hub, and log in with `hf auth login`"
     if isinstance(error, RepositoryNotFoundError):
-        return "there is none of this name, or it is private"
+        return "no repository has this name, or it is private"
     if isinstance(error, LocalEntryNotFoundError):
-        return "it cannot be reached from here, and its local cache does not hold it"
+        return "the hub cannot be reached, and the local cache does not hold it"
     return brief(error)
 
 
 _commits: dict[str, str] = {}
-"""Commits of repositories of the hub, by name. A repository may change at any time, and what names a run must be what
-is loaded for it: so all files that a process takes of a repository are of one commit.
+"""Commits of hub repositories, by name. A repository may change at any time, but the files that are fingerprinted must
+be those that are loaded, so a process uses one commit of each repository.
 """
 
 
 def revision_of(name: str) -> dict[str, Any]:
-    """The option by which libraries load a pretrained name of the hub: its commit, the newest when this process first
-    asks for it, or, without network, the cached one. Nothing for a folder.
+    """The `revision` option with which libraries load a name of the hub; empty for a folder.
 
-    Raises what `snapshot_download` does.
+    It is the newest commit when this process first requests it, or the cached one without network. Raises the errors
+    of `snapshot_download`.
     """
     from huggingface_hub import snapshot_download
 
@@ -75,24 +74,23 @@ def revision_of(name: str) -> dict[str, Any]:
 
 
 def commits_taken() -> dict[str, str]:
-    """The commits that this process takes files of, by the names of their repositories."""
+    """The commits that this process uses, by repository name."""
     return dict(_commits)
 
 
 def take_commits(commits: Mapping[str, str]) -> None:
-    """Take files of these commits from now on, whichever are newest."""
+    """Use these commits from now on instead of the newest ones."""
     _commits.update(commits)
 
 
 HUB_FILES = ("*.json", "*.txt", "*.jinja", "*.model", "*.safetensors")
-"""What libraries load of a model. Older weights, pytorch_model.bin, are pickled, and are neither fetched nor loaded."""
+"""Files of a model that libraries load. Pickled weights (pytorch_model.bin) are neither fetched nor loaded."""
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint found: where its files are, the digests of all of them, its key if it is in the store, and its
-    origin.
+    """A found checkpoint: its folder, the digests of its files, its key if it is in the store, and its origin.
 
-    Of an adapter, `beside` is the folder of the model that it was trained beside.
+    For an adapter, `beside` is the folder of its base model.
     """
 
     folder: str
@@ -103,9 +101,9 @@ class Checkpoint(NamedTuple):
 
 
 def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
-    """A model, as `_find` says, and the base model of what is an adapter.
+    """Find a model as `_find` does, and the base model of an adapter.
 
-    Raises `ArtifactError` if there is no such model or it is damaged, or the base model is another one now.
+    Raises `ArtifactError` if the model is missing or damaged, or the base model has changed.
     """
     found = _find(store, name, hub)
     base = read_base(Path(found.folder)) if is_adapter(Path(found.folder)) else None
@@ -117,7 +115,7 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
 
 
 def _find_beside(store: Store, folder: str, base: Base) -> Checkpoint:
-    """The base model that an adapter's folder names. Raises `ArtifactError` if it is not there, or damaged."""
+    """Find the base model of an adapter; raises `ArtifactError` if it is missing or damaged."""
     places = (
         [base.key or base.name]
         if base.path is None
@@ -125,13 +123,13 @@ def _find_beside(store: Store, folder: str, base: Base) -> Checkpoint:
     )
     if not places:
         raise ArtifactError(
-            f"{folder} is an adapter of the model {base.name!r}, which is neither in {base.path}, where it was when "
-            f"that was trained, nor there as seen from {Path.cwd()}; put it back"
+            f"{folder} is an adapter of the model {base.name!r}, which is neither in {base.path}, where it was during "
+            f"training, nor at that name relative to {Path.cwd()}; put it back"
         )
     try:
         return _find(store, places[0], base.origin == "hub")
     except ArtifactError as error:
-        raise ArtifactError(f"{folder} is an adapter, and its base model is not to be had: {error}") from error
+        raise ArtifactError(f"{folder} is an adapter, and its base model is not available: {error}") from error
 
 
 def _is_model(folder: str) -> bool:
@@ -139,12 +137,12 @@ def _is_model(folder: str) -> bool:
 
 
 def find_base(store: Store, name: str) -> Checkpoint:
-    """The model that an adapter is trained beside: a folder here, else as `find_model` finds it, on the hub too."""
+    """Find the base model of an adapter: a local folder, else as `find_model` does, on the hub too."""
     return find_outside(store, name) if _is_model(name) else _find(store, name, hub=True)
 
 
 def find_outside(store: Store, name: str) -> Checkpoint:
-    """A model that is not of the store: a folder here, else of the hub. Raises `ArtifactError` if the hub has none."""
+    """Find a model outside the store: a local folder, else on the hub; raises `ArtifactError` if the hub has none."""
     if Path(name).is_dir():
         return Checkpoint(name, digest_files(Path(name)), None, "folder")
     folder = _fetch_from_hub(store, name)
@@ -152,16 +150,15 @@ def find_outside(store: Store, name: str) -> Checkpoint:
 
 
 def identify_base(name: str, found: Checkpoint) -> Base:
-    """What an adapter's folder says of the model that it is beside."""
+    """The record of the base model for an adapter's folder."""
     return base_of(name, found.origin, found.key, found.files)
 
 
 def _find(store: Store, name: str, hub: bool) -> Checkpoint:
-    """A run's name, a pointer (runs/NAME/checkpoint-best, models/NAME for a champion), a folder in the store, or a
-    pretrained folder.
+    """Find a model by a run's name, a pointer (runs/NAME/checkpoint-best, models/NAME for a champion), or a folder.
 
-    With `hub`, what is none of these and looks like it is taken for the name of a model of the Hugging Face hub, and
-    fetched. Raises `ArtifactError` if there is no such model or it is damaged.
+    With `hub`, any other valid name is fetched from the Hugging Face hub. Raises `ArtifactError` if the model is
+    missing or damaged.
     """
     named = posixpath.normpath(name)
     made = [named, *made_by(store, named)]
@@ -177,11 +174,11 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
         if is_plain_key(key) and (manifest := read_manifest(store, key, kind)):
             if champion is not None and champion["fingerprint"] != manifest.fingerprint:
                 raise ArtifactError(
-                    f"{store.path(key)} holds another model than the one that became {name}; promote one anew"
+                    f"{store.path(key)} now holds a different model than the one promoted as {name}; promote one again"
                 )
-            # Else it is compared when it is fetched.
+            # Contents in a remote store are compared when they are fetched.
             require_intact(store, key, manifest, content=store.local is not None)
-            # The model card tells of an evaluation, so it must not make that evaluation another one.
+            # The model card reports an evaluation, so it must not change that evaluation's fingerprint.
             files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
             folder = fetch_files(store, key, manifest, lambda file: not of_optimizer(file))
             return Checkpoint(str(folder), files, key, "store")
@@ -194,7 +191,7 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
 
 
 def _champion(store: Store, name: str) -> dict[str, Any] | None:
-    """The last move of the history at models/NAME/champion, which models/NAME stands for too; None if there is none."""
+    """The last move of the history at models/NAME/champion, given that key or models/NAME; None if there is none."""
     key = f"{name.removesuffix(f'/{CHAMPION}')}/{CHAMPION}"
     is_champion = re.fullmatch(rf"models/[^/]+/{CHAMPION}", key) is not None and is_plain_key(key)
     found = read_sealed(store, key) if is_champion else None
@@ -202,20 +199,17 @@ def _champion(store: Store, name: str) -> dict[str, Any] | None:
 
 
 def require_one_meaning(store: Store, name: str) -> None:
-    """Raise `ConfigError` if a name is a run's, and the one under which another run's model is champion."""
+    """Raise `ConfigError` if a name is that of a run and also of a champion from another run."""
     champion = _champion(store, f"models/{name}")
     if champion is not None and champion["run"] != f"runs/{name}" and store.exists(f"runs/{name}/{CONFIG}"):
         raise ConfigError(
-            f"{name!r} is a run, and the name under which the model of {champion['run']} is champion: say runs/{name}, "
-            f"or models/{name}"
+            f"{name!r} is both a run and the name of a champion, the model of {champion['run']}: write runs/{name} or "
+            f"models/{name}"
         )
 
 
 def digest_files(folder: Path) -> dict[str, str]:
-    """The digests of a model folder's files, by name: of those that libraries load, not of what is told about them.
-
-    What has not changed since the last time is not read again.
-    """
+    """The digests, by name, of the files that libraries load from a model's folder; unchanged files are not reread."""
     loaded = sorted({path for pattern in HUB_FILES for path in folder.glob(pattern)})
     found = {path.name: path.stat() for path in loaded if path.is_file() and path.name != MANIFEST}
     return {name: _digest(folder / name, status.st_size, status.st_mtime_ns) for name, status in found.items()}
@@ -227,16 +221,16 @@ def _digest(path: Path, size: int, modified: int) -> str:
 
 
 def _fetch_from_hub(store: Store, name: str) -> Path:
-    """The files of a model of the hub, of the commit that `revision_of` says, in its local cache."""
+    """Fetch a model of the hub, at the commit of `revision_of`, into the hub's local cache; returns the folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        wanted = [*HUB_FILES, CARD]  # the card says the model's license
+        wanted = [*HUB_FILES, CARD]  # the card holds the model's license
         folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"], **revision_of(name)))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise ArtifactError(
-            f"no checkpoint {name!r}: {_not_here(store)}; and the Hugging Face hub does not give it: "
+            f"no checkpoint {name!r}: {_not_here(store)}; and the Hugging Face hub does not provide it: "
             f"{hub_reason(error)}"
         ) from error
     if not any(folder.glob("*.safetensors")):
@@ -249,52 +243,52 @@ def _not_here(store: Store) -> str:
 
 
 OF_TEXTS, OF_WORDS = "ForSequenceClassification", "ForTokenClassification"
-"""A head that classifies a text as a whole, and one that classifies each token."""
+"""Class name endings of heads that classify a whole text, and each token."""
 
 MASKED = "ForMaskedLM"
-"""A head that tells hidden tokens."""
+"""Class name ending of heads that predict hidden tokens."""
 
 
 def classifies(architectures: Iterable[str] | None) -> bool:
-    """Whether a model classifies anything, by the architectures that its configuration names."""
+    """Whether a model is a classifier, by its configuration's architectures."""
     return any(name.endswith((OF_TEXTS, OF_WORDS)) for name in architectures or ())
 
 
 def classifies_words(architectures: Iterable[str] | None) -> bool:
-    """Whether a model has a label for each token."""
+    """Whether a model classifies each token."""
     return any(name.endswith(OF_WORDS) for name in architectures or ())
 
 
 def continues_text(architectures: Iterable[str] | None) -> bool:
-    """Whether a model may be one that continues text: it neither classifies nor tells hidden tokens."""
+    """Whether a model may continue text: it is neither a classifier nor a masked language model."""
     return not any(name.endswith((OF_TEXTS, OF_WORDS, MASKED)) for name in architectures or ())
 
 
 SETTINGS = ("config.json", "tokenizer_config.json")
-"""Files that may name Python code of the model's repository, which libraries would run or ask whether to."""
+"""Files that may refer to Python code of the model's repository, which libraries would run, or offer to run."""
 
 
 def check_settings(name: str) -> None:
-    """Raise `ConfigError` if a model's folder, or a model of the hub, needs code of its own repository to be run."""
+    """Raise `ConfigError` if a model's folder, or a model of the hub, needs code of its own repository."""
     for file in SETTINGS:
         path = _find_file(name, file)
         settings = read_object(path) if path else {}
         if "auto_map" in settings:
             raise ConfigError(
-                f"{file} of model {name!r} has an auto_map ({settings['auto_map']!r}): it names Python code of the "
-                "model's own repository, which is never run here. If transformers knows the model by its model_type, "
-                "remove auto_map from a local copy and name that folder; else choose another model"
+                f"{file} of model {name!r} has an auto_map ({settings['auto_map']!r}): it refers to Python code of the "
+                "model's own repository, which headrace never runs. If transformers supports the model_type, remove "
+                "auto_map from a local copy and use that folder; else choose another model"
             )
         attention = settings.get("attn_implementation")
         if isinstance(attention, str) and "/" in attention:
             raise ConfigError(
-                f"{file} of model {name!r} names {attention!r} as its attention implementation: that is code of the "
-                "hub, which is never run here; remove attn_implementation from a local copy and name that folder"
+                f"{file} of model {name!r} has the attention implementation {attention!r}: that is code of the hub, "
+                "which headrace never runs; remove attn_implementation from a local copy and use that folder"
             )
 
 
 def _find_file(name: str, file: str) -> Path | None:
-    """A file of a model: in its folder, or fetched from the hub. None if there is none, or it cannot be had."""
+    """A file of a model, in its folder or fetched from the hub; None if it is missing or cannot be fetched."""
     if Path(name).is_dir():
         return Path(name, file) if Path(name, file).is_file() else None
     from transformers.utils.hub import cached_file
@@ -302,12 +296,12 @@ def _find_file(name: str, file: str) -> Path | None:
     try:
         found = cached_file(name, file, **revision_of(name))
     except OSError:
-        return None  # whatever loads the model says what is wrong with its name or the network
+        return None  # loading the model reports the problem
     return Path(found) if found else None
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """What a JSON file of a model holds. Raises `ConfigError` if that is no object."""
+    """Read a JSON file of a model; raises `ConfigError` if it is not an object."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -318,9 +312,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def load_config(name: str) -> "PretrainedConfig":
-    """The configuration of a model folder or a pretrained name. Raises `ConfigError` if it needs code of its own, or is
-    bad.
-    """
+    """Load the configuration of a model folder or hub name; raises `ConfigError` if it is bad or needs custom code."""
     from transformers import AutoConfig
 
     check_settings(name)
@@ -332,9 +324,9 @@ def load_config(name: str) -> "PretrainedConfig":
 
 
 def load_tokenizer(name: str, plain: bool = False) -> Any:
-    """The tokenizer of a model folder or a pretrained name, of the `plain` class if so.
+    """Load the tokenizer of a model folder or hub name; with `plain`, as a `PreTrainedTokenizerFast`.
 
-    Raises `ConfigError` if it needs code of its own, `TokenizerError` if there is none, or it cannot be loaded.
+    Raises `ConfigError` if it needs custom code, `TokenizerError` if it is missing or cannot be loaded.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -345,10 +337,10 @@ def load_tokenizer(name: str, plain: bool = False) -> Any:
         raise TokenizerError(f"the tokenizer of {name!r} cannot be loaded: {brief(error)}") from error
     if not tokenizer.is_fast:
         raise TokenizerError(
-            f"the tokenizer of {name!r} is none of the `tokenizers` library; convert it to a tokenizer.json"
+            f"the tokenizer of {name!r} is not one of the `tokenizers` library; convert it to a tokenizer.json"
         )
-    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # what transformers makes where there is none
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # transformers builds this if there is none
         raise TokenizerError(
-            f"model {name!r} has no tokenizer, or an empty one; put the files of its tokenizer beside it"
+            f"model {name!r} has no tokenizer, or an empty one; put the tokenizer's files into its folder"
         )
     return tokenizer

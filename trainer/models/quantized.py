@@ -1,8 +1,8 @@
-"""Base models whose linear layers are held in 4 or 8 bits beside an adapter (Dettmers et al. 2023, "QLoRA"; 2022,
-"LLM.int8()"), by `bitsandbytes`, which is loaded where one is asked for only.
+"""Quantise the linear layers of an adapter's base model to 4 or 8 bits (Dettmers et al. 2023, "QLoRA"; 2022,
+"LLM.int8()") with `bitsandbytes`, which is imported only if requested.
 
-What a layer holds follows from the weights alone, so that a run that continues has the same. The head, embeddings and
-norms stay as they are.
+The quantised values depend only on the weights, so a resumed run has the same. The head, embeddings and norms are not
+quantised.
 """
 
 import logging
@@ -17,25 +17,25 @@ from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
 
-logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it tells each step what it casts
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of casts at each step
 
 Form = Literal["nf4", "int8"]
 
 MARKS = {"nf4": "is_loaded_in_4bit", "int8": "is_loaded_in_8bit"}
-"""By these attributes of a model, `peft` knows which layers to adapt."""
+"""Model attributes by which `peft` selects its layer classes."""
 
 
 def check_installed(form: Form | None) -> None:
-    """Raise `ConfigError` if bitsandbytes is needed, and is not installed."""
+    """Raise `ConfigError` if bitsandbytes is needed but not installed."""
     if form is not None and find_spec("bitsandbytes") is None:
         raise ConfigError(
-            f"model.quantize is {form!r}, which needs bitsandbytes, which is not installed: pip install "
-            "'headrace[quantize]', or leave it out"
+            f"model.quantize is {form!r}, but bitsandbytes is not installed: pip install 'headrace[quantize]', or "
+            "remove model.quantize"
         )
 
 
 def quantize_base(model: PreTrainedModel, form: Form | None) -> None:
-    """Hold the linear layers of a model in a `form`, in place; all but its head.
+    """Quantise the linear layers of a model except its head, in place.
 
     Raises `ConfigError` if bitsandbytes is not installed, or the model has no such layers.
     """
@@ -47,7 +47,7 @@ def quantize_base(model: PreTrainedModel, form: Form | None) -> None:
     if not layers:
         raise ConfigError(
             f"model.quantize is {form!r}, but a {model.config.model_type!r} model has no linear layers that "
-            "bitsandbytes can hold so; leave it out"
+            "bitsandbytes can quantise; remove model.quantize"
         )
     for name, layer in layers.items():
         model.set_submodule(name, _quantized(layer, form))
@@ -55,19 +55,19 @@ def quantize_base(model: PreTrainedModel, form: Form | None) -> None:
 
 
 def is_quantized(layer: nn.Module) -> bool:
-    """Whether a layer is held in such a form."""
+    """Whether a layer is quantised."""
     return hasattr(getattr(layer, "weight", None), "quant_state") or hasattr(getattr(layer, "weight", None), "SCB")
 
 
 def weights_in(parameter: torch.Tensor) -> int:
-    """How many weights a parameter holds: in 4 bits, two are in a byte."""
+    """The number of weights in a parameter; with 4 bits, a byte holds two."""
     held = getattr(parameter, "quant_state", None)
     return parameter.numel() if held is None else int(math.prod(held.shape))
 
 
 @torch.no_grad()
 def dequantized(layer: Any) -> nn.Linear:
-    """A plain layer with the weights that a quantised one computes with."""
+    """A plain layer with the dequantised weights of a quantised one."""
     from peft.utils.integrations import dequantize_bnb_weight
 
     _follow(layer, layer.weight.device)
@@ -79,7 +79,7 @@ def dequantized(layer: Any) -> nn.Linear:
 
 
 def dequantize(model: PreTrainedModel) -> None:
-    """Make all layers plain again, in place."""
+    """Dequantise all layers, in place."""
     for name, layer in list(model.named_modules()):
         if is_quantized(layer):
             model.set_submodule(name, dequantized(layer))
@@ -89,32 +89,32 @@ def dequantize(model: PreTrainedModel) -> None:
 
 
 def _quantized(layer: nn.Linear, form: Form) -> nn.Module:
-    """A layer in this form; its bias is added beside it, as bitsandbytes would round it to what comes in, for good."""
+    """A quantised layer; a hook adds its bias, as bitsandbytes would permanently round it to the input's type."""
     made: Any = import_module("bitsandbytes").nn
     if form == "nf4":
         new = made.Linear4bit(layer.in_features, layer.out_features, False, quant_type="nf4", compress_statistics=False)
         new.weight = made.Params4bit(
             layer.weight.data, requires_grad=False, quant_type="nf4", compress_statistics=False
         )
-        new.support_avx512bf16_for_cpu = False  # else an evaluation rounds what training goes on with
+        new.support_avx512bf16_for_cpu = False  # otherwise an evaluation would round weights for later training
     else:
         new = made.Linear8bitLt(layer.in_features, layer.out_features, False, has_fp16_weights=False)
         new.weight = made.Int8Params(layer.weight.data, requires_grad=False, has_fp16_weights=False)
     new.added = None if layer.bias is None else nn.Parameter(layer.bias.data, requires_grad=False)
     new.register_forward_pre_hook(_prepare)
     new.register_forward_hook(_add)
-    quantized: nn.Module = new.to(layer.weight.device)  # which quantises
+    quantized: nn.Module = new.to(layer.weight.device)  # `to` quantises
     return quantized
 
 
 def _prepare(layer: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Under autocast a layer computes in its type, as others do, and everywhere on the device of what comes in."""
+    """Move a layer to the device of its input, and compute in autocast's type if it is enabled."""
     device = inputs[0].device
     _follow(layer, device)
     kind = device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else inputs[0].dtype
     if hasattr(layer, "compute_dtype"):
-        layer.compute_dtype = dtype  # which it would take of what came in first
+        layer.compute_dtype = dtype  # by default it would be the type of the first input
     return tuple(each.to(dtype) for each in inputs)
 
 
@@ -123,7 +123,7 @@ def _add(layer: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> 
 
 
 def _follow(layer: Any, device: torch.device) -> None:
-    """Have what an 8-bit layer holds beside its parameters be where these are moved to."""
+    """Move the values that an 8-bit layer holds besides its parameters to their device."""
     state = getattr(layer, "state", None)
     for name in ("CB", "SCB"):
         if (held := getattr(state, name, None)) is not None and held.device != device:

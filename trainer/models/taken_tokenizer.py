@@ -1,9 +1,8 @@
-"""A tokenizer that is taken: its files, wherever they are, and what is kept of them so that a model's folder gives the
-same.
+"""Copy an existing tokenizer so that `AutoTokenizer` loads it unchanged from a model's folder.
 
-The class that a tokenizer_config.json names is free to build the tokenizer by itself, and which class is asked depends
-on the model beside it. What is kept names the one class that takes tokenizer.json as it is, and says outright what the
-other one had from its own code; all that the original gives is compared with what is kept.
+The class in tokenizer_config.json may build the tokenizer with its own code, and the model's type in the same folder
+may select another class. So the copy specifies the class that uses tokenizer.json as it is, with all values that the
+original class has from its code. The copy is then compared with the original.
 """
 
 import json
@@ -33,21 +32,21 @@ SETTINGS = (
     "chat_template.jinja",
     "chat_template.json",
 )
-"""Files about a tokenizer, which transformers writes anew as one; named chat templates are in a folder of their own."""
+"""Files with a tokenizer's settings, which transformers rewrites as one; named chat templates are in `TEMPLATES`."""
 TEMPLATES = "additional_chat_templates"
 VOCABULARIES = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
-"""The vocabulary in older forms, which other programs read: kept as they are."""
+"""Older vocabulary formats that other programs read; copied unchanged."""
 MODEL_CONFIG = "config.json"
-"""Read, as its `model_type` decides about the class, and not kept."""
+"""Read for its `model_type`, which affects the tokenizer's class; not copied."""
 
 PASSING = ("is_local", "local_files_only")
-"""What transformers writes of where it has just read the files."""
+"""Entries that transformers writes about the source of the files; removed."""
 
 MOST_TOLD = 12
-"""Tokens that a message lists."""
+"""How many tokens a message lists."""
 
 STATED = ("model_input_names", "padding_side", "truncation_side", "model_max_length", "clean_up_tokenization_spaces")
-"""What a class may have from its own code."""
+"""Values that a class may set in its own code."""
 
 PROBES = (
     "The quick brown fox jumps over the lazy dog; it's 12,345.67 km, isn't it?\n\n  And\tthen  some   spaces. ",
@@ -59,7 +58,7 @@ PROBES = (
 
 
 def find_files(path: str) -> dict[str, Path]:
-    """The files of a tokenizer, by name: of a tokenizer.json and what lies beside it, a folder, or a pretrained name.
+    """Find a tokenizer's files by name: those beside a tokenizer.json, in a folder, or of a hub name.
 
     Raises `TokenizerError` if there are none.
     """
@@ -72,15 +71,15 @@ def find_files(path: str) -> dict[str, Path]:
     folder = place if place.is_dir() else _fetch(path)
     found = _files_in(folder, (TOKENIZER_FILE, *SETTINGS, MODEL_CONFIG, *VOCABULARIES))
     if not found.keys() & {TOKENIZER_FILE, *VOCABULARIES}:
-        raise TokenizerError(f"tokenizer {path!r} cannot be loaded: neither {TOKENIZER_FILE} nor a vocabulary is there")
+        raise TokenizerError(f"tokenizer {path!r} cannot be loaded: it has neither {TOKENIZER_FILE} nor a vocabulary")
     return found
 
 
 def take_tokenizer(path: str, eos_token: str | None, folder: Path) -> str:
-    """Write what is kept of a tokenizer to a folder; returns its end-of-document token.
+    """Write a copy of a tokenizer to a folder; returns its end-of-document token.
 
-    The end token is the given one, else the tokenizer's own, and pads where there is no padding token. Raises
-    `TokenizerError` if the tokenizer cannot be loaded, names no end token, or would not be the same from that folder.
+    The end token is the given one, else the tokenizer's own; it also pads if there is no padding token. Raises
+    `TokenizerError` if the tokenizer cannot be loaded, has no end token, or differs when loaded from the folder.
     """
     files = find_files(path)
     with _loaded(path, files) as tokenizer:
@@ -88,7 +87,7 @@ def take_tokenizer(path: str, eos_token: str | None, folder: Path) -> str:
         if eos is None and tokenizer.backend_tokenizer.token_to_id(END_OF_TEXT) is not None:
             eos = END_OF_TEXT
         if eos is None or tokenizer.backend_tokenizer.token_to_id(eos) is None:
-            found = "names no end-of-document token" if eos is None else f"has no token {eos!r}"
+            found = "has no end-of-document token" if eos is None else f"has no token {eos!r}"
             raise TokenizerError(
                 f"tokenizer {path!r} {found}; set data.tokenizer.eos_token to one of its tokens{_candidates(tokenizer)}"
             )
@@ -101,34 +100,31 @@ def take_tokenizer(path: str, eos_token: str | None, folder: Path) -> str:
         _keep_bytes(tokenizer, files.get(TOKENIZER_FILE), folder)
         if differences := _differences(tokenizer, folder):
             raise TokenizerError(
-                f"tokenizer {path!r} cannot be kept: as {PLAIN_CLASS} it differs in {', '.join(differences)}; save it "
-                "with its own library as a tokenizer.json that says all of it"
+                f"tokenizer {path!r} cannot be copied: as {PLAIN_CLASS} it differs in {', '.join(differences)}; save "
+                "it with its own library as a complete tokenizer.json"
             )
     return eos
 
 
 def _candidates(tokenizer: Any) -> str:
-    """Which tokens could end documents: those that no text becomes, each as it is written in a configuration."""
+    """List the special tokens, which could end documents, each as it is written in a configuration."""
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     quoted = [json.dumps(token, ensure_ascii=False) for token in special[:MOST_TOLD]]
     more = f" and {len(special) - MOST_TOLD} more" if len(special) > MOST_TOLD else ""
-    return f": its special ones are {', '.join(quoted)}{more}" if special else ", of which none is special"
+    return f": its special ones are {', '.join(quoted)}{more}" if special else " (none of them is special)"
 
 
 def read_vocabulary(path: str) -> dict[str, int]:
-    """Every token of a tokenizer and its id. Raises `TokenizerError` if there is no tokenizer, or it cannot be
-    loaded.
-    """
+    """The ids of a tokenizer's tokens; raises `TokenizerError` if it is missing or cannot be loaded."""
     with _loaded(path, find_files(path)) as tokenizer:
         vocabulary: dict[str, int] = tokenizer.get_vocab()
         return vocabulary
 
 
 def find_other_class(tokenizer_json: str, model_type: str) -> str | None:
-    """The class that `AutoTokenizer` makes of a tokenizer beside a model of some type, if it gives other ids; else
-    None.
+    """The class that `AutoTokenizer` builds from a tokenizer in a model's folder, if it gives other ids; else None.
 
-    For some types it takes a class of theirs, whatever tokenizer_config.json says.
+    For some model types it uses their own class regardless of tokenizer_config.json.
     """
     from transformers import AutoTokenizer
 
@@ -138,7 +134,7 @@ def find_other_class(tokenizer_json: str, model_type: str) -> str | None:
         Path(folder, MODEL_CONFIG).write_text(json.dumps({"model_type": model_type}))
         try:
             found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        except Exception as error:  # whatever a class has against a tokenizer that is not its own
+        except Exception as error:  # classes raise various errors for a foreign tokenizer
             return f"nothing ({error})"
     expected = [
         each.ids for each in Tokenizer.from_str(tokenizer_json).encode_batch(list(PROBES), add_special_tokens=False)
@@ -148,8 +144,8 @@ def find_other_class(tokenizer_json: str, model_type: str) -> str | None:
 
 
 def save_flat(tokenizer: Any, folder: Path, **settings: Any) -> None:
-    """Write a tokenizer's files side by side, several chat templates too, with settings of tokenizer_config.json
-    replaced.
+    """Write a tokenizer's files into one folder, several chat templates included, and replace settings in
+    tokenizer_config.json.
     """
     with followed(folder) as place:
         tokenizer.save_pretrained(str(place), save_jinja_files=not isinstance(tokenizer.chat_template, dict))
@@ -162,7 +158,7 @@ def save_flat(tokenizer: Any, folder: Path, **settings: Any) -> None:
 
 @lru_cache(maxsize=16)
 def _fetch(name: str) -> Path:
-    """The folder of a pretrained name's tokenizer files in the local cache, fetched once a process."""
+    """Fetch the tokenizer files of a hub name, once per process; returns their folder in the local cache."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -173,8 +169,8 @@ def _fetch(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=patterns, **revision_of(name)))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise TokenizerError(
-            f"tokenizer {name!r} cannot be loaded: it is no file or folder here, and the Hugging Face hub does not "
-            f"give it: {hub_reason(error)}"
+            f"tokenizer {name!r} cannot be loaded: it is no local file or folder, and the Hugging Face hub does not "
+            f"provide it: {hub_reason(error)}"
         ) from error
 
 
@@ -185,7 +181,7 @@ def _files_in(folder: Path, names: tuple[str, ...]) -> dict[str, Path]:
 
 @contextmanager
 def _loaded(path: str, files: Mapping[str, Path]) -> Iterator[Any]:
-    """The tokenizer of some files, as transformers loads it from them and nothing else; they stay for the block."""
+    """Yield the tokenizer that transformers loads from exactly these files, which exist within the block."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if not Path(path).is_file():
@@ -202,7 +198,7 @@ def _loaded(path: str, files: Mapping[str, Path]) -> Iterator[Any]:
                 tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         except Exception as error:  # the libraries raise bare Exceptions for every kind of bad file
             own = (
-                "it is made by code of its own repository, which is not run; "
+                "it needs code of its own repository, which headrace never runs; "
                 if "trust_remote_code" in str(error)
                 else ""
             )
@@ -211,15 +207,13 @@ def _loaded(path: str, files: Mapping[str, Path]) -> Iterator[Any]:
             ) from error
         if not tokenizer.is_fast:
             raise TokenizerError(
-                f"tokenizer {path!r} is none of the `tokenizers` library; convert it to a tokenizer.json"
+                f"tokenizer {path!r} is not one of the `tokenizers` library; convert it to a tokenizer.json"
             )
         yield tokenizer
 
 
 def _spell_out(config: Path) -> None:
-    """Say of tokens that are given as objects, without saying of which kind, that they are tokens: older files do
-    not.
-    """
+    """Mark tokens that are objects without a type as AddedToken; older files lack the type."""
     if not config.exists():
         return
     values = json.loads(config.read_text(encoding="utf-8"))
@@ -231,7 +225,7 @@ def _spell_out(config: Path) -> None:
 
 
 def _keep_bytes(tokenizer: Any, original: Path | None, folder: Path) -> None:
-    """Put the original tokenizer.json in place of the one written anew, if it gives the same."""
+    """Replace the rewritten tokenizer.json by the original one, if the results are the same."""
     if original is None:
         return
     written = folder / TOKENIZER_FILE
@@ -242,7 +236,7 @@ def _keep_bytes(tokenizer: Any, original: Path | None, folder: Path) -> None:
 
 
 def _differences(tokenizer: Any, folder: Path) -> list[str]:
-    """In what the tokenizer of a folder differs from this one."""
+    """The attributes in which the tokenizer of a folder differs from this one."""
     from transformers import PreTrainedTokenizerFast
 
     kept = PreTrainedTokenizerFast.from_pretrained(str(folder))

@@ -1,14 +1,13 @@
-"""What a safetensors file says of its tensors, and the parts of a model that the ranks of a sharded run wrote.
+"""Read the headers of safetensors files, and find the parts of a model that the ranks of a sharded run wrote.
 
-    model-part-00000-of-00002-0123456789abcdef.safetensors    rank 0's rows of each weight, and what is not divided
+    model-part-00000-of-00002-0123456789abcdef.safetensors    rank 0's rows of each weight, and undivided tensors
     model-part-00001-of-00002-fedcba9876543210.safetensors    rank 1's
 
-A part's header says of each tensor from which row on it holds it, and the shape of the whole. So
-another number of ranks can read them, each the rows that it needs, and no process has to hold a whole model.
+A part's header holds the first row of each tensor and the shape of the whole tensor. So a different number of ranks can
+read the parts, each only its own rows, and no process holds a whole model.
 
-The name ends with a digest of the content: a save never writes over what another one has committed, and a part that
-arrives late, as a request to a bucket may, is either the same or beside it. The manifest says which parts a checkpoint
-consists of.
+The name ends with a digest of the content: a save never overwrites a committed part, and a part that arrives late, as a
+request to a bucket may, is either identical or a separate file. The manifest lists the parts of a checkpoint.
 """
 
 import json
@@ -23,18 +22,18 @@ from trainer.store.manifest import listed_names, named_by_content
 from trainer.store.storage import Store
 
 MAX_HEADER_BYTES = 100_000_000
-"""As much as the library itself reads."""
+"""The limit of the safetensors library."""
 
 
 STRETCHES = "stretches"
-"""The entry of a header's metadata that says, in JSON, of which tensors a file holds a stretch: its first row, and the
-shape of the whole, by name."""
+"""The entry of a header's metadata, in JSON, for tensors of which the file holds some rows: the first row and the whole
+tensor's shape, by name."""
 
 
 class Tensor(NamedTuple):
     """A tensor's number format, such as F32, and its shape.
 
-    What a part of a sharded checkpoint holds is a stretch of a `whole` tensor's rows, those from `start` on.
+    A part of a sharded checkpoint holds consecutive rows, from `start` on, of a tensor of shape `whole`.
     """
 
     dtype: str
@@ -66,9 +65,9 @@ def read_file_header(path: Path) -> dict[str, Tensor]:
 
 
 def read_header(size: int, read: Callable[[int, int], bytes]) -> dict[str, Tensor]:
-    """The tensors of a file of `size` bytes, by name; `read` gives its bytes from one offset to another.
+    """The tensors of a file of `size` bytes, by name; `read` returns its bytes between two offsets.
 
-    Raises `ValueError` if the header cannot be one, or describes a file of another size.
+    Raises `ValueError` if the header is invalid, or describes a file of another size.
     """
     length = int.from_bytes(read(0, 8), "little")
     if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
@@ -97,37 +96,35 @@ def _tensor(told: dict[str, Any], stretch: Any) -> Tensor:
     if not all(type(each) is int and each >= 0 for each in (*shape, *whole, start)):
         raise ValueError(f"a tensor of the shape {shape}")
     if shape != whole and (shape[1:] != whole[1:] or start + shape[0] > whole[0]):
-        raise ValueError(f"a stretch of the shape {shape} from row {start} on of a tensor of the shape {whole}")
+        raise ValueError(f"rows of the shape {shape} from row {start} on of a tensor of the shape {whole}")
     return Tensor(str(told["dtype"]), shape, whole, start)
 
 
 PART = re.compile(r"(?P<stem>[a-z]+)-part-\d{5}-of-\d{5}-[0-9a-f]{16}\.safetensors")
 MODEL, OPTIMIZER = "model", "optimizer"
-"""What parts are of: the beginnings of their names."""
+"""The first words in the names of parts."""
 
 
 def part_name(stem: str, rank: int, ranks: int, sha256: str) -> str:
-    """The file of a rank's part, of so many, with these contents."""
+    """The file name of a rank's part with this digest."""
     return named_by_content(f"{stem}-part-{rank:05d}-of-{ranks:05d}.safetensors", sha256)
 
 
 def is_part(name: str, stem: str) -> bool:
-    """Whether a file is a part of the model, or of the optimizer."""
+    """Whether a file is a part of the model or optimizer, as `stem` says."""
     found = PART.fullmatch(name)
     return found is not None and found["stem"] == stem
 
 
 def of_optimizer(name: str) -> bool:
-    """Whether a file of a checkpoint holds its optimizer, or a part of it: whoever loads the model needs none of
-    them.
-    """
+    """Whether a file of a checkpoint holds its optimizer or a part of it, which loading the model does not need."""
     return name == f"{OPTIMIZER}.safetensors" or is_part(name, OPTIMIZER)
 
 
 def find_parts(folder: Path, stem: str) -> list[Path]:
-    """The parts of the model, or of the optimizer, in a folder; none if it is not divided.
+    """The parts of the model or optimizer in a folder; empty if it is not sharded.
 
-    Where there is a manifest, those that it lists: others are of a save that was broken off.
+    If there is a manifest, only parts that it lists: others are from an interrupted save.
     """
     listed = listed_names(folder)
     found = (path for path in folder.iterdir() if is_part(path.name, stem)) if folder.is_dir() else ()
@@ -135,7 +132,7 @@ def find_parts(folder: Path, stem: str) -> list[Path]:
 
 
 def find_gap(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
-    """What the pieces of tensors lack, or hold twice, as the end of a sentence; None if each tensor is whole."""
+    """Describe, as the end of a sentence, rows that the pieces lack or hold twice; None if all tensors are complete."""
     pieces: dict[str, list[Tensor]] = {}
     for name, tensor in tensors:
         pieces.setdefault(name, []).append(tensor)
@@ -150,9 +147,9 @@ def find_gap(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
         reached = 0
         for each in sorted(found, key=lambda each: each.start):
             if each.start != reached:
-                return (
-                    f"hold row {min(each.start, reached)} of {name!r} {'twice' if each.start < reached else 'nowhere'}"
-                )
+                if each.start < reached:
+                    return f"hold row {each.start} of {name!r} twice"
+                return f"lack row {reached} of {name!r}"
             reached += each.shape[0]
         if reached != whole[0]:
             return f"hold {reached} of the {whole[0]} rows of {name!r}"

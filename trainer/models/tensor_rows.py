@@ -1,7 +1,7 @@
-"""Tensors in safetensors files, opened to read stretches of their rows, and converted where files hold another form.
+"""Read rows of tensors from safetensors files, and convert tensors if the files hold an older form.
 
-transformers says for each family how its files become its tensors (conversion_mapping.py), and converts a whole model
-while it loads it. Here it is done for one tensor at a time, when that is read.
+transformers defines for each family how tensors in files are converted (conversion_mapping.py), and converts a whole
+model when it loads it. This module converts one tensor at a time, when it is read.
 """
 
 import json
@@ -22,21 +22,18 @@ from trainer.common.errors import ArtifactError
 from trainer.models.tensor_files import STRETCHES, Tensor, find_gap, read_file_header
 
 MOST_OPEN = 64
-"""Files that are mapped at a time: a model may have thousands, and what is mapped and was read counts as memory in use.
-"""
+"""Most files mapped at a time: a model may have thousands, and mapped pages that were read count as used memory."""
 
 
 class Stretch(NamedTuple):
-    """Rows of a tensor: the first one's number, and the shape of the whole."""
+    """Consecutive rows of a tensor: the number of the first, and the shape of the whole tensor."""
 
     start: int
     whole: tuple[int, ...]
 
 
 def rows_of(rank: int, ranks: int, rows: int) -> tuple[int, int]:
-    """The first of a rank's rows, and the one after its last: as FSDP divides it, the last ranks may have fewer, or
-    none.
-    """
+    """A rank's first row, and the one after its last, as FSDP divides them; the last ranks may have fewer or none."""
     each = -(-rows // ranks)
     return min(rank * each, rows), min((rank + 1) * each, rows)
 
@@ -49,17 +46,17 @@ class Piece(NamedTuple):
 
 
 def write_part(path: Path, tensors: Mapping[str, torch.Tensor], stretches: Mapping[str, Stretch]) -> None:
-    """Write a part's tensors; `stretches` tells of those that are not whole."""
+    """Write a part's tensors; `stretches` describes those that are not whole."""
     told = {name: [stretch.start, list(stretch.whole)] for name, stretch in sorted(stretches.items())}
-    # One entry only: the library writes several in any order, and the same part has the same bytes.
+    # A single entry: the library writes several in arbitrary order, but equal parts must have equal bytes.
     save_file(dict(tensors), path, metadata={STRETCHES: json.dumps(told)})
 
 
 class Tensors:
-    """The tensors of some files by name, opened to read stretches of them; whole ones if no file is a part."""
+    """The tensors of several files by name, opened to read rows of them; the files may be parts."""
 
     def __init__(self, files: Iterable[Path]) -> None:
-        """Raises `ArtifactError` if a file is damaged, or tensors are not whole."""
+        """Read the headers; raises `ArtifactError` if a file is damaged, or tensors are incomplete."""
         self._pieces: dict[str, list[Piece]] = {}
         self._open: dict[Path, Any] = {}
         self._files = list(files)
@@ -67,9 +64,7 @@ class Tensors:
             for name, tensor in _read_header(path).items():
                 self._pieces.setdefault(name, []).append(Piece(path, tensor))
         if gap := find_gap((name, piece.tensor) for name, pieces in self._pieces.items() for piece in pieces):
-            raise ArtifactError(
-                f"{', '.join(map(str, self._files))} {gap}; a part is missing, or of another checkpoint"
-            )
+            raise ArtifactError(f"{', '.join(map(str, self._files))} {gap}; a part is missing or of another checkpoint")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of each whole tensor."""
@@ -80,7 +75,7 @@ class Tensors:
         return math.prod(self._pieces[name][0].tensor.whole) * self.read(name, 0, 0).element_size()
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> torch.Tensor:
-        """The rows of a tensor from one to before another, or all of it: from the pieces that hold them."""
+        """The rows `start` to `end` (exclusive) of a tensor, by default all, from the files that hold them."""
         pieces = self._pieces[name]
         if not pieces[0].tensor.whole:
             return self._file(pieces[0].file).get_tensor(name)  # type: ignore[no-any-return]
@@ -120,7 +115,7 @@ def _read_header(path: Path) -> dict[str, Tensor]:
 
 
 class Converted:
-    """The tensors of some files by the names that they have in a model; read as those of `Tensors`."""
+    """The tensors of files by the names that they have in a model; the interface of `Tensors`."""
 
     def __init__(self, tensors: Tensors, model: PreTrainedModel) -> None:
         mapping = get_model_conversion_mapping(model)
@@ -148,14 +143,14 @@ class Converted:
         return renamed | {name: tuple(tensor.shape) for name, tensor in made.items()}
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> torch.Tensor:
-        """The rows of a tensor from one to before another, or all of it; what is converted is read whole for that."""
+        """The rows `start` to `end` (exclusive) of a tensor, by default all; a converted one is read whole."""
         if name in self._renamed:
             return self._tensors.read(self._renamed[name], start, end)
         whole = self._make(name, self._tensors.read)
         return whole[start:end] if whole.dim() else whole
 
     def _make(self, name: str, read: Callable[[str], torch.Tensor]) -> torch.Tensor:
-        """A tensor from those that it consists of in the files."""
+        """Convert a tensor from its source tensors in the files."""
         parts = self._made_of[name]
         converter: Any = deepcopy(self._converters[parts[0][1]])
         for key, pattern in parts:
@@ -166,6 +161,6 @@ class Converted:
 
 
 def own_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The parameters of a model, and the buffers that are saved; of tied ones, that which the others are tied to."""
+    """The parameters and saved buffers of a model; of tied parameters, only the one to which the others are tied."""
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
     return {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if name not in tied}

@@ -1,8 +1,8 @@
-"""Published tokenizers: how they are read, the bytes that a token stands for, and their mask token.
+"""Read published tokenizers, and compute the bytes of text that each token represents, and mask tokens.
 
-Of a byte-level tokenizer the lengths are exact: those of a text's tokens add up to the text's own. Of others they are
-estimates, because such tokenizers drop, join or rewrite characters; what all held-out text really has is recorded
-beside what its tokens stand for, so that estimates can be scaled.
+Byte lengths of a byte-level tokenizer are exact: those of a text's tokens add up to the text's length. For others they
+are estimates, because such tokenizers drop, join or rewrite characters. The true bytes of all held-out text are
+recorded together with the estimate, so that estimates can be scaled.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ TOKENIZER_FILE = "tokenizer.json"
 
 @dataclass(frozen=True)
 class TokenizerInfo:
-    """What encoding and training need to know: the JSON itself, its digest, its end-of-document id and largest id."""
+    """A tokenizer's JSON, its digest, its end-of-document id and its largest id."""
 
     json: str
     sha256: str
@@ -41,57 +41,55 @@ class TokenizerInfo:
 
     @property
     def vocab_size(self) -> int:
-        """Ids from 0 to the largest, added tokens included."""
+        """The number of ids from 0 to the largest, added tokens included."""
         return self.max_id + 1
 
 
 def load_tokenizer(store: Store, key: str) -> TokenizerInfo:
-    """Read a published tokenizer. Raises `TokenizerError` if there is none, or its file is not what its manifest
-    lists.
-    """
+    """Read a published tokenizer; raises `TokenizerError` if it is missing or does not match its manifest."""
     manifest = tokenizer_manifest(store, key)
     sha256 = manifest.digests()[TOKENIZER_FILE]
     try:
         text = _fetch(store, key, TOKENIZER_FILE, sha256).read_text(encoding="utf-8")
     except (FileNotFoundError, WrongContent) as error:
         problem = error if isinstance(error, WrongContent) else f"{store.path(key)}/{TOKENIZER_FILE} is missing"
-        raise TokenizerError(f"{problem}; prepare the data again, which repairs it or says what to do") from error
+        raise TokenizerError(f"{problem}; prepare the data again, which repairs it or reports what to do") from error
     try:
         eos_id, max_id = _ids(text, manifest.details["eos_token"])
     except Exception as error:  # the library raises bare Exceptions
         raise TokenizerError(
-            f"{store.path(key)} holds a {TOKENIZER_FILE} that cannot be used, or names another end token ({error!r}); "
-            "delete the folder to have it made anew"
+            f"{store.path(key)} holds a {TOKENIZER_FILE} that is invalid or has another end token ({error!r}); delete "
+            "the folder to have it rebuilt"
         ) from error
     return TokenizerInfo(json=text, sha256=sha256, eos_id=eos_id, max_id=max_id)
 
 
 @lru_cache(maxsize=1)
 def _ids(tokenizer_json: str, eos_token: str) -> tuple[int, int]:
-    """The id of the token that ends a document, and the largest one."""
+    """The id of the end-of-document token, and the largest id."""
     vocab = vocabulary(tokenizer_json)
     return vocab[eos_token], max(vocab.values())
 
 
 def tokenizer_files(store: Store, key: str) -> list[Path]:
-    """The files that `AutoTokenizer.from_pretrained` needs beside a model. Raises `ArtifactError` if one is damaged."""
+    """A tokenizer's files, for `AutoTokenizer.from_pretrained`; raises `ArtifactError` if one is damaged."""
     return [_fetch(store, key, name, sha256) for name, sha256 in tokenizer_manifest(store, key).digests().items()]
 
 
 def tokenizer_manifest(store: Store, key: str) -> Manifest:
-    """A published tokenizer's manifest. Raises `TokenizerError` if there is none, or it lists no `tokenizer.json`."""
+    """A published tokenizer's manifest; raises `TokenizerError` if it is missing or lists no `tokenizer.json`."""
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
         raise TokenizerError(f"{store.path(key)} holds no published tokenizer; prepare the data first")
     if TOKENIZER_FILE not in manifest.digests():
         raise TokenizerError(
-            f"{store.path(key)}/manifest.json lists no {TOKENIZER_FILE}; delete the folder to have it made anew"
+            f"{store.path(key)}/manifest.json lists no {TOKENIZER_FILE}; delete the folder to have it rebuilt"
         )
     return manifest
 
 
 def keeps_text(tokenizer_json: str) -> bool:
-    """Whether a tokenizer normalises nothing but spaces: what makes small letters of all reads an easier text."""
+    """Whether a tokenizer normalises only spaces; one that lowercases, for example, reads an easier text."""
     normalizer = json.loads(tokenizer_json).get("normalizer")
     steps = (
         normalizer["normalizers"]
@@ -113,21 +111,20 @@ def vocabulary(tokenizer_json: str) -> dict[str, int]:
 
 
 UNWRITTEN = f"\ue000{secrets.token_hex(16)}{{}}\ue001"
-"""A spelling that no text has, as each process draws another one."""
+"""A spelling that no text contains, because each process draws it at random."""
 
 
 def text_only(tokenizer_json: str, *also: int) -> dict[str, Any]:
-    """The content of a tokenizer.json by which text is nothing but text: none of it becomes a special token, nor one of
-    the ids `also`.
+    """A tokenizer.json with which no text becomes a special token, or one of the ids `also`.
 
-    The library's `encode_special_tokens` does less: a copy for another process forgets it, and what spells a special
-    token becomes one all the same where it is a piece of a Unigram vocabulary, a word, or what merges come to. So here
-    these tokens have other spellings, and no merge leads to them or from them.
+    The library's `encode_special_tokens` does less: a copy for another process loses it, and the spelling of a special
+    token still becomes that token if it is a Unigram piece, a whole word, or the result of merges. So these tokens get
+    random spellings here, and merges that produce or use them are removed.
     """
     description: dict[str, Any] = json.loads(tokenizer_json)
     model, added = description["model"], description.get("added_tokens", [])
     ids = {token["id"] for token in added if token["special"]}.union(also)
-    listed = isinstance(model["vocab"], list)  # Unigram's, each with its score
+    listed = isinstance(model["vocab"], list)  # Unigram: pieces with scores
     vocab = {piece: number for number, (piece, _) in enumerate(model["vocab"])} if listed else model["vocab"]
     hidden = {token: UNWRITTEN.format(token) for token, number in vocab.items() if number in ids}
     model["vocab"] = (
@@ -143,7 +140,7 @@ def text_only(tokenizer_json: str, *also: int) -> dict[str, Any]:
         model["merges"] = [
             each for each in pairs if hidden.keys().isdisjoint((*each, each[0] + each[1].removeprefix(prefix)))
         ]
-    description["added_tokens"] = [  # the library numbers those that it does not find in the vocabulary anew
+    description["added_tokens"] = [  # the library renumbers added tokens that are missing from the vocabulary
         {**token, "content": UNWRITTEN.format(token["content"]), "special": False, "single_word": False}
         if token["id"] in ids
         else token
@@ -154,14 +151,14 @@ def text_only(tokenizer_json: str, *also: int) -> dict[str, Any]:
 
 
 def text_reader(tokenizer_json: str, *also: int) -> Tokenizer:
-    """The tokenizer that `text_only` describes."""
+    """Build the tokenizer that `text_only` describes."""
     return Tokenizer.from_str(json.dumps(text_only(tokenizer_json, *also)))
 
 
 def _fetch(store: Store, key: str, name: str, sha256: str) -> Path:
-    """A tokenizer's file, verified. Of a remote store it is this process's own: it takes no room that shards need.
+    """Fetch and verify a tokenizer's file; from a remote store, into a file of this process, not the shard cache.
 
-    Raises `WrongContent` if it is another one.
+    Raises `WrongContent` if its checksum does not match.
     """
     if store.local is not None:
         return store.fetch(f"{key}/{name}", sha256)
@@ -175,16 +172,16 @@ DIGEST_BYTES = 16
 BYTE_FALLBACK = re.compile(r"<0x[0-9A-F]{2}>")
 ENCODING_PARTS = ("normalizer", "pre_tokenizer", "decoder")
 SPACE_MARK = "\u2581"
-"""What stands for a space in the tokens of SentencePiece."""
+"""The character for a space in SentencePiece tokens."""
 
 Lengths = NDArray[np.int64]
 
 
 class HeldOutText:
-    """Tells the held-out text of a shard, whatever tokenizer it is for: its bytes, and a digest of its documents.
+    """Accumulates the bytes of a shard's held-out text, and a digest of its documents.
 
-    The digest is the sum of those of the documents, or of a large one's parts: the same in any order and any number of
-    shards.
+    The digest does not depend on the tokenizer. It is the sum of the digests of documents, or of parts of large ones,
+    so it is the same in any order and for any number of shards.
     """
 
     def __init__(self, lengths: Lengths) -> None:
@@ -194,20 +191,20 @@ class HeldOutText:
         self.token_bytes = 0
 
     def add(self, text: bytes, ids: NDArray[np.uint32]) -> None:
-        """Take in a document and its token ids, of shape [tokens], without the end of the document."""
+        """Add a document and its token ids, of shape [tokens], without the end-of-document token."""
         self.text_bytes += len(text)
         self.token_bytes += int(self._lengths[ids].sum())
         self.digest = add_digests([self.digest, hashlib.blake2b(text, digest_size=DIGEST_BYTES).hexdigest()])
 
 
 def add_digests(digests: Iterable[str]) -> str:
-    """The digest of all documents, from those of each or of groups of them: their sum."""
+    """The sum of digests of documents or of groups of them, as a digest of all."""
     return f"{sum(int(each, 16) for each in digests) % 256**DIGEST_BYTES:0{2 * DIGEST_BYTES}x}"
 
 
 @lru_cache(maxsize=8)
 def byte_lengths(tokenizer: str) -> Lengths:
-    """The bytes of text that each token id stands for, of shape [largest id + 1]; none for special and unknown tokens.
+    """The bytes of text that each token id represents, of shape [largest id + 1]; 0 for special and unknown tokens.
 
     `tokenizer` is the content of its tokenizer.json.
     """
@@ -227,7 +224,7 @@ def byte_lengths(tokenizer: str) -> Lengths:
 
 
 def is_byte_level(description: dict[str, Any]) -> bool:
-    """Whether each character of a tokenizer's tokens stands for a byte."""
+    """Whether each character of a tokenizer's tokens represents a byte."""
     return "ByteLevel" in {kind for part in ENCODING_PARTS for kind in _types(description.get(part))}
 
 
@@ -239,7 +236,7 @@ def _estimate(token: str, model: dict[str, Any]) -> int:
 
 
 def _types(part: dict[str, Any] | None) -> Iterator[str]:
-    """The types of a part of a tokenizer's description, and of the parts that it is a sequence of."""
+    """Yield the types of a part of a tokenizer's description and of its nested parts."""
     if part is not None:
         yield part["type"]
         for each in (*part.get("normalizers", ()), *part.get("pretokenizers", ()), *part.get("decoders", ())):
@@ -247,29 +244,29 @@ def _types(part: dict[str, Any] | None) -> Iterator[str]:
 
 
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-"""Bytes that byte-level tokenizers write as the characters of these numbers; the others are characters from 256 on."""
+"""Bytes that byte-level tokenizers write as the character with the same number; others are characters from 256 on."""
 
 BYTES = {chr(byte): byte for byte in PRINTABLE} | {
     chr(256 + number): byte for number, byte in enumerate(sorted({*range(256)} - {*PRINTABLE}))
 }
 
 LENGTHS = ((0xF0, 4), (0xE0, 3), (0xC0, 2), (0x80, 0), (0, 1))
-"""The bytes of a character in UTF-8, by the least byte that it begins with; 0 for bytes inside one."""
+"""The length of a UTF-8 character by the lowest value of its first byte; 0 for continuation bytes."""
 
 UNNAMED = ("Cn", "Co", "Cs")
-"""The categories of numbers that are no character of Unicode."""
+"""Unicode categories of code points that are not assigned characters."""
 
 
 def bytes_of(token: str) -> bytes:
-    """The bytes that a token of a byte-level tokenizer stands for."""
+    """The bytes that a token of a byte-level tokenizer represents."""
     return bytes(BYTES[character] for character in token)
 
 
 def continues_word(text: bytes) -> bool:
-    """Whether a text begins with a letter, a digit, or a mark at one, or inside a character.
+    """Whether a text begins with a letter, digit or combining mark, or inside a character.
 
-    Ideographs are words by themselves, as BERT takes them. If a character's end is in the next token, what most
-    characters are that begin like it decides.
+    Each ideograph is a separate word, as in BERT. If a character continues in the next token, the majority of the
+    characters that begin with the same bytes decides.
     """
     if not text:
         return False
@@ -285,7 +282,7 @@ def _continues(character: str) -> bool:
 
 @cache
 def _begun() -> frozenset[bytes]:
-    """The beginnings of characters' bytes of which most continue a word."""
+    """Incomplete UTF-8 prefixes of which most characters continue a word."""
     votes: Counter[bytes] = Counter()
     for character in map(chr, range(0x80, sys.maxunicode + 1)):
         if unicodedata.category(character) not in UNNAMED:
@@ -298,9 +295,7 @@ USUAL = ("[MASK]", "<mask>")
 
 
 class MaskTokens(NamedTuple):
-    """The id of the mask token; of each id whether it is special, and whether it continues the word before it; ordinary
-    ids.
-    """
+    """The mask token's id; for each id, whether it is special and whether it continues a word; the ordinary ids."""
 
     mask_id: int
     special: NDArray[np.bool_]
@@ -310,7 +305,7 @@ class MaskTokens(NamedTuple):
 
 @lru_cache(maxsize=8)
 def mask_tokens(tokenizer: TokenizerInfo, named: str | None) -> MaskTokens:
-    """Of a tokenizer, whose mask token may be named. Raises `TokenizerError` if it has none."""
+    """The mask tokens of a tokenizer: the mask token `named`, or a usual one; raises `TokenizerError` if missing."""
     description: dict[str, Any] = json.loads(tokenizer.json)
     special_ids = {token["id"] for token in description.get("added_tokens", []) if token["special"]}
     vocab = vocabulary(tokenizer.json)
@@ -320,8 +315,8 @@ def mask_tokens(tokenizer: TokenizerInfo, named: str | None) -> MaskTokens:
         found = f"has no special token {named!r}" if named else f"has none of the mask tokens {' and '.join(USUAL)}"
         raise TokenizerError(
             f"a masked model needs a mask token, but the tokenizer {found}; its special tokens are "
-            f"{', '.join(names) or 'none'}: set training.masking.mask_token to one of them that stands for nothing "
-            "else, take another tokenizer, or train one with data.tokenizer.mask_token"
+            f"{', '.join(names) or 'none'}: set training.masking.mask_token to one of them that has no other use, use "
+            "another tokenizer, or train one with data.tokenizer.mask_token"
         )
     special, continues = np.zeros(tokenizer.vocab_size, dtype=np.bool_), np.zeros(tokenizer.vocab_size, dtype=np.bool_)
     special[list(special_ids)] = True
@@ -334,7 +329,7 @@ def mask_tokens(tokenizer: TokenizerInfo, named: str | None) -> MaskTokens:
 
 
 def _rule(description: dict[str, Any], vocab: Collection[str]) -> Callable[[str], bool]:
-    """By what a tokenizer's tokens tell whether they continue the word before them."""
+    """The function that decides whether a token of this tokenizer continues the word before it."""
     if prefix := description["model"].get("continuing_subword_prefix"):
         return lambda token: token.startswith(prefix)
     if any(token.startswith(SPACE_MARK) for token in vocab):

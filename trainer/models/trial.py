@@ -1,5 +1,6 @@
-"""A trial of a language model before it is trained: it runs on token ids, repeats itself, and does not see what it
-predicts. And one of a classifier: whether padding changes what it says.
+"""Try a language model before training: it must run on token ids, be deterministic, and not see the tokens it predicts.
+
+Also test whether padding changes the outputs of a classifier.
 """
 
 import copy
@@ -21,36 +22,35 @@ from trainer.models.losses import WITH_MASKS, CausalLMLoss, makes_no_masks
 from trainer.models.new_config import padding_hint
 
 LENGTH = 64
-"""Tokens that a model is tried with, or the job's context if that is less: enough to pass a few chunks of small models.
-"""
+"""Tokens per row of a trial, or the job's context if that is less; enough for several chunks of small models."""
 
 CUTS = 4
-"""Places, one a row, from which on the tokens are changed."""
+"""Rows of a trial; each has another position from which on its tokens are changed."""
 
 ROUNDING = 3e-5
-"""Share of the logits' spread that counts as rounding. What a new model sees ahead changes them by 1e-3 of it and more.
+"""Share of the logits' spread that counts as rounding. In a new model, later tokens that it sees change logits by 1e-3
+of the spread or more.
 """
 
 ALIKE = 0.03
-"""Share of the logits' spread, in the mean square, by which half precision may part two ways to compute the same."""
+"""Largest root mean square difference, as a share of the logits' spread, between equivalent computations in half
+precision."""
 
 PLACED_ALIKE = 0.1
-"""Share of the logits' spread, in the mean square, that half precision may part a text's logits at two places of a
-window. Positions that go on, where they should begin anew, part them by more than half of it."""
+"""Largest root mean square difference, as a share of the logits' spread, between a text's logits at two positions of a
+window in half precision. If positions do not restart, the difference is over half of the spread."""
 
 PADDED, ALONE = 32, 5
 """Tokens that a classifier's rows are padded to, and of the short texts among them."""
 
 BY_PADDING = 1e-4
-"""Share of the largest logit by which padding may change one in float32. New models that read it as text change theirs
-by 1e-3 of it and more, most others by 2e-7; a ConvBERT by 7e-6, which this does not tell from rounding.
+"""Share of the largest logit by which padding may change a logit in float32. New models that read padding as text
+change theirs by 1e-3 or more, most others by 2e-7; a ConvBERT by 7e-6, which is treated as rounding.
 """
 
 
 def tried_loss(model: PreTrainedModel, context: int) -> CausalLMLoss:
-    """The model with its loss, after a trial. Raises `ConfigError` if it cannot be trained to predict the next
-    token.
-    """
+    """The model with its loss, after a trial; raises `ConfigError` if it cannot be trained on next tokens."""
     check_causal(model, context)
     try:
         return CausalLMLoss(model)
@@ -61,7 +61,7 @@ def tried_loss(model: PreTrainedModel, context: int) -> CausalLMLoss:
 
 
 def tried_objective(model: PreTrainedModel, options: ModelConfig, training: TrainingConfig) -> CausalLMLoss:
-    """The same of a job's model, whose settings it is to follow."""
+    """The tried model of a job with its loss, prepared for the job's settings; raises as `tried_loss`."""
     objective = tried_loss(model, training.context)
     if training.masks_documents:
         check_packed(model, training.context, "documents", "set training.document_mask to false")
@@ -69,18 +69,18 @@ def tried_objective(model: PreTrainedModel, options: ModelConfig, training: Trai
     asked = getattr(model.config.get_text_config(), "output_router_logits", False)
     if options.config is not None and asked and not objective.adds:
         raise ConfigError(
-            f"model.config: output_router_logits is true, but transformers adds no loss of its routers to that of a "
-            f"{model.config.model_type!r} model, so nothing would be trained by it; leave it out"
+            f"model.config: output_router_logits is true, but transformers adds no router loss to that of a "
+            f"{model.config.model_type!r} model, so it would have no effect; remove it"
         )
     return objective
 
 
 @torch.no_grad()
 def check_causal(model: PreTrainedModel, context: int) -> None:
-    """Raise `ConfigError` unless earlier logits stay as they are, to rounding, when later tokens change.
+    """Raise `ConfigError` unless earlier logits are unchanged, to rounding, when later tokens change.
 
-    A model that reads in both directions sees the token that it is to predict: its loss falls, and it learns nothing.
-    So it is tried, where the model lies, in two passes over a few short rows.
+    A bidirectional model sees the token that it should predict: its loss falls, but it learns nothing. The test takes
+    two forward passes over a few short rows, on the model's device.
     """
     ids_BT, changed_BT, may_change_BT = _rows(model.config, min(context, LENGTH))
     was_training = model.training
@@ -99,8 +99,9 @@ def check_causal(model: PreTrainedModel, context: int) -> None:
 
 @torch.no_grad()
 def check_repeats(model: PreTrainedModel, context: int, name: str) -> None:
-    """Raise `ConfigError` if a model, called by this name, gives other logits each time while it trains; an adapter's
-    own dropout aside.
+    """Raise `ConfigError` if a model's logits are random in training mode, apart from an adapter's own dropout.
+
+    `name` is the model's name in the error.
     """
     ids_BT = _rows(model.config, min(context, LENGTH))[0]
     was_training, device = model.training, model.device
@@ -121,24 +122,24 @@ def check_repeats(model: PreTrainedModel, context: int, name: str) -> None:
         drawn = [f"{key} {value}" for key, value in values.items() if _is_share(value) and any(k in key for k in DRAWN)]
         told = f": its configuration has {', '.join(drawn)}" if drawn else ""
         raise ConfigError(
-            f"{name}, a {model.config.model_type!r} model, draws at random in training what cannot be switched off "
-            f"here{told}; it is to be trained as it is, without dropout. Set what drops or shakes something to 0 in "
-            "the config.json of a copy, and name that folder"
+            f"{name}, a {model.config.model_type!r} model, has random outputs in training that headrace cannot switch "
+            f"off{told}; this training needs a model without dropout. Set dropout and jitter to 0 in the config.json "
+            "of a copy, and use that folder"
         )
 
 
 @torch.no_grad()
 def depends_on_padding(classifier: PreTrainedModel) -> bool:
-    """Whether short texts get other logits where they are padded, on the right, to the length of a longer one.
+    """Whether padding short texts on the right, to the length of a longer one, changes their logits.
 
-    It is tried on a copy that shares the weights: some families compute otherwise for good once they have read a short
-    row. Of a classifier that takes no such rows nothing is known, and it counts as one that does not.
+    Tested on a copy that shares the weights, because some families change their computation permanently after a short
+    row. Returns False for a classifier that cannot read the test rows.
     """
     config: Any = classifier.config
 
     def logits(ids_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # some draw at random when they are used, too
+            torch.manual_seed(0)  # some models draw random numbers in evaluation mode too
             told: torch.Tensor = tried(input_ids=ids_BT, attention_mask=mask_BT).logits
         return told[: CUTS - 1, :ALONE] if told.dim() > 2 else told[: CUTS - 1]
 
@@ -148,30 +149,28 @@ def depends_on_padding(classifier: PreTrainedModel) -> bool:
         mask_BT = torch.ones_like(ids_BT)
         end: Any = getattr(config, "eos_token_id", None)
         padding: Any = config.pad_token_id
-        if _is_id(end) and end != padding:  # where BART, for one, looks for what to say
+        if _is_id(end) and end != padding:  # BART, for example, classifies at the end token
             ids_BT[: CUTS - 1, ALONE - 1] = ids_BT[CUTS - 1, -1] = end
         alone = logits(ids_BT[: CUTS - 1, :ALONE], mask_BT[: CUTS - 1, :ALONE])
         ids_BT[: CUTS - 1, ALONE:], mask_BT[: CUTS - 1, ALONE:] = padding, 0
         return bool((logits(ids_BT, mask_BT) - alone).abs().max() > BY_PADDING * alone.abs().max())
-    except Exception:  # architectures fail each in their own way
+    except Exception:  # architectures raise various errors
         return False
 
 
 def check_packed(model: PreTrainedModel, context: int, texts: str, advice: str) -> None:
-    """Raise `ConfigError` unless two texts in one row, whose positions begin anew, are read as each is by itself.
+    """Raise `ConfigError` unless a model reads two texts in one row, with restarted positions, like separate texts.
 
-    `texts` is what the job calls them, `advice` what may be done without that.
+    `texts` is the noun for them in errors, `advice` says what to do. Families differ: some mask by positions, some have
+    no positions, and some carry a state from text to text.
 
-    Families differ in this: some mask by positions, some know no positions, and some carry a state on from text to
-    text.
-
-    The same text stands in the row twice. The second one's logits must not depend on the first at all: their gradient
-    to its embeddings is exactly 0 in any type and by any kernel, as masked attention has weights of 0. And they are
-    those of the first one, or positions have gone on.
+    The row holds the same text twice. The second one's logits must not depend on the first: their gradient to its
+    embeddings must be exactly 0, which holds in any type and kernel, because masked attention weights are 0. They must
+    also equal the first one's logits, else positions did not restart.
     """
     kind = model.config.model_type
     if "position_ids" not in inspect.signature(model.forward).parameters:
-        raise ConfigError(f"a {kind!r} model takes no positions, so that {texts} cannot share a window; {advice}")
+        raise ConfigError(f"a {kind!r} model accepts no positions, so {texts} cannot share a window; {advice}")
     text = _rows(model.config, min(context, LENGTH) // 2 or 1)[0][:1].to(model.device)
     places = torch.arange(text.shape[1], device=model.device)[None]
     was_training = model.training
@@ -187,21 +186,20 @@ def check_packed(model: PreTrainedModel, context: int, texts: str, advice: str) 
     elsewhere = (second - first).square().mean().sqrt() / first.std()
     if gradient[:, : text.shape[1]].any() or not bool(elsewhere <= PLACED_ALIKE):
         raise ConfigError(
-            f"a {kind!r} model reads a text otherwise if another one stands before it in its window, though positions "
-            f"begin anew: {texts} would see each other; {advice}"
+            f"a {kind!r} model reads a text differently after another one in its window, though positions restart: "
+            f"{texts} would see each other; {advice}"
         )
 
 
 def read_apart(model: PreTrainedModel, context: int) -> bool:
-    """Have a model attend to each text of a row by itself, without a mask, if that gives the same; returns whether it
-    does.
+    """Make a model attend to each text of a row separately, without a mask, if results agree; returns whether it does.
 
-    It is tried: families differ in what they tell their attention, and a window that slides needs its masks. Where
-    weights of the attention are dropped out, which the faster kernels do not, nothing is won.
+    Tested, because families pass different arguments to their attention, and a sliding window needs its masks. With
+    attention dropout, which the faster kernels do not support, it would not be faster.
     """
     ids_BT = _rows(model.config, min(context, LENGTH))[0].to(model.device)
     width = ids_BT.shape[1]
-    # As long as all rows are: a window that slides makes a mask of what is longer only.
+    # Full row length: a sliding window builds a mask only for rows longer than itself.
     whole = ids_BT[:1].repeat(1, -(-context // width))[:, :context]
     if width < 2 or _drops_attention(model.config) or not makes_no_masks(model, whole):
         return False
@@ -213,7 +211,7 @@ def read_apart(model: PreTrainedModel, context: int) -> bool:
         masked = _packed_logits(model, ids_BT, places_BT)
         model.set_attn_implementation(APART)
         same = bool((_packed_logits(model, ids_BT, places_BT) - masked).square().mean().sqrt() <= ALIKE * masked.std())
-    except (TypeError, ValueError, RuntimeError):  # it hands on no ends of texts, or needs what this attention has not
+    except (TypeError, ValueError, RuntimeError):  # it does not pass on the ends of texts, or needs unsupported options
         same = False
     finally:
         model.train(was_training)
@@ -229,7 +227,7 @@ def _drops_attention(config: PretrainedConfig) -> bool:
 
 @contextmanager
 def reading_apart(model: PreTrainedModel, context: int) -> Iterator[None]:
-    """The same for the length of a block."""
+    """Apply `read_apart` within the block."""
     read_apart(model, context)
     try:
         yield
@@ -240,7 +238,7 @@ def reading_apart(model: PreTrainedModel, context: int) -> Iterator[None]:
 
 @torch.no_grad()
 def _packed_logits(model: PreTrainedModel, ids_BT: torch.Tensor, position_ids_BT: torch.Tensor) -> torch.Tensor:
-    """Logits of rows of several texts, in float32, of shape [B, T, V]."""
+    """Logits of rows with several texts, in float32, of shape [B, T, V]."""
     told: torch.Tensor = model(input_ids=ids_BT, **positions(model, position_ids_BT), use_cache=False).logits
     return told.float()
 
@@ -249,14 +247,12 @@ def _packed_logits(model: PreTrainedModel, ids_BT: torch.Tensor, position_ids_BT
 def _read_twice(
     model: PreTrainedModel, ids_BT: torch.Tensor, position_ids_BT: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Logits of both halves of a row, and how those of the second depend on each token's embedding, of shape [B, T,
-    H].
-    """
+    """Logits of both halves of a row, and the gradient of the second to the embeddings, of shape [B, T, H]."""
     embedded: list[torch.Tensor] = []
 
     def follow(module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
         embedded.append(output.detach().requires_grad_())
-        return embedded[-1].clone()  # which a model may write to
+        return embedded[-1].clone()  # a copy, as a model may modify it in place
 
     hook = model.get_input_embeddings().register_forward_hook(follow)
     try:
@@ -269,9 +265,7 @@ def _read_twice(
 
 
 def _rows(config: PretrainedConfig, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Random tokens, the same with others from each row's cut on, and where those others may be seen; of shape [B,
-    T].
-    """
+    """Random tokens, the same changed from each row's cut on, and a mask of the changed tokens; all of shape [B, T]."""
     text = config.get_text_config()
     special = {
         value for each in (config, text) for name, value in vars(each).items() if "_token" in name and _is_id(value)
@@ -304,10 +298,10 @@ def _logits(model: PreTrainedModel, ids_BT: torch.Tensor) -> torch.Tensor:
     if logits.shape[:-1] != ids_BT.shape:
         raise ConfigError(
             f"a {kind!r} model gives logits of shape {tuple(logits.shape)} for tokens of shape {tuple(ids_BT.shape)}; "
-            "expected is one row of them for each token"
+            "expected one row of logits per token"
         )
     if not torch.isfinite(logits).all():
-        raise ConfigError(f"the {kind!r} model's logits are not finite before any training; its weights are of no use")
+        raise ConfigError(f"the {kind!r} model's logits are not finite before training; its weights are unusable")
     return logits
 
 
@@ -316,13 +310,13 @@ def _sees_ahead(model: PreTrainedModel) -> str:
     setting = next((name for name in ("is_decoder", "causal") if getattr(config, name, None) is False), None)
     advice = f"set {setting} to true in its configuration, or " if setting else ""
     return (
-        f"a {config.model_type!r} model as configured sees the tokens that it is to predict: changing a later token "
-        f"changes earlier logits; {advice}take a model that reads from left to right, such as gpt2, llama or mamba"
+        f"a {config.model_type!r} model as configured sees the tokens that it should predict: changing a later token "
+        f"changes earlier logits; {advice}use a model that reads from left to right, such as gpt2, llama or mamba"
     )
 
 
 def _repeats_not(model: PreTrainedModel) -> str:
     return (
-        f"a {model.config.model_type!r} model as configured gives other logits each time for the same tokens, so that "
-        "no result could be repeated; switch off what it draws at random outside of training, or take another model"
+        f"a {model.config.model_type!r} model as configured gives different logits each time for the same tokens, so "
+        "results are not reproducible; switch off randomness outside training, or use another model"
     )

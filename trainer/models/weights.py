@@ -1,10 +1,10 @@
-"""The weights of a pretrained folder, and of an adapter, looked at before a library loads them.
+"""Check the weights of a pretrained folder or adapter before a library loads them.
 
 An adapter's folder holds:
 
 adapter_model.safetensors    the trained matrices, and a classifier's head
 adapter_config.json          rank, alpha and targets; and the base model's name
-base_model.json              the base model's name, where it was found, its place, and the digests of its files
+base_model.json              the base model's name, origin and path, and the digests of its files
 config.json                  the configuration of the base model with the adapter's head
 """
 
@@ -23,17 +23,16 @@ from trainer.store.names import plain_name
 ADAPTER_WEIGHTS, SETTINGS, BASE = "adapter_model.safetensors", "adapter_config.json", "base_model.json"
 
 PREFIX = "base_model.model."
-"""What `peft` puts before the names of an adapter's tensors."""
+"""The prefix that `peft` adds to the names of an adapter's tensors."""
 
 DECIDE = ("config.json", "*.safetensors")
-"""Files that decide what a base model computes, of those that lie beside it."""
+"""Files in a base model's folder that determine what it computes."""
 
 
 class Base(BaseModel):
-    """The model that an adapter is beside: its name as the job has it, its key if it is in the store, its files'
-    SHA-256.
+    """The base model of an adapter: its name in the job, its key if it is in the store, its files' SHA-256.
 
-    `path` is where a folder lay: the name may be a relative one, and another command starts in another folder.
+    `path` is the absolute path of a folder, because `name` may be relative to another working directory.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,7 +45,7 @@ class Base(BaseModel):
 
 
 def base_of(name: str, origin: Literal["store", "folder", "hub"], key: str | None, files: Mapping[str, str]) -> Base:
-    """A base model with the digests of those of its files that count."""
+    """The record of a base model, with the digests of the files in `DECIDE`."""
     decide = [
         file for file in sorted(files) if any(fnmatch(file, pattern) for pattern in DECIDE) and not of_optimizer(file)
     ]
@@ -57,13 +56,14 @@ def base_of(name: str, origin: Literal["store", "folder", "hub"], key: str | Non
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter, and not a model."""
+    """Whether a folder holds an adapter instead of a whole model."""
     return (folder / SETTINGS).is_file()
 
 
 def read_base(folder: Path) -> Base | None:
-    """The base model that an adapter's folder names; None if it was not made here. Raises `ArtifactError` if it is
-    damaged.
+    """Read the base model of an adapter; None if headrace did not write the adapter.
+
+    Raises `ArtifactError` if the record is damaged.
     """
     try:
         return Base.model_validate_json((folder / BASE).read_bytes())
@@ -76,12 +76,10 @@ def read_base(folder: Path) -> Base | None:
 
 
 def require_base(folder: Path, found: Base) -> None:
-    """Raise `ArtifactError` unless an adapter's folder was trained beside this base model."""
+    """Raise `ArtifactError` unless an adapter was trained with this base model."""
     wanted = read_base(folder)
     if wanted is None:
-        raise ArtifactError(
-            f"{folder} holds an adapter, but no {BASE} that names its base model; take another checkpoint"
-        )
+        raise ArtifactError(f"{folder} holds an adapter, but no {BASE} with its base model; use another checkpoint")
     if wanted.files == found.files:
         return
     told = "; ".join(
@@ -90,49 +88,46 @@ def require_base(folder: Path, found: Base) -> None:
         if wanted.files.get(file) != found.files.get(file)
     )
     raise ArtifactError(
-        f"{folder} holds an adapter of {wanted.name!r}, and {found.name!r} is another model now ({told}); put the "
-        "former files back, or train anew under another name for `run`"
+        f"{folder} holds an adapter of {wanted.name!r}, but the files of {found.name!r} have changed ({told}); restore "
+        "the former files, or train again under another name for `run`"
     )
 
 
 def tensor_of(parameter: str) -> str:
-    """The name of a parameter's tensor in an adapter's file, without the prefix; that of any other parameter as it
-    is.
-    """
+    """The name of a parameter's tensor in an adapter's file, without the prefix; other names are unchanged."""
     return parameter.replace(".modules_to_save.default.", ".").replace(".default.", ".")
 
 
 def describe_settings(settings: Mapping[str, object]) -> str:
-    """adapter_config.json: the same bytes for the same settings, as `peft` keeps names in sets."""
+    """The content of adapter_config.json, with sorted names, because `peft` keeps them in unordered sets."""
     plain = {name: sorted(value) if isinstance(value, set | frozenset) else value for name, value in settings.items()}
     return json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n"
 
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-"""What a pretrained folder keeps its weights in; nothing that would have to be unpickled."""
+"""Files with the weights of a pretrained folder; neither needs unpickling."""
 
 CONVERT = (
-    "convert it where you trust it: AutoModel.from_pretrained(folder).save_pretrained(new_folder) writes "
-    "model.safetensors, and the tokenizer's files go beside it"
+    "if you trust it, convert it: AutoModel.from_pretrained(folder).save_pretrained(new_folder) writes "
+    "model.safetensors; copy the tokenizer's files to the new folder"
 )
 
 
 def check_weights(name: str) -> None:
-    """Raise `ConfigError` if a local folder holds no weights, or files of them are missing, cut short or damaged."""
+    """Raise `ConfigError` if a local folder holds no weights, or weight files are missing, truncated or damaged."""
     folder = Path(name)
     if not folder.is_dir():
         return
     if is_adapter(folder):
         raise ConfigError(
-            f"model {name!r} is an adapter, without the weights that it was trained beside: begin with a run whose "
-            "model.lora.publish is merged, or merge it (peft: merge_and_unload, then save_pretrained) and name that "
-            "folder"
+            f"model {name!r} is an adapter without its base model's weights: use a run with model.lora.publish: "
+            "merged, or merge it (peft: merge_and_unload, then save_pretrained) and use that folder"
         )
-    if parts := find_parts(folder, MODEL):  # first: a whole model beside them is of a save that they have replaced
+    if parts := find_parts(folder, MODEL):  # checked first: a whole model beside them is from an earlier save
         if gap := find_gap([tensor for part in parts for tensor in _check_file(name, part.name).items()]):
             raise ConfigError(
-                f"model {name!r}: {', '.join(part.name for part in parts)} {gap}; a part is missing, or another's"
+                f"model {name!r}: {', '.join(part.name for part in parts)} {gap}; a part is missing or of another model"
             )
     elif (folder / WEIGHTS).is_file():
         _check_file(name, WEIGHTS)
@@ -141,7 +136,7 @@ def check_weights(name: str) -> None:
             found = _check_file(name, file)
             if lacking := [tensor for tensor in tensors if tensor not in found]:
                 raise ConfigError(
-                    f"pretrained model {name!r}: {file} has no {lacking[0]!r}, which {INDEX} says it holds"
+                    f"pretrained model {name!r}: {file} has no {lacking[0]!r}, which {INDEX} lists for it"
                 )
     else:
         old = sorted(path.name for path in folder.glob("*.bin"))
@@ -152,7 +147,7 @@ def check_weights(name: str) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of a local folder that hold its weights; none if it has none."""
+    """The weight files of a local folder, if any."""
     if parts := find_parts(folder, MODEL):
         return parts
     if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
@@ -161,7 +156,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _check_file(name: str, file: str) -> dict[str, Tensor]:
-    """The tensors of one file. Raises `ConfigError` if it is missing, cut short or damaged."""
+    """The tensors of one file; raises `ConfigError` if it is missing, truncated or damaged."""
     try:
         return read_file_header(Path(name, file))
     except (OSError, ValueError) as error:
@@ -171,13 +166,13 @@ def _check_file(name: str, file: str) -> dict[str, Tensor]:
 
 
 def _read_index(name: str) -> dict[str, list[str]]:
-    """The names of the tensors that each file of a sharded model holds, by file. Raises `ConfigError`."""
+    """The names of the tensors in each file of a sharded model, by file; raises `ConfigError` if damaged."""
     try:
         placed = json.loads(Path(name, INDEX).read_text(encoding="utf-8"))["weight_map"]
         files: dict[str, list[str]] = {}
         for tensor, file in placed.items():
             if not plain_name(str(file)).endswith(".safetensors"):
-                raise ValueError(f"{file!r} is no safetensors file")
+                raise ValueError(f"{file!r} is not a safetensors file")
             files.setdefault(file, []).append(tensor)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(

@@ -1,1 +1,1 @@
-"""Runs that are there: their pages, runs side by side, lineage, champions and gates, pins, and garbage."""
+"""Existing runs: reports, comparison, lineage, champions and gates, pins, and garbage collection."""

@@ -1,6 +1,4 @@
-"""The figures of compared runs: those of their final models, and their curves, as lines of blocks or laid over each
-other.
-"""
+"""The figures of compared runs: those of their final models, and their curves as sparklines or overlaid charts."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,13 +19,13 @@ from trainer.store.manifest import fingerprint
 from trainer.training.metrics_reader import ASKED
 
 Measured = dict[str, tuple[float, Any]]
-"""Figures by name, each with what it was measured on: figures are compared if that is equal."""
+"""Figures by name, each with its measurement basis; figures are compared only on an equal basis."""
 
 MARK = "*"
 
 
 def compare_results(runs: Sequence[ComparedRun]) -> Block:
-    """The final models' figures of runs of one kind."""
+    """A table of the final models' figures, for runs of one kind."""
     measured = [measure_run(run) for run in runs]
     names = list(dict.fromkeys(name for each in measured for name in each))
     missing = [run.letter for run, each in zip(runs, measured, strict=True) if not each]
@@ -36,7 +34,7 @@ def compare_results(runs: Sequence[ComparedRun]) -> Block:
         return Block(" ".join(notes))
     apart = [name for name in names if not all_same([each[name][1] for each in measured if name in each])]
     if apart:
-        notes.append(f"Not measured on the same, in the same way, so that none of them is best: {'; '.join(apart)}.")
+        notes.append(f"Measured on different data or in different ways, so none is marked best: {'; '.join(apart)}.")
     rows = [[name, *_cells(runs, name, measured, name not in apart)] for name in names]
     if any(cell.endswith(MARK) for row in rows for cell in row):
         notes.append(f"{MARK} marks the best.")
@@ -51,13 +49,13 @@ def _cells(runs: Sequence[ComparedRun], name: str, measured: Sequence[Measured],
 
 
 def _direction(runs: Sequence[ComparedRun], figure: str) -> bool:
-    """Whether a greater figure is better, as a job says of its own, as lm-eval says, or as it is usual."""
+    """Whether a greater figure is better: as a job's setting or lm-eval says, else by the figure's name."""
     said = [better for run in runs for better in (*_said_by_job(run, figure), *_said_by_harness(run, figure))]
     return greater_is_better(figure, said[0] if said else None)
 
 
 def _said_by_job(run: ComparedRun, figure: str) -> Iterator[bool]:
-    """Whether a greater one is better, if a figure decides about a run's checkpoints, or about its model."""
+    """Whether greater is better, if the run's job says so for its best checkpoint or its promotion."""
     if (criterion := criterion_of(run)).figure == figure:
         yield criterion.greater_is_better
     gate = run.job.get("promotion") or {}
@@ -66,7 +64,7 @@ def _said_by_job(run: ComparedRun, figure: str) -> Iterator[bool]:
 
 
 def _said_by_harness(run: ComparedRun, figure: str) -> Iterator[bool]:
-    """Whether a greater one is better, of a figure of lm-eval's."""
+    """Whether greater is better, if lm-eval says so for this figure."""
     task, found = task_of(figure), run.evaluation and run.evaluation.harness
     if task and found and found.asked and task in found.asked.tasks:
         better = found.asked.tasks[task].greater_is_better
@@ -74,7 +72,7 @@ def _said_by_harness(run: ComparedRun, figure: str) -> Iterator[bool]:
 
 
 def measure_run(run: ComparedRun) -> Measured:
-    """The figures of a run's final model, each with what it was measured on; none if it is not evaluated."""
+    """The figures of a run's final model, each with its measurement basis; empty if it is not evaluated."""
     found = run.evaluation
     if found is None:
         return {}
@@ -91,43 +89,40 @@ def measure_run(run: ComparedRun) -> Measured:
 
 
 def _basis(run: ComparedRun, found: Result, figure: str, group: str | None) -> Any:
-    """What a figure of a group, or of all, was measured on; the run's name if that is not recorded."""
+    """The measurement basis of a figure of a group, or of all groups; the run's name if it is not recorded."""
     basis = found.basis_of(group)
     return facts_of(figure, basis) if basis else run.name
 
 
 class Spread(NamedTuple):
-    """A figure's mean over some runs, and its standard deviation (with n - 1); `values` are those of the runs, in
-    order.
-    """
+    """A figure's mean over several runs, its standard deviation (with n - 1), and the runs' values in order."""
 
     mean: float
     deviation: float
     values: list[float]
 
     def told(self) -> str:
-        """Both for people."""
+        """Mean and deviation as text."""
         return f"{score(self.mean)} ± {score(self.deviation)}"
 
 
 def spreads_of(figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
-    """The spread of each figure that all of the runs have, which are two or more."""
+    """The spread of each figure that all runs have; needs two or more runs."""
     shared = [name for name in figures[0] if all(name in each for each in figures)]
     values = {name: [each[name] for each in figures] for name in shared}
     return {name: Spread(fmean(each), _deviation(each), each) for name, each in values.items()}
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """The standard deviation, with n - 1; none of what is no number."""
+    """The standard deviation, with n - 1; NaN unless all values are finite."""
     return stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def compare_seeds(runs: Sequence[ComparedRun]) -> list[Block]:
-    """A table of the runs of one kind that differ in the seed alone, a column for each such group; or nothing without
-    one.
+    """A table with a column for each group of runs of one kind that differ only in the seed; empty if there is none.
 
-    A figure is told of the runs of a group that were measured on the same. Of runs with the same seed, which are one
-    under several names, the first counts; a fork begins with other weights than a run of its settings.
+    A figure is shown if all runs of a group measured it on the same basis. Of several runs with the same seed only the
+    first counts. A fork is not grouped with runs of the same settings, as it starts from other weights.
     """
     groups: dict[str, dict[int, tuple[ComparedRun, Measured]]] = {}
     for run in runs:
@@ -140,45 +135,45 @@ def compare_seeds(runs: Sequence[ComparedRun]) -> list[Block]:
         return []
     rows = [[name, *(found[name].told() if name in found else "" for _, found in spreads)] for name in names]
     columns = ["mean ± deviation", *(", ".join(run.letter for run, _ in group) for group, _ in spreads)]
-    return [Block("Runs that differ in the seed alone, taken together.", Table(columns, rows))]
+    return [Block("Runs that differ only in the seed, as groups.", Table(columns, rows))]
 
 
 def _spread(group: Sequence[tuple[ComparedRun, Measured]]) -> dict[str, Spread]:
-    """Of the figures that were measured on the same in all runs of a group."""
+    """The spreads of the figures that all runs of a group measured on the same basis."""
     first = group[0][1]
     alike = [name for name in first if all_same([each[name][1] if name in each else None for _, each in group])]
     return spreads_of([{name: each[name][0] for name in alike} for _, each in group])
 
 
 def _without_seed(config: Mapping[str, Any]) -> str:
-    """What names everything that decides a run's outcome but its seed."""
+    """Fingerprint of everything except the seed that determines a run's outcome."""
     identity = config["identity"]
     training = {name: value for name, value in identity["training"].items() if name != "seed"}
     return fingerprint([{**identity, "training": training}, config["fork"]])
 
 
 COMMON_STEPS = 5
-"""Steps at which the runs' training losses are put side by side."""
+"""The number of steps at which training losses are compared."""
 
 CELLS, BLOCKS = 32, "▁▂▃▄▅▆▇█"
 DASHES = ("-", "--", ":", "-.")
-"""Lines differ in dashes as well as in colour."""
+"""Lines differ in dash style as well as in colour."""
 
 
 def criterion_of(run: ComparedRun) -> Criterion:
-    """What decides which checkpoint of a run is best."""
+    """The criterion that selects a run's best checkpoint."""
     figure = best_by(run.job)
     return Criterion(figure, greater_is_better(figure, run.job["evaluation"].get("greater_is_better")))
 
 
 def best_of(values: Sequence[float], greater: bool) -> float | None:
-    """The best of some values; one that is not a number is never the best."""
+    """The best finite value, if there is one."""
     finite = [value for value in values if math.isfinite(value)]
     return (max(finite) if greater else min(finite)) if finite else None
 
 
 def curve_table(runs: Sequence[ComparedRun]) -> Table:
-    """How far the runs of one kind are, their validation and training figures on the way, and their speed."""
+    """Steps done, validation and training figures in training, and speed, for runs of one kind."""
     speeds = [measure_speed(run) for run in runs]
     rows = [["steps", *(f"{count(run.steps)} of {count(run.plan.get('total_steps'))}" for run in runs)]]
     for figure in dict.fromkeys(["loss", *(criterion_of(run).figure for run in runs)]):
@@ -194,7 +189,7 @@ def curve_table(runs: Sequence[ComparedRun]) -> Table:
 
 
 def common_steps(runs: Sequence[ComparedRun]) -> list[int]:
-    """A few steps, evenly spread, at which all runs that train have recorded their loss."""
+    """Up to `COMMON_STEPS` evenly spaced steps at which all runs with training records have recorded their loss."""
     recorded = [{record["step"] for record in run.of_kind("train")} for run in runs]
     shared = sorted(set.intersection(*(steps for steps in recorded if steps))) if any(recorded) else []
     number = min(COMMON_STEPS, len(shared))
@@ -202,7 +197,7 @@ def common_steps(runs: Sequence[ComparedRun]) -> list[int]:
 
 
 def spark_table(runs: Sequence[ComparedRun]) -> Table:
-    """Training and validation loss as lines of blocks, all on the same scale."""
+    """Training and validation loss as sparklines, all on the same scale."""
     curves = [(run, kind, _recorded(run, kind, "loss")) for run in runs for kind in ("train", "evaluation")]
     finite = [(run, kind, [point for point in points if math.isfinite(point[1])]) for run, kind, points in curves]
     drawn = [(run, kind, points) for run, kind, points in finite if points]
@@ -217,7 +212,7 @@ def spark_table(runs: Sequence[ComparedRun]) -> Table:
 
 
 def sparkline(points: Sequence[tuple[int, float]], last: int, low: float, high: float) -> str:
-    """Values over steps as blocks; each cell is the newest value so far, and what was not reached is blank."""
+    """A sparkline of values over steps; each cell shows the newest value so far, unreached steps are blank."""
     cells = []
     for cell in range(CELLS):
         until = last * (cell + 1) / CELLS
@@ -229,7 +224,7 @@ def sparkline(points: Sequence[tuple[int, float]], last: int, low: float, high: 
 
 
 def draw_overlays(runs: Sequence[ComparedRun]) -> dict[str, str]:
-    """The report's curves of runs of one kind, a picture for each figure with a line for each run, as SVG by title."""
+    """The report's curves for runs of one kind, as SVG by title: a chart per figure, with a line per run."""
     records = [
         {**record, "kind": f"{record['kind']} {run.letter}"}
         for run in runs
@@ -244,7 +239,7 @@ def draw_overlays(runs: Sequence[ComparedRun]) -> dict[str, str]:
 
 
 def _overlay(curve: Curve, runs: Sequence[ComparedRun]) -> list[Curve]:
-    """A picture for each line of a report's curve."""
+    """A chart for each line of a report's curve, with a line per run."""
     many = len(curve.lines) > 1
     return [
         Curve(
@@ -266,7 +261,7 @@ def _line_of(run: ComparedRun, line: Line) -> Line:
 
 
 def _best(run: ComparedRun, figure: str) -> str:
-    """The best of the figure on the way, with its step; the untrained model's counts for nothing."""
+    """The figure's best value in training, with its step; the untrained model does not count."""
     values = [(step, value) for step, value in _recorded(run, "evaluation", figure) if step > 0]
     own = criterion_of(run)
     greater = own.greater_is_better if own.figure == figure else greater_is_better(figure)
@@ -281,6 +276,6 @@ def _last(run: ComparedRun, kind: str, figure: str) -> str:
 
 
 def _recorded(run: ComparedRun, kind: str, figure: str) -> list[tuple[int, Any]]:
-    """The steps at which a figure is recorded, and its values; lm-eval's figures stand in records of their own."""
+    """The steps and values of a figure; lm-eval's figures are in records of a separate kind."""
     kind, field = (ASKED, figure.removeprefix(PREFIX)) if figure.startswith(PREFIX) else (kind, figure)
     return [(record["step"], record[field]) for record in run.of_kind(kind) if field in record]

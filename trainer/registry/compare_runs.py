@@ -1,4 +1,4 @@
-"""Runs side by side, as `headrace compare` shows them: what differs, how they went, and what came of them."""
+"""Compare runs for `headrace compare`: differences, curves and results."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,11 +20,11 @@ from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
 MOST = 26
-"""Runs have letters, so that columns stay narrow and a chart's legend readable."""
+"""Runs are labelled A to Z, so that columns stay narrow and a chart's legend readable."""
 
 
 def tell(url: str, names: list[str], page: Path | None = None, as_json: bool = False) -> None:
-    """Print the comparison of some runs. Nothing in the store is changed."""
+    """Print the comparison of runs, without changing the store."""
     store = Store(url)
     store.require_there()
     if as_json:
@@ -34,15 +34,15 @@ def tell(url: str, names: list[str], page: Path | None = None, as_json: bool = F
 
 
 def compare(store: Store, names: list[str], page: Path | None = None) -> str:
-    """The comparison as text for a terminal, and as a page if there is a path for it.
+    """Return the comparison as text for a terminal, and write it as a page if `page` is given.
 
-    Raises `RunError` for a run that does not exist, `StorageError` if the page cannot be written.
+    Raises `RunError` for a missing run, `StorageError` if the page cannot be written.
     """
     return describe(_compared(store, names, page)) + (f"\npage  {page}\n" if page else "")
 
 
 def compare_for_programs(store: Store, names: list[str], page: Path | None = None) -> dict[str, Any]:
-    """The same as values: the runs, what they differ in, their curves and results, in sections as they are printed."""
+    """The same comparison as values for JSON, in the sections that are printed."""
     comparison = _compared(store, names, page)
     return {
         "runs": [
@@ -63,18 +63,18 @@ def _compared(store: Store, names: list[str], page: Path | None) -> "Comparison"
             page.write_bytes(render(comparison).encode(errors="replace"))
         except OSError as error:
             raise StorageError(
-                f"cannot write {page}: {error.strerror}; name a file in a folder that can be written"
+                f"cannot write {page}: {error.strerror}; choose a file in a folder that you can write to"
             ) from error
     return comparison
 
 
 TOKENIZER_NOTE = (
-    "A run that tunes a model has the tokenizer's file as its model's library saved it: digests differ by that, too."
+    "A fine-tuning run stores the tokenizer file as transformers saved it, so its digest differs for that reason too."
 )
 
 
 def compare_tokenizers(runs: Sequence[ComparedRun]) -> list[Block]:
-    """Vocabularies and digests that are not the same in all."""
+    """Tokenizer names, vocabulary sizes and digests that differ."""
     facts = [run.kind.tokenizer(run) for run in runs]
     rows = [[what, *(each.get(what, NOTHING) for each in facts)] for what in ("name", "vocabulary", "digest")]
     blocks = rows_that_differ(runs, rows)
@@ -82,13 +82,13 @@ def compare_tokenizers(runs: Sequence[ComparedRun]) -> list[Block]:
 
 
 def compare_models(runs: Sequence[ComparedRun]) -> list[Block]:
-    """Where the weights come from, their number, and the fields of the models' own configurations that differ."""
+    """Origin and number of the weights, and the differing fields of the models' configurations."""
     rows = [
         [
             "weights from",
             *(show(run.job["model"]["pretrained"] or f"seed {run.job['training']['seed']}") for run in runs),
         ],
-        ["digest of that", *(_base(run) for run in runs)],
+        ["digest of these weights", *(_base(run) for run in runs)],
         ["fork of", *(_origin(run) for run in runs)],
         ["parameters", *(count(run.parameters) for run in runs)],
     ]
@@ -106,13 +106,13 @@ def compare_models(runs: Sequence[ComparedRun]) -> list[Block]:
 
 
 def rows_that_differ(runs: Sequence[ComparedRun], rows: list[list[str]]) -> list[Block]:
-    """The rows whose cells are not all the same, as a table, if there are any."""
+    """A table of the rows whose cells differ, if there are any."""
     different = [row for row in rows if not all_same(row[1:])]
     return [Block(table=Table(["", *(run.letter for run in runs)], different))] if different else []
 
 
 def _base(run: ComparedRun) -> str:
-    """A name of the files that training starts from; of a new model there are none."""
+    """Fingerprint of the model files that training starts from, if any."""
     model = run.config["identity"]["model"]
     files = model.get("pretrained", model)
     return fingerprint(files) if files else NOTHING
@@ -126,11 +126,11 @@ def _origin(run: ComparedRun) -> str:
 
 SAME = "Nothing differs."
 NAME = "run"
-"""The field of a job that names its run, and is shown as that."""
+"""The job's field with the run's name; not compared, as the table of runs shows it."""
 
 
 class Comparison(NamedTuple):
-    """All that is told. `groups` are the runs of each kind: losses of different kinds have no unit in common."""
+    """A whole comparison. `groups` are the runs of each kind: losses of different kinds have different units."""
 
     runs: list[ComparedRun]
     verdict: str
@@ -169,16 +169,14 @@ def compare_runs(store: Store, runs: list[ComparedRun]) -> Comparison:
 
 
 def _verdict(runs: Sequence[ComparedRun], told: dict[str, list[Block]]) -> str:
-    """One line: what the runs differ in. A note without figures is no difference, but leaves it open whether there is
-    one.
-    """
+    """One line: the sections in which the runs differ. A note alone means that a difference is possible but unknown."""
     letters = ", ".join(run.letter for run in runs)
     found = [title.lower() for title, blocks in told.items() if any(block.table or block.pairs for block in blocks)]
     differing = ["kind", *found] if len({run.entry for run in runs}) > 1 else found
     if differing:
         return f"{letters} differ in {' and '.join(filter(None, [', '.join(differing[:-1]), differing[-1]]))}."
     if any(told.values()):
-        return f"{letters} do not differ in what could be compared."
+        return f"{letters} do not differ as far as they could be compared."
     return f"{letters} are identical in configuration, data, tokenizer, model and environment."
 
 
@@ -189,7 +187,7 @@ def _run_table(runs: Sequence[ComparedRun]) -> Table:
 
 
 def _compare_jobs(runs: Sequence[ComparedRun], groups: Sequence[Sequence[ComparedRun]]) -> list[Block]:
-    """The settings that differ. Of runs of several kinds, those that all of them have."""
+    """The differing settings; of runs of several kinds, only settings that all kinds have."""
     jobs = [{field: value for field, value in run.job.items() if field != NAME} for run in runs]
     differences = find_differences(jobs)
     notes = []
@@ -207,7 +205,7 @@ def _compare_jobs(runs: Sequence[ComparedRun], groups: Sequence[Sequence[Compare
 
 
 def _compare_data(store: Store, groups: Sequence[Sequence[ComparedRun]]) -> list[Block]:
-    """The data of the runs of each kind."""
+    """The differences in data, among the runs of each kind."""
     blocks = []
     if len(groups) > 1:
         told = [
@@ -221,12 +219,12 @@ def _compare_data(store: Store, groups: Sequence[Sequence[ComparedRun]]) -> list
 
 
 def _compare_environments(runs: Sequence[ComparedRun]) -> list[Block]:
-    """Versions and machines, of the runs that have begun."""
+    """The differing versions and machines of the runs that have started."""
     known = [run for run in runs if run.environment]
     columns = ["", *(run.letter for run in known)]
     rows = [each.row() for each in find_differences([run.environment for run in known])]
     unknown = [run.letter for run in runs if not run.environment]
-    note = f"{', '.join(unknown)}: not begun yet." if unknown else ""
+    note = f"{', '.join(unknown)}: not started yet." if unknown else ""
     table = Table(columns, rows, words=len(columns)) if rows else None
     return [Block(note, table)] if note or table else []
 
@@ -242,7 +240,7 @@ MARGIN = "  "
 
 
 def describe(comparison: Comparison) -> str:
-    """All sections, what came of the runs last, where a terminal ends; and lines of blocks in the place of curves."""
+    """All sections as text, with sparklines for curves; results come last, next to the terminal's prompt."""
     curves = comparison.curves
     lines = [Block(table=spark_table(group)) for group in comparison.groups]
     drawn = Section(curves.title, [*curves.blocks, *lines])
@@ -268,7 +266,7 @@ PAGE = "compare.html.j2"
 
 
 def render(comparison: Comparison) -> str:
-    """The page, what came of the runs first; the same text for the same runs."""
+    """The page as HTML, with results first; the same text for the same runs."""
     curves = {
         title if len(comparison.groups) == 1 else f"{title} ({group[0].entry.name})": Markup(svg)
         for group in comparison.groups

@@ -1,6 +1,6 @@
-"""What the store says of runs that are compared, finished or not, and what differs between their data.
+"""Read runs to compare, finished or not, and find the differences between their data.
 
-Nothing here needs the libraries that train.
+This module imports no training libraries.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,17 +30,17 @@ from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
 
 NAMED = 3
-"""Source files that are named of those that were added, removed or changed."""
+"""How many added, removed or changed source files are listed by name."""
 
 DIGITS = 12
-"""Of a digest, which is enough to tell one from another."""
+"""Displayed digits of a digest, enough to distinguish two."""
 
 COUNTED = ("examples", "labelled", "tokens", "answer_tokens")
-"""What a split's manifest may count."""
+"""Counts that the manifest of a split may hold."""
 
 
 class FileChanges(NamedTuple):
-    """Source files by key: only in the second set, only in the first, of other content, the same, and cut otherwise."""
+    """Source files by key; `recut` are files that were cut at other positions, so that contents are not compared."""
 
     added: list[str]
     removed: list[str]
@@ -51,10 +51,10 @@ class FileChanges(NamedTuple):
 
 @dataclass(frozen=True)
 class ComparedRun(RecordedRun):
-    """A run, under the letter that stands for it. What it has not made yet is empty or None.
+    """A run and its letter. Fields that it has not produced yet are empty or None.
 
-    `sources` are the manifests of what it was made from, and of the decisions about its text, by key; of what is gone
-    from the store, None.
+    `sources` are the manifests of its inputs and of the curation decisions about its text, by key; None if missing from
+    the store.
     """
 
     letter: str
@@ -66,7 +66,7 @@ class ComparedRun(RecordedRun):
 
     @property
     def kind(self) -> "ComparedKind":
-        """What is compared of runs of its kind."""
+        """The comparison that its kind defines."""
         compared: ComparedKind = load(self.entry.kind.compared)
         return compared
 
@@ -77,35 +77,34 @@ class ComparedRun(RecordedRun):
 
     @property
     def steps(self) -> int:
-        """The last step that was recorded."""
+        """The last recorded step."""
         return max((record["step"] for record in self.records), default=0)
 
     @property
     def encoded(self) -> Manifest | None:
-        """The labelled set that it is fine-tuned on."""
+        """The manifest of the encoded data set of a fine-tuning run; None if it is missing."""
         return self.sources[self.config["data"]["key"]]
 
 
 @dataclass(frozen=True)
 class ComparedKind:
-    """What is compared of the runs of one kind."""
+    """How runs of one kind are compared."""
 
     data: str
-    """What its data is called, in the plural."""
+    """The plural noun for its data."""
     unit: Callable[[ComparedRun], str]
     """The unit of the loss."""
     tokenizer: Callable[[ComparedRun], dict[str, str]]
-    """The tokenizer's name, vocabulary and digest, as far as they are known."""
+    """The tokenizer's name, vocabulary size and digest, as far as they are known."""
     compare_data: Callable[[Store, Sequence[ComparedRun]], list[Block]]
     metrics: Callable[[Sequence[ComparedRun]], list[str]]
-    """The validation figures on the way, besides the loss."""
+    """The validation figures in training, besides the loss."""
 
 
 def read_runs(store: Store, names: list[str]) -> list[ComparedRun]:
-    """The runs of these names, in this order. Raises `RunError` for a name that no run has, and says which are like it.
+    """Read the runs of these names, in this order; raises `RunError`, with similar names, for an unknown one.
 
-    A name may be that of a job that made one run, or the beginning of one run's. Raises `ConfigError` if it is of
-    several.
+    A name may be that of a job with one run, or a prefix of one run's name. Raises `ConfigError` if it matches several.
     """
     keys = [f"runs/{find_run_name(store, name.strip('/').removeprefix('runs/'))}" for name in names]
     configs = [read_config(store, key) for key in keys]
@@ -130,14 +129,14 @@ def _read(store: Store, letter: str, key: str, config: dict[str, Any]) -> Compar
 
 
 def _read_sources(store: Store, keys: list[str]) -> dict[str, Manifest | None]:
-    """The manifests of what a run names, and of the decisions that this names."""
+    """The manifests of a run's inputs, and of the curation decisions that they refer to."""
     named = {key: _manifest(store, key, artifact_kind(key)) for key in keys}
     decisions = {key for manifest in named.values() if manifest for key in decisions_behind(manifest)}
     return {**named, **{key: _manifest(store, key, artifact_kind(key)) for key in sorted(decisions)}}
 
 
 def _last_checkpoint(store: Store, key: str) -> tuple[str, Manifest | None]:
-    """The newest checkpoint of a run that has no final model yet."""
+    """Folder and manifest of the newest checkpoint."""
     pointer = read_pointer(store, f"{key}/{LAST}")
     if pointer is None:
         return "", None
@@ -146,7 +145,7 @@ def _last_checkpoint(store: Store, key: str) -> tuple[str, Manifest | None]:
 
 
 def _manifest(store: Store, key: str, kind: str) -> Manifest | None:
-    """An artifact's manifest; of a damaged artifact no more is told than of one that is gone."""
+    """An artifact's manifest; a damaged artifact is treated as missing."""
     try:
         return read_manifest(store, key, kind)
     except ArtifactError:
@@ -154,9 +153,7 @@ def _manifest(store: Store, key: str, kind: str) -> Manifest | None:
 
 
 def compare_corpora(store: Store, runs: Sequence[ComparedRun]) -> list[Block]:
-    """The corpora whose shard sets are not the same in all runs, and what became of their files against the first
-    run.
-    """
+    """The corpora whose shard sets differ, and the changes of their source files against the first run."""
     keys = [{_corpus(ref["key"]): ref["key"] for ref in run.config["data"]["shards"]} for run in runs]
     corpora = sorted({corpus for each in keys for corpus in each})
     differ = [corpus for corpus in corpora if len({each.get(corpus) for each in keys}) > 1]
@@ -165,17 +162,17 @@ def compare_corpora(store: Store, runs: Sequence[ComparedRun]) -> list[Block]:
     rows = [row for corpus in differ for row in _corpus_rows(runs, corpus, [each.get(corpus) for each in keys])]
     table = Table(["Corpus", "", *(run.letter for run in runs)], rows, words=2)
     same = [corpus for corpus in corpora if corpus not in differ]
-    note = f"Not shown, for they are the same: {', '.join(same)}." if same else ""
+    note = f"Identical, so not shown: {', '.join(same)}." if same else ""
     return [Block(note, table), Block(pairs=_file_pairs(store, runs, differ, keys))]
 
 
 def compare_labelled(runs: Sequence[ComparedRun]) -> list[Block]:
-    """What the encoded sets do not have in common. Runs that differ in the test split alone are trained on the same."""
+    """The differences of the encoded sets; runs that differ only in the test split are trained on the same data."""
     if len({run.config["data"]["key"] for run in runs}) == 1:
         return []
     if all_same([run.config["identity"].get("data") for run in runs]):
         tests = ", ".join(f"{run.letter} {_count_tests(run.encoded)}" for run in runs)
-        return [Block(f"Trained and validated on the same. The test splits differ; their examples: {tests}.")]
+        return [Block(f"Trained and validated on the same data. The test splits differ; their examples: {tests}.")]
     splits = in_order({split: 0 for run in runs for split in (run.encoded.details["splits"] if run.encoded else ())})
     rows = [
         ["encoded set", *(run.config["data"]["key"].split("/")[1] for run in runs)],
@@ -184,14 +181,14 @@ def compare_labelled(runs: Sequence[ComparedRun]) -> list[Block]:
     ]
     different = [row for row in rows if not all_same(row[1:])]
     same = [row[0] for row in rows if row not in different]
-    note = f"Not shown, for they are the same: {', '.join(same)}." if same else ""
+    note = f"Identical, so not shown: {', '.join(same)}." if same else ""
     return [Block(note, Table(["", *(run.letter for run in runs)], different))]
 
 
 def gone(runs: Sequence[ComparedRun]) -> list[Block]:
-    """A note of what runs were made from that is no longer in the store."""
+    """A note of the runs' inputs that are missing from the store."""
     keys = sorted({key for run in runs for key, manifest in run.sources.items() if manifest is None})
-    return [Block(f"Gone from the store or damaged, so only the name is compared: {', '.join(keys)}.")] if keys else []
+    return [Block(f"Missing from the store or damaged, so only names are compared: {', '.join(keys)}.")] if keys else []
 
 
 def _corpus(key: str) -> str:
@@ -199,7 +196,7 @@ def _corpus(key: str) -> str:
 
 
 def _corpus_rows(runs: Sequence[ComparedRun], corpus: str, keys: Sequence[str | None]) -> list[list[str]]:
-    """The shard set's fingerprint and its totals; a total that is the same in all is left out."""
+    """The shard set's fingerprint and the totals that differ."""
     manifests = [run.sources[key] if key else None for run, key in zip(runs, keys, strict=True)]
 
     def totals(field: str) -> list[str]:
@@ -218,7 +215,7 @@ def _corpus_rows(runs: Sequence[ComparedRun], corpus: str, keys: Sequence[str | 
 def _file_pairs(
     store: Store, runs: Sequence[ComparedRun], corpora: Sequence[str], keys: Sequence[dict[str, str]]
 ) -> Pairs:
-    """What became of each corpus's source files, of each run against the first."""
+    """The changes of each corpus's source files, for each run against the first."""
     listed = {key: manifest.digests().get(SOURCES) for run in runs for key, manifest in run.sources.items() if manifest}
 
     @lru_cache(maxsize=2)
@@ -242,9 +239,7 @@ def _file_pairs(
 
 
 def find_changes(before: dict[str, Pieces], after: dict[str, Pieces], recut: bool) -> FileChanges:
-    """What became of source files. With `recut` they were cut by another rule, so that the digests of cut ones say
-    nothing.
-    """
+    """The changes of source files. `recut`: files were cut by different rules, so pieces are not comparable."""
     both = sorted(before.keys() & after.keys())
     same = [file for file in both if before[file] == after[file]]
     other = [file for file in both if before[file] != after[file]]
@@ -266,25 +261,23 @@ def _tell(changes: FileChanges) -> str:
         if files
     ]
     if changes.recut:
-        told.append(
-            f"{count(len(changes.recut))} cut otherwise (shards.piece_bytes), so their contents are not compared"
-        )
+        told.append(f"{count(len(changes.recut))} cut differently (shards.piece_bytes), so contents are not compared")
     return "; ".join([*told, f"{count(len(changes.same))} the same"]) if told else ""
 
 
 def _why(run: ComparedRun, key: str, other: ComparedRun, other_key: str) -> str:
-    """What else made a shard set another one."""
+    """Why two shard sets of the same source files differ."""
     first, second = run.sources[key], other.sources[other_key]
     assert first is not None and second is not None
     reasons = {
-        "tokenizer_sha256": "another tokenizer",
-        "num_shards": "another number of shards",
-        "validation_fraction": "another share held out",
+        "tokenizer_sha256": "a different tokenizer",
+        "num_shards": "a different number of shards",
+        "validation_fraction": "a different held-out share",
     }
     found = [reason for field, reason in reasons.items() if first.details[field] != second.details[field]]
     if decisions_behind(first) != decisions_behind(second):
-        found.append("other decisions about its documents")
-    return ", ".join(found) or "read otherwise (see the configuration)"
+        found.append("different curation decisions")
+    return ", ".join(found) or "read with different settings (see the configuration)"
 
 
 def _piece_bytes(run: ComparedRun) -> int:
@@ -293,7 +286,7 @@ def _piece_bytes(run: ComparedRun) -> int:
 
 
 def _split_rows(runs: Sequence[ComparedRun], split: str) -> list[list[str]]:
-    """How many examples a split has, how many of them are labelled, and the digest of its file."""
+    """The counts of a split, and the digest of its file."""
     found = [_split(run.encoded, split) for run in runs]
     return [
         [f"{split}: {what}", *(each.get(what, NOTHING) for each in found)]
@@ -303,12 +296,12 @@ def _split_rows(runs: Sequence[ComparedRun], split: str) -> list[list[str]]:
 
 
 def _source(encoded: Manifest) -> str:
-    """A name of what is trained and validated on; the test split has rows of its own."""
+    """Fingerprint of the training and validation data; the test split has separate rows."""
     return fingerprint(without_test(encoded.details["source"]["identity"]))
 
 
 def _count_tests(encoded: Manifest | None) -> str:
-    """How many test examples there are, none, or that the encoded set which would tell is gone."""
+    """The number of test examples; `gone` if the encoded set is missing."""
     return "gone" if encoded is None else _split(encoded, TEST).get("examples", "none")
 
 
@@ -324,7 +317,7 @@ Lines = dict[tuple[str, str], str]
 
 
 def compare_curation(runs: Sequence[ComparedRun]) -> list[Block]:
-    """The reasons for which not the same number of documents, or of bytes, stays or goes in all runs."""
+    """The curation reasons whose numbers of documents or bytes differ between the runs."""
     told = [_lines(run) for run in runs]
     places = sorted(
         {place for each in told for place in each}, key=lambda place: (place[0], place[1] != "kept", place[1])
@@ -333,14 +326,12 @@ def compare_curation(runs: Sequence[ComparedRun]) -> list[Block]:
     different = [row for row in rows if not all_same(row[2:])]
     if not different:
         return []
-    note = "Documents and bytes by what was decided of them."
+    note = "Documents and bytes by curation decision."
     return [Block(note, Table(["Corpus", "Reason", *(run.letter for run in runs)], different, words=2))]
 
 
 def _lines(run: ComparedRun) -> Lines:
-    """Of each corpus and reason how many documents and bytes there are; nothing of text about which nothing was
-    decided.
-    """
+    """Documents and bytes by corpus and reason; text without curation decisions has no entry."""
     told: Lines = {}
     for shards in filter(None, (run.sources[ref["key"]] for ref in run.config["data"]["shards"])):
         corpus = shards.details["corpus"]

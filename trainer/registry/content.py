@@ -1,5 +1,6 @@
-"""What is told of a run of any kind, in parts that the page, the model card and the gist show; and the parts that are
-told of every run in the same way: how far, how fast, at what size, its plan, checkpoints and machine.
+"""The parts of a report, as the page, the model card and the Markdown summary show them.
+
+Also the parts that all kinds of runs share: size, speed, step plan, checkpoints and machine.
 """
 
 import json
@@ -18,7 +19,7 @@ from trainer.store.names import FINAL
 
 
 class Tile(NamedTuple):
-    """A key figure: what it is, the figure, and what to know about it."""
+    """A key figure with its label and an explanation."""
 
     label: str
     figure: str
@@ -26,7 +27,7 @@ class Tile(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A note, and what it is about: a table, things told one at a time, or prompts with their continuations."""
+    """A note with a table, (term, text) pairs, or prompts with their continuations."""
 
     note: str = ""
     table: Table | None = None
@@ -42,11 +43,10 @@ class Section(NamedTuple):
 
 
 class Card(NamedTuple):
-    """What only the model card says: the hub's name of the task, a tag, more front matter, what the model is, how to
-    use it.
+    """The parts that only the model card shows; `task` is the hub's name of the task, `matter` more front matter.
 
-    `results` are those of its model-index; `summary` is the beginning of a sentence that goes on with "with headrace";
-    `use` is Python.
+    `results` are entries of the model-index; `summary` begins a sentence that continues with "with headrace"; `use` is
+    Python code that loads the model.
     """
 
     task: str
@@ -59,10 +59,10 @@ class Card(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportContent:
-    """All that a report says of a run, but for what is told of every run in the same way.
+    """The parts of a report that depend on the kind of run.
 
-    `results` and `data` stand in the model card too, `samples` only on the page. The first table of `results` and that
-    of `data` are in the gist.
+    The model card shows `results` and `data` too; only the page shows `samples`. The Markdown summary shows the first
+    table of `results` and that of `data`.
     """
 
     verdict: str
@@ -79,12 +79,12 @@ class ReportContent:
 
 
 def first_table(sections: list[Section]) -> Table | None:
-    """The first table in some sections."""
+    """The first table of these sections, if any."""
     return next((block.table for section in sections for block in section.blocks if block.table), None)
 
 
 def adapter_pairs(facts: RunFacts) -> Pairs:
-    """The adapter in words, if there was one."""
+    """Describe the adapter, if there was one."""
     lora = facts.job["model"].get("lora")
     if lora is None or facts.trained is None:
         return []
@@ -97,7 +97,7 @@ def adapter_pairs(facts: RunFacts) -> Pairs:
 
 
 def loaded_beside(use: str, facts: RunFacts) -> str:
-    """A program that loads the final model from `{folder}`: an adapter beside its base model."""
+    """The code `use` with `{folder}` filled in; for an adapter, it loads the base model first."""
     use = use.replace("{folder}", f"{facts.key}/{FINAL}")
     if not facts.is_adapter:
         return use
@@ -124,7 +124,7 @@ DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float1
 
 
 class Speed(NamedTuple):
-    """Medians over the metric records, and sums over the run. MFU is the share of the machine's peak arithmetic."""
+    """Medians over the metric records, and sums over the run. MFU is the share of the machine's peak FLOP/s."""
 
     tokens_per_second: float | None
     mfu: float | None
@@ -136,14 +136,14 @@ class Speed(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The evaluations before training and of the final model, both made on the way, of the same held-out data."""
+    """The evaluations before training and at the final model's step, both made in training on the same data."""
 
     before: dict[str, Any]
     after: dict[str, Any]
 
 
 def measure_speed(facts: RecordedRun) -> Speed:
-    """Speed figures from the metric records. Time spent evaluating is not recorded, so it is not in the sum."""
+    """Compute speed figures from the metric records. The sum excludes evaluations, whose time is not recorded."""
     records = facts.of_kind("train")
 
     def middle(field: str) -> float | None:
@@ -175,33 +175,33 @@ NOT_EVALUATED = "The finished model has not been evaluated: there is no evaluati
 
 
 def tell_steps(compared: Comparison) -> str:
-    """The steps of the evaluations that are compared."""
+    """The steps of the two compared evaluations."""
     return f"steps {count(compared.before['step'])} and {count(compared.after['step'])}"
 
 
 def tell_made(facts: RunFacts, what: str, how: str) -> str:
-    """The sentence that the model card begins with: `what` model it is, of what size, and `how` it was trained."""
+    """The first sentence of the model card: `what` the model is, its size, and `how` it was trained."""
     family, many = facts.model_config.get("model_type", "unknown family"), short(facts.whole_parameters)
     return f"A {what} ({family}) of {many} parameters, {how} in {plural(facts.made_at, 'optimizer step')}"
 
 
 def tell_length(facts: RunFacts) -> str:
-    """How long the training was that made the final model: `in 60 steps`, or `at step 40, the best of 60 steps`."""
+    """The training length of the final model: `in 60 steps`, or `at step 40, the best of 60 steps`."""
     steps = plural(facts.steps, "step")
     return f"in {steps}" if facts.best_step is None else f"at step {count(facts.best_step)}, the best of {steps}"
 
 
 def verdict_unmeasured(facts: RunFacts, unit: str) -> str:
-    """One line of a run that made fewer than two evaluations on the way; `unit` is that of the loss."""
+    """One line about a run with fewer than two evaluations in training; `unit` is that of the loss."""
     steps = plural(facts.steps, "step")
     if records := facts.of_kind("train"):
         first, last = records[0]["loss"], records[-1]["loss"]
-        return f"Training loss {number(first)} → {number(last)} {unit} in {steps}; nothing was evaluated on the way."
+        return f"Training loss {number(first)} → {number(last)} {unit} in {steps}; not evaluated during training."
     return f"Trained for {steps}; no metrics were recorded."
 
 
 def size_tiles(facts: RunFacts) -> list[Tile]:
-    """How large the model is, and how long it was trained."""
+    """Key figures: the model's size, and its training length."""
     stored = ", ".join(DTYPES.get(kind, kind) for kind in facts.parameters)
     family = facts.model_config.get("model_type", "model")
     epochs, trained = facts.steps / facts.plan.steps_per_epoch, facts.trained
@@ -213,7 +213,7 @@ def size_tiles(facts: RunFacts) -> list[Tile]:
 
 
 def speed_tiles(facts: RunFacts) -> list[Tile]:
-    """How fast the training was."""
+    """Key figures of training speed."""
     speed = measure_speed(facts)
     return [
         Tile("Tokens a second", count(speed.tokens_per_second), f"MFU {percent(speed.mfu)}"),
@@ -228,16 +228,16 @@ CONFIG_FIELDS = {
     "Key and value heads": ("num_key_value_heads",),
     "Longest context": ("max_position_embeddings", "n_positions"),
 }
-"""What model families call the same thing in their configurations."""
+"""Names of the same setting in the configurations of different model families."""
 
 
 def plan_pairs(facts: RunFacts, sample: str, samples: str, tokens: Pairs) -> Pairs:
-    """The step plan in words: what a sample is called, how many there are, and what is known of their tokens."""
+    """Describe the step plan; `sample` is the noun for one sample, `samples` their number, `tokens` more pairs."""
     plan, training = facts.plan, facts.job["training"]
     length = plural(training["epochs"], "epoch") if training["epochs"] else plural(training["max_steps"], "step")
     early = "" if facts.steps == plan.total_steps else f"; stopped early, after {count(facts.steps)}"
     return [
-        ("Asked for", length),
+        ("Requested", length),
         (f"{sample}s".capitalize(), samples),
         (
             "Global batch",
@@ -246,17 +246,17 @@ def plan_pairs(facts: RunFacts, sample: str, samples: str, tokens: Pairs) -> Pai
         ),
         *tokens,
         ("Steps an epoch", count(plan.steps_per_epoch)),
-        ("Steps in all", f"{count(plan.total_steps)}, of which {count(plan.warmup_steps)} warm up{early}"),
+        ("Total steps", f"{count(plan.total_steps)}, of which {count(plan.warmup_steps)} warm up{early}"),
         ("Schedule", f"{training['schedule']}, at most {training['learning_rate']:g}"),
     ]
 
 
 def speed_pairs(facts: RunFacts) -> Pairs:
-    """Throughput in words."""
+    """Describe throughput."""
     speed = measure_speed(facts)
     wait = speed.data_wait_seconds
     share = wait / speed.step_seconds if wait is not None and speed.step_seconds else None
-    stalls = f"{plural(len(speed.stalls), 'save')}: {duration(sum(speed.stalls))} in all" if speed.stalls else "no save"
+    stalls = f"{plural(len(speed.stalls), 'save')}: {duration(sum(speed.stalls))} total" if speed.stalls else "no save"
     longest = f", {duration(max(speed.stalls))} at most" if speed.stalls else ""
     return [
         ("Tokens a second", f"{count(speed.tokens_per_second)} (median)"),
@@ -264,13 +264,16 @@ def speed_pairs(facts: RunFacts) -> Pairs:
         ("Step", f"{duration(speed.step_seconds)} (median)"),
         ("Wait for data", f"{duration(wait)} a step ({percent(share)} of it)"),
         ("Wait for checkpoints", stalls + longest),
-        ("Time in steps", f"{duration(speed.training_seconds)}, evaluations and checkpoints apart"),
-        ("Skipped steps", f"{count(speed.skipped)} (gradients that overflowed)"),
+        ("Time in steps", f"{duration(speed.training_seconds)}, without evaluations and checkpoints"),
+        ("Skipped steps", f"{count(speed.skipped)} (gradient overflow)"),
     ]
 
 
 def model_pairs(facts: RunFacts, origin: str, vocab_size: int, tokenizer: str) -> Pairs:
-    """The model in words: what families name differently is given one name. `vocab_size` is that of the tokenizer."""
+    """Describe the model, with one name for settings that families name differently.
+
+    `vocab_size` is the size of the tokenizer's vocabulary.
+    """
     config = {**facts.model_config.get("text_config", {}), **facts.model_config}
     stored = ", ".join(f"{count(value)} in {DTYPES.get(kind, kind)}" for kind, value in facts.parameters.items())
     architecture = next(iter(config.get("architectures") or ()), "unknown")
@@ -281,7 +284,7 @@ def model_pairs(facts: RunFacts, origin: str, vocab_size: int, tokenizer: str) -
     return [
         ("Architecture", f"{architecture} ({config.get('model_type', 'unknown')})"),
         ("Weights from", origin),
-        *([("Checkpoint", f"the best, of step {count(facts.best_step)}")] if facts.best_step is not None else []),
+        *([("Checkpoint", f"the best, at step {count(facts.best_step)}")] if facts.best_step is not None else []),
         ("Parameters", stored or "unknown"),
         *adapter_pairs(facts),
         *((label, count(value)) for label, value in named if isinstance(value, int)),
@@ -293,7 +296,7 @@ def model_pairs(facts: RunFacts, origin: str, vocab_size: int, tokenizer: str) -
 
 
 def environment_pairs(facts: RunFacts) -> Pairs:
-    """Versions and the machine."""
+    """Package versions and the machine."""
     environment = dict(facts.environment)
     packages = environment.pop("packages", {})
     return [(name.capitalize(), str(value)) for name, value in environment.items()] + [
@@ -302,9 +305,7 @@ def environment_pairs(facts: RunFacts) -> Pairs:
 
 
 def checkpoint_table(facts: RunFacts, figures: Mapping[str, str], show: Callable[[float | None], str]) -> Table:
-    """The checkpoints in the store, with some of their validation figures, each with its name for people, and that
-    which decides which is best.
-    """
+    """The checkpoints in the store, with these validation figures (label by name) and the one that selects the best."""
     decides = best_by(facts.job)
     figures = figures if decides in figures else {**figures, decides: decides}
     columns = ["Checkpoint", "Kept as", "Step", *(f"Validation {label}" for label in figures.values()), "Size"]

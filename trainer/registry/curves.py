@@ -1,6 +1,6 @@
-"""The curves of a run as SVG text for a web page: the same bytes for the same records.
+"""The curves of a run as SVG text for a web page, byte-identical for the same records.
 
-Colours are CSS variables of the page, so that the curves follow its light or dark look.
+Colours are CSS variables of the page, so that the curves follow its light or dark theme.
 """
 
 import html
@@ -36,7 +36,7 @@ STYLE: dict[str, Any] = {
 
 
 class Line(NamedTuple):
-    """A named line of a curve: values of a field, over steps."""
+    """A labelled line of a chart: the values of a field over steps, from records of one kind."""
 
     label: str
     kind: str
@@ -46,7 +46,7 @@ class Line(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """One picture: its name and title, the unit of its vertical axis and whether that starts at 0, and its lines."""
+    """One chart: its name and title, the unit of its vertical axis, whether that starts at 0, and its lines."""
 
     name: str
     title: str
@@ -56,9 +56,9 @@ class Curve(NamedTuple):
 
 
 def standard_curves(unit: str, metrics: Sequence[str] = (), label: Callable[[str], str] = str) -> list[Curve]:
-    """The curves of a run: its loss in this unit, the other validation figures, learning rate, gradients and speed.
+    """The curves of a run: loss in this unit, other validation figures, learning rate, gradient norm and speed.
 
-    `metrics` are the names of the figures in the records, and `label` gives the name of one for people.
+    `metrics` are the figures' names in the records; `label` returns the displayed name of one.
     """
 
     def trained(name: str, title: str, unit: str) -> Curve:
@@ -78,19 +78,17 @@ def standard_curves(unit: str, metrics: Sequence[str] = (), label: Callable[[str
 
 
 def task_curves(records: Records, best_by: str = "") -> list[Curve]:
-    """A curve for each figure of lm-eval's tasks that was measured on the way; of many, that which decides and the
-    first.
-    """
+    """Curves of the lm-eval figures measured during training: at most `MOST_TASKS`, the one in `best_by` first."""
     names = [name for record in records if record["kind"] == ASKED for name in record if "/" in name]
     names.sort(key=lambda name: f"{PREFIX}{name}" != best_by)
     return [
-        Curve(f"task-{place}", f"{name}, by lm-eval", "", False, (Line("on the way", ASKED, name, SECOND),))
+        Curve(f"task-{place}", f"{name}, by lm-eval", "", False, (Line("in training", ASKED, name, SECOND),))
         for place, name in enumerate([*dict.fromkeys(names)][:MOST_TASKS])
     ]
 
 
 def with_planned_rates(records: Records) -> list[dict[str, Any]]:
-    """A run's records, and learning rates as planned between them: records may be too far apart to show the warm-up."""
+    """A run's records, with planned learning rates between them, as records may be too sparse to show the warm-up."""
     last = max((record["step"] for record in records), default=0)
     planned = [
         {"kind": "train", "step": step, "learning_rate": rate}
@@ -103,7 +101,7 @@ def with_planned_rates(records: Records) -> list[dict[str, Any]]:
 
 
 def draw_curves(curves: Sequence[Curve], records: Records, total_steps: int) -> dict[str, str]:
-    """An SVG element for each curve that has something to show, by title."""
+    """An SVG element by title, for each curve with at least one point."""
     drawn = {}
     for curve in curves:
         points = {line: _points(records, line) for line in curve.lines}
@@ -119,9 +117,7 @@ def _points(records: Records, line: Line) -> list[tuple[int, float]]:
 
 
 def thin(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most `MAX_POINTS` points: of each stretch the lowest and the highest, so that no spike is lost; and the
-    ends.
-    """
+    """Thin to at most `MAX_POINTS` points: both ends, and each interval's lowest and highest, so no spike is lost."""
     if len(points) <= MAX_POINTS:
         return points
     stretch = -(-len(points) // (MAX_POINTS // 2 - 1))
@@ -133,9 +129,7 @@ def thin(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _draw(curve: Curve, points: dict[Line, list[tuple[int, float]]], total_steps: int) -> str:
-    """Draw with the object-oriented interface; the settings of the process and of its user are left alone and
-    unused.
-    """
+    """Draw with the object-oriented interface, without using or changing the matplotlib settings of process or user."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -163,7 +157,7 @@ def _draw(curve: Curve, points: dict[Line, list[tuple[int, float]]], total_steps
 
 
 def _set_axes(axes: Any, curve: Curve, total_steps: int) -> None:
-    axes.set_xlim(0, max(1, total_steps))  # where only the untrained model's figures are left
+    axes.set_xlim(0, max(1, total_steps))  # 0 if only the untrained model was evaluated
     axes.set_xlabel("step")
     axes.set_ylabel(curve.unit)
     if curve.from_zero:
@@ -180,7 +174,7 @@ def _set_axes(axes: Any, curve: Curve, total_steps: int) -> None:
 
 
 def _for_page(svg: str, curve: Curve) -> str:
-    """The SVG element alone: no size of its own, the page's colours, no style or identifiers that two curves share."""
+    """The SVG element without size and style, with the page's colours, and no identifiers that two curves share."""
     svg, title = svg[svg.index("<svg") :], html.escape(curve.title)
     replacements: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
         (r'^<svg[^>]*?viewBox="([^"]*)"[^>]*>', lambda found: f'<svg viewBox="{found[1]}" role="img" '

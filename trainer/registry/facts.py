@@ -1,9 +1,9 @@
-"""What the store says about a finished run: read once, and all that the report, the model card and the lineage tell.
+"""Facts about a finished run, read once from the store; the report, model card and lineage are built from them.
 
-And the record of lineage: every artifact behind a model by its key, fingerprint and digest. `headrace lineage STORE
-MODEL` shows it, with all that is behind it (trainer/registry/tell_store.py).
+Also the lineage record: the key, fingerprint and digest of every artifact that a model was built from. `headrace
+lineage STORE MODEL` prints it (trainer/registry/tell_store.py).
 
-Nothing here needs the libraries that train, so that a report is made in about a second.
+This module imports no training libraries, so that a report takes about a second.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ from trainer.training.metrics_reader import read_records
 
 
 class Source(NamedTuple):
-    """An artifact that the run was made from: where it is, its manifest, and the digest of that."""
+    """An input artifact of the run: its key, its manifest, and the manifest's digest."""
 
     key: str
     manifest: Manifest
@@ -63,7 +63,7 @@ class Source(NamedTuple):
 
 
 class KeptCheckpoint(NamedTuple):
-    """A checkpoint in the store, its validation figures by name, and why it is kept: `last`, `best`, `epoch 3`."""
+    """A checkpoint in the store, its validation figures by name, and the reasons to keep it: `last`, `epoch 3`."""
 
     name: str
     step: int
@@ -74,7 +74,7 @@ class KeptCheckpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What a run has recorded, finished or not; `model_config` is that of its model."""
+    """The records of a run, finished or not; `model_config` is the configuration of its model."""
 
     key: str
     config: dict[str, Any]
@@ -89,22 +89,20 @@ class RecordedRun:
 
     @property
     def job(self) -> dict[str, Any]:
-        """The job as it was run, every default filled in."""
+        """The job as it ran, with all defaults filled in."""
         job: dict[str, Any] = self.config["job"]
         return job
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        """The records of one kind, in order of their steps."""
+        """The records of one kind, ordered by step."""
         return [record for record in self.records if record["kind"] == kind]
 
 
 @dataclass(frozen=True)
 class RunFacts(RecordedRun):
-    """A finished run. `final` leaves the model card out, which is made from the rest; `card` is its record, if there is
-    one.
+    """A finished run. `final` omits the model card, which is generated from the rest; `card` is its file record.
 
-    `sources` are what its kind trains on: a tokenizer and shards, with the decisions about their text, or one encoded
-    labelled set.
+    `sources` are the inputs: a tokenizer, shards and the curation decisions about their text, or one encoded data set.
     """
 
     config_sha256: str
@@ -118,42 +116,42 @@ class RunFacts(RecordedRun):
 
     @property
     def steps(self) -> int:
-        """The steps that were made: fewer than planned if training stopped early."""
+        """The steps done: fewer than planned if training stopped early."""
         return max((record["step"] for record in self.records), default=self.plan.total_steps)
 
     @property
     def whole_parameters(self) -> int:
-        """The parameters of the model as it computes: an adapter's file holds those that were trained alone."""
+        """The parameters of the whole model; an adapter's file holds only the trained ones."""
         return self.trained["parameters"] if self.trained and self.is_adapter else sum(self.parameters.values())
 
     @property
     def is_adapter(self) -> bool:
-        """Whether the final model is an adapter, to be loaded beside the model that it was trained beside."""
+        """Whether the final model is an adapter, which is loaded together with its base model."""
         return ADAPTER_WEIGHTS in self.final.digests()
 
     @property
     def trained(self) -> dict[str, int] | None:
-        """The parameters that were `trained` beside frozen ones, and all `parameters`; None where all of them were."""
+        """Counts of `trained` parameters and of all `parameters`; None if no parameter was frozen."""
         counts: dict[str, int] | None = self.final.details.get("trained")
         return counts
 
     @property
     def best_step(self) -> int | None:
-        """The step that the final model is of if it is the best checkpoint, or None if it is the last."""
+        """The step of the final model if it is the best checkpoint; None if it is the last one."""
         step: int | None = self.final.details.get("step")
         return step
 
     @property
     def made_at(self) -> int:
-        """The step that the final model is of."""
+        """The step of the final model."""
         return self.steps if self.best_step is None else self.best_step
 
     def made_from(self, kind: str) -> list[Source]:
-        """The artifacts of one kind that the run was made from."""
+        """The input artifacts of one kind."""
         return [source for source in self.sources if source.manifest.kind == kind]
 
     def fingerprint(self, recipe: Any) -> str:
-        """A name of everything above and of the `recipe` that turns it into a report."""
+        """Fingerprint of all these facts and of the `recipe` that turns them into a report."""
         return fingerprint(
             [
                 recipe, self.config_sha256, self.plan.model_dump(), self.environment, self.records,
@@ -165,14 +163,12 @@ class RunFacts(RecordedRun):
 
 
 def read_facts(store: Store, run_key: str) -> RunFacts:
-    """Read a run. Raises `RunError` if it does not exist or is not finished, `ArtifactError` if data that it names is
-    gone.
-    """
+    """Read a run; raises `RunError` if it is missing or unfinished, `ArtifactError` if one of its inputs is missing."""
     config = read_config(store, run_key)
     final, plan = final_manifest(store, run_key), read_sealed(store, f"{run_key}/{PLAN}")
     if final is None or plan is None:
         missing = FINAL if final is None else PLAN
-        raise RunError(f"{store.path(run_key)} has no {missing} yet: run the training to its end, then make the report")
+        raise RunError(f"{store.path(run_key)} has no {missing} yet: finish the training, then write the report")
     return RunFacts(
         **read_recorded(store, run_key, config, f"{run_key}/{FINAL}", final),
         config_sha256=hashlib.sha256(store.read_bytes(f"{run_key}/{CONFIG}")).hexdigest(),
@@ -189,7 +185,7 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
 def read_recorded(
     store: Store, run_key: str, config: dict[str, Any], model: str, manifest: Manifest | None
 ) -> dict[str, Any]:
-    """The fields of a `RecordedRun`, of which `model` is the key of the newest model there is, with its manifest."""
+    """The fields of a `RecordedRun`; `model` is the key of its newest model, `manifest` that model's manifest."""
     listed = manifest.digests() if manifest else {}
     return {
         "key": run_key,
@@ -202,20 +198,18 @@ def read_recorded(
 
 
 def read_config(store: Store, run_key: str) -> dict[str, Any]:
-    """A run's config.json. Raises `RunError` if there is no such run, `ArtifactError` if the file is damaged."""
+    """Read a run's config.json; raises `RunError` if it is missing, `ArtifactError` if it is damaged."""
     config = read_sealed(store, f"{run_key}/{CONFIG}")
     if config is None:
         raise RunError(
-            f"{store.path(run_key)} holds no run: it has no {CONFIG}; look into {store.path('runs')} for its name"
+            f"{store.path(run_key)} holds no run: it has no {CONFIG}; {store.path('runs')} lists the runs' names"
         )
     require_job(store, run_key, config)
     return config
 
 
 def require_job(store: Store, run_key: str, config: dict[str, Any]) -> None:
-    """Raise `ArtifactError` if what a run's config.json tells of its job is no job; unknown settings may stand
-    beside.
-    """
+    """Raise `ArtifactError` if the job in a run's config.json is invalid; unknown settings are ignored."""
     try:
         kind_of_run(config).schema.model_validate_json(json.dumps(config["job"]), strict=True, extra="ignore")
     except ValueError as error:
@@ -225,7 +219,7 @@ def require_job(store: Store, run_key: str, config: dict[str, Any]) -> None:
 
 
 def _read_sources(store: Store, keys: list[str]) -> list[Source]:
-    """What a run names, and the decisions that this names."""
+    """Read a run's inputs, and the curation decisions that they refer to."""
     named = [_read_source(store, key) for key in keys]
     decisions = dict.fromkeys(key for source in named for key in decisions_behind(source.manifest))
     return [*named, *(_read_source(store, key) for key in decisions)]
@@ -235,14 +229,15 @@ def _read_source(store: Store, key: str) -> Source:
     manifest = read_manifest(store, key, artifact_kind(key))
     if manifest is None:
         raise ArtifactError(
-            f"{store.path(key)} is gone, which this run was made from; prepare the data anew to have it back"
+            f"{store.path(key)}, an input of this run, is missing; prepare the data again to rebuild it"
         )
     return Source(key, manifest, hashlib.sha256(store.read_bytes(f"{key}/{MANIFEST}")).hexdigest())
 
 
 def count_parameters(store: Store, key: str, final: Manifest) -> dict[str, int]:
-    """Stored parameters by number format, from the headers of the safetensors files; tied ones are stored, and count,
-    once.
+    """Count stored parameters by number format, from the headers of the safetensors files.
+
+    Tied parameters are stored once and count once.
     """
     counts: dict[str, int] = {}
     for record in final.files:
@@ -258,7 +253,7 @@ def count_parameters(store: Store, key: str, final: Manifest) -> dict[str, int]:
 
 
 def _find_checkpoints(store: Store, run_key: str) -> list[KeptCheckpoint]:
-    """The committed checkpoints, by step. One with a bad manifest is left out: resuming would pass it over too."""
+    """The committed checkpoints, by step. One with a damaged manifest is omitted, as resuming skips it too."""
     reasons: dict[str, list[str]] = {}
     for pointer in [LAST, BEST, *(f"{EPOCHS}/{name}" for name in store.names(f"{run_key}/{EPOCHS}"))]:
         if target := read_pointer(store, f"{run_key}/{pointer}"):
@@ -280,18 +275,18 @@ def _find_checkpoints(store: Store, run_key: str) -> list[KeptCheckpoint]:
 
 LINEAGE_FORMAT = 2
 EVALUATED = {"recipe", "data", "predictions", "clean_of"}
-"""What an evaluation says of the data that it read and the files that it wrote, where it has it."""
+"""Optional fields of an evaluation about the data that it read and the files that it wrote."""
 
 SINGLE = {"tokenizer": "tokenizer", "encoded": "encoded set", "reference": "reference"}
-"""What a run has one of at most, by its key in the record, as people call it."""
+"""Inputs of which a run has at most one: key in the record, and displayed name."""
 
 DECIDED = ("curation", "documents", "table", "kept_out")
 TOKENIZED = ("vocab_size", "trained_on", "taken_from")
-"""What is told of decisions, and of a tokenizer, of all that their manifests say."""
+"""Fields of the manifests of decisions, and of a tokenizer, that the record copies."""
 
 
 def make_lineage(store: Store, facts: RunFacts) -> dict[str, Any]:
-    """The record that lineage.json holds, but for the report's own part. Reads each corpus's list of sources."""
+    """The contents of lineage.json without the report's own part. Reads each corpus's list of source files."""
     return {
         "format": LINEAGE_FORMAT,
         "run": {
@@ -313,18 +308,18 @@ def make_lineage(store: Store, facts: RunFacts) -> dict[str, Any]:
 
 
 def describe_files(files: list[FileRecord]) -> list[dict[str, Any]]:
-    """Names, sizes in bytes and checksums."""
+    """Names, sizes in bytes and checksums of files."""
     return [record.model_dump() for record in files]
 
 
 def _describe_origins(store: Store, facts: RunFacts) -> dict[str, Any]:
-    """The data, and the model that training started from, where a run's record says where that was found."""
+    """The input data, and the pretrained model if config.json records where it was found."""
     told: dict[str, Any] = {}
     if shards := facts.made_from(SHARDS):
         told["shards"] = [_describe_shards(store, source) for source in shards]
     if decisions := facts.made_from(DECISIONS):
         told["decisions"] = [_describe(source, DECIDED) for source in decisions]
-    for tokenizer in facts.made_from(TOKENIZER):  # the pieces that it was trained on, or the place it was taken from
+    for tokenizer in facts.made_from(TOKENIZER):  # the pieces that it was trained on, or the path that it came from
         told["tokenizer"] = {**_describe(tokenizer, TOKENIZED), **_name_decisions(tokenizer)}
     for name, kind in (("encoded", ENCODED), ("reference", REFERENCE_KIND)):
         for source in facts.made_from(kind):
@@ -337,7 +332,7 @@ def _describe_origins(store: Store, facts: RunFacts) -> dict[str, Any]:
 
 
 def _describe(source: Source, fields: Iterable[str] = ()) -> dict[str, Any]:
-    """An artifact, with some fields of what its manifest says of its making."""
+    """An artifact, with some fields of its manifest's details."""
     manifest = source.manifest
     return {
         "key": source.key,
@@ -350,7 +345,7 @@ def _describe(source: Source, fields: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def _describe_shards(store: Store, source: Source) -> dict[str, Any]:
-    """A corpus, with a pointer to the list of its raw files: that list holds each one's path and checksum."""
+    """A corpus, with a reference to the list of its raw files, which holds each file's path and checksum."""
     key = f"{source.key}/{SOURCES}"
     listed = source.manifest.digests().get(SOURCES)
     pieces = read_listed(store, key, listed) or []
@@ -365,7 +360,7 @@ def _describe_shards(store: Store, source: Source) -> dict[str, Any]:
 
 
 def _name_decisions(source: Source) -> dict[str, Any]:
-    """The decisions about the text that something was made from, if there are any."""
+    """The curation decisions about an artifact's text, if there are any."""
     keys = decisions_behind(source.manifest)
     return {"decisions": keys} if keys else {}
 

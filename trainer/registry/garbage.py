@@ -1,20 +1,19 @@
-"""What nothing in a store reaches any more, found and removed.
+"""Garbage collection: find and delete what nothing in a store references.
 
-    measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    the newest file of each unit stays as long as
-                                                                       decisions that were made from such measures do
+    measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    the newest file of each unit is kept as long as
+                                                                       decisions that were computed from it
                                                                        (curation/units.py)
-    measures/overlaps/EVALUATION.npz                                   stays with decisions that keep these sets out
-    measures/pairs/PASS/…                                              for going on with a curation that was broken off
+    measures/overlaps/EVALUATION.npz                                   kept with decisions that keep these sets out
+    measures/pairs/PASS/…                                              to resume an interrupted curation
 
-Whatever is young stays: a curation may be at work on it. One that finds gone what it was about to take over says so,
-and makes it when it is started again.
+Recent measures are kept, as a running curation may use them. A curation that finds files deleted that it was about to
+reuse reports this, and computes them when it is started again.
 
-Runs, champions with their history, and pins stay, with everything that they were made from, and so does for some days
-what a preparation has found to be made already, and a run that waits for a person's approval. Tokenizers, shard sets
-and encoded sets that none of them reaches go, but not the young, whose run is still to come, nor the newest set of each
-corpus, which the next preparation takes unchanged shards from. While a set of shards is in the making, or was left half
-made, all sets of its corpus and all tokenizers stay. Decisions about raw text go as these do, and with them what was
-measured for them alone.
+Runs, champions with their history, and pins are kept, with all their inputs. For some days, so are artifacts that a
+preparation found finished, and a run that waits for approval. Tokenizers, shard sets and encoded sets that none of
+these reaches are deleted, except recent ones, whose run may still start, and the newest set of each corpus, from which
+the next preparation reuses unchanged shards. While a shard set is incomplete, all sets of its corpus and all tokenizers
+are kept. The same rules apply to curation decisions; measures that only deleted decisions needed are deleted with them.
 """
 
 import logging
@@ -48,7 +47,7 @@ FOLDER = re.compile(rf"({'|'.join(FOLDERS)})/[^/]+(?=/)|{MEASURES}[^/]+/[^/]+")
 
 
 class Folder(NamedTuple):
-    """A run, an artifact, or measures of one kind, with its files."""
+    """The folder of a run, an artifact, or measures of one kind, with its files."""
 
     key: str
     files: list[Stored]
@@ -71,16 +70,16 @@ def list_folders(store: Store) -> dict[str, Folder]:
 
 
 def find_kept(folders: Iterable[Folder], since: datetime) -> set[str]:
-    """The artifacts that stay whether they are reached or not: the young, and the newest set of each corpus."""
+    """The artifacts kept even if unreferenced: those modified since then, and the newest shard set of each corpus."""
     artifacts = sorted((folder for folder in folders if folder.is_artifact), key=lambda folder: folder.modified)
     newest = {_corpus_of(folder.key): folder.key for folder in artifacts if folder.key.startswith(SHARDS)}
     return {folder.key for folder in artifacts if folder.modified >= since} | set(newest.values())
 
 
 def find_old_runs(store: Store, folders: Iterable[Folder], before: datetime) -> set[str]:
-    """The runs that nothing was written to since then, and that no living process holds.
+    """The runs not written to since then and not held by a living process.
 
-    A lease does not count: it may be all that is new of a run whose removal was broken off by a kill.
+    Leases are ignored: after a killed removal, the lease may be the only new file of a run.
     """
     runs = [folder for folder in folders if folder.key.startswith(RUN_PREFIX)]
     old = [
@@ -94,17 +93,16 @@ def days_ago(days: float) -> datetime:
 
 
 def find_roots(store: Store, folders: Mapping[str, Folder], kept: set[str], without: set[str]) -> set[str]:
-    """What stays by itself as the store is now: all but some runs, champions, pins, holds, what is kept or not listed
-    yet.
+    """The roots now in the store: runs except `without`, champions, pins, holds, `kept`, and folders not listed before.
 
-    While shards are made, what they may be taken over from and made with stays too.
+    While shard sets are incomplete, the roots also hold the other sets of their corpora, all tokenizers and decisions.
     """
-    pins = pinned(store) | held(store)  # before the champions: a run is held until it is one
+    pins = pinned(store) | held(store)  # read before the champions: a run is held until it becomes one
     there = {f"{kind}/{name}" for kind in FOLDERS for name in store.names(kind)}
     runs = {key for key in there if key.startswith(RUN_PREFIX)} - without
     left_out = any(key.startswith(RUN_PREFIX) for key in without)  # else champions are among the runs
     champions = {move.run for name in store.names("models") for move in moves(store, name)} if left_out else set[str]()
-    new = {key for key in there - folders.keys() if store.names(key)}  # some file systems go on listing emptied folders
+    new = {key for key in there - folders.keys() if store.names(key)}  # some file systems still list emptied folders
     begun = new | {folder.key for folder in folders.values() if not folder.is_artifact}
     making = {_corpus_of(key) for key in begun if key.startswith(SHARDS)}
     needed = {key for key in there if key.startswith(SHARDS) and _corpus_of(key) in making}
@@ -117,25 +115,25 @@ def _corpus_of(key: str) -> str:
 
 
 def remove_artifact(store: Store, key: str, is_reached: Callable[[], bool]) -> bool:
-    """Remove an artifact, unless something reaches it again; returns whether it is gone.
+    """Remove an artifact unless something references it again; returns whether it was removed.
 
-    Its manifest goes first, which says to others that it is being removed. Then one looks again. Who pins or holds it,
-    or claims a run that reads it, writes that first and then looks for the manifest: so either that is seen here, and
-    the manifest is put back, or no artifact is found there, and never half of one. Who makes it anew writes the
-    manifest itself.
+    The manifest is deleted first, which marks the artifact as being removed; then references are checked again. A
+    process that pins or holds the artifact, or claims a run that reads it, first records that and then checks for the
+    manifest. So either this function sees the record and restores the manifest, or that process finds no artifact;
+    it never finds half of one. A process that rebuilds the artifact writes its manifest itself.
 
-    Between the last look for that and the deletion lies one request. What is published within it on a remote store is
-    found damaged when it is next looked at, and made anew.
+    One request separates the last check from the deletion. An artifact that is published in between, in a remote store,
+    is found damaged when it is next read, and is rebuilt.
     """
     try:
         manifest = store.read_bytes(f"{key}/{MANIFEST}")
     except FileNotFoundError:
-        return False  # another process makes it anew, or removes it
+        return False  # another process rebuilds or removes it
     needed = True
     try:
         store.delete(f"{key}/{MANIFEST}")
         needed = is_reached()
-    finally:  # also after a deletion whose answer was lost
+    finally:  # also if the deletion's response was lost
         if needed and not store.exists(f"{key}/{STARTED}"):
             store.create(f"{key}/{MANIFEST}", manifest)
     if needed or any(store.exists(f"{key}/{name}") for name in (STARTED, MANIFEST)):
@@ -145,11 +143,11 @@ def remove_artifact(store: Store, key: str, is_reached: Callable[[], bool]) -> b
 
 
 def remove_run(store: Store, run: str, before: datetime, is_reached: Callable[[], bool]) -> bool:
-    """Remove a run, unless something was written to it since, reaches it again, or a process continues it.
+    """Remove a run, unless it was written to or referenced since then, or a process holds it; returns whether it was.
 
-    Returns whether it is gone. Its lease says that it is being removed before one looks for what reaches it: who pins
-    or promotes it looks at the lease after that is written. The final model goes first, then what names checkpoints,
-    and last the record of whose they are: after a kill at any instant the run can still be continued, or removed.
+    Its lease first marks it as being removed, and references are checked after that: a process that pins or promotes
+    the run checks the lease after writing its own record. The final model is deleted first, then the pointers to
+    checkpoints, and config.json last, so that after a kill at any instant the run can be resumed or removed.
     """
     try:
         with Lease(store, run, removing=True) as lease:
@@ -164,15 +162,15 @@ def remove_run(store: Store, run: str, before: datetime, is_reached: Callable[[]
     except RunError:
         return False
     if store.local is not None:
-        with suppress(OSError):  # it is not empty: a new run has begun there
+        with suppress(OSError):  # not empty: a new run of this name has started
             (store.local / run).rmdir()
     return True
 
 
 def find_unneeded(store: Store, folders: Iterable[Folder], gone: set[str], before: datetime) -> Iterator[Folder]:
-    """The folders of measures with those of their files that were not written to since then and no decisions need.
+    """The folders of measures, with their files not written to since then and not needed by any decisions.
 
-    Decisions that are `gone`, or would be, need none. Raises `ArtifactError` if it cannot be told what the others need.
+    Decisions in `gone` need none. Raises `ArtifactError` if the needs of the others cannot be read.
     """
     decisions = {f"{KIND}/{name}" for name in store.names(KIND)} - gone
     needed = {key for each in decisions for key in _made_from(store, each)}
@@ -184,19 +182,19 @@ def find_unneeded(store: Store, folders: Iterable[Folder], gone: set[str], befor
 
 
 def remove_measures(store: Store, unneeded: Folder) -> bool:
-    """Remove these files, and no others: a curation may have begun to write beside them. Returns that they are gone."""
+    """Remove exactly these files, as a curation may have started to write others beside them; returns True."""
     for file in unneeded.files:
         store.delete(file.key)
     if store.local is not None:
         place = store.local / unneeded.key
         for folder in [*{(store.local / file.key).parent for file in unneeded.files} - {place}, place, place.parent]:
-            with suppress(OSError):  # it was a file, or is not empty
+            with suppress(OSError):  # a file, or not empty
                 folder.rmdir()
     return True
 
 
 def _made_from(store: Store, decisions: str) -> list[str]:
-    """The folders of measures, and what is looked for of evaluation sets, that decisions were made from."""
+    """The keys of measures, and of evaluation sets to keep out, from which decisions were computed."""
     manifest = read_manifest(store, decisions, KIND)
     if manifest is None:
         return []
@@ -205,9 +203,7 @@ def _made_from(store: Store, decisions: str) -> list[str]:
 
 
 def _newest_of_units(files: Iterable[Stored]) -> set[str]:
-    """Of each unit the file that was written last; a file is named by its unit, and then by the pieces that were in
-    it.
-    """
+    """The newest file of each unit; a file's name is that of its unit followed by its pieces."""
     newest = {
         file.key.rpartition("-")[0]: file.key for file in sorted(files, key=lambda file: (file.modified, file.key))
     }
@@ -215,10 +211,10 @@ def _newest_of_units(files: Iterable[Stored]) -> set[str]:
 
 
 def collect(job: GarbageJob) -> Iterator[Garbage]:
-    """What nothing reaches, one by one as it is removed, or would be. Lists the whole store, once.
+    """Yield each unreferenced folder as it is removed, or would be. Lists the whole store once.
 
-    Raises `StorageError` if there is no such store, `RunError` if something cannot be read that may need other things:
-    nothing is removed then. What cannot be removed stays, and the others go; at the end a `StorageError` says it.
+    Raises `StorageError` if there is no such store, and `RunError`, before removing anything, if a record cannot be
+    read that may reference others. A folder that cannot be removed is skipped; `StorageError` reports it at the end.
     """
     store = Store(job.store)
     store.require_there()
@@ -252,7 +248,7 @@ def collect(job: GarbageJob) -> Iterator[Garbage]:
                 else partial(remove_artifact, store, key)
             )
             removed = _is_removed(store, key, partial(remove, look), problems)
-            folders.pop(key)  # if it is there, or there again, it counts as come since, and keeps what it is made with
+            folders.pop(key)  # if it still exists, or exists again, it counts as new and keeps its inputs
             if not removed:
                 continue
         gone.add(key)
@@ -268,11 +264,11 @@ def collect(job: GarbageJob) -> Iterator[Garbage]:
 def _collect_measures(
     store: Store, job: GarbageJob, folders: Iterable[Folder], gone: set[str], problems: list[str]
 ) -> Iterator[Garbage]:
-    """What was measured, and no decisions need that are there now, once those that are `gone` are."""
+    """Yield the measures that no existing decisions need, those in `gone` aside."""
     try:
         unneeded = list(find_unneeded(store, folders, gone, days_ago(job.older_than_days)))
     except ArtifactError as error:
-        log.warning("%s; until then what was measured stays", error)
+        log.warning("%s; until then all measures are kept", error)
         return
     for folder in unneeded:
         if not job.remove or _is_removed(store, folder.key, partial(remove_measures, store, folder), problems):
@@ -280,32 +276,32 @@ def _collect_measures(
 
 
 def _is_removed(store: Store, key: str, remove: Callable[[], bool], problems: list[str]) -> bool:
-    """Remove something; returns whether it is gone. Where one file cannot be removed, that is noted."""
+    """Call `remove`; returns whether it removed. An error about a single file is logged and added to `problems`."""
     try:
         if remove():
             return True
         log.warning("%s is in use again: kept", store.path(key))
     except StorageError as error:
         if store.local is None:
-            raise  # the store is away, and not this file alone
+            raise  # the whole store is unreachable
         log.warning("%s", error)
         problems.append(str(error))
     return False
 
 
 def _dependents_first(runs: set[str], references: References) -> list[str]:
-    """The runs in an order in which each comes before those that it was made from."""
+    """Order runs so that each comes before the runs that it depends on."""
     waiting, ordered = {run: references.of(run) or set() for run in runs}, list[str]()
     while waiting:
         needed = set().union(*waiting.values())
-        free = sorted(waiting.keys() - needed) or sorted(waiting)  # names that were used twice may need each other
+        free = sorted(waiting.keys() - needed) or sorted(waiting)  # reused run names may form a cycle
         ordered += free
         waiting = {run: found for run, found in waiting.items() if run not in free}
     return ordered
 
 
 def _freed(files: Iterable[Stored], links: Counter[int]) -> int:
-    """The bytes that have no other name once these files are gone; `links` counts the names that are gone already."""
+    """The bytes freed by removing these files; `links` counts, by inode, the hard links removed so far."""
     freed = 0
     for file in files:
         links[file.inode] += 1

@@ -1,4 +1,4 @@
-"""What killed processes left behind in a store, found and removed; and how that and garbage are told."""
+"""Find and remove what killed processes left in a store; print leftovers and garbage."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,9 +30,9 @@ class Leftover(NamedTuple):
 
 
 class Garbage(NamedTuple):
-    """What nothing reaches, and when it was last written to.
+    """An unreferenced folder; `modified` is the time of the last write.
 
-    `size` is what its removal frees: bytes that shard sets on a disk share count with the last of them.
+    `size` is the bytes that its removal frees: bytes that shard sets on disk share count with the last of them.
     """
 
     what: str
@@ -43,14 +43,14 @@ class Garbage(NamedTuple):
 
 Nouns = tuple[str, str]
 LEFTOVERS: Nouns = ("leftover", "leftovers")
-GARBAGE: Nouns = ("folder that nothing reaches", "folders that nothing reaches")
+GARBAGE: Nouns = ("unreferenced folder", "unreferenced folders")
 
 
 def find_leftovers(store: Store, older_than: timedelta = OLD) -> list[Leftover]:
-    """What was last written to longer ago than this. Lists the whole store, once."""
+    """The leftovers last written to longer ago than this. Lists the whole store once."""
     latest = datetime.now(UTC) - older_than
     uploads = (
-        Leftover("half an upload", each.key, each.size, each.modified, each.upload)
+        Leftover("partial upload", each.key, each.size, each.modified, each.upload)
         for each in store.unfinished_uploads()
     )
     found = [left for left in [*_without_manifest(store), *uploads] if left.modified < latest]
@@ -58,7 +58,7 @@ def find_leftovers(store: Store, older_than: timedelta = OLD) -> list[Leftover]:
 
 
 def remove_leftover(store: Store, left: Leftover) -> bool:
-    """Remove it, unless it was completed or taken up since it was found; returns whether it was removed."""
+    """Remove a leftover, unless it was completed or is in use by now; returns whether it was removed."""
     if _is_of_a_held_run(store, left.key):
         return False
     if left.upload is not None:
@@ -88,12 +88,12 @@ def _is_of_a_held_run(store: Store, key: str) -> bool:
 
 
 def describe(found: Leftover | Garbage) -> str:
-    """A line on one thing: its kind, its bytes, when it was last written to, and its key."""
+    """One line: kind, size, time of the last write, and key."""
     return f"{found.what:<16}{found.size / 1e6:>12,.1f} MB  {found.modified:%Y-%m-%d %H:%M} UTC  {found.key}"
 
 
 def sum_up(found: Sequence[Leftover | Garbage], removed: bool, nouns: Nouns, how: str = "--remove") -> str:
-    """A line on all of them: their number, their bytes, and what became of them, or `how` they are removed."""
+    """One line: number, total size, and whether they were removed, or `how` to remove them."""
     total = f"{plural(len(found), *nouns)}, {sum(each.size for each in found) / 1e6:,.1f} MB"
     return f"{total}: removed" if removed else f"{total}{f'; {how} removes them' if found else ''}"
 
@@ -102,9 +102,9 @@ def tell(
     found: Iterable[Leftover | Garbage], removed: bool, nouns: Nouns = GARBAGE, how: str = "--remove",
     as_json: bool = False, **beside: Any,
 ) -> None:  # fmt: skip
-    """Print each thing as it is found, or removed, and the sum; or all of them as JSON, with what stands `beside`.
+    """Print each item as it is found or removed, and the total; or all as JSON, together with `beside`.
 
-    Also what there was before an error.
+    After an error, the items before it are printed too.
     """
     listed: list[Leftover | Garbage] = []
     try:

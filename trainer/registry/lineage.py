@@ -1,7 +1,7 @@
-"""The whole way to a model, from raw files to its promotion, and whether all of it is still there and the same.
+"""Trace a model from raw files to its promotion, and check that all inputs still exist unchanged.
 
-The record is lineage.json if there is a report, else it is made from what the store holds now. A model that the run
-started from, or a run that it is a fork of, is traced in the same way if it is a run of this store.
+The record is lineage.json if there is a report, else it is computed from the store. A base model or forked run is
+traced in the same way if it is a run of this store.
 """
 
 import hashlib
@@ -43,10 +43,10 @@ log = logging.getLogger(__name__)
 
 
 def find_run(store: Store, model: str) -> str:
-    """The key of the run behind a model: runs/NAME or its final folder, models/NAME, or NAME of a run, champion or job.
+    """The key of a model's run; `model` is runs/NAME, its final folder, models/NAME, or a run, champion or job NAME.
 
-    A run's name may be its beginning. Raises `ArtifactError` if there is none, or if the champion's run holds another
-    model by now, `ConfigError` if several may be meant, `RunError` if the champion's run is gone.
+    A prefix of a run's name is enough. Raises `ArtifactError` if there is none, or if the champion's run now holds
+    another model, `ConfigError` if `model` is ambiguous, `RunError` if the champion's run is missing.
     """
     name = model.rstrip("/").removesuffix(f"/{FINAL}").removesuffix(f"/{CHAMPION}")
     kind, _, rest = name.rpartition("/")
@@ -63,30 +63,28 @@ def find_run(store: Store, model: str) -> str:
     except RunError as error:
         problem = str(error)
     raise ArtifactError(
-        f"{store.path('')} knows no model {model!r}, neither a run nor a name in {store.path('models')} that has a "
+        f"{store.path('')} holds no model {model!r}: it is neither a run nor a name in {store.path('models')} with a "
         f"champion: {problem}"
     )
 
 
 def _require_model(store: Store, name: str, champion: Move) -> None:
-    """Raise `ArtifactError` if what the champion's run tells of is another model: as for `find_model`, that is no
-    champion.
-    """
+    """Raise `ArtifactError` if the champion's run now holds another model; `find_model` refuses it too."""
     found = _read_record(store, champion.run)["model"]["fingerprint"]
     if found != champion.fingerprint:
         raise ArtifactError(
-            f"{store.path(champion.run)} holds another model ({found}) than the one that became {key_of(name)} "
-            f"({champion.fingerprint}); promote one anew, or name the run to see where its model comes from"
+            f"{store.path(champion.run)} now holds a different model ({found}) than the one promoted as {key_of(name)} "
+            f"({champion.fingerprint}); promote a model again, or give the run's name to trace its present model"
         )
 
 
 def _read_record(store: Store, run: str) -> dict[str, Any]:
-    """The run's record of lineage, made now if there is no report. Raises `RunError` if the run is not finished."""
+    """The run's lineage record, computed now if there is no report; raises `RunError` if the run is not finished."""
     return read_sealed(store, f"{run}/{LINEAGE}") or make_lineage(store, read_facts(store, run))
 
 
 def trace(store: Store, run: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
-    """All that is known of how a run's final model came to be. Raises `RunError` if the run is not finished."""
+    """Trace the origin of a run's final model; raises `RunError` if the run is not finished."""
     config = read_config(store, run)
     record = _read_record(store, run)
     base = _find_base(config, record)
@@ -107,7 +105,7 @@ def trace(store: Store, run: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _trace_ancestor(store: Store, run: str, seen: tuple[str, ...]) -> dict[str, Any]:
-    """The same of a run behind the run; only why not, if it cannot be told."""
+    """Trace a run that another one depends on; on failure, return the reason under `untold`."""
     try:
         return trace(store, run, seen)
     except PipelineError as error:
@@ -115,18 +113,18 @@ def _trace_ancestor(store: Store, run: str, seen: tuple[str, ...]) -> dict[str, 
 
 
 def _find_base(config: dict[str, Any], record: dict[str, Any]) -> dict[str, Any] | None:
-    """The pretrained model that training started from, if there is one: its name, origin, key and files' digests."""
+    """The pretrained model that training started from, if any: name, origin, key and digests of its files."""
     if "pretrained" in record:
         return dict(record["pretrained"])
     name, identity = config["job"]["model"]["pretrained"], config["identity"]["model"]["pretrained"]
     if name is None:
         return None
-    files = identity if isinstance(identity, dict) else {}  # once a model of the hub was but named
+    files = identity if isinstance(identity, dict) else {}  # older runs recorded only the name of a hub model
     return {"name": name, "origin": config["base"]["origin"], "key": None, "files": files}
 
 
 def _pieces(store: Store, shards: dict[str, Any]) -> list[dict[str, Any]] | None:
-    """A shard set's raw files; None where their list is gone, or another one by now."""
+    """A shard set's raw files; None if their list is missing or has changed."""
     try:
         pieces = read_listed(store, shards["sources"], shards["sources_sha256"])
     except ArtifactError as error:
@@ -137,14 +135,14 @@ def _pieces(store: Store, shards: dict[str, Any]) -> list[dict[str, Any]] | None
 
 
 def _run_of(store: Store, base: dict[str, Any] | None) -> str | None:
-    """The run of this store that a base is of, also if it was named by its folder."""
+    """The run of this store that holds the base model, also if the job gave its folder."""
     if base is None or (base["key"] is None and base["origin"] != "folder"):
         return None
     return run_at(store, base["key"] or str(Path(base["name"]).absolute()))
 
 
 def _raw_files(store: Store, record: dict[str, Any], config: dict[str, Any]) -> dict[str, list[dict[str, Any]] | None]:
-    """The raw files of each corpus, or of the labelled set, with their digests; None where the list is gone."""
+    """The raw files of each corpus, or of the labelled set, with their digests; None if the list is missing."""
     found = {shards["corpus"]: _pieces(store, shards) for shards in record.get("shards", ())}
     if encoded := record.get("encoded"):
         data = config["job"]["data"]
@@ -153,7 +151,7 @@ def _raw_files(store: Store, record: dict[str, Any], config: dict[str, Any]) -> 
 
 
 def _labelled_files(source: dict[str, Any], data: dict[str, Any]) -> list[dict[str, Any]]:
-    """A labelled set's files. What is no file has a name in place of a path."""
+    """The files of a labelled set; sources that are not files have a name instead of a path."""
     digests = labelled_digests(source["identity"], source.get("paths", {}))
     if data["source"] == "disk":
         return [{"path": f"{data['path'].rstrip('/')}/{key}", "sha256": digest} for key, digest in digests.items()]
@@ -162,9 +160,7 @@ def _labelled_files(source: dict[str, Any], data: dict[str, Any]) -> list[dict[s
 
 
 def _describe_training(store: Store, run: str, model: dict[str, Any]) -> dict[str, Any]:
-    """What the run's log says: steps, batches taken, returns to a checkpoint, and how many processes had a part in
-    it.
-    """
+    """Figures from the run's metric records: steps, batches taken, continuations, rollbacks and checkpoints."""
     records, plan = read_records(store, run), read_sealed(store, f"{run}/{PLAN}") or {}
     trained = [record for record in records if record["kind"] == "train"]
     processes = sum(name.startswith("events.") for name in store.names(f"{run}/{TENSORBOARD}"))
@@ -180,7 +176,7 @@ def _describe_training(store: Store, run: str, model: dict[str, Any]) -> dict[st
 
 
 def _promotions(store: Store, run: str) -> dict[str, list[dict[str, Any]]]:
-    """The moves that this run was a part of, by the name under which models are used."""
+    """The promotions and rollbacks of this run, by champion name."""
     names = store.names("models")
     found = {name: [move.model_dump() for move in moves(store, name) if move.run == run] for name in names}
     return {name: part for name, part in found.items() if part}
@@ -190,7 +186,7 @@ State = Literal["same", "changed", "gone", "not here"]
 
 
 class Finding(NamedTuple):
-    """An artifact or a raw file, and whether it is the one that the lineage names; `not here` cannot be looked at."""
+    """The state of an artifact or raw file compared with the lineage record; `not here` cannot be checked."""
 
     kind: Literal["artifact", "raw file"]
     name: str
@@ -199,8 +195,9 @@ class Finding(NamedTuple):
 
 
 def check(store: Store, traced: dict[str, Any]) -> list[Finding]:
-    """Compare all that a traced model names with what is there now; reads every raw file. Raises `CorpusError` if it
-    cannot.
+    """Compare a traced model's inputs with their present state; reads every raw file.
+
+    Raises `CorpusError` if a raw file cannot be read.
     """
     if "untold" in traced:
         return [Finding("artifact", traced["run"], "gone", traced["untold"])]
@@ -240,7 +237,7 @@ def _check_evaluation(store: Store, key: str, fingerprint: str) -> Finding:
 
 
 def _compare(key: str, now: Callable[[], bool | None], note: Callable[[], str] = lambda: "") -> Finding:
-    """Whether an artifact is the same `now`, where None says that it is gone; with a note of what else became of it."""
+    """The state of an artifact; `now` returns whether it is unchanged (None if missing), `note` explains a change."""
     try:
         same = now()
     except ArtifactError as error:
@@ -259,17 +256,17 @@ def _check_bytes(store: Store, key: str, sha256: str, note: Callable[[], str] = 
 
 
 def _remade(store: Store, artifact: dict[str, Any]) -> str:
-    """What to say of an artifact with another manifest: it may have been made again, from the same."""
+    """Explain a changed manifest: damaged, or rebuilt from the same or other inputs."""
     try:
         manifest = parse_manifest(store.read_bytes(f"{artifact['key']}/{MANIFEST}"))
     except (ValueError, RecursionError):
         return "its manifest is damaged"
     same = manifest.fingerprint == artifact["fingerprint"]
-    return f"made again at {manifest.created}, from {'the same' if same else 'something else'}"
+    return f"rebuilt at {manifest.created}, from {'the same inputs' if same else 'other inputs'}"
 
 
 def _check_model(store: Store, key: str, expected: dict[str, str]) -> Finding:
-    """A published model by the digests of its files; its model card may be another."""
+    """Compare a published model by the digests of its files, without the model card."""
 
     def now() -> bool | None:
         manifest = read_manifest(store, key, FINAL_KIND)
@@ -281,7 +278,7 @@ def _check_model(store: Store, key: str, expected: dict[str, str]) -> Finding:
 
 
 def _check_base(store: Store, base: dict[str, Any]) -> Finding:
-    """The model that training started from, by its files' digests."""
+    """Compare the model that training started from, by the digests of its files."""
     if base["key"] is not None and base["key"].endswith(f"/{FINAL}"):
         return _check_model(store, base["key"], base["files"])
     if base["key"] is not None:
@@ -293,9 +290,9 @@ def _check_base(store: Store, base: dict[str, Any]) -> Finding:
 
 
 def check_file(file: dict[str, Any]) -> Finding:
-    """A raw file by its digest; one that was cut by those of its pieces, the last of which ends with the file."""
+    """Compare a raw file by its digest, or by those of its pieces; the last piece extends to the end of the file."""
     if "path" not in file:
-        return Finding("raw file", file["name"], "not here", "its place is not recorded, or is the hub")
+        return Finding("raw file", file["name"], "not here", "its path is not recorded, or it is on the hub")
     path = file["path"]
     pieces = file.get("pieces") or [{"start": 0, "end": sys.maxsize, "sha256": file["sha256"]}]
     bounds = [(piece["start"], piece["end"], piece["sha256"]) for piece in pieces]

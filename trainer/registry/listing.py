@@ -1,7 +1,7 @@
-"""The runs of a store, a line each, newest first.
+"""List the runs of a store, one line each, newest first.
 
-Of each run a few small files are read, whatever its length. Nothing is imported but what reads the store, so that the
-list is there at once.
+Only a few small files of each run are read, however long it is. This module imports no training libraries, so that the
+list appears quickly.
 """
 
 import logging
@@ -28,17 +28,17 @@ log = logging.getLogger(__name__)
 
 
 READERS = 32
-"""Runs that are read at the same time from a store that answers from afar."""
+"""How many runs are read at the same time from a remote store."""
 
 TAIL_BYTES = 4096
-"""Enough to hold the last record of most runs."""
+"""Bytes read from the end of the metrics file; holds the last record of most runs."""
 
 EVENTS = re.compile(r"events\.out\.tfevents\.(\d+)\.")
-"""TensorBoard names its files by the second in which they were begun."""
+"""TensorBoard's file names contain the second in which the file was started."""
 
 
 class RunLine(NamedTuple):
-    """What the list says of a run. `started` is ISO 8601 in UTC; `figure` decides which of its checkpoints is best."""
+    """A run's line. `started` is ISO 8601 in UTC; `figure` is the one that selects the best checkpoint."""
 
     name: str
     kind: str = ""
@@ -54,7 +54,7 @@ class RunLine(NamedTuple):
 
 
 def list_runs(store: Store) -> str:
-    """The list as text. Raises `StorageError` if the store cannot be read."""
+    """Return the list as text; raises `StorageError` if the store cannot be read."""
     lines = find_runs(store)
     columns = ["Run", "Kind", "State", "Started (UTC)", "Data", "Steps", "Figure", "Best", "Final", "Champion of"]
     rows = [
@@ -69,7 +69,7 @@ def list_runs(store: Store) -> str:
 
 
 def tell(url: str, as_json: bool = False) -> None:
-    """Print the list of all runs. Nothing in the store is changed."""
+    """Print the list of all runs, without changing the store."""
     store = Store(url)
     store.require_there()
     if as_json:
@@ -79,7 +79,7 @@ def tell(url: str, as_json: bool = False) -> None:
 
 
 def find_runs(store: Store) -> list[RunLine]:
-    """All runs, newest first; those that have not begun to train are last. One that cannot be read says so."""
+    """All runs, newest first; runs without a start time are last. A run that cannot be read has state `unreadable`."""
     read = partial(_read_line, store, _champions(store))
     names = store.names("runs")
     if store.local is not None:
@@ -91,12 +91,12 @@ def find_runs(store: Store) -> list[RunLine]:
 
 
 def state_of(store: Store, run_key: str, finished: bool) -> str:
-    """How a run stands: finished, running (a living process holds it), or stopped."""
+    """A run's state: finished, running (a living process holds it), or stopped."""
     return "finished" if finished else "running" if is_held(store, run_key) else "stopped"
 
 
 def _champions(store: Store) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The names that a run's model is the champion of, by the run's key and its model's fingerprint."""
+    """The names of champions, by the run's key and its model's fingerprint."""
     found: dict[tuple[str, str], tuple[str, ...]] = {}
     for name in store.names("models"):
         try:
@@ -112,7 +112,7 @@ def _champions(store: Store) -> dict[tuple[str, str], tuple[str, ...]]:
 
 
 def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], name: str) -> RunLine | None:
-    """One run, or None if the folder holds none."""
+    """Read one run; None if the folder holds none."""
     key = f"runs/{name}"
     try:
         config = read_sealed(store, f"{key}/{CONFIG}")
@@ -127,8 +127,8 @@ def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], 
         final = read_manifest(store, f"{key}/{FINAL}", FINAL_KIND)
         if final is not None and final.details["run"] != config["fingerprint"]:
             raise ArtifactError(
-                f"{store.path(key)}/{FINAL} holds the model of another run, of fingerprint {final.details['run']}, not "
-                f"{config['fingerprint']}; put back the folder's own manifest, or start the run's command again"
+                f"{store.path(key)}/{FINAL} holds the model of another run: fingerprint {final.details['run']}, "
+                f"expected {config['fingerprint']}; restore the folder's own manifest, or run the run's command again"
             )
         steps = last.get("step", 0)
         job, figure = config["job"], best_by(config["job"])
@@ -147,25 +147,25 @@ def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], 
             champion_of=champions.get((key, final.fingerprint), ()) if final else (),
         )
     except (AttributeError, KeyError, TypeError, ValueError, ArtifactError, StorageError) as error:
-        log.warning("%s cannot be told of: %s", store.path(key), error)  # the other runs are shown all the same
+        log.warning("%s cannot be read: %s", store.path(key), error)  # the other runs are still listed
         return RunLine(name)
 
 
 def _find_start(store: Store, key: str) -> str:
-    """When training first began to keep records; if it has not, since when a process has held the run; or nothing."""
+    """The time of the first training records; without any, the time since when a process holds the run; or empty."""
     begun = [int(found[1]) for name in store.names(f"{key}/tensorboard") if (found := EVENTS.match(name))]
     if begun:
         return datetime.fromtimestamp(min(begun), UTC).isoformat()
     try:
         held: dict[str, str] = read_sealed(store, f"{key}/{LEASE}") or {}
-    except ArtifactError as error:  # the rest of the run can be told of
+    except ArtifactError as error:  # the rest of the run can still be listed
         log.warning("%s", error)
         return ""
     return held.get("since", "")
 
 
 def _last_recorded(store: Store, key: str) -> int:
-    """The step of the last record that is whole, found without reading those before."""
+    """The step of the last complete record, found by reading from the end of the file."""
     place, tail = f"{key}/{METRICS_FILE}", TAIL_BYTES
     try:
         size = store.size(place)
@@ -177,5 +177,5 @@ def _last_recorded(store: Store, key: str) -> int:
             return int(unseal_line(whole[max(whole)])["step"])
         if tail >= size:
             break
-        tail *= 4  # such as for a record of figures by many corpora
+        tail *= 4  # a record with figures for many corpora may be longer
     return 0

@@ -1,13 +1,11 @@
-"""Champions: which run's model is the one in use under a name, decided by a gate, with its history.
+"""Champions: the model in use under a name, selected by a gate, with its history.
 
-Who names a champion gets the model that is it now, so that one champion takes the place of another of the same use
-only.
+A user who refers to a champion by name gets its present model, so a model only replaces a champion of the same use.
 
-    models/NAME/champion    the moves, oldest first: a promotion puts a run on top, a rollback takes the top one away
+    models/NAME/champion    the moves, oldest first: a promotion adds a run on top, a rollback removes the top one
 
-Everything is in one file, which is replaced only by who has read it as it is: a champion and its history never
-disagree, and of two promotions at once none is lost. The gate says whether a model's figures are good enough, and can
-be compared with the champion's at all.
+One file holds both and is replaced by compare-and-swap, so champion and history always agree, and of two simultaneous
+promotions none is lost. The gate checks whether a model's figures are good enough and comparable with the champion's.
 """
 
 import logging
@@ -38,15 +36,15 @@ ALREADY = "it is the champion already"
 
 BY_HAND = "only `headrace promote` makes it champion again"
 
-NOBODY_ASKED = "not promoted: promotion.approval asks for a person; `headrace promote` promotes by hand"
-"""Where there is no page on which somebody could resume a run."""
+NOBODY_ASKED = "not promoted: promotion.approval requires a person's approval; use `headrace promote`"
+"""For runs outside a Prefect server, where nobody could approve."""
 
 ROUNDING = 1e-9
-"""By which a difference of two scores may be short of what was asked for: 0.82 less 0.81 is below 0.01."""
+"""Tolerance for a difference of two scores: in floating point, 0.82 - 0.81 is below 0.01."""
 
 
 Basis = AnyBasis | None
-"""What scores were measured on, if that is known."""
+"""The measurement basis of scores, if it is known."""
 
 
 def judge(
@@ -58,10 +56,10 @@ def judge(
     measured_on: Basis = None,
     anew: Remeasured | None = None,
 ) -> Verdict:
-    """Hold the scores of a run's model against the threshold and, if there is a champion, against its scores.
+    """Compare the scores of a run's model with the threshold and, if there is a champion, with its scores.
 
-    What was rolled back does not pass again by itself, nor, by a threshold alone, what another model took the place of.
-    `anew` holds the champion's scores of now, where those that it was promoted with were measured on something else.
+    A model that was rolled back does not pass again automatically, nor does, by a threshold alone, one that another
+    model replaced. `anew` holds the champion's scores measured now, if those of its promotion have a different basis.
     Raises `RunError` if the metric was not measured.
     """
     standing = standing_champions(before)
@@ -72,15 +70,15 @@ def judge(
     if promoted and not any(move is promoted[-1] for move in standing):
         return Verdict(passed=False, reason=f"it was champion and was rolled back; {BY_HAND}")
     if promoted and champion is not None and gate.better_by is None:
-        return Verdict(passed=False, reason=f"it was champion until {champion.run} took its place; {BY_HAND}")
+        return Verdict(passed=False, reason=f"it was champion until {champion.run} replaced it; {BY_HAND}")
     if gate.metric not in scores:
         raise RunError(
-            f"promotion.metric is {gate.metric!r}, which was not measured; there are {', '.join(sorted(scores))}"
+            f"promotion.metric is {gate.metric!r}, which was not measured; measured were {', '.join(sorted(scores))}"
         )
     score, sign = scores[gate.metric], 1 if greater_is_better(gate.metric, gate.greater_is_better) else -1
     said = f"{gate.metric} {score:.4f}"
     if not math.isfinite(score):
-        return Verdict(passed=False, reason=f"{said} is no number to compare")
+        return Verdict(passed=False, reason=f"{said} is not a finite number")
     if gate.threshold is not None:
         side = "at least" if sign > 0 else "at most"
         if not sign * score >= sign * gate.threshold:
@@ -93,14 +91,15 @@ def judge(
         return Verdict(passed=False, reason=f"{said}, but {_explain(gate.metric, measured_on, champion, anew)}")
     ahead = sign * (score - its.scores[gate.metric])
     said += (
-        f", {ahead:+.4f} on the champion's {its.scores[gate.metric]:.4f}{'' if its is champion else ', measured anew'}"
+        f", {ahead:+.4f} against the champion's {its.scores[gate.metric]:.4f}"
+        f"{'' if its is champion else ', measured again'}"
     )
     passed = ahead >= gate.better_by - ROUNDING
-    return Verdict(passed=passed, reason=said if passed else f"{said}: not {gate.better_by:g} better")
+    return Verdict(passed=passed, reason=said if passed else f"{said}: needs to be {gate.better_by:g} better")
 
 
 def remeasure(champion: Move, measure: Callable[[], Result]) -> Remeasured:
-    """The champion's scores of now, or why they cannot be had: its model is gone, or does not read this data."""
+    """The champion's scores measured now, or the problem: its model is missing, or cannot read this data."""
     named = {"run": champion.run, "fingerprint": champion.fingerprint}
     try:
         found = measure()
@@ -110,12 +109,12 @@ def remeasure(champion: Move, measure: Callable[[], Result]) -> Remeasured:
 
 
 def gates_on_harness(gate: PromotionConfig | None) -> bool:
-    """Whether a gate's figure is one of lm-eval, so that a champion must be measured by it too."""
+    """Whether a gate's figure is from lm-eval, so that the champion must be measured by lm-eval too."""
     return gate is not None and task_of(gate.metric) is not None
 
 
 def standing_champions(found: list[Move]) -> list[Move]:
-    """The champions that a rollback would come to, the present one last."""
+    """The champions that rollbacks would restore, oldest first, and the present one last."""
     standing: list[Move] = []
     for move in found:
         if move.action == "promote":
@@ -128,31 +127,29 @@ def standing_champions(found: list[Move]) -> list[Move]:
 def comparable_scores(
     metric: str, measured_on: Basis, champion: Move, anew: Remeasured | None
 ) -> Move | Remeasured | None:
-    """The champion's scores that hold a figure which was measured on the same: those of its promotion, or those of
-    now.
-    """
+    """The champion's scores with a comparable figure: those of its promotion, else those measured now, else None."""
     its = anew if anew is not None and _is_of(anew, champion.run, champion.fingerprint) else None
     known: list[Move | Remeasured] = [champion, its] if its else [champion]
     return next((each for each in known if not _differences(metric, measured_on, each)), None)
 
 
 def _explain(metric: str, measured_on: Basis, champion: Move, anew: Remeasured | None) -> str:
-    """Why there is nothing to compare a score with, and what to do."""
+    """Why a score cannot be compared with the champion's, and what to do."""
     found = "; ".join(_differences(metric, measured_on, champion))
-    why = f"that is not to be compared with the champion {champion.run} ({found})"
+    why = f"it cannot be compared with the champion {champion.run} ({found})"
     if anew is None or not _is_of(anew, champion.run, champion.fingerprint):
-        return f"{why}; run it again, which measures the champion anew"
+        return f"{why}; run the job again to measure the champion again"
     problem = anew.problem or "; ".join(_differences(metric, measured_on, anew))
     has_bytes = (isinstance(measured_on, TextBasis) and not measured_on.document_mask) or (
         isinstance(measured_on, ExamplesBasis) and measured_on.answers
     )
     other = has_bytes and metric != BITS_PER_BYTE and task_of(metric) is None
-    advice = f"take promotion.metric: {BITS_PER_BYTE}, which tokenizers have in common, or " if other else ""
-    return f"{why}, nor can that model be measured on the same: {problem}; {advice}promote by hand"
+    advice = f"set promotion.metric: {BITS_PER_BYTE}, which any tokenizer allows to compare, or " if other else ""
+    return f"{why}, and the champion cannot be measured in the same way: {problem}; {advice}promote by hand"
 
 
 def _is_of(told: Move | Remeasured, run: str, fingerprint: str) -> bool:
-    """Whether something is told of this model."""
+    """Whether a record is about this model."""
     return (told.run, told.fingerprint) == (run, fingerprint)
 
 
@@ -161,13 +158,13 @@ def _differences(metric: str, measured_on: Basis, its: Move | Remeasured) -> lis
 
 
 NAMED = 5
-"""Classes that are named of those that a model has."""
+"""How many of a model's classes are listed."""
 
 CLASSIFY = ("classification", "multi-label", "tokens")
 
 
 class Use(NamedTuple):
-    """A model's kind with its task, in words, and its classes in their order; none where it has none."""
+    """A model's kind and task as text, and its classes in order, if it has any."""
 
     kind: str
     classes: tuple[str, ...] = ()
@@ -180,7 +177,7 @@ class Use(NamedTuple):
 
 
 def other_use(store: Store, run: str, champion: str) -> str | None:
-    """That a run's model is for another use than the champion's; None if it is not, or their records do not tell."""
+    """Describe how a run's model differs in use from the champion's; None if it does not, or if this is unknown."""
     uses = [_read_use(store, each) for each in (run, champion)]
     if None in uses or uses[0] == uses[1]:
         return None
@@ -196,7 +193,7 @@ def _read_use(store: Store, run: str) -> Use | None:
         objective = config["job"].get("training", {}).get("objective", "causal")
         model = read_listed(store, f"{run}/{FINAL}/config.json", final.digests().get("config.json")) or {}
     except (ArtifactError, ValueError) as error:
-        log.warning("what the model of %s is for is not known: %s", store.path(run), error)
+        log.warning("the use of the model of %s is not known: %s", store.path(run), error)
         return None
     return Use(f"{kind.name}, {task or objective}", _classes_of(model) if task in CLASSIFY else ())
 
@@ -208,12 +205,12 @@ def _classes_of(model: dict[str, Any]) -> tuple[str, ...]:
 
 
 def find_rival(store: Store, gate: PromotionConfig, run: str, measured_on: Basis) -> Move | None:
-    """The champion, if a run's model is to be compared with it and its scores were not measured on the same."""
+    """The champion, if a run's model must be compared with it and their scores have different bases."""
     champion = find_champion(store, gate.name)
     if gate.better_by is None or champion is None or _is_of(champion, run, _model_of(store, run)):
         return None
     if other_use(store, run, champion.run):
-        return None  # it is not measured, as it keeps its place
+        return None  # the champion stays, so it need not be measured
     return None if comparable_scores(gate.metric, measured_on, champion, None) else champion
 
 
@@ -226,9 +223,9 @@ def look(
     anew: Remeasured | None = None,
     before: list[Move] | None = None,
 ) -> Verdict:
-    """What the gate says of a run's final model, by the moves `before` or those of now; nothing is changed.
+    """The gate's verdict on a run's final model, given the moves `before` or the present ones; changes nothing.
 
-    A model for another use than the champion does not pass.
+    A model with a different use than the champion's does not pass.
     """
     before = moves(store, gate.name) if before is None else before
     fingerprint, standing = _model_of(store, run), standing_champions(before)
@@ -246,7 +243,7 @@ def pass_through(
     measured_on: Basis = None,
     anew: Remeasured | None = None,
 ) -> Verdict:
-    """Make a run's final model the champion if the gate lets it, by the champion that it then takes the place of.
+    """Make a run's final model the champion if the gate passes it against the champion that it replaces.
 
     Raises `ArtifactError` if the run has no published final model, or is being removed.
     """
@@ -266,17 +263,17 @@ def pass_through(
 
 
 def moves(store: Store, name: str) -> list[Move]:
-    """All moves under a name, oldest first. Raises `ArtifactError` if the history is damaged."""
+    """All moves under a name, oldest first; raises `ArtifactError` if the history is damaged."""
     return _meaning(store, name, store.find_bytes(key_of(name)))
 
 
 def find_champion(store: Store, name: str) -> Move | None:
-    """The champion of a name, if it has one."""
+    """The last move under a name, which holds its champion; None if there is none."""
     return next(reversed(moves(store, name)), None)
 
 
 def find_measured(store: Store, run: str) -> Result | None:
-    """What was measured of a run's final model, if it was. Raises `ArtifactError` if the record of that is damaged."""
+    """The evaluation of a run's final model, if there is one; raises `ArtifactError` if its record is damaged."""
     return read_result(store, run, read_sealed(store, f"{run}/{CONFIG}") or {})
 
 
@@ -289,10 +286,10 @@ def promote(
     measured_on: Basis = None,
     another_use: bool = False,
 ) -> Move:
-    """Make a run's final model the champion. One that is it already stays, and is returned.
+    """Make a run's final model the champion; if it already is, return the existing move.
 
-    Raises `ArtifactError` if the run has no published final model, or is being removed, and `RunError` if that is for
-    another use than the champion, unless that is asked for.
+    Raises `ArtifactError` if the run has no published final model, or is being removed, and `RunError` if the model has
+    a different use than the champion's, unless `another_use` is set.
     """
 
     def on_top(before: list[Move]) -> Move | None:
@@ -308,9 +305,9 @@ def promote(
 
 
 def roll_back(store: Store, name: str, reason: str) -> Move:
-    """Take the champion away; the one before it is champion again.
+    """Remove the champion and restore the one before it.
 
-    Raises `RunError` if there was no other, `ArtifactError` if its model is gone.
+    Raises `RunError` if there was none before, `ArtifactError` if its model is missing.
     """
 
     def one_less(before: list[Move]) -> Move:
@@ -321,37 +318,39 @@ def roll_back(store: Store, name: str, reason: str) -> Move:
 
 
 def check_rollback(store: Store, name: str) -> Move:
-    """The champion that a rollback would come to. Raises as `roll_back` does, and changes nothing."""
+    """The champion that a rollback would restore; raises as `roll_back` does, and changes nothing."""
     return _champion_before(store, name, moves(store, name))
 
 
 def _champion_before(store: Store, name: str, before: list[Move]) -> Move:
     standing = standing_champions(before)
     if len(standing) < 2:
-        raise RunError(f"{store.path(key_of(name))} names no champion before {standing[-1].run if standing else 'any'}")
+        raise RunError(
+            f"{store.path(key_of(name))} has no champion before {standing[-1].run if standing else 'the first'}"
+        )
     earlier = standing[-2]
     if _model_of(store, earlier.run) != earlier.fingerprint:
-        raise ArtifactError(f"{store.path(earlier.run)} holds another model than the one that was champion")
+        raise ArtifactError(f"{store.path(earlier.run)} now holds a different model than the former champion")
     return earlier
 
 
 def check_promotion(store: Store, name: str, run: str, another_use: bool = False) -> None:
-    """Raise as `promote` does, and change nothing."""
+    """Raise the errors of `promote` without changing anything."""
     _model_of(store, run)
     _require_same_use(store, name, run, find_champion(store, name), another_use)
 
 
 def _require_same_use(store: Store, name: str, run: str, champion: Move | None, another_use: bool) -> None:
-    """Raise `RunError` if a run's model is for another use than the champion of a name, and that is not asked for."""
+    """Raise `RunError` if a run's model has a different use than the champion's, unless `another_use` is set."""
     if champion is not None and not another_use and (difference := other_use(store, run, champion.run)):
         raise RunError(
-            f"{difference}, and whoever uses {store.path(key_of(name))} would get it. Choose another name, or give "
-            "another_use=true if that is meant"
+            f"{difference}, and all users of {store.path(key_of(name))} would get it. Choose another name, or set "
+            "another_use=true if this is intended"
         )
 
 
 def key_of(name: str) -> str:
-    """Where a name's champion is written."""
+    """The key of a name's champion file."""
     return f"models/{name}/{CHAMPION}"
 
 
@@ -368,11 +367,11 @@ def _promotion(run: str, fingerprint: str, scores: dict[str, float], reason: str
 
 
 def _add(store: Store, name: str, next_move: Callable[[list[Move]], Move | None]) -> list[Move]:
-    """Write the move that follows from those before it, or none; returns all. Decided anew if others were faster."""
+    """Append the move that `next_move` returns, if any, and return all; repeated if another process wrote first."""
     found: list[Move] = []
     tried: bytes | None = None
     key = key_of(name)
-    while (raw := store.find_bytes(key)) is None or raw != tried:  # a request may be repeated after its answer was lost
+    while (raw := store.find_bytes(key)) is None or raw != tried:  # a retry may find its own write: response lost
         found = _meaning(store, name, raw)
         move = next_move(found)
         if move is None:

@@ -1,8 +1,8 @@
-"""A finished model on the Hugging Face hub, with its model card: `headrace push STORE MODEL REPO`.
+"""Upload a finished model with its model card to the Hugging Face hub: `headrace push STORE MODEL REPO`.
 
-The files are those that the manifest of its final folder lists, compared with it before they are sent, in one commit:
-the hub has all of them or none. The same commit takes files of another model out that the repository had. HF_ENDPOINT
-says which hub, HF_TOKEN or `hf auth login` who asks.
+The uploaded files are those listed in the manifest of the final folder, verified against it before upload. One commit
+uploads all of them and deletes files of another model from the repository, so the hub has all files or none.
+HF_ENDPOINT sets the hub; HF_TOKEN or `hf auth login` sets the token.
 """
 
 import sys
@@ -24,23 +24,23 @@ OF_A_MODEL = (
     "generation_config.json", "adapter_config.json", "adapter_model.bin", BASE, "tokenizer*", "special_tokens_map.json",
     "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model", "chat_template.*",
 )  # fmt: skip
-"""Names of files that libraries would load together with those of another model, or in their place."""
+"""Files of a former model that libraries would load together with, or instead of, those of the new one."""
 
 
 class Pushed(NamedTuple):
-    """What was sent, or would be: to which repository, of which run, and the files with their sizes in bytes."""
+    """What was uploaded, or would be: the repository, the run, and the files with their sizes in bytes."""
 
     repo: str
     run: str
     files: dict[str, int]
     commit: str | None
-    """The address of the commit; None if nothing was sent."""
+    """The URL of the commit; None if nothing was uploaded."""
     removed: list[str]
-    """Files of a model that was there before, which the commit took out."""
+    """Files of a former model that the commit deleted."""
 
 
 def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: bool) -> None:
-    """Send a model, or show what would be sent."""
+    """Upload a model, or print what would be uploaded."""
     found = push(Store(store), model, repo, private, dry)
     if as_json:
         show_json(found._asdict())
@@ -53,22 +53,22 @@ def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: b
 
 
 def push(store: Store, model: str, repo: str, private: bool = False, dry: bool = False) -> Pushed:
-    """Send the final model of a run, or of a champion, to a repository of the hub, which is made if there is none.
+    """Upload the final model of a run or champion to a repository of the hub, which is created if it is missing.
 
-    Raises `ArtifactError` if there is no such model, or it is damaged, `ConfigError` for a name that no repository can
-    have, without a token, and if the hub refuses, `StorageError` if it cannot be reached.
+    Raises `ArtifactError` if the model is missing or damaged, `ConfigError` for an invalid repository name, a missing
+    token, or a refusal by the hub, and `StorageError` if the hub cannot be reached.
     """
     _check_name(repo)
     run = find_run(store, model)
     manifest = final_manifest(store, run)
     if manifest is None:
-        raise ArtifactError(f"{store.path(run)} has no {FINAL} yet: run the training to its end first")
+        raise ArtifactError(f"{store.path(run)} has no {FINAL} yet: finish the training first")
     files = {record.name: record.size for record in manifest.files}
     if CARD not in files:
         raise ArtifactError(
-            f"{store.path(f'{run}/{FINAL}')} has no model card, {CARD}: make the report first, which writes it"
+            f"{store.path(f'{run}/{FINAL}')} has no model card, {CARD}: run the report first, which writes it"
         )
-    require_intact(store, f"{run}/{FINAL}", manifest, "; run its command again, which publishes it anew")
+    require_intact(store, f"{run}/{FINAL}", manifest, "; run its command again to publish it again")
     _require_reachable_base(store, run, manifest)
     if dry:
         return Pushed(repo, run, files, None, [])
@@ -79,30 +79,26 @@ def push(store: Store, model: str, repo: str, private: bool = False, dry: bool =
 
 
 def _require_reachable_base(store: Store, run: str, manifest: Manifest) -> None:
-    """Raise `ConfigError` for an adapter whose base model others cannot load: it is named by a place of this
-    machine.
-    """
+    """Raise `ConfigError` for an adapter whose base model is not on the hub, so that others cannot load it."""
     if BASE not in manifest.digests():
         return
     base = Base.model_validate(store.read_json(f"{run}/{FINAL}/{BASE}"))
     if base.origin != "hub":
         raise ConfigError(
-            f"{run} is an adapter of {base.name!r}, which is no model of the hub, so that nobody else could load it; "
+            f"{run} is an adapter of {base.name!r}, which is not a model of the hub, so nobody else could load it; "
             "train it with model.lora.publish: merged"
         )
 
 
 def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, token: str) -> tuple[str, list[str]]:
-    """Make the repository unless it is there, and commit the files; returns the commit's address, and what it took
-    out.
-    """
+    """Create the repository if needed and commit the files; returns the commit's URL, and the files it deleted."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    # Of the HTTP library that huggingface_hub uses, which differs by its version.
+    # The base exception of the HTTP library in use, which depends on the version of huggingface_hub.
     transport: Any = HfHubHTTPError.__bases__[0]
     api = HfApi(token=token)
     additions = [CommitOperationAdd(record.name, str(folder / record.name)) for record in manifest.files]
@@ -117,13 +113,13 @@ def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, 
         status = error.response.status_code
         if status >= 500:
             raise StorageError(
-                f"{api.endpoint} has trouble of its own (status {status}); try again later", transient=True
+                f"{api.endpoint} reports a server error (status {status}); try again later", transient=True
             ) from error
-        hint = "; log in with a token that may write there: `hf auth login`" if status in (401, 403) else ""
+        hint = "; log in with a token that has write access: `hf auth login`" if status in (401, 403) else ""
         raise ConfigError(f"{api.endpoint} refuses {repo!r} (status {status}): {brief(error)}{hint}") from error
     except (transport, OfflineModeIsEnabled, OSError, RuntimeError) as error:
         raise StorageError(
-            f"{api.endpoint} cannot be reached ({brief(error)}); see to the network, HF_ENDPOINT and HF_HUB_OFFLINE",
+            f"{api.endpoint} cannot be reached ({brief(error)}); check the network, HF_ENDPOINT and HF_HUB_OFFLINE",
             transient=True,
         ) from error
     return str(made.commit_url), old
@@ -134,16 +130,16 @@ def _is_of_a_model(name: str) -> bool:
 
 
 def _check_name(repo: str) -> None:
-    """Raise `ConfigError` for what can be no repository's name."""
+    """Raise `ConfigError` for an invalid repository name."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils._validators import validate_repo_id
 
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
-        raise ConfigError(f"{repo!r} is no name of a repository: {brief(error)}; it is OWNER/NAME") from error
+        raise ConfigError(f"{repo!r} is not a repository name: {brief(error)}; expected OWNER/NAME") from error
     if "/" not in repo:
-        raise ConfigError(f"{repo!r} does not say whose repository that is; it is OWNER/NAME, such as your-name/{repo}")
+        raise ConfigError(f"{repo!r} has no owner; expected OWNER/NAME, such as your-name/{repo}")
 
 
 def _token() -> str:
@@ -151,7 +147,5 @@ def _token() -> str:
 
     token = get_token()
     if token is None:
-        raise ConfigError(
-            "there is no token for the Hugging Face hub: `hf auth login` stores one, or HF_TOKEN holds it"
-        )
+        raise ConfigError("no token for the Hugging Face hub: store one with `hf auth login`, or set HF_TOKEN")
     return token

@@ -1,11 +1,10 @@
-"""What in a store is made from what, as records say, and pins: what upkeep is to leave alone, with all that it was made
-from.
+"""References between artifacts and runs, as recorded in the store, and pins, which garbage collection keeps.
 
-runs/X/config.json            `inputs`: its tokenizer, shards or encoded set, and the runs that it began with
-runs/X/eval.json              what the model was measured on
+runs/X/config.json            `inputs`: its tokenizer, shards or encoded set, and the runs that it started from
+runs/X/eval.json              the data that the model was measured on
 shards/X/manifest.json …      `inputs`: its tokenizer, and the decisions about its text
-evaluations/X.json            what a checkpoint was measured on, which stays while the run does that it is of
-pins/runs/X  pins/shards/X …  one small sealed file for each thing that is pinned; its key says what that is
+evaluations/X.json            the data that a checkpoint was measured on, which is kept as long as its run
+pins/runs/X  pins/shards/X …  one small sealed file per pinned run or artifact, whose key is in the file's path
 """
 
 import re
@@ -33,15 +32,15 @@ from trainer.training.identity import SHARDS_OF, TRAINED_ON
 ARTIFACTS = {
     "encoded": ENCODED, "references": REFERENCE_KIND, "shards": SHARDS, "tokenizers": TOKENIZER, "decisions": DECISIONS,
 }  # fmt: skip
-"""Folders of artifacts that runs are made from, with the kind of those."""
+"""Folders of the artifacts that runs use as inputs, with their kinds."""
 
 EVALUATIONS = "evaluations"
 
 
 class References:
-    """Reads of a store what its records name. What was read once of an artifact or an evaluation does not change.
+    """References read from a store's records. Those of artifacts and evaluations never change and are cached.
 
-    It raises `RunError` where that cannot be read: then it is not known what may be removed.
+    Methods raise `RunError` if a record cannot be read, because then it is not known what may be removed.
     """
 
     def __init__(self, store: Store) -> None:
@@ -50,7 +49,7 @@ class References:
         self._evaluations: dict[str, tuple[str | None, set[str]]] = {}
 
     def of(self, key: str) -> set[str] | None:
-        """The keys that a run or an artifact names; None if it does not exist."""
+        """The keys that a run or an artifact references; None if it does not exist."""
         if key.startswith(RUN_PREFIX):
             return self._of_run(key)
         if key not in self._artifacts:
@@ -64,7 +63,7 @@ class References:
         return self._artifacts[key]
 
     def reached(self, roots: Iterable[str]) -> set[str]:
-        """The roots, and all that they are made from, directly or not; the runs among them are read as they are now."""
+        """The roots and everything they reference, directly or indirectly; runs are read again on each call."""
         measured = [self._of_evaluation(name) for name in self._store.names(EVALUATIONS)]
         waiting = {*roots, *(key for run, read in measured if run is None for key in read)}
         runs = [key for key in waiting if key.startswith(RUN_PREFIX)]
@@ -80,16 +79,16 @@ class References:
         return found
 
     def _of_run(self, run: str) -> set[str] | None:
-        """None for an empty folder, or one whose run was killed before it began."""
+        """A run's references; None for an empty folder, or a run that was killed before it started."""
         config = self._read(run, f"{run}/{CONFIG}")
         if config is not None:
             if not config.get("inputs"):
-                raise self._unknown(run, f"{CONFIG} names no data; {remedy_of(f'{run}/{CONFIG}')}")
+                raise self._unknown(run, f"{CONFIG} lists no inputs; {remedy_of(f'{run}/{CONFIG}')}")
             measured_on = _measured_on(self._read(run, f"{run}/{EVALUATION}"))
             return ({each["key"] for each in config["inputs"].values()} | measured_on) - {run}
         if is_held(self._store, run):
             raise RunError(
-                f"{self._store.path(run)} is starting and does not say yet what it reads, so nothing is removed; run "
+                f"{self._store.path(run)} is starting and has not recorded its inputs yet, so nothing is removed; run "
                 "this again in a minute"
             )
         if any(self._store.exists(f"{run}/{name}") for name in (PLAN, LAST, f"{FINAL}/{MANIFEST}")):
@@ -97,10 +96,10 @@ class References:
         return None
 
     def _of_evaluation(self, name: str) -> tuple[str | None, set[str]]:
-        """The run whose checkpoint was measured, if it is one of the store, and what it was measured on."""
+        """The run whose checkpoint was measured, if it is in the store, and the keys of the data."""
         if name not in self._evaluations:
             key = f"{EVALUATIONS}/{name}"
-            result = self._read(key, key) or {}  # it may be gone since it was listed
+            result = self._read(key, key) or {}  # it may have been deleted since the listing
             self._evaluations[name] = (
                 run_at(self._store, result.get("model") or result.get("checkpoint") or ""), _measured_on(result),
             )  # fmt: skip
@@ -113,25 +112,23 @@ class References:
             raise self._unknown(whole, str(error)) from error
 
     def _unknown(self, key: str, problem: str) -> RunError:
-        return RunError(f"what {self._store.path(key)} needs is not known, so nothing is removed: {problem}")
+        return RunError(f"the inputs of {self._store.path(key)} are not known, so nothing is removed: {problem}")
 
 
 def artifacts_of(config: Mapping[str, Any]) -> list[str]:
-    """The keys of the artifacts that a run was trained on, of its config.json: shards last, in the order of the
-    corpora.
-    """
+    """The keys of the artifacts that a run was trained on, from its config.json; shards last, in order of corpora."""
     shards = [ref["key"] for ref in config["data"].get("shards", ())]
     named = {each["key"] for role, each in config["inputs"].items() if role in TRAINED_ON or role.startswith(SHARDS_OF)}
     return [*sorted(named.difference(shards)), *(key for key in shards if key in named)]
 
 
 def artifact_kind(key: str) -> str:
-    """The kind of the artifact that a run is made from, by its key."""
+    """The kind of an input artifact, from its key."""
     return ARTIFACTS[key.split("/")[0]]
 
 
 def _measured_on(evaluation: dict[str, Any] | None) -> set[str]:
-    """The artifacts that a model was measured on, and the decisions that kept them out of its text."""
+    """The keys of the data that a model was measured on, and of the decisions that kept it out of the training text."""
     said = evaluation or {}
     return {*said.get("data", ()), *(said.get("clean_of") or {}).get("decisions", ())}
 
@@ -140,15 +137,14 @@ PINS = "pins"
 
 
 def pinned(store: Store) -> set[str]:
-    """The keys of all that is pinned, as the names of the pins say."""
+    """The keys of all pinned runs and artifacts, from the pins' paths."""
     return {f"{kind}/{name}" for kind in FOLDERS for name in store.names(f"{PINS}/{kind}")}
 
 
 def require_intact_pins(store: Store, remove: bool) -> None:
-    """Raise `RunError` for pins and holds that are not what was written under their names: what they kept is not known.
+    """Raise `RunError` for damaged pins and holds, because it is not known what they keep.
 
-    Damaged holds that were written so long ago that none of that time counts any more are passed over, and with
-    `remove` deleted.
+    Damaged holds that are older than any hold can last are ignored, and deleted if `remove` is set.
     """
     ended, problems, before = list[str](), list[str](), datetime.now(UTC) - LONGEST - timedelta(days=1)
     for file in store.walk(PINS):
@@ -161,36 +157,36 @@ def require_intact_pins(store: Store, remove: bool) -> None:
                 problems.append(str(error))
     if problems:
         told = "; ".join(sorted(problems))
-        raise RunError(f"{told}; until then nothing is removed, as it is not known what they keep")
+        raise RunError(f"{told}; until then nothing is removed, because it is not known what they keep")
     for key in ended if remove else []:
         store.delete(key)
 
 
 def pin(store: Store, name: str) -> str:
-    """Pin a run, by its name or key, or an artifact by its key; returns the key.
+    """Pin a run by name or key, or an artifact by key; returns the key.
 
-    Raises `ConfigError` for what is no such key, `ArtifactError` if there is nothing there.
+    Raises `ConfigError` for an invalid key, `ArtifactError` if there is nothing to pin.
     """
     key = _key_of(name if "/" in name else find_run_name(store, name))
     said = {"since": datetime.now(UTC).isoformat(timespec="seconds")}
     made = store.create(f"{PINS}/{key}", sealed_bytes(f"{PINS}/{key}", said))
-    # After the pin is there: whatever removes something says so before it looks at the pins.
+    # Checked after the pin is written: a removal is marked before it reads the pins.
     removing = is_being_removed(store, key)
     if removing or not store.exists(f"{key}/{CONFIG if key.startswith(RUN_PREFIX) else MANIFEST}"):
         if made:
             store.delete(f"{PINS}/{key}")
-        problem = "is gone, or just being removed" if removing else "is not there"
+        problem = "was removed, or is being removed" if removing else "does not exist"
         kind, _, named = key.partition("/")
         hint = tell_nearest(named, store.names(kind))
-        raise ArtifactError(f"there is nothing to pin at {store.path(key)}: it {problem}; {hint}")
+        raise ArtifactError(f"cannot pin {store.path(key)}: it {problem}; {hint}")
     return key
 
 
 def unpin(store: Store, name: str) -> str:
-    """Take a pin away; returns the key. Raises `ConfigError` if there is none."""
+    """Remove a pin and return its key; raises `ConfigError` if there is none."""
     found, key = sorted(pinned(store)), _key_of(name)
     if key not in found and "/" not in name:
-        with suppress(RunError):  # of a run that is gone, the pin may be there
+        with suppress(RunError):  # the run may be missing while its pin exists
             key = _key_of(find_run_name(store, name))
     if key not in found:
         raise ConfigError(f"{key} is not pinned; {tell_nearest(key, found)}")

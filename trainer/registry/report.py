@@ -1,10 +1,9 @@
-"""The report: what a run did, on one page that opens anywhere; a model card beside the model; and where it all comes
-from.
+"""Write a run's report page, model card and lineage.
 
-runs/X/report.html       one file, nothing to fetch
+runs/X/report.html       one self-contained HTML file
 runs/X/final/README.md   the model card, listed in the model's manifest
-runs/X/tensorboard/…     its outcome, for TensorBoard: the same bytes for the same run
-runs/X/lineage.json      written last: it holds the fingerprint of what the report was made from, and its digests
+runs/X/tensorboard/…     the outcome for TensorBoard, byte-identical for the same run
+runs/X/lineage.json      written last; holds the fingerprint of the report's inputs, and the digests of its files
 """
 
 import hashlib
@@ -39,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def make_card(facts: RunFacts, account: ReportContent) -> str:
-    """The card as markdown with YAML front matter; the same text for the same run."""
+    """The model card as Markdown with YAML front matter; the same text for the same run."""
     sections = [
         ("Use", [f"```python\n{account.card.use}\n```"]),
         ("Training data", _show(account.data)),
@@ -47,13 +46,13 @@ def make_card(facts: RunFacts, account: ReportContent) -> str:
         *((section.title, _show(section)) for section in account.results),
         ("Model", [markdown_pairs("Model", account.model)]),
         ("Training settings", [markdown_pairs("Setting", _settings(facts))]),
-        ("Versions", [markdown_pairs("What", environment_pairs(facts))]),
+        ("Versions", [markdown_pairs("Name", environment_pairs(facts))]),
     ]
     matter, missing = describe_metadata(facts, account)
     front = yaml.safe_dump(matter, sort_keys=False, allow_unicode=True)
     text = [f"---\n{front}---", f"# {markdown_text(facts.name)}", _what_it_is(facts, account)]
     if missing:
-        text.append(f"Not said above: {markdown_text('; '.join(missing))}.")
+        text.append(f"Missing above: {markdown_text('; '.join(missing))}.")
     for title, paragraphs in sections:
         text += [f"## {markdown_text(title)}", *paragraphs]
     return "\n\n".join(text) + "\n"
@@ -61,8 +60,8 @@ def make_card(facts: RunFacts, account: ReportContent) -> str:
 
 def _what_it_is(facts: RunFacts, account: ReportContent) -> str:
     return (
-        f"{markdown_text(account.card.summary)} with headrace {facts.final.headrace}. Its run has the fingerprint "
-        f"`{facts.config['fingerprint']}`; `lineage.json` beside the run's report names every artifact behind it."
+        f"{markdown_text(account.card.summary)} with headrace {facts.final.headrace}. The run's fingerprint is "
+        f"`{facts.config['fingerprint']}`; `lineage.json` in the run's folder lists every artifact it was built from."
     )
 
 
@@ -73,22 +72,20 @@ def _show(section: Section) -> list[str]:
 def _paragraphs(block: Block) -> list[str]:
     note = [markdown_text(block.note)] if block.note else []
     table = [markdown_table(block.table)] if block.table else []
-    return [*note, *table, *([markdown_pairs("What", block.pairs)] if block.pairs else [])]
+    return [*note, *table, *([markdown_pairs("Name", block.pairs)] if block.pairs else [])]
 
 
 def _settings(facts: RunFacts) -> Pairs:
-    """The training settings as configured, without those that are left empty."""
+    """The training settings as configured, without empty ones."""
     return [(name, str(value)) for name, value in facts.job["training"].items() if value is not None]
 
 
 OUTCOME = "outcome.tfevents"
-"""Read after the files of the processes that trained, whose names begin with `events.`."""
+"""TensorBoard reads it after the files of the training processes, whose names begin with `events.`."""
 
 
 def write_outcome(store: Store, facts: RunFacts, samples: Iterable[tuple[str, str]]) -> None:
-    """Write the outcome of a run, with the prompts that its model continued. In the place of that of an earlier
-    report.
-    """
+    """Write a run's outcome and sample continuations for TensorBoard; replaces the file of an earlier report."""
     from trainer.training.tracking import event_file, scalar, session_end, session_start, text  # half a second to load
 
     made = datetime.fromisoformat(facts.final.created).timestamp()
@@ -105,7 +102,7 @@ def write_outcome(store: Store, facts: RunFacts, samples: Iterable[tuple[str, st
 
 
 def _figures(evaluation: Result | None) -> Iterator[tuple[str, float]]:
-    """The figures of a finished model, such as `total/loss` and `corpora/code/loss`, `validation/accuracy`."""
+    """Yield a finished model's figures, such as `total/loss`, `corpora/code/loss` and `validation/accuracy`."""
     if evaluation is None:
         return
     by = "corpora/" if evaluation.by == "corpus" else ""
@@ -119,7 +116,7 @@ def _figures(evaluation: Result | None) -> Iterator[tuple[str, float]]:
 
 
 def _block(text: str) -> str:
-    """A text in markdown, as it is."""
+    """A text as a Markdown code block."""
     return "\n".join(f"    {line}" for line in text.split("\n"))
 
 
@@ -128,7 +125,7 @@ TEMPLATES, PAGE = Path(__file__).parent / "templates", "report.html.j2"
 
 
 class Report(BaseModel):
-    """Where the report is, what it was made from, and its gist in markdown."""
+    """The report's key, the fingerprint of its inputs, and its summary in Markdown."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -139,16 +136,16 @@ class Report(BaseModel):
 
 
 def report_content(facts: RunFacts) -> ReportContent:
-    """What is to be told of a run, as its kind tells it."""
+    """The parts of a run's report that its kind computes."""
     content: ReportContent = kind_of_run(facts.config).kind.report_content(facts, facts.plan)
     return content
 
 
 def make_report(store: Store, run_key: str) -> Report:
-    """Write a finished run's report, model card and lineage, or find them as they would be written.
+    """Write a finished run's report, model card and lineage, or reuse them if they are up to date.
 
     `run_key` is the run's folder in the store: runs/NAME. Raises `RunError` if there is no finished run,
-    `ArtifactError` if the data that it names is gone or its model is damaged.
+    `ArtifactError` if one of its inputs is missing or its model is damaged.
     """
     facts = read_facts(store, run_key)
     account = report_content(facts)
@@ -171,7 +168,7 @@ def make_report(store: Store, run_key: str) -> Report:
 
 
 def find_fault(store: Store, facts: RunFacts) -> str | None:
-    """Why `make_report` would write the run's report anew, or None if it would find it as it is to be."""
+    """Why `make_report` would write the run's report again; None if it is up to date."""
     name = _identify(facts)
     if _is_intact(store, facts, name):
         return None
@@ -182,21 +179,20 @@ def find_fault(store: Store, facts: RunFacts) -> str | None:
     if earlier is None or "report" not in earlier:
         return "there is none yet"
     if earlier["report"]["fingerprint"] == name:
-        return "its page or the model card is missing or changed"
+        return "its page or model card is missing or changed"
     changes = tell_changes(
         {key: value for key, value in earlier.items() if key != "report"}, make_lineage(store, facts)
     )
     return (
-        "; ".join(changes)
-        or "it was made by another version of headrace, or the run's records or checkpoints have changed"
+        "; ".join(changes) or "another version of headrace wrote it, or the run's records or checkpoints have changed"
     )
 
 
 def publish_card(store: Store, facts: RunFacts, card: bytes) -> None:
-    """Put the model card beside the model and into its manifest.
+    """Write the model card into the model's folder and its manifest.
 
-    The folder is what its manifest says at every instant: an older card leaves the manifest before its file is
-    replaced, and the new one enters after its file is in place. A file that no manifest lists does no harm.
+    The folder matches its manifest at every instant: an older card is removed from the manifest before its file is
+    replaced, and the new one is added after its file is written. A file that no manifest lists does no harm.
     """
     folder, record = f"{facts.key}/{FINAL}", _record(CARD, card)
     if facts.card is not None and facts.card != record:
@@ -224,7 +220,7 @@ def render_page(facts: RunFacts, account: ReportContent) -> str:
 
 
 def open_template(name: str) -> Template:
-    """A page's template; whatever is put into it is shown as text."""
+    """A page's template; it escapes the values that it shows."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -236,7 +232,7 @@ def open_template(name: str) -> Template:
 
 
 def make_markdown(facts: RunFacts, account: ReportContent, path: str) -> str:
-    """The report's gist for an orchestrator's page: verdict, key figures, scores and data."""
+    """The report's summary for an orchestrator's page: verdict, key figures, scores and data."""
     tiles = Table(["Figure", "Value", ""], [[tile.label, tile.figure, tile.note] for tile in account.tiles], words=3)
     scores, data = first_table(account.results), first_table([account.data])
     parts = [
@@ -246,23 +242,23 @@ def make_markdown(facts: RunFacts, account: ReportContent, path: str) -> str:
         markdown_table(tiles),
         *([f"## Results\n\n{markdown_table(scores)}"] if scores else []),
         *([f"## Data\n\n{markdown_table(data)}"] if data else []),
-        f"The whole report: `{path}`",
+        f"Full report: `{path}`",
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _identify(facts: RunFacts) -> str:
-    """The fingerprint of a run's report."""
+    """The fingerprint of a run's report, templates and version included."""
     templates = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(TEMPLATES.iterdir())]
     return facts.fingerprint([FORMAT, __version__, templates])
 
 
 def _is_intact(store: Store, facts: RunFacts, name: str) -> bool:
-    """Whether there is a report that was made from the same, with its files and the card's place in the manifest."""
+    """Whether a report of the same inputs exists, with intact files and the card in the manifest."""
     try:
         earlier = read_sealed(store, f"{facts.key}/{LINEAGE}")
     except ArtifactError as error:
-        log.warning("%s: the report is made anew", error)
+        log.warning("%s: writing the report again", error)
         return False
     if earlier is None or earlier.get("report", {}).get("fingerprint") != name:
         return False

@@ -1,5 +1,6 @@
-"""Parts of a report that several kinds have: curated text, lm-eval's figures, and the card's front matter; and of
-language models the losses, in nats a token by corpus or by split, and samples.
+"""Report sections that several kinds share: curation, lm-eval figures, and the front matter of the model card.
+
+For language models also the losses in nats a token, by corpus or by split, and samples.
 """
 
 import math
@@ -30,19 +31,19 @@ from trainer.registry.facts import RunFacts
 
 
 def describe_curation(facts: RunFacts) -> list[Block]:
-    """The decisions about a run's text, if there are any, and the evaluation sets that it is clean of."""
+    """The curation decisions about a run's text, if any, and the evaluation sets that were kept out of it."""
     decisions = facts.made_from(DECISIONS)
     if not decisions:
         return []
     told = [f"{source.key}: {describe_decisions(source.manifest.details)}." for source in decisions]
-    note = f"Which documents stay was decided once, with a reason for each that goes. {' '.join(told)}"
+    note = f"Curation decided once which documents are kept, with a reason for each dropped one. {' '.join(told)}"
     columns = ["Corpus", "Reason", "Documents", "Share", "Bytes"]
     blocks = [Block(note, Table(columns, list(_decision_rows(facts)), words=2))]
     return [*blocks, Block(facts.clean_of.describe())] if facts.clean_of else blocks
 
 
 def _decision_rows(facts: RunFacts) -> Iterator[list[str]]:
-    """Of each corpus what stays, and goes for each reason."""
+    """For each corpus: the documents kept, and those dropped by reason."""
     details = {source.key: source.manifest.details for source in facts.made_from(DECISIONS)}
     for shards in facts.made_from(SHARDS):
         for key in decisions_behind(shards.manifest):
@@ -55,9 +56,7 @@ Value = TypeVar("Value")
 
 
 def in_order(groups: Mapping[str, Value]) -> dict[str, Value]:
-    """What is known of some splits, in the order in which one reads of them, or of other groups; JSON files have them
-    by name.
-    """
+    """Order splits as train, validation, test; leave other groups as they are. JSON files sort them by name."""
     splits = {split: groups[split] for split in (TRAIN, VALIDATION, TEST) if split in groups}
     return splits if len(splits) == len(groups) else dict(groups)
 
@@ -70,11 +69,11 @@ TASKS = {
 HUB_METRICS = {
     "pearson": "pearsonr", "spearman": "spearmanr", "subset_accuracy": "accuracy", "f1_micro": "f1", "f1_macro": "f1",
 }  # fmt: skip
-"""What the hub calls figures that have another name here."""
+"""The hub's names of figures that have other names in headrace."""
 
 
 def describe_metadata(facts: RunFacts, account: ReportContent) -> tuple[dict[str, Any], list[str]]:
-    """The front matter, and why something that the hub shows is left out of it."""
+    """The front matter, and the missing entries that the hub would show, with what to do."""
     base = facts.config.get("base") or {}
     said = facts.job.get("card") or {}
     license_, language = (said.get(field) or base.get(field) for field in ("license", "language"))
@@ -91,9 +90,9 @@ def describe_metadata(facts: RunFacts, account: ReportContent) -> tuple[dict[str
         "model-index": [{"name": facts.name, "results": results}] if results else None,
     }
     missing = [
-        *(["the license (the job's setting card.license says it)"] if not license_ else []),
-        *(["the language (card.language)"] if not language else []),
-        *([f"the base model ({_origin(base)})"] if base and not base["hub"] else []),
+        *(["license (set card.license in the job)"] if not license_ else []),
+        *(["language (set card.language)"] if not language else []),
+        *([f"base model ({_origin(base)})"] if base and not base["hub"] else []),
     ]
     return {key: value for key, value in matter.items() if value is not None}, missing
 
@@ -101,9 +100,7 @@ def describe_metadata(facts: RunFacts, account: ReportContent) -> tuple[dict[str
 def index_entry(
     task: str, dataset: Mapping[str, str | None], figures: Mapping[str, tuple[str, float]]
 ) -> dict[str, Any]:
-    """One result of a model-index: figures by name, each with its name for people; those that are not finite are left
-    out.
-    """
+    """One result of a model-index; `figures` holds (label, value) by name. Values that are not finite are omitted."""
     return {
         "task": {"type": task, "name": TASKS[task]},
         "dataset": {key: value for key, value in dataset.items() if value is not None},
@@ -116,15 +113,15 @@ def index_entry(
 
 
 def hub_metric(figure: str) -> str:
-    """What the hub calls a figure."""
+    """The hub's name of a figure."""
     name = re.split("[:/]", figure)[-1]
     return HUB_METRICS.get(name, name)
 
 
 def _origin(base: dict[str, Any]) -> str:
     return (
-        f"{base['name']} is {'a run of the same store' if base['origin'] == 'store' else 'a folder'}, no model of the "
-        "hub"
+        f"{base['name']} is {'a run of the same store' if base['origin'] == 'store' else 'a folder'}, not a model of "
+        "the hub"
     )
 
 
@@ -132,15 +129,15 @@ COLUMNS = ["Task", "Figure", "Value", "Standard error", "Examples", "Solved befo
 
 
 def describe_harness(facts: RunFacts) -> list[Section]:
-    """The figures of the finished model on tasks of lm-eval, if it was measured on some."""
+    """The finished model's figures on lm-eval tasks, if there are any."""
     result = facts.evaluation and facts.evaluation.harness
     if result is None or result.asked is None:
         return []
     of = f", on at most {count(result.asked.limit)} examples a task" if result.asked.limit else ""
     note = (
-        f"Measured by lm-eval {result.asked.lm_eval}{of}. A task's questions are said to be kept out of training if "
-        "the decisions about all text that the model was trained on name the fields that they are made of, in each "
-        "file that is asked; shorter ones than is said were not looked for. Of data of the hub it is not known."
+        f"Measured by lm-eval {result.asked.lm_eval}{of}. Questions count as kept out of training if curation of all "
+        "training text searched for their fields, in every file of the task. Questions shorter than the given number "
+        "of words were not searched for. For data of the hub this is not known."
     )
     doubts = [Block(f"Doubtful: {doubt}") for doubt in result.asked.doubts]
     rows = [row for name, scores in result.groups.items() for row in _task_rows(name, scores, result.asked)]
@@ -148,7 +145,7 @@ def describe_harness(facts: RunFacts) -> list[Section]:
 
 
 def index_harness(facts: RunFacts) -> list[dict[str, Any]]:
-    """The same as the hub's model-index has it: an entry a task."""
+    """The same figures as entries of the hub's model-index, one per task."""
     result = facts.evaluation and facts.evaluation.harness
     return [
         index_entry(
@@ -163,14 +160,14 @@ def index_harness(facts: RunFacts) -> list[dict[str, Any]]:
 
 
 def _shots(scores: Scores) -> str:
-    """How many solved examples there were; nothing of a group whose tasks differ in that."""
+    """The number of solved examples; empty for a group whose tasks differ in it."""
     few_shot = scores.counts.get("few_shot")
     return "" if few_shot is None else f", {few_shot}-shot"
 
 
 def _task_rows(name: str, scores: Scores, asked: Asked) -> list[list[str]]:
     few_shot = scores.counts.get("few_shot")
-    solved = "as its tasks say" if few_shot is None else count(few_shot)
+    solved = "differs by task" if few_shot is None else count(few_shot)
     end = [count(scores.counts["examples"]), solved, asked.tasks[name].tell_kept_out()]
     return [
         [name, figure, number(value), number(scores.errors.get(figure)), *end]
@@ -182,11 +179,11 @@ COUNTS = {
     "tokens": "Tokens", "answer_tokens": "Tokens of answers", "text_bytes": "Bytes of text",
     "answer_bytes": "Bytes of answers", "windows": "Windows",
 }  # fmt: skip
-"""What counts of scores are called."""
+"""Column titles of the counts."""
 
 
 def tell_loss(facts: RunFacts, unit: str) -> str:
-    """One line: what training did to the loss on held-out data."""
+    """One line: the change of the held-out loss in training."""
     compared = find_comparison(facts)
     if compared is None:
         return verdict_unmeasured(facts, unit)
@@ -198,12 +195,12 @@ def tell_loss(facts: RunFacts, unit: str) -> str:
 
 
 def tell_scores(result: Result | None, unit: str, things: str) -> str:
-    """One line: how the finished model was measured, on so many `things`."""
+    """One line: the finished model's figures; `things` are the evaluated tokens."""
     if result is None:
         return NOT_EVALUATED
     figures, tokens = result.judged.figures, _tokens(result.judged)
     bits = f", {number(figures[BITS_PER_BYTE])} bits a byte of text" if BITS_PER_BYTE in figures else ""
-    told = f", {percent(figures['accuracy'])} of them told" if "accuracy" in figures else ""
+    told = f", {percent(figures['accuracy'])} of them predicted correctly" if "accuracy" in figures else ""
     return (
         f"Finished model on {count(tokens)} {things}: {number(figures['loss'])} {unit}, perplexity "
         f"{perplexity(figures['loss'])}{bits}{told}."
@@ -211,7 +208,7 @@ def tell_scores(result: Result | None, unit: str, things: str) -> str:
 
 
 def loss_tiles(facts: RunFacts) -> list[Tile]:
-    """The finished model's loss, and what else is known of how well it tells held-out data."""
+    """Key figures on held-out data: loss, accuracy, bits a byte, and the change in training."""
     if facts.evaluation is None:
         tiles = [Tile("Validation loss", number(None), "not evaluated")]
     else:
@@ -222,8 +219,8 @@ def loss_tiles(facts: RunFacts) -> list[Tile]:
         if BITS_PER_BYTE in figures:
             counts = facts.evaluation.judged.counts
             text = f"of {short(counts.get('text_bytes', counts.get('answer_bytes', 0)))} held-out bytes"
-            masked = getattr(facts.evaluation.measured_on, "document_mask", False)  # of examples there is none
-            text += "" if masked else ", whatever the tokenizer"
+            masked = getattr(facts.evaluation.measured_on, "document_mask", False)  # examples have no document mask
+            text += "" if masked else ", independent of the tokenizer"
             tiles.append(Tile("Bits a byte", number(figures[BITS_PER_BYTE]), text))
     if compared := find_comparison(facts):
         start, end = compared.before["step"], compared.after["step"]
@@ -233,19 +230,19 @@ def loss_tiles(facts: RunFacts) -> list[Tile]:
 
 
 def score_blocks(facts: RunFacts, note: str, unit: str, order: Sequence[str] = ()) -> list[Block]:
-    """The finished model's scores by group, which have an `order`, and the losses before and after training."""
+    """The finished model's scores by group, in this `order`, and the losses before and after training."""
     blocks = [Block("There is no evaluation of the finished model in the store.")]
     if facts.evaluation is not None:
         blocks = [Block(note, _score_table(facts.evaluation, unit, order))]
     if compared := find_comparison(facts):
         tokens = count(compared.after.get("tokens", compared.after.get("answer_tokens")))
-        note = f"Before and after training ({tell_steps(compared)}), on {tokens} tokens that were evaluated on the way."
+        note = f"Before and after training ({tell_steps(compared)}), on {tokens} tokens evaluated during training."
         blocks.append(Block(note, _change_table(compared.before, compared.after)))
     return blocks
 
 
 def _score_table(result: Result, unit: str, order: Sequence[str]) -> Table:
-    """Losses, perplexities, bits a byte and counts, a row for each group and one for all together."""
+    """Losses, perplexities, bits a byte and counts, with a row per group and one for all."""
     found = in_order(result.groups)
     groups = {name: found[name] for name in dict.fromkeys([*order, *found]) if name in found}
     named = [name for name in COUNTS if any(name in scores.counts for scores in groups.values())]
@@ -263,7 +260,7 @@ def _score_table(result: Result, unit: str, order: Sequence[str]) -> Table:
 
 
 def _change_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
-    """Losses before and after by corpus, if there are some, and over all."""
+    """Losses before and after training, by corpus if there are any, and over all."""
 
     def row(name: str, first: float | None, last: float, bits: list[float | None]) -> list[str]:
         change = None if first is None else last - first
@@ -284,7 +281,7 @@ def _change_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
 
 
 def sample_blocks(facts: RunFacts, note: str, nothing: str) -> list[Block]:
-    """What the model made of some prompts, with what stands in the data in that place, if that is known."""
+    """The model's continuations of prompts, with the expected text from the data if it is known."""
     samples = facts.evaluation.samples if facts.evaluation else []
     if not samples:
         return [Block(nothing)]
@@ -300,12 +297,12 @@ def sample_blocks(facts: RunFacts, note: str, nothing: str) -> list[Block]:
 
 
 def _expected(sample: Sample) -> str:
-    before = "" if sample.before is None else f" Before it was tuned, the model answered: {sample.before or 'nothing'}"
-    return f"The data's own answer: {sample.expected}{before}"
+    before = "" if sample.before is None else f" Answer before tuning: {sample.before or 'nothing'}"
+    return f"Expected answer, from the data: {sample.expected}{before}"
 
 
 def index_scores(facts: RunFacts, task: str, unit: str, name: str, dataset: str) -> list[dict[str, Any]]:
-    """The finished model's figures as the hub's model-index has them: of all together, or of each split."""
+    """The finished model's figures as entries of the hub's model-index: over all groups, or for each split."""
     result = facts.evaluation
     if result is None:
         return []

@@ -1,4 +1,4 @@
-"""What `headrace gc`, `headrace pin`, `headrace leftovers` and `headrace lineage` print."""
+"""Output of `headrace gc`, `headrace pin`, `headrace leftovers` and `headrace lineage`."""
 
 import logging
 from collections.abc import Iterator
@@ -23,26 +23,26 @@ log = logging.getLogger(__name__)
 def tell_garbage(
     url: str, older_than: float | None, runs_older_than: float | None, remove: bool, as_json: bool = False
 ) -> None:
-    """Print what nothing reaches, of ages in days, and what is pinned."""
+    """Print unreferenced folders older than these ages in days, removing them if asked, and the pins."""
     ages = {"older_than_days": older_than, "runs_older_than_days": runs_older_than}
     values = {"store": url, "remove": remove, **{name: age for name, age in ages.items() if age is not None}}
     store = Store(url)
     store.require_there()
     found = collect(validate_job(GarbageJob, values, "of the command line"))
-    pins = sorted(pinned(store))  # read first: after an error the store may be away
+    pins = sorted(pinned(store))  # read first: after an error the store may be unreachable
     tell(found, remove, as_json=as_json, pinned=pins)
     if not as_json:
         _tell_pins(store)
 
 
 def change_pin(url: str, key: str | None, removed: bool, as_json: bool = False) -> None:
-    """Pin a run or an artifact, or take its pin away, if one is named; then print all pins."""
+    """Add or remove a pin, if a key is given, then print all pins."""
     store = Store(url)
     store.require_there()
     if key is not None:
         changed = unpin(store, key) if removed else pin(store, key)
         if not as_json:
-            print(f"{changed} is {'not pinned any more' if removed else 'pinned'}")
+            print(f"{changed} is {'no longer pinned' if removed else 'pinned'}")
     if as_json:
         show_json({"pinned": sorted(pinned(store))})
     else:
@@ -55,18 +55,18 @@ def _tell_pins(store: Store) -> None:
 
 
 LONGEST = 24 * 36500.0
-"""Hours: as long as `headrace gc` may be told to wait."""
+"""Hours; the largest age that `headrace gc` accepts."""
 
 
 def tell_leftovers(
     url: str, older_than: float = OLD / timedelta(hours=1), remove: bool = False, as_json: bool = False
 ) -> None:
-    """Print the leftovers older than some hours, and remove them if that is asked for."""
-    if not abs(older_than) <= LONGEST:  # so written, it refuses nan too
+    """Print the leftovers older than some hours, and remove them if asked."""
+    if not abs(older_than) <= LONGEST:  # written so that NaN is refused too
         raise ConfigError(f"--older-than: expected a number of hours, at most {LONGEST:g}, found {older_than}")
     store = Store(url)
     found = find_leftovers(store, timedelta(hours=older_than))
-    if not found:  # half an upload may be all that there is
+    if not found:  # a store may hold nothing but unfinished uploads
         store.require_there()
     tell((left for left in found if not remove or _is_removed(store, left)), remove, LEFTOVERS, as_json=as_json)
 
@@ -80,17 +80,17 @@ def _is_removed(store: Store, left: Leftover) -> bool:
 
 EXIT_CHANGED = 1
 NAMED = 3
-"""Raw files of a corpus that are named unless all are asked for."""
+"""How many raw files of a corpus are listed by default."""
 
 
 def describe_lineage(traced: dict[str, Any], every_file: bool) -> Iterator[str]:
-    """A traced model in lines, what it was made from first."""
+    """Yield the lines about a traced model, its ancestors first."""
     for ancestor in traced.get("ancestors", []):
         yield from describe_lineage(ancestor, every_file)
         yield ""
     yield traced["run"]
     if "untold" in traced:
-        yield _line("", f"cannot be told: {traced['untold']}")
+        yield _line("", f"lineage unknown: {traced['untold']}")
         return
     record = traced["lineage"]
     for corpus, files in traced["raw_files"].items():
@@ -117,7 +117,7 @@ def describe_lineage(traced: dict[str, Any], every_file: bool) -> Iterator[str]:
 
 
 def tell_lineage(url: str, model: str, *, every_file: bool, checked: bool, as_json: bool) -> int:
-    """Print a model's lineage, `checked` against what is there now; returns whether something has changed."""
+    """Print a model's lineage, if `checked` with a check of its inputs; returns the exit code, 1 if any has changed."""
     store = Store(url)
     traced = trace(store, find_run(store, model))
     findings = check(store, traced) if checked else []
@@ -131,7 +131,7 @@ def tell_lineage(url: str, model: str, *, every_file: bool, checked: bool, as_js
 
 
 def tell_findings(findings: list[Finding]) -> Iterator[str]:
-    """How many are as they were, and each that is not."""
+    """Yield the number of findings by state, and each that changed or is missing."""
     for kind in ("artifact", "raw file"):
         states = [finding.state for finding in findings if finding.kind == kind]
         counts = ", ".join(f"{count(states.count(state))} {state}" for state in ("same", "changed", "gone", "not here"))
@@ -142,13 +142,13 @@ def tell_findings(findings: list[Finding]) -> Iterator[str]:
 
 
 def _is_wrong(finding: Finding) -> bool:
-    """Raw files may be gone; what is published may not."""
+    """Whether a finding is an error: raw files may be missing, published artifacts may not."""
     return finding.state == "changed" or (finding.kind, finding.state) == ("artifact", "gone")
 
 
 def _describe_files(corpus: str, files: list[dict[str, Any]] | None, every_file: bool) -> Iterator[str]:
     if files is None:
-        yield _line(f"raw {corpus}", "the list of its files is gone")
+        yield _line(f"raw {corpus}", "the list of its files is missing")
         return
     known = [file["bytes"] for file in files if "bytes" in file]
     amount = f", {size(sum(known))}" if known and len(known) == len(files) else ""
@@ -157,7 +157,7 @@ def _describe_files(corpus: str, files: list[dict[str, Any]] | None, every_file:
     for file in shown:
         name, pieces = file.get("path") or file["name"], file.get("pieces", [])
         if pieces:
-            yield _line("", f"{name}, digested in {plural(len(pieces), 'piece')}")
+            yield _line("", f"{name}, with digests of {plural(len(pieces), 'piece')}")
         else:
             yield _line("", f"sha256 {file['sha256']}  {name}")
         for piece in pieces if every_file else []:
@@ -167,7 +167,7 @@ def _describe_files(corpus: str, files: list[dict[str, Any]] | None, every_file:
 
 
 def _describe_decided(decisions: dict[str, Any], every_file: bool) -> Iterator[str]:
-    """What was decided about raw text, by corpus and reason, and the evaluation sets that were kept out."""
+    """Yield the curation decisions by corpus and reason, and the evaluation sets that were kept out."""
     yield _artifact("decisions", decisions)
     yield _line("", describe_decisions(decisions))
     for row in decision_rows(decisions):
@@ -192,7 +192,7 @@ def _tell_training(training: dict[str, Any]) -> str:
     if training["attempts"] is not None:
         parts.append(f"{plural(training['attempts'], 'batch', 'batches')} taken")
     parts.append(f"continued {plural(training['continuations'], 'time')}")
-    parts.append(f"went back {plural(training['rollbacks'], 'time')}")
+    parts.append(f"rolled back {plural(training['rollbacks'], 'time')}")
     return ", ".join([*parts, plural(training["checkpoints"], "checkpoint")])
 
 

@@ -249,24 +249,24 @@ TABLE = [
     Said(
         "a tokenizer's path that is not there",
         ["data.tokenizer={path: /nowhere/tokenizer.json}"],
-        "TokenizerError: tokenizer '/nowhere/tokenizer.json' cannot be loaded: it is no file or folder here, and no "
-        "name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path",
+        "TokenizerError: tokenizer '/nowhere/tokenizer.json' cannot be loaded: it is no local file or folder, and "
+        "not a name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path",
     ),
     Said(
         "a tokenizer's path that is not there, from here",
         ["data.tokenizer={path: ./nowhere/tokenizer.json}"],
-        "TokenizerError: tokenizer './nowhere/tokenizer.json' cannot be loaded: it is no file or folder here, and no "
-        "name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path",
+        "TokenizerError: tokenizer './nowhere/tokenizer.json' cannot be loaded: it is no local file or folder, and "
+        "not a name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path",
     ),
     Said(
         "a tokenizer's folder that is empty",
         ["data.tokenizer={path: {here}/empty}"],
-        "TokenizerError: tokenizer '{here}/empty' cannot be loaded: neither tokenizer.json nor a vocabulary is there",
+        "TokenizerError: tokenizer '{here}/empty' cannot be loaded: it has neither tokenizer.json nor a vocabulary",
     ),
     Said(
         "a tokenizer that names no end",
         ["data.tokenizer={path: {here}/endless.json}"],
-        "TokenizerError: tokenizer '{here}/endless.json' names no end-of-document token; set data.tokenizer.eos_token "
+        "TokenizerError: tokenizer '{here}/endless.json' has no end-of-document token; set data.tokenizer.eos_token "
         "to "
         'one of its tokens: its special ones are "[UNK]", "[SEP]"',
     ),
@@ -280,13 +280,13 @@ TABLE = [
     Said(
         "a model's path that is not there",
         ["model={pretrained: /nowhere}"],
-        "ConfigError: pretrained model '/nowhere' cannot be loaded: it is no file or folder here, and no name of the "
-        "Hugging Face hub (MODEL or OWNER/MODEL); check the path",
+        "ConfigError: pretrained model '/nowhere' cannot be loaded: it is no local file or folder, and not a name of "
+        "the Hugging Face hub (MODEL or OWNER/MODEL); check the path",
     ),
     Said(
         "a model's folder that is empty",
         ["model={pretrained: {here}/empty}"],
-        "ConfigError: pretrained model '{here}/empty' cannot be loaded: the folder has no config.json; name a model's "
+        "ConfigError: pretrained model '{here}/empty' cannot be loaded: the folder has no config.json; set a model's "
         "folder",
     ),
     Said(

@@ -183,7 +183,7 @@ def test_a_class_from_a_repository_is_refused(tmp_path: Path) -> None:
     (tmp_path / TOKENIZER_CONFIG).write_text(json.dumps(settings))
     with pytest.raises(ConfigError, match="has an auto_map"):
         name_and_take(tmp_path)
-    with pytest.raises(TokenizerError, match="it is made by code of its own repository, which is not run"):
+    with pytest.raises(TokenizerError, match="it needs code of its own repository, which headrace never runs"):
         name_and_take(tmp_path / TOKENIZER_FILE)
 
 
@@ -194,7 +194,7 @@ def name_and_take(given: Path) -> None:
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(TokenizerError, match=r"cannot be loaded: neither tokenizer\.json nor a vocabulary is there"):
+    with pytest.raises(TokenizerError, match=r"cannot be loaded: it has neither tokenizer\.json nor a vocabulary"):
         tokenizer_recipe(data_of(tmp_path))
 
 

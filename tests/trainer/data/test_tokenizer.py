@@ -238,7 +238,7 @@ def test_the_end_token_is_the_one_configured_else_named_beside_the_file(
 
 @pytest.mark.parametrize(
     ("options", "problem"),
-    [({}, "names no end-of-document token"), ({"eos_token": "<end>"}, "has no token '<end>'")],
+    [({}, "has no end-of-document token"), ({"eos_token": "<end>"}, "has no token '<end>'")],
 )
 def test_a_tokenizer_without_an_end_token_is_refused(
     options: dict[str, str], problem: str, text: Path, empty_store: Store, tmp_path: Path

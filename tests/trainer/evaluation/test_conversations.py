@@ -100,7 +100,7 @@ def test_it_is_tried_before_training(tuned: Finished, chats: Path, llama: Path, 
     job = job_of(tuned, chats, llama, asked)
     gate = {"name": "answers", "metric": "harness/tiny/accuracy", "threshold": 0.5}
     wrong = ChatJob.model_validate({**job.model_dump(), "promotion": gate})
-    with pytest.raises(ConfigError, match=r"which no task has that is asked; there is harness/tiny/acc"):
+    with pytest.raises(ConfigError, match=r"which no requested task has; there is harness/tiny/acc"):
         KIND.preflight(wrong, silent())
     assert KIND.preflight(job, silent()).plan is not None
 
@@ -148,11 +148,11 @@ def beside_nothing(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (partial(with_code, file="config.json"), "has an auto_map .* which is never run here"),
-        (partial(with_code, file="tokenizer_config.json"), "has an auto_map .* which is never run here"),
+        (partial(with_code, file="config.json"), "has an auto_map .* which headrace never runs"),
+        (partial(with_code, file="tokenizer_config.json"), "has an auto_map .* which headrace never runs"),
         (pickled, "pytorch_model.bin is pickled and is not loaded"),
         (lambda folder: os.truncate(folder / "model.safetensors", 900), "model.safetensors is missing or damaged"),
-        (beside_nothing, "is an adapter, without the weights that it was trained beside"),
+        (beside_nothing, "is an adapter without its base model's weights"),
     ],
 )
 def test_a_model_is_loaded_with_the_checks_of_every_other(
@@ -180,7 +180,7 @@ def test_a_template_without_bound_or_by_chance_is_not_asked_by(
     other = chat_model(tmp_path / "other", template=written + LLAMA2)
     job = chat_job(chats, tmp_path / "store", llama, **asking(asked))
     measuring = harness_job(job, "runs/any").model_copy(update={"checkpoint": str(other)})
-    with pytest.raises(ConfigError, match=rf"lm-eval cannot ask tiny: TemplateError: the chat template {problem}"):
+    with pytest.raises(ConfigError, match=rf"lm-eval fails on tiny: TemplateError: the chat template {problem}"):
         ask_harness(measuring, False, silent())
 
 
@@ -195,9 +195,7 @@ def test_a_model_that_continues_no_text_is_not_asked(
     chat_tokenizer().save_pretrained(folder)
     job = chat_job(chats, tmp_path / "store", folder, **asking(asked))
     measuring = harness_job(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
-    with pytest.raises(
-        ConfigError, match=r"lm-eval asks models that continue text, which BertFor\w+ of .*other does not"
-    ):
+    with pytest.raises(ConfigError, match=r"lm-eval needs a model that continues text, but .*other is a BertFor\w+;"):
         ask_harness(measuring, False, silent())
 
 

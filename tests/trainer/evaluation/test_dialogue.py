@@ -86,7 +86,7 @@ def test_a_champion_is_called_by_its_name_and_a_base_model_continues_text(
     ids = torch.tensor([tokenizer("def spam(", add_special_tokens=False)["input_ids"]])
     output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=4, do_sample=False)
     assert capsys.readouterr().out == tokenizer.decode(output[0, ids.shape[1] :], skip_special_tokens=True) + "\n"
-    with pytest.raises(ConfigError, match="has no chat template: it continues text, and takes no system message"):
+    with pytest.raises(ConfigError, match="has no chat template: it continues text and supports no system message"):
         load_chat_model(Store(str(copy.store)), str(plain), Sampling(system="Be brief."))
 
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_talked_with_is_refused(
     store = Store(str(answering.store))
     with pytest.raises(ArtifactError, match="no checkpoint 'nobody'"):
         load_chat_model(store, "nobody", Sampling())
-    with pytest.raises(ConfigError, match="no language model that continues text"):
+    with pytest.raises(ConfigError, match="is not a language model that continues text"):
         load_chat_model(store, str(tuned.folder / "final"), Sampling())
     assert headrace("chat", str(answering.store), "nobody", "--prompt", "a") == 2
     assert "ArtifactError: no checkpoint 'nobody'" in capsys.readouterr().err
@@ -145,7 +145,7 @@ def test_a_conversation_beyond_the_models_positions_is_told_and_can_begin_anew(a
     shown: list[str] = []
     talking = load_chat_model(Store(str(answering.store)), answering.name, Sampling(new_tokens=4))
     talk([talking], ["word " * 600, NEW, "Hello"], shown.append)
-    assert f"begin anew with {NEW}" in "".join(shown) and len(talking.turns) == 2
+    assert f"start a new one with {NEW}" in "".join(shown) and len(talking.turns) == 2
 
 
 def test_an_interrupt_ends_an_answer_and_the_end_of_input_the_talk(answering: Finished) -> None:

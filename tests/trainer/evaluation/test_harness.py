@@ -87,7 +87,7 @@ def test_a_group_of_groups_has_what_its_tasks_have_in_common(run: Finished, tmp_
     assert entry["metrics"][0]["name"] == "acc (lm-eval)"
     (section,) = describe_harness(facts)
     table = section.blocks[0].table
-    assert table is not None and ["mixed", "as its tasks say"] in [[row[0], row[-2]] for row in table.rows]
+    assert table is not None and ["mixed", "differs by task"] in [[row[0], row[-2]] for row in table.rows]
 
 
 @pytest.mark.deep
@@ -216,7 +216,7 @@ def test_it_stops_where_it_is_asked_to(run: Finished, tmp_path: Path, monkeypatc
 
 def test_what_lm_eval_cannot_ask_is_told_in_one_message(run: Finished, tmp_path: Path) -> None:
     options = write_task(tmp_path / "tasks", fewshot_split="nowhere").model_copy(update={"few_shot": 1})
-    with pytest.raises(ConfigError, match=r"evaluation\.harness: lm-eval cannot"):
+    with pytest.raises(ConfigError, match=r"evaluation\.harness: lm-eval (cannot|fails)"):
         measure(run, options)
 
 

@@ -78,17 +78,21 @@ GENERATE: dict[str, Any] = {
         (
             {},
             2,
-            "2 solved examples are to stand before each question of task 'tiny', which has 1; set .*few_shot to 1 or "
+            "2 solved examples are requested before each question of task 'tiny', which has 1; set .*few_shot to 1 or "
             "less",
         ),
-        ({"num_fewshot": 2}, None, "2 solved examples are to stand before each question of task 'tiny', which has 1"),
+        ({"num_fewshot": 2}, None, "2 solved examples are requested before each question of task 'tiny', which has 1"),
         ({"fewshot_split": "test"}, 3, "task 'tiny', which has 2"),  # three but for the question
         (
             {"doc_to_target": "answr"},
             None,
-            r"doc_to_target of task 'tiny' is 'answr', which is no field .*; there is answer",
+            r"doc_to_target of task 'tiny' is 'answr', which is not a field .*; there is answer",
         ),
-        (GENERATE, None, "cannot ask the task 'tiny': .*answers may have 256 tokens .*but the model has 128 positions"),
+        (
+            GENERATE,
+            None,
+            "fails on the task 'tiny': .*answers may have 256 tokens .*but the model has only 128 positions",
+        ),
     ],
 )
 def test_tasks_that_lm_eval_cannot_ask_are_refused_before_training(
@@ -112,7 +116,7 @@ def test_a_figure_whose_name_does_not_say_which_way_is_better_must_be_told(
 
 def test_a_task_that_two_names_ask_is_refused_before_training(tmp_path: Path) -> None:
     write_task(tmp_path, tag="some")
-    with pytest.raises(ConfigError, match="'some' and 'tiny' both ask 'tiny'; name one of them"):
+    with pytest.raises(ConfigError, match="'some' and 'tiny' both include 'tiny'; list only one of them"):
         try_tasks(asking(tmp_path, ["tiny", "some"]), GPT2Config(n_positions=128), {})
 
 
@@ -149,7 +153,7 @@ def test_a_gate_on_a_figure_that_no_task_has_is_refused_before_training(
     harness = write_task(tmp_path / "tasks", tag="some").model_copy(update={"tasks": tasks}).model_dump()
     gate = {"name": "m", "metric": metric, "threshold": 0}
     with pytest.raises(
-        ConfigError, match=rf"promotion.metric is '{metric}', which no task has .*; there is harness/tiny/acc"
+        ConfigError, match=rf"promotion.metric is '{metric}', which no requested task has.*; there is harness/tiny/acc"
     ):
         preflight(small_job(raw, tmp_path / "store", evaluation__harness=harness, promotion=gate), silent())
 

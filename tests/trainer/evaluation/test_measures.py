@@ -180,9 +180,9 @@ def test_a_positive_class_is_found_by_name_or_id() -> None:
     assert [positive_class(wanted, ["1", "2"], ["glue/qqp"]) for wanted in ("1", 1, "2", 0)] == [0, 0, 1, 0]
     for wanted, names, metrics, message in (
         ("maybe", classes, ["f1"], r"is 'maybe', but the classes are 0 \('no'\) and 1 \('yes'\)"),
-        ("yes", [*classes, "x"], ["f1"], "goes with two classes, but the data has 3 classes"),
-        (1, [], ["mse"], "goes with two classes, but the data has numbers"),
-        (1, classes, ["accuracy"], "but none of accuracy is of one class"),
+        ("yes", [*classes, "x"], ["f1"], "needs two classes, but the data has 3 classes"),
+        (1, [], ["mse"], "needs two classes, but the data has numbers"),
+        (1, classes, ["accuracy"], "but none of accuracy has a positive class"),
     ):
         with pytest.raises(ConfigError, match=f"evaluation.positive_class .*{message}"):
             positive_class(wanted, names, metrics)
@@ -250,7 +250,7 @@ def test_figures_of_entities_are_those_of_a_plain_count_in_whatever_batches() ->
     empty = load_metrics(["seqeval"], "tokens", 6)
     empty.add_batch([["O", "O"]], [["O", "O"]])
     assert empty.compute() == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 1.0}
-    with pytest.raises(ValueError, match="are not of the same words"):
+    with pytest.raises(ValueError, match="differ in their numbers of words"):
         metrics.add_batch([["O"]], [["O", "O"]])
     with pytest.raises(
         ConfigError, match="'f1' is for classification, but the task is tokens; metrics for it are seqeval"
@@ -396,8 +396,8 @@ def test_a_glue_task_of_two_classes_is_refused_for_more() -> None:
 
 
 def test_a_metric_given_twice_is_refused(tmp_path: Path) -> None:
-    assert "gives f1 twice" in error_of("f1", "accuracy", "f1")
-    assert "gives f1 twice" in error_of("f1", str(write_module(tmp_path / "f1.py", "{}")))
+    assert "lists f1 twice" in error_of("f1", "accuracy", "f1")
+    assert "lists f1 twice" in error_of("f1", str(write_module(tmp_path / "f1.py", "{}")))
 
 
 def test_a_module_is_taken_by_its_file_or_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,7 +440,7 @@ def test_figures_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
     [
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("None", "TypeError"),
-        ('{"list": predictions}', "no number, but list"),
+        ('{"list": predictions}', "no number, only list"),
     ],
 )
 def test_a_foreign_module_that_fails_is_named_with_its_error(body: str, said: str, tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ def test_a_foreign_module_that_fails_is_named_with_its_error(body: str, said: st
 def test_a_foreign_module_that_wants_other_inputs_is_named_with_its_error(tmp_path: Path) -> None:
     path = write_module(tmp_path / "own.py", "{}")
     path.write_text(path.read_text().replace('"references"', '"answers"'))
-    with pytest.raises(ConfigError, match="metric 'own' does not take these predictions and labels"):
+    with pytest.raises(ConfigError, match="metric 'own' refuses these predictions and labels"):
         measure(load_metrics([str(path)], "classification", 2), *labels(2))
 
 

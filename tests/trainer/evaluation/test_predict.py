@@ -269,7 +269,7 @@ def test_a_model_without_a_trained_head_is_refused(
     base = Path(shutil.copytree(bert, tmp_path / "base"))
     BertForSequenceClassification(AutoConfig.from_pretrained(base)).bert.save_pretrained(base)
     with pytest.raises(
-        ConfigError, match=r"is no finished classifier: it lacks classifier.bias, classifier.weight; fine-tune"
+        ConfigError, match=r"is not a finished classifier: it lacks classifier.bias, classifier.weight; fine-tune"
     ):
         predict_texts(job_of(tmp_path / "store", base, path, data={"text_columns": ["a"]}), silent())
     store = Path(shutil.copytree(finished.store, tmp_path / "language"))

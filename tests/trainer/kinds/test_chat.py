@@ -109,7 +109,7 @@ def test_the_targets_of_an_epoch_are_the_assistants_tokens(chats: Path, llama: P
 def test_a_family_that_carries_a_state_on_is_not_packed(chats: Path, tmp_path: Path) -> None:
     model = chat_model(tmp_path / "mamba", "mamba")
     work = workload(chats, tmp_path / "store", model)
-    with pytest.raises(ConfigError, match="takes no positions, so that conversations cannot share a window"):
+    with pytest.raises(ConfigError, match="accepts no positions, so conversations cannot share a window"):
         work.make_objective(work.load_model(None))
     alone = workload(chats, tmp_path / "store", model, data__packing=False)
     assert torch.isfinite(loss_of(alone.make_objective(alone.load_model(None)), epoch_of(alone)[:1]))

@@ -221,7 +221,7 @@ def test_an_empty_split_and_a_model_with_too_few_embeddings_are_refused(
     with pytest.raises(CorpusError, match=r"the train split is empty \(0 bad records, \d+ whose answers lie beyond"):
         encode_conversations(job, silent())
     small = chat_model(tmp_path / "small", vocab_size=500)
-    with pytest.raises(TokenizerError, match="gives ids up to 501, but the model has 500 embeddings"):
+    with pytest.raises(TokenizerError, match="has ids up to 501, but the model has 500 embeddings"):
         KIND.preflight(chat_job(chats, tmp_path / "store", small), silent())
 
 

@@ -249,7 +249,7 @@ def test_a_new_head_is_said_once_and_follows_from_the_seed(
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2])
     said = [record.getMessage() for record in caplog.records if "newly initialised" in record.getMessage()]
-    assert said == [f"{pretrained} has no such head: newly initialised are score.weight"] * 3
+    assert said == [f"{pretrained} has no head for this task: newly initialised weights: score.weight"] * 3
 
 
 def test_a_run_of_the_store_is_taken_by_its_name(tuned: Finished, pretrained: Path) -> None:

@@ -67,4 +67,6 @@ def test_a_model_of_the_hub_is_fetched_and_its_contents_make_the_run(
     write_config(config, gone)
     ended = start_module(tmp_path / "gone", "trainer", config, env={**env, "HF_ENDPOINT": address}).wait()
     message = message_of(ended)
-    assert "no checkpoint 'someone/other'" in message and "hub does not give it: it cannot be reached" in message
+    assert (
+        "no checkpoint 'someone/other'" in message and "hub does not provide it: the hub cannot be reached" in message
+    )

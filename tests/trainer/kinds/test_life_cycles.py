@@ -172,7 +172,7 @@ def test_its_page_and_its_card_name_its_figures_and_a_missing_page_is_written_ag
     path.unlink()
     *others, report = explain_job(life.job())
     assert {stage.verdict for stage in others} == {"reused"}
-    assert report.reasons == ("its page or the model card is missing or changed",)
+    assert report.reasons == ("its page or model card is missing or changed",)
     assert not make_report(store, life.run).reused
     assert path.read_bytes() == before
     assert make_report(store, life.run).reused

@@ -297,7 +297,7 @@ def test_the_page_shows_answers_before_and_after_and_names_loss_and_reference(pr
     page = (preferring.folder / "report.html").read_text(encoding="utf-8")
     found = json.loads((preferring.folder / "eval.json").read_text(encoding="utf-8"))
     assert len(found["samples"]) == 2 and all({"expected", "before"} <= each.keys() for each in found["samples"])
-    assert "Before it was tuned, the model answered" in page and "dpo, beta 0.1" in page and "computed once" in page
+    assert "Answer before tuning: " in page and "dpo, beta 0.1" in page and "computed once" in page
     lineage = json.loads((preferring.folder / "lineage.json").read_text(encoding="utf-8"))
     assert lineage["reference"]["key"].startswith("references/preferences-")
 
@@ -439,9 +439,9 @@ def test_a_model_whose_dropout_cannot_be_left_out_is_refused_by_the_setting(pref
     with pytest.raises(ConfigError) as caught:
         train(job, silent())
     message = str(caught.value)
-    assert message.startswith(f"{model}, a 'falcon' model, draws at random in training")
+    assert message.startswith(f"{model}, a 'falcon' model, has random outputs in training")
     assert "its configuration has hidden_dropout 0.1; " in message
-    assert "to 0 in the config.json of a copy, and name that folder" in message
+    assert "to 0 in the config.json of a copy, and use that folder" in message
 
 
 def test_a_model_with_a_loss_of_its_routers_is_refused(preferences: Path, tmp_path: Path) -> None:

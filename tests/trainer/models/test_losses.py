@@ -134,7 +134,7 @@ def test_a_loss_of_another_kind_than_the_next_tokens_is_refused() -> None:
     model = build_model(
         options, resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=299), 32), 0
     )
-    with pytest.raises(ConfigError, match="'prophetnet' model on another loss than that of the next token"):
+    with pytest.raises(ConfigError, match="'prophetnet' model with a loss other than next-token prediction"):
         CausalLMLoss(model)
 
 

@@ -106,7 +106,7 @@ def test_a_prompt_on_a_terminal_is_never_waited_for(model: Path) -> None:
 
 def test_attention_of_the_hub_is_refused(model: Path) -> None:
     change(model / "config.json", attn_implementation="somebody/attention")
-    with pytest.raises(ConfigError, match="names 'somebody/attention' as its attention implementation"):
+    with pytest.raises(ConfigError, match="has the attention implementation 'somebody/attention'"):
         check_settings(str(model))
 
 
@@ -135,9 +135,9 @@ INDEX_DAMAGED = "model.safetensors.index.json is damaged"
         ("../../elsewhere.safetensors", f"{INDEX_DAMAGED} .*'../../elsewhere.safetensors' is no plain file name"),
         ("/etc/passwd", f"{INDEX_DAMAGED} .*'/etc/passwd' is no plain file name"),
         ("missing.safetensors", "missing.safetensors is missing"),
-        ("tokenizer.json", f"{INDEX_DAMAGED} .*'tokenizer.json' is no safetensors file"),
+        ("tokenizer.json", f"{INDEX_DAMAGED} .*'tokenizer.json' is not a safetensors file"),
         ("a\\b", f"{INDEX_DAMAGED} .* is no plain file name"),
-        (7, f"{INDEX_DAMAGED} .*7 is no safetensors file"),
+        (7, f"{INDEX_DAMAGED} .*7 is not a safetensors file"),
     ],
 )
 def test_an_index_that_names_files_elsewhere_is_refused(model: Path, file: object, said: str) -> None:

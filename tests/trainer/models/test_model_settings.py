@@ -59,7 +59,8 @@ def test_a_common_name_of_a_setting_is_known_under_every_family() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"), [("gpt3", "did you mean"), (None, "model_type None"), ("nothing-like-it", "is not one that")]
+    ("kind", "expected"),
+    [("gpt3", "did you mean"), (None, "model_type None"), ("nothing-like-it", "does not know the model_type")],
 )
 def test_an_unknown_family_is_refused(kind: str | None, expected: str) -> None:
     message = refused(ModelConfig(config={"model_type": kind}))
@@ -109,14 +110,14 @@ def test_a_padding_token_may_be_a_special_token_of_the_tokenizer_but_not_its_end
     vocabulary = TokenizerInfo(json=tokenizer.to_str(), sha256="", eos_id=1, max_id=299)
     assert resolve_config(new(pad_token_id=5), vocabulary, 32).pad_token_id == 5
     for ordinary in (1, 6):
-        with pytest.raises(ConfigError, match=f"pad_token_id {ordinary} is not one that no text holds"):
+        with pytest.raises(ConfigError, match=f"texts may contain pad_token_id {ordinary}"):
             resolve_config(new(pad_token_id=ordinary), vocabulary, 32)
 
 
 def test_a_family_that_cannot_do_without_a_padding_token_is_told_so() -> None:
     message = refused(ModelConfig(config={"model_type": "modernbert-decoder"}))
     assert "pad_token_id" in message
-    assert "set model.config.pad_token_id to the first id that no text holds" in message
+    assert "set model.config.pad_token_id to the first id that no text contains" in message
 
 
 @pytest.mark.parametrize("family", ["t5", "vit"])
@@ -129,7 +130,7 @@ def test_a_family_without_a_causal_language_model_is_refused(family: str) -> Non
 )
 def test_a_model_of_more_than_text_is_refused_with_its_language_model(family: str, instead: str) -> None:
     message = refused(ModelConfig(config={"model_type": family}))
-    assert f"{family!r} is made of models of several kinds" in message
+    assert f"{family!r} consists of models of several kinds" in message
     assert instead in message
 
 

@@ -167,7 +167,7 @@ def test_blocks_are_the_members_of_the_outermost_list() -> None:
     assert find_blocks(mixed) == list(mixed.model.layers), "of two classes"
     with torch.device("meta"):
         none = model_from(config_of("gpt2", n_layer=0), None, AutoModelForCausalLM)
-    with pytest.raises(ConfigError, match="no repeated blocks to divide among the ranks"):
+    with pytest.raises(ConfigError, match="no repeated blocks to shard"):
         require_blocks(none, "gpt2")
 
 

@@ -75,9 +75,9 @@ def test_parts_that_lack_rows_or_hold_them_twice_are_refused(tmp_path: Path) -> 
     check_weights(str(tmp_path))
     whole = parts[1].read_bytes()
     parts[1].unlink()
-    with pytest.raises(ArtifactError, match="hold row 4 of 'large' nowhere; a part is missing"):
+    with pytest.raises(ArtifactError, match="lack row 4 of 'large'; a part is missing"):
         Tensors(find_parts(tmp_path, MODEL))
-    with pytest.raises(ConfigError, match="hold row 4 of 'large' nowhere"):
+    with pytest.raises(ConfigError, match="lack row 4 of 'large'"):
         check_weights(str(tmp_path))
     (tmp_path / part_name(MODEL, 0, 4, DIGEST)).write_bytes(whole)
     parts[1].write_bytes(whole)

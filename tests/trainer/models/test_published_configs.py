@@ -116,7 +116,7 @@ def test_what_no_model_reads_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         resolve_config(ModelConfig(config=PUBLISHED["gpt2"]), VOCABULARY, 32)
     assert [record.getMessage() for record in caplog.records] == [
-        "model.config: keys that no 'gpt2' of transformers reads are passed over: n_ctx, task_specific_params"
+        "model.config: ignored keys that a 'gpt2' model of transformers does not use: n_ctx, task_specific_params"
     ]
 
 

@@ -69,7 +69,7 @@ def test_heads_that_share_keys_and_dropout(dropout: float) -> None:
 
 def test_what_it_cannot_take_is_refused() -> None:
     inputs = [states() for _ in range(3)]
-    with pytest.raises(ValueError, match="takes no mask, bias or cap"):
+    with pytest.raises(ValueError, match="supports no mask, bias or cap"):
         attend_apart(
             torch.nn.Module(), *inputs, text_mask(text_ends(PLACES), inputs[0]), cu_seq_lens_q=text_ends(PLACES)
         )

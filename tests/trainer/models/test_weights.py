@@ -76,7 +76,7 @@ def test_of_a_sharded_model_every_file_is_looked_at(sharded: Path) -> None:
     last.unlink()
     assert f"{last.name} is missing or damaged" in problem_of(sharded)
     save_file({"layer.2": TENSORS["layer.2"]}, last)
-    assert f"{last.name} has no 'layer.3', which model.safetensors.index.json says it holds" in problem_of(sharded)
+    assert f"{last.name} has no 'layer.3', which model.safetensors.index.json lists for it" in problem_of(sharded)
     last.write_bytes(whole)
     check_weights(str(sharded))
 

@@ -175,7 +175,7 @@ def test_a_pretrained_model_is_refused_with_a_tokenizer_that_is_still_to_be_trai
         continued(raw, tmp_path / "store", pretrained, data__tokenizer={"vocab_size": 300}), TokenizerError
     )
     assert (
-        f"still to be trained, so it is not that of the pretrained model '{pretrained}'; set data.tokenizer.path"
+        f"is not trained yet, so it is not that of the pretrained model '{pretrained}'; set data.tokenizer.path"
         in message
     )
 
@@ -209,7 +209,7 @@ def test_a_pretrained_model_without_a_tokenizer_is_refused(raw: Path, tmp_path: 
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (pretrained / name).unlink()
     message = refused(continued(raw, tmp_path / "store", pretrained, data__tokenizer=taken), TokenizerError)
-    assert f"nothing tells whether the data's tokenizer is that of the pretrained model '{pretrained}'" in message
+    assert f"cannot check whether the data's tokenizer is that of the pretrained model '{pretrained}'" in message
     assert "put the files of the model's tokenizer into its folder" in message
 
 

@@ -188,8 +188,8 @@ def test_a_worse_model_with_a_smaller_vocabulary_does_not_pass_by_its_lower_loss
     crown(store, "lm", better, of_better)
     verdict = consider(store, "lm", worse, of_worse)
     assert not verdict.passed
-    assert "that is not to be compared with the champion runs/better (tokenizer:" in verdict.reason
-    assert "nor can that model be measured on the same: " in verdict.reason
+    assert "it cannot be compared with the champion runs/better (tokenizer:" in verdict.reason
+    assert "the champion cannot be measured in the same way: " in verdict.reason
     assert "take promotion.metric: bits_per_byte" in verdict.reason
     verdict = consider(store, "lm", worse, of_worse, "bits_per_byte")
     assert not verdict.passed and "not 0 better" in verdict.reason
@@ -216,7 +216,7 @@ def test_a_champion_that_was_measured_on_something_else_is_measured_anew(
     verdict = consider(store, name, strong, now)
     theirs = measure(store, weak, data["large"], evaluation={"prompts": []}).figures()["loss"]
     assert verdict.passed, verdict.reason
-    assert f"on the champion's {theirs:.4f}, measured anew" in verdict.reason
+    assert f"against the champion's {theirs:.4f}, measured again" in verdict.reason
     champion = find_champion(store, name)
     assert champion is not None and champion.run == strong
 
@@ -229,10 +229,10 @@ def test_a_champion_whose_model_is_gone_or_that_came_meanwhile_is_not_passed_by(
     found = measure(store, new, data["large"])
     promote(store, "gone", old, {"loss": 9.0}, "first")
     verdict = pass_through(store, PromotionConfig(name="gone", better_by=0), new, found.figures(), found.measured_on)
-    assert not verdict.passed and "run it again, which measures the champion anew" in verdict.reason
+    assert not verdict.passed and "run the job again to measure the champion again" in verdict.reason
     shutil.rmtree(store.path(f"{old}/{FINAL}"))
     verdict = consider(store, "gone", new, found)
-    assert not verdict.passed and "nor can that model be measured on the same: no checkpoint" in verdict.reason
+    assert not verdict.passed and "the champion cannot be measured in the same way: no checkpoint" in verdict.reason
     champion = find_champion(store, "gone")
     assert champion is not None and champion.run == old
 
@@ -261,7 +261,7 @@ def test_a_champion_of_labelled_data_is_measured_anew_on_this_validation_split(
 
     verdict = considered()
     theirs = found.groups["validation"].figures["accuracy"]
-    assert verdict.passed and f"+0.0000 on the champion's {theirs:.4f}, measured anew" in verdict.reason
+    assert verdict.passed and f"+0.0000 against the champion's {theirs:.4f}, measured again" in verdict.reason
     assert not Path(store.path("runs/earlier0/predictions")).exists()
     verdict = considered(id2label={"0": "match", "1": "other"})
     assert (

@@ -153,7 +153,7 @@ def test_changed_source_files_are_counted_and_named(store: Store) -> None:
     assert (
         f"code, B against A: 1 added ({added}); 1 removed ({removed}); 1 changed ({changed}); {same} the same" in found
     )
-    assert "Not shown, for they are the same: docs." in found
+    assert "Identical, so not shown: docs." in found
     keys = [store.read_json(f"runs/{run}/config.json")["data"]["shards"][0]["key"] for run in ("base", "grown")]
     tokens = [store.read_json(f"{key}/manifest.json")["details"]["totals"]["tokens"] for key in keys]
     assert cells(found, "code    tokens") == [f"{each:,}" for each in tokens]
@@ -190,7 +190,7 @@ def test_the_best_of_what_was_measured_alike_is_marked(store: Store) -> None:
     shown = [f"{loss:.4f} *" if loss == min(losses) else f"{loss:.4f}" for loss in losses]
     assert cells(found, "loss, all") == shown and losses[0] != losses[1]
     other = section(compare(store, ["base", "grown"]), "Results")
-    apart = "Not measured on the same, in the same way, so that none of them is best: "
+    apart = "Measured on different data or in different ways, so none is marked best: "
     names = [f"{figure}, {group}" for group in ("all", "code") for figure in ("loss", "perplexity", "bits_per_byte")]
     assert f"{apart}{'; '.join(names)}." in other
     assert "*" not in re.search(r"loss, all  .*", other)[0] and "*" in re.search(r"loss, docs  .*", other)[0]
@@ -217,12 +217,12 @@ def test_a_run_that_has_not_begun_and_data_that_is_gone_are_told(raw: Path, own:
     claim_run(own, identify_run(job, data), job, data)
     text = compare(own, ["new", "grown"])
     assert cells(text, "A  new") == ["pretraining", "stopped"]
-    assert "A: no model has been saved yet." in text and "A: not begun yet." in text
+    assert "A: no model has been saved yet." in text and "A: not started yet." in text
     key = own.read_json("runs/grown/config.json")["data"]["shards"][0]["key"]
     own.delete(key)
-    assert f"only the name is compared: {key}." in compare(own, ["base", "grown"])
+    assert f"only names are compared: {key}." in compare(own, ["base", "grown"])
     own.delete(own.read_json("runs/twin/config.json")["data"]["tokenizer"]["key"])
-    assert compare(own, ["base", "twin"]).endswith("A, B do not differ in what could be compared.\n")
+    assert compare(own, ["base", "twin"]).endswith("A, B do not differ as far as they could be compared.\n")
 
 
 def test_runs_of_both_kinds_say_what_is_not_compared(store: Store) -> None:

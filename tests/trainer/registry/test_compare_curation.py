@@ -56,7 +56,7 @@ def test_options_and_counts_by_reason_that_differ_are_shown(store: Store, curate
     short = "length: bytes too low"
     assert row(text, "docs", short) == [kept(store, run, "docs", short) for run in runs]
     assert row(text, "docs", "contaminated") == [kept(store, runs[0], "docs", "contaminated"), "–"]
-    assert "docs, B against A: the same 1 file, but other decisions about its documents" in text
+    assert "docs, B against A: the same 1 file, but different curation decisions" in text
 
 
 @pytest.mark.deep
@@ -74,5 +74,5 @@ def test_decisions_that_are_gone_are_named(store: Store, curated: Finished, tmp_
     own = Store(str(shutil.copytree(store.url, tmp_path / "own")))
     own.delete("decisions")
     text = compare(own, [curated.run, "longer"])
-    assert "Gone from the store or damaged, so only the name is compared: decisions/" in text
+    assert "Missing from the store or damaged, so only names are compared: decisions/" in text
     assert "Documents and bytes" not in text

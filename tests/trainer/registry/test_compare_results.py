@@ -22,7 +22,7 @@ from trainer.store.storage import Store
 
 PRETRAINING, FINE_TUNING, *_ = KINDS
 
-APART = "Not measured on the same, in the same way, so that none of them is best: "
+APART = "Measured on different data or in different ways, so none is marked best: "
 
 
 def rows() -> list[dict[str, Any]]:

@@ -67,7 +67,7 @@ def test_decisions_that_changed_or_are_gone_are_named(
     manifest = read_decisions(store, key)
     write_manifest(store, key, manifest.model_copy(update={"created": "2031-01-01T00:00:00+00:00"}))
     assert headrace("lineage", store.url, curated.run, "--check") == 1
-    note = "made again at 2031-01-01T00:00:00+00:00, from the same"
+    note = "rebuilt at 2031-01-01T00:00:00+00:00, from the same inputs"
     assert f"  changed         {key}/{MANIFEST}: {note}\n" in capsys.readouterr().out
     store.delete(key)
     assert headrace("lineage", store.url, curated.run, "--check") == 1

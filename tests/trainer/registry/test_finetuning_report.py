@@ -272,7 +272,7 @@ def test_best_checkpoint_as_the_final_model_is_told_by_its_step(store: Store) ->
     text = page(store)
     assert "Validation accuracy 0.5000 → 0.9000, loss 0.5000 → 0.1000 at step 10, the best of 20 steps." in text
     assert "fine-tuned from bert-base-uncased on 160 examples in 10 optimizer steps" in card(store)
-    assert "the best, of step 10" in text
+    assert "the best, at step 10" in text
 
 
 def test_run_that_stopped_early_is_told_by_the_steps_it_made(store: Store) -> None:
@@ -346,7 +346,7 @@ def test_data_of_the_hub_is_named(store: Store) -> None:
 def test_missing_data_is_named(store: Store) -> None:
     finetune(store, ["no", "yes"])
     store.delete("encoded/pairs-00pairs")
-    with pytest.raises(ArtifactError, match="encoded/pairs-00pairs is gone"):
+    with pytest.raises(ArtifactError, match="encoded/pairs-00pairs, an input of this run, is missing"):
         make_report(store, RUN)
 
 

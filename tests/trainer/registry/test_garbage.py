@@ -197,7 +197,7 @@ def test_bytes_that_sets_share_are_counted_when_the_last_of_them_goes(code: Path
             lambda store: write_sealed(
                 store, "runs/a/config.json", {"fingerprint": fingerprint({}), "identity": {}, "data": {}}
             ),
-            "runs/a needs .* config.json names no data",
+            "runs/a are not known.* config.json lists no inputs",
         ),
         (lambda store: store.delete("runs/a/config.json"), "runs/a needs .* config.json is missing"),
         (
@@ -306,7 +306,7 @@ def test_pins_name_what_exists(any_store: Store) -> None:
         unpin(any_store, "a")
     with pytest.raises(RunError, match=r"there is no run 'b' in .*; there are 'a' \(`headrace list"):
         pin(any_store, "b")
-    with pytest.raises(ArtifactError, match=rf"there is nothing to pin at .*; did you mean 'pairs-{OLD}'\?"):
+    with pytest.raises(ArtifactError, match=rf"cannot pin .*; did you mean 'pairs-{OLD}'\?"):
         pin(any_store, f"encoded/pears-{OLD}")
     with pytest.raises(ConfigError, match="expected a run's name, or a key"):
         pin(any_store, "models/lm/champion")
@@ -342,17 +342,17 @@ def test_the_command_shows_removes_and_pins(tmp_path: Path, capsys: pytest.Captu
     store = Store(str(tmp_path))
     add_encoded(store, "pairs")
     assert headrace("gc", store.url) == 0
-    assert capsys.readouterr().out == "0 folders that nothing reaches, 0.0 MB\n"
+    assert capsys.readouterr().out == "0 unreferenced folders, 0.0 MB\n"
     age(tmp_path, f"encoded/pairs-{OLD}", 8)
     assert headrace("gc", store.url) == 0
-    assert "1 folder that nothing reaches, 0.0 MB; --remove removes them" in (said := capsys.readouterr().out)
+    assert "1 unreferenced folder, 0.0 MB; --remove removes them" in (said := capsys.readouterr().out)
     assert said.startswith("encoded") and f"encoded/pairs-{OLD}\n" in said
     assert headrace("pin", store.url, f"encoded/pairs-{OLD}") == 0
     assert headrace("gc", store.url, "--remove") == 0
     assert f"MB: removed\npinned: encoded/pairs-{OLD}\n" in capsys.readouterr().out
     assert headrace("pin", store.url, f"encoded/pairs-{OLD}", "--remove") == 0
     assert headrace("gc", store.url, "--remove") == 0
-    assert "1 folder that nothing reaches, 0.0 MB: removed" in capsys.readouterr().out
+    assert "1 unreferenced folder, 0.0 MB: removed" in capsys.readouterr().out
     assert not (tmp_path / "encoded" / f"pairs-{OLD}").exists()
     assert headrace("gc", store.url, "--older-than", "-1") == 2
     assert "older_than_days" in capsys.readouterr().err

@@ -95,7 +95,7 @@ def test_half_an_upload_is_found_and_given_up(s3: S3Server, capsys: pytest.Captu
         upload = fs.call_s3("create_multipart_upload", Bucket=bucket, Key=key)["UploadId"]
         fs.call_s3("upload_part", Bucket=bucket, Key=key, UploadId=upload, PartNumber=1, Body=b"x" * 5_000_000)
     assert headrace("leftovers", url, "--older-than", "-1") == 0
-    assert "half an upload           5.0 MB" in capsys.readouterr().out
+    assert "partial upload           5.0 MB" in capsys.readouterr().out
     assert len(Store(url).unfinished_uploads()) == 1
     assert headrace("leftovers", url, "--older-than", "-1", "--remove") == 0
     assert "1 leftover, 5.0 MB: removed" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Decisions about raw text stay with what was made by them, and what was measured stays with the decisions."""
+"""Decisions about raw text are kept with the artifacts built by them, and measures are kept with the decisions."""
 
 import errno
 import os
@@ -94,7 +94,7 @@ def write_of_age(store: Store, key: str, days: float) -> None:
 
 def test_while_it_is_not_known_what_decisions_need_all_measures_stay(measured: Store) -> None:
     measured.write_bytes(f"decisions/text-{OLD}/manifest.json", b"{")
-    with pytest.raises(RunError, match=f"what .*decisions/text-{OLD} needs is not known"):
+    with pytest.raises(RunError, match=f"the inputs of .*decisions/text-{OLD} are not known"):
         found(measured, remove=True)
     assert len(measures(measured)) == 6
 
@@ -158,6 +158,6 @@ def test_decisions_stay_while_shards_are_made_or_it_is_not_known_what_these_need
     any_store.delete(f"shards/one-{OLD}")
     assert keys(found(any_store)) == [decisions]
     any_store.write_bytes(f"shards/one-{OLD}/{MANIFEST}", b"{")
-    with pytest.raises(RunError, match=f"what .*shards/one-{OLD} needs is not known"):
+    with pytest.raises(RunError, match=f"the inputs of .*shards/one-{OLD} are not known"):
         found(any_store, remove=True)
     assert any_store.exists(f"{decisions}/{MANIFEST}")

@@ -62,7 +62,7 @@ def test_results_are_read_by_the_hubs_library(store: Store) -> None:
         for figure, label in (("accuracy", "accuracy"), ("f1", "f1 of 'match'"))
     ]
     assert front_matter(store)["base_model"] == "bert-base-uncased"
-    assert "Not said above: the license (the job's" in card(store)
+    assert "Missing above: license (set card.license" in card(store)
 
 
 def test_figures_that_are_undefined_are_no_results(store: Store) -> None:
@@ -90,7 +90,7 @@ def test_license_and_language_are_what_the_job_says_else_what_the_base_models_ca
     make_report(store, RUN)
     matter = front_matter(store)
     assert (matter["license"], matter["language"]) == ("mit", ["en", "de"])
-    assert "Not said above" not in card(store)
+    assert "Missing above" not in card(store)
     config = read_sealed(store, f"{RUN}/config.json") or {}
     config["job"]["card"] = {"license": "apache-2.0", "language": ["no"]}
     write_sealed(store, f"{RUN}/config.json", config)
@@ -138,7 +138,7 @@ def test_a_base_model_that_is_a_folder_is_left_out_with_the_reason(store: Store,
     finetune(store, ["no", "yes"], model={"pretrained": str(folder)})
     make_report(store, RUN)
     assert "base_model" not in front_matter(store)
-    assert f"the base model ({folder} is a folder, no model of the hub)" in card(store).replace("\\_", "_")
+    assert f"base model ({folder} is a folder, not a model of the hub)" in card(store).replace("\\_", "_")
 
 
 @pytest.mark.parametrize("said", [{"license": "Apache License"}, {"language": ["english"]}, {"licence": "mit"}])
@@ -171,7 +171,7 @@ def test_a_finished_run_gets_another_card_and_another_class_without_training_aga
     ("changes", "message"),
     [
         ({"positive_class": "maybe"}, r"is 'maybe', but the classes are 0 \('other'\) and 1 \('match'\)"),
-        ({"positive_class": 1, "metrics": ["accuracy"]}, "but none of accuracy is of one class"),
+        ({"positive_class": 1, "metrics": ["accuracy"]}, "but none of accuracy has a positive class"),
     ],
 )
 def test_a_positive_class_that_cannot_be_is_refused_before_any_work(

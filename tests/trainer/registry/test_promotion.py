@@ -108,7 +108,7 @@ def test_what_is_asked_for_to_the_last_digit_is_enough() -> None:
 def test_a_gate_without_a_condition_or_with_a_metric_that_was_not_measured_is_refused() -> None:
     with pytest.raises(ValidationError, match="give a threshold, or better_by"):
         gate()
-    with pytest.raises(RunError, match="'f1', which was not measured; there are loss"):
+    with pytest.raises(RunError, match="'f1', which was not measured; measured were loss"):
         judge(gate(metric="f1", threshold=1), "runs/new", "new", {"loss": 1.0}, [])
 
 
@@ -126,7 +126,7 @@ def test_another_model_of_the_champions_run_is_judged_and_what_was_rolled_back_d
 def test_what_another_model_took_the_place_of_does_not_come_again_by_a_threshold_alone() -> None:
     old, new = champion(2.0), champion(1.5, run="runs/new")
     verdict = judge(gate(threshold=3), "runs/old", "f", {"loss": 2.0}, [old, new])
-    assert not verdict.passed and "until runs/new took its place" in verdict.reason
+    assert not verdict.passed and "until runs/new replaced it" in verdict.reason
     assert judge(gate(better_by=0.1), "runs/old", "f", {"loss": 1.2}, [old, new], ON).passed
 
 
@@ -155,7 +155,7 @@ def test_a_move_whose_answer_was_lost_is_made_once(any_store: Store, monkeypatch
 def test_a_champion_whose_model_was_replaced_is_not_taken(empty_store: Store) -> None:
     promote(empty_store, "lm", finish(empty_store, "a"), {}, "why")
     finish(empty_store, "a", "fedcba9876543210")
-    with pytest.raises(ArtifactError, match="another model than the one that became models/lm/champion"):
+    with pytest.raises(ArtifactError, match="different model than the one promoted as models/lm/champion"):
         find_model(empty_store, "models/lm/champion")
 
 
@@ -167,7 +167,7 @@ def test_promotions_and_rollbacks_keep_their_history(any_store: Store) -> None:
     for expected in ("runs/b", "runs/a"):
         assert roll_back(any_store, "lm", "broke").run == expected
         assert find_champion(any_store, "lm") == moves(any_store, "lm")[-1]
-    with pytest.raises(RunError, match="names no champion before runs/a"):
+    with pytest.raises(RunError, match="has no champion before runs/a"):
         roll_back(any_store, "lm", "broke")
     promote(any_store, "lm", "runs/c", {"loss": 1.0}, "mended")
     assert roll_back(any_store, "lm", "broke again").run == "runs/a", "what was rolled back is not come back to"
@@ -189,12 +189,12 @@ def test_of_promotions_at_the_same_time_none_is_lost(atomic_store: Store) -> Non
 def test_a_run_that_is_not_finished_or_was_made_anew_is_refused(empty_store: Store) -> None:
     with pytest.raises(ArtifactError, match="runs/none/final holds no finished model"):
         promote(empty_store, "lm", "runs/none", {}, "why")
-    with pytest.raises(RunError, match="names no champion before any"):
+    with pytest.raises(RunError, match="has no champion before the first"):
         roll_back(empty_store, "lm", "why")
     promote(empty_store, "lm", finish(empty_store, "a"), {}, "why")
     promote(empty_store, "lm", finish(empty_store, "b"), {}, "why")
     finish(empty_store, "a", "fedcba9876543210")
-    with pytest.raises(ArtifactError, match="runs/a holds another model than the one that was champion"):
+    with pytest.raises(ArtifactError, match="runs/a now holds a different model than the former champion"):
         roll_back(empty_store, "lm", "why")
     assert [move.run for move in moves(empty_store, "lm")] == ["runs/a", "runs/b"]
 
@@ -265,7 +265,7 @@ def test_a_champion_is_replaced_by_a_model_for_the_same_use_alone(empty_store: S
     if old != new:
         for refused in (check_promotion, lambda *what: promote(*what, {}, "by hand")):
             with pytest.raises(
-                RunError, match=r"new is for another use .* than the champion runs/old .*give another_use=true"
+                RunError, match=r"new is for another use .* than the champion runs/old .*set another_use=true"
             ):
                 refused(empty_store, "lm", run)
         check_promotion(empty_store, "lm", run, another_use=True)

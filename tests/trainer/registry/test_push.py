@@ -104,10 +104,10 @@ CASES = [
     (2, "no token for the Hugging Face hub", {"token": ""}),
     (2, "refuses 'you/model' (status 403)", {"repo": "you/model"}),
     (2, "refuses 'me/model' (status 401)", {"token": "hf_wrong"}),
-    (2, "'a/b/c' is no name of a repository", {"repo": "a/b/c"}),
-    (2, "'model' does not say whose repository that is; it is OWNER/NAME", {"repo": "model"}),
-    (2, "knows no model 'nobody'", {"model": "nobody"}),
-    (75, "has trouble of its own (status 503)", {}),
+    (2, "'a/b/c' is not a repository name", {"repo": "a/b/c"}),
+    (2, "'model' has no owner; expected OWNER/NAME", {"repo": "model"}),
+    (2, "holds no model 'nobody'", {"model": "nobody"}),
+    (75, "reports a server error (status 503)", {}),
 ]
 
 

@@ -241,7 +241,7 @@ def test_missing_runs_and_data_are_named(store: Store) -> None:
     with pytest.raises(RunError, match="holds no run"):
         make_report(store, "runs/other")
     store.delete("shards/code-00code")
-    with pytest.raises(ArtifactError, match="shards/code-00code is gone"):
+    with pytest.raises(ArtifactError, match="shards/code-00code, an input of this run, is missing"):
         make_report(store, RUN)
     store.delete(f"{RUN}/final")
     with pytest.raises(RunError, match="has no final yet"):

@@ -137,7 +137,7 @@ def test_a_model_is_found_by_each_of_its_names(store: Store, finished: Finished)
     ):
         assert find_run(store, model) == finished.run
     for model in ("nothing", "models/nothing", "runs/nothing", f"models/{name}"):
-        with pytest.raises(ArtifactError, match=f"knows no model '{model}'"):
+        with pytest.raises(ArtifactError, match=f"holds no model '{model}'"):
             find_run(store, model)
     shutil.copytree(store.path(finished.run), store.path("runs/tiny-01234567"))
     with pytest.raises(ConfigError, match="has made several runs"):
@@ -147,9 +147,9 @@ def test_a_model_is_found_by_each_of_its_names(store: Store, finished: Finished)
     promote(store, name, finished.run, {}, "a run's name, but of the same run")
     assert find_run(store, "runs/other") == "runs/other"
     assert find_run(store, "models/other/champion") == find_run(store, name) == finished.run
-    with pytest.raises(ConfigError, match="is champion: say runs/other, or models/other"):
+    with pytest.raises(ConfigError, match="write runs/other or models/other"):
         find_run(store, "other")
-    with pytest.raises(ConfigError, match="is champion: say runs/other, or models/other"):
+    with pytest.raises(ConfigError, match="write runs/other or models/other"):
         find_named(store, "other")
 
 
@@ -168,9 +168,9 @@ def test_a_run_that_holds_another_model_than_the_champion_is_refused_under_that_
         said = capsys.readouterr()
         assert (
             not said.out
-            and f"holds another model ({champion.fingerprint}) than the one that became models/small" in said.err
+            and f"holds a different model ({champion.fingerprint}) than the one promoted as models/small" in said.err
         )
-        with pytest.raises(ArtifactError, match="holds another model"):
+        with pytest.raises(ArtifactError, match="holds a different model"):
             find_named(store, model)
     assert headrace("lineage", store.url, finished.run, "--check") == 0
 
@@ -200,7 +200,7 @@ def test_artifacts_that_changed_or_are_gone_are_named(store: Store, finished: Fi
     store.write_json(f"{code}/{MANIFEST}", seal({**manifest, "created": "2031-01-01T00:00:00+00:00"}))
     store.delete(docs)
     found = {finding.name: finding for finding in check(store, trace(store, finished.run)) if finding.state != "same"}
-    assert found[f"{code}/{MANIFEST}"].note == "made again at 2031-01-01T00:00:00+00:00, from the same"
+    assert found[f"{code}/{MANIFEST}"].note == "rebuilt at 2031-01-01T00:00:00+00:00, from the same inputs"
     assert {name: found[name].state for name in found} == {
         f"{code}/{MANIFEST}": "changed", f"{docs}/{MANIFEST}": "gone", f"{docs}/sources.json": "gone",
     }  # fmt: skip
@@ -261,7 +261,7 @@ def test_the_command_tells_it_in_lines_and_as_json(
     record: dict[str, Any] = json.loads(said("--json", "--check"))
     assert record["run"] == finished.run and {each["state"] for each in record["check"]} == {"same"}
     assert headrace("lineage", str(finished.store), "nothing") == 2
-    assert "knows no model 'nothing'" in capsys.readouterr().err
+    assert "holds no model 'nothing'" in capsys.readouterr().err
 
 
 @pytest.mark.deep

@@ -46,7 +46,7 @@ def test_a_champion_with_a_figure_that_is_no_number_keeps_its_history(empty_stor
 
 def test_a_figure_that_is_no_number_passes_no_gate_even_where_there_is_no_champion() -> None:
     verdict = judge(PromotionConfig(name="lm", better_by=0.1), "runs/a", "f", {"loss": NAN}, [])
-    assert not verdict.passed and "is no number to compare" in verdict.reason
+    assert not verdict.passed and "is not a finite number" in verdict.reason
 
 
 def test_a_store_that_is_away_is_not_taken_for_a_damaged_file(

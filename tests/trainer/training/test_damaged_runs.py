@@ -306,7 +306,7 @@ def test_a_run_without_its_plan_or_its_configuration_says_what_to_do(
     raw: Path, store: Store, finished: Finished
 ) -> None:
     store.delete(f"{finished.run}/{PLAN}")
-    with pytest.raises(RunError, match=r"has no plan\.json yet: run the training to its end"):
+    with pytest.raises(RunError, match=r"has no plan\.json yet: finish the training"):
         make_report(store, finished.run)
     store.delete(f"{finished.run}/{CONFIG}")
     with pytest.raises(PipelineError, match=r"config\.json is missing; start the run|does not belong to a run in this"):

@@ -149,10 +149,10 @@ def test_without_it_runs_are_named_as_before(texts: Path, made: tuple[Path, Prep
     [
         (
             "mamba",
-            r"a 'mamba' model takes no positions, so that documents cannot share a window; set training.document",
+            r"a 'mamba' model accepts no positions, so documents cannot share a window; set training.document",
         ),
-        ("bloom", r"a 'bloom' model takes no positions"),
-        ("zamba2", r"though positions begin anew: documents would see each other; set training.document_mask to false"),
+        ("bloom", r"a 'bloom' model accepts no positions"),
+        ("zamba2", r"though positions restart: documents would see each other; set training.document_mask to false"),
     ],
 )
 def test_families_that_carry_a_state_on_are_refused_before_training(

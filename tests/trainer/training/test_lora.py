@@ -130,7 +130,7 @@ def test_a_run_does_not_go_on_beside_another_base_model(
     with pytest.raises(RunError, match=r"was made with other settings: model.pretrained.model.safetensors"):
         adapt(raw, stocked, data, base, **changes)
     with pytest.raises(
-        ArtifactError, match=r"an adapter of .*, and .* is another model now \(model.safetensors: expected"
+        ArtifactError, match=r"an adapter of .*, but the files of .* have changed \(model.safetensors: expected"
     ):
         find_model(Store(str(stocked)), "runs/named/checkpoints/step-00000004")
 
@@ -173,7 +173,9 @@ def test_an_adapter_that_is_published_computes_what_the_merged_model_does(
     assert one.groups == other.groups
     card = (final / "README.md").read_text() if make_report(Store(str(stocked)), run) else ""
     assert "library_name: peft" in card and "PeftModel.from_pretrained(base, folder)" in card
-    with pytest.raises(ConfigError, match=r"is an adapter, without the weights .* whose model.lora.publish is merged"):
+    with pytest.raises(
+        ConfigError, match=r"is an adapter without its base model's weights: use a run with model.lora.publish: merged"
+    ):
         kind = kind_of(further := lora_job(raw, stocked, final))
         kind.preflight(further, silent())
 
@@ -225,10 +227,10 @@ def test_the_other_form_is_published_without_training_again(
     [
         (
             ["q_proj"],
-            r"no module's name ends with 'q_proj'; the nearest are c_proj, .*; in all there are c_attn, c_fc, c_proj, "
+            r"no module's name ends with 'q_proj'; the nearest are c_proj, .*; all are c_attn, c_fc, c_proj, "
             r"lm_h",
         ),
-        (["wte"], r"transformer.wte is a Embedding, and linear layers are adapted"),
+        (["wte"], r"transformer.wte is a Embedding, not a linear layer"),
         (["lm_head"], r"lm_head shares its weight with the input embeddings"),
     ],
 )

@@ -151,11 +151,11 @@ def test_an_adapter_becomes_champion_and_is_measured_under_that_name(adapted: tu
 
 def test_a_further_job_does_not_begin_with_an_adapter(pairs: Path, adapted: tuple[Path, str]) -> None:
     job = finetune_job(pairs, adapted[0], adapted[1].removeprefix("runs/"))
-    with pytest.raises(ConfigError, match=r"is an adapter, without the weights that it was trained beside"):
+    with pytest.raises(ConfigError, match=r"is an adapter without its base model's weights"):
         kind_of(job).preflight(job, silent())
 
 
 def test_the_head_is_no_target(pairs: Path, bert: Path, tmp_path: Path) -> None:
     job = finetune_job(pairs, tmp_path, bert, model__lora={"targets": ["classifier"]})
-    with pytest.raises(ConfigError, match=r"classifier is of the head, which is trained whole; leave 'classifier' out"):
+    with pytest.raises(ConfigError, match=r"classifier is in the head, which is trained fully; remove 'classifier'"):
         kind_of(job).preflight(job, silent())

@@ -186,13 +186,13 @@ def test_settings_that_do_not_go_together_are_refused(
 
 def test_a_family_that_reads_from_left_to_right_is_refused(raw: Path, store: Path) -> None:
     job = masked_job(raw, store, model__config={"model_type": "gpt2"})
-    with pytest.raises(ConfigError, match=r"no masked language model of model_type 'gpt2'; take one that reads"):
+    with pytest.raises(ConfigError, match=r"no masked language model of model_type 'gpt2'; use a bidirectional one"):
         kind_of(job).preflight(job, silent())
 
 
 def test_a_model_that_does_not_see_what_follows_is_refused(raw: Path, store: Path) -> None:
     job = masked_job(raw, store, model__config={**BERT, "is_decoder": True})
-    with pytest.raises(ConfigError, match=r"does not see what follows a hidden token; set is_decoder to false"):
+    with pytest.raises(ConfigError, match=r"does not see the tokens after a hidden one; set is_decoder to false"):
         kind_of(job).preflight(job, silent())
 
 

@@ -144,7 +144,7 @@ def test_what_does_not_go_together_is_refused(raw: Path, model: dict[str, Any], 
 def test_a_model_without_such_layers_is_refused(
     raw: Path, stocked: Path, prepared: tuple[Path, PreparedData], data: PreparedData, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="'gpt2' model has no linear layers that bitsandbytes can hold so"):
+    with pytest.raises(ConfigError, match="'gpt2' model has no linear layers that bitsandbytes can quantise"):
         adapt(raw, stocked, data, write_base(tmp_path / "base", *prepared), "nf4")
 
 
@@ -152,7 +152,7 @@ def test_that_it_is_not_installed_is_told_before_anything_is_done(
     raw: Path, stocked: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(quantized, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs bitsandbytes, which is not installed: pip install 'headrace\[quant"):
+    with pytest.raises(ConfigError, match=r"but bitsandbytes is not installed: pip install 'headrace\[quant"):
         train(job_of(raw, stocked, base, "nf4"), silent())
     assert not (stocked / "runs").exists()
 

@@ -397,4 +397,4 @@ def test_a_model_without_repeated_blocks_is_refused(raw: Path, stocked: Path, tm
     config = write_config(tmp_path / "job.yaml", small_values(raw, stocked, **{**SHORT, "model__config": model}))
     ended = [rank.wait() for rank in start(tmp_path / "said", 2, config, FSDP)]
     assert [rank.status for rank in ended] == [2, 2], ended
-    assert "no repeated blocks to divide among the ranks; set training.sharding to none" in ended[0].stderr
+    assert "no repeated blocks to shard; set training.sharding to none" in ended[0].stderr

@@ -232,7 +232,7 @@ def test_between_the_noting_and_the_measuring_nobody_tells_of_the_old_file(
     (warning,) = [each for each in caplog.messages if "another test split" in each]
     files = (EVALUATION, "predictions/test.jsonl", "predictions/validation.jsonl")
     replaced = ", ".join(f"runs/pairs/{name}" for name in files)
-    assert f"{replaced}, which are of {named(fresh['first'])}, are replaced by those of {data.key};" in warning
+    assert f"{replaced}, measured on {named(fresh['first'])}, are replaced by those measured on {data.key};" in warning
 
 
 @pytest.mark.deep
@@ -287,7 +287,7 @@ def test_what_was_measured_while_another_test_split_was_noted_is_not_written(
     with monkeypatch.context() as patch:
         patch.setattr("trainer.kinds.labelled.evaluate.predict", meanwhile)
         with pytest.raises(
-            RunError, match=r"runs/pairs was asked for with another test split .*; start the command again"
+            RunError, match=r"runs/pairs was requested with another test split .*; start the command again"
         ):
             evaluate_run(job, "runs/pairs", silent())
     assert measured(place) == before and not any(told(place).values())
@@ -406,9 +406,9 @@ def test_the_gate_sees_the_same_validation_figures(place: Place) -> None:
 def test_compared_runs_are_trained_on_the_same_and_figures_of_other_examples_are_kept_apart(place: Place) -> None:
     go(place.job("second", run="other"))
     text = compare(place.open, ["pairs", "other"])
-    assert "Trained and validated on the same. The test splits differ; their examples: A 20, B 12." in text
+    assert "Trained and validated on the same data. The test splits differ; their examples: A 20, B 12." in text
     assert "A, B differ in configuration." in text
-    assert "so that none of them is best: loss, test; accuracy, test; f1, test." in text
+    assert "so none is marked best: loss, test; accuracy, test; f1, test." in text
     assert "encoded set" not in text
     go(place.job("none", run="without", data__validation=[f"{place.raw}/second.jsonl"]))
     text = compare(place.open, ["pairs", "without"])

@@ -251,7 +251,7 @@ def test_a_tokenizer_that_knows_no_words_is_refused(tmp_path: Path) -> None:
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}))
     (folder / "config.json").write_text(json.dumps({"model_type": "t5"}))
-    with pytest.raises(TokenizerError, match="is none of the `tokenizers` library; convert it"):
+    with pytest.raises(TokenizerError, match="is not one of the `tokenizers` library; convert it"):
         encoded(tmp_path, word_rows(10), folder)
 
 
