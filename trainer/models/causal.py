@@ -236,7 +236,7 @@ def _pretrained_config(name: str) -> PretrainedConfig:
         raise ConfigError(f"pretrained model {name!r} cannot be loaded: {NO_NAME}")
     if Path(name).is_dir() and not Path(name, "config.json").is_file():
         raise ConfigError(
-            f"pretrained model {name!r} cannot be loaded: the folder has no config.json; set a model's folder"
+            f"pretrained model {name!r} cannot be loaded: the folder has no config.json; use a model's folder"
         )
     config = load_config(name)
     check_weights(name)

@@ -286,7 +286,7 @@ TABLE = [
     Said(
         "a model's folder that is empty",
         ["model={pretrained: {here}/empty}"],
-        "ConfigError: pretrained model '{here}/empty' cannot be loaded: the folder has no config.json; set a model's "
+        "ConfigError: pretrained model '{here}/empty' cannot be loaded: the folder has no config.json; use a model's "
         "folder",
     ),
     Said(

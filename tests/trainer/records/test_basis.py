@@ -190,7 +190,7 @@ def test_a_worse_model_with_a_smaller_vocabulary_does_not_pass_by_its_lower_loss
     assert not verdict.passed
     assert "it cannot be compared with the champion runs/better (tokenizer:" in verdict.reason
     assert "the champion cannot be measured in the same way: " in verdict.reason
-    assert "take promotion.metric: bits_per_byte" in verdict.reason
+    assert "set promotion.metric: bits_per_byte" in verdict.reason
     verdict = consider(store, "lm", worse, of_worse, "bits_per_byte")
     assert not verdict.passed and "not 0 better" in verdict.reason
     crown(store, "bits", worse, of_worse)

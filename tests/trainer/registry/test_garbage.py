@@ -191,7 +191,7 @@ def test_bytes_that_sets_share_are_counted_when_the_last_of_them_goes(code: Path
     [
         (
             lambda store: store.write_bytes("runs/a/config.json", b"{half"),
-            "runs/a needs .*/config.json is damaged",
+            "runs/a are not known.*/config.json is damaged",
         ),
         (
             lambda store: write_sealed(
@@ -199,19 +199,19 @@ def test_bytes_that_sets_share_are_counted_when_the_last_of_them_goes(code: Path
             ),
             "runs/a are not known.* config.json lists no inputs",
         ),
-        (lambda store: store.delete("runs/a/config.json"), "runs/a needs .* config.json is missing"),
+        (lambda store: store.delete("runs/a/config.json"), "runs/a are not known.* config.json is missing"),
         (
             lambda store: store.write_bytes("runs/a/eval.json", b"{half"),
-            "runs/a needs .*/eval.json is damaged",
+            "runs/a are not known.*/eval.json is damaged",
         ),
         (lambda store: store.write_bytes("models/lm/champion", b"{half"), "champion is damaged: it is not valid JSON"),
         (
             lambda store: store.write_bytes("evaluations/x.json", b"[]"),
-            "evaluations/x.json needs .* it holds no JSON object",
+            "evaluations/x.json are not known.* it holds no JSON object",
         ),
         (
             lambda store: store.write_bytes(f"shards/code-{OLD}/{MANIFEST}", b"[]"),
-            f"code-{OLD} needs .* is damaged",
+            f"code-{OLD} are not known.* is damaged",
         ),
     ],
 )
