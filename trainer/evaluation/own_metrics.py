@@ -25,8 +25,8 @@ Sentences = list[list[str]]
 def of_library(module: str, name: str, **options: Any) -> Figure:
     """The function `name` of a library's module, which is imported when the function is called."""
 
-    def figure(true: Any, told: Any, **more: Any) -> float:
-        return float(getattr(import_module(module), name)(true, told, **options, **more))
+    def figure(true: Any, predicted: Any, **more: Any) -> float:
+        return float(getattr(import_module(module), name)(true, predicted, **options, **more))
 
     return figure
 
@@ -36,49 +36,49 @@ def of_scikit(name: str, **options: Any) -> Figure:
     return of_library("sklearn.metrics", name, **options)
 
 
-def matthews(true: NDArray[np.int64], told: NDArray[np.int64]) -> float:
+def matthews(true: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
     """Matthews correlation coefficient of two or more classes; 0 if one side is constant."""
     # For a single class scikit-learn returns 0 too, but warns about its confusion matrix.
-    alone = len(np.union1d(true, told)) < 2
-    return 0.0 if alone else of_scikit("matthews_corrcoef")(true, told)
+    alone = len(np.union1d(true, predicted)) < 2
+    return 0.0 if alone else of_scikit("matthews_corrcoef")(true, predicted)
 
 
 def correlation(name: str) -> Figure:
     """A correlation of scipy; NaN for fewer than two numbers, or if one side is constant or not finite."""
 
-    def figure(true: NDArray[np.float64], told: NDArray[np.float64]) -> float:
+    def figure(true: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
         from scipy import stats
 
-        sides = np.stack([true, told])
+        sides = np.stack([true, predicted])
         if sides.shape[1] < 2 or not np.isfinite(sides).all() or (sides == sides[:, :1]).all(axis=1).any():
             return math.nan
         with warnings.catch_warnings():
             # Happens for an untrained model; only the last digits of the figure are uncertain.
             warnings.simplefilter("ignore", stats.NearConstantInputWarning)
-            return float(getattr(stats, name)(told, true).statistic)
+            return float(getattr(stats, name)(predicted, true).statistic)
 
     return figure
 
 
-def squared_error(true: NDArray[np.float64], told: NDArray[np.float64]) -> float:
+def squared_error(true: NDArray[np.float64], predicted: NDArray[np.float64]) -> float:
     """The mean squared error, in the square of the label's unit; NaN if a number is not finite."""
     # scikit-learn raises on numbers that are not finite, but a diverged model should be reported, not end the run.
-    return of_scikit("mean_squared_error")(true, told) if np.isfinite([true, told]).all() else math.nan
+    return of_scikit("mean_squared_error")(true, predicted) if np.isfinite([true, predicted]).all() else math.nan
 
 
-def all_labels_right(true: NDArray[np.int8], told: NDArray[np.int8]) -> float:
+def all_labels_right(true: NDArray[np.int8], predicted: NDArray[np.int8]) -> float:
     """The share of examples with all labels predicted correctly."""
-    return float((told == true).all(axis=1).mean())
+    return float((predicted == true).all(axis=1).mean())
 
 
-def f1_micro(true: NDArray[np.int8], told: NDArray[np.int8]) -> float:
+def f1_micro(true: NDArray[np.int8], predicted: NDArray[np.int8]) -> float:
     """F1 over all labels, also for a single class: 2 hits / (predicted + true); 0 if both are 0."""
-    return 2 * int((told * true).sum()) / max(int(told.sum() + true.sum()), 1)
+    return 2 * int((predicted * true).sum()) / max(int(predicted.sum() + true.sum()), 1)
 
 
-def f1_macro(true: NDArray[np.int8], told: NDArray[np.int8]) -> float:
+def f1_macro(true: NDArray[np.int8], predicted: NDArray[np.int8]) -> float:
     """The mean of the classes' F1."""
-    return float(np.mean(2 * (told * true).sum(axis=0) / np.maximum(told.sum(axis=0) + true.sum(axis=0), 1)))
+    return float(np.mean(2 * (predicted * true).sum(axis=0) / np.maximum(predicted.sum(axis=0) + true.sum(axis=0), 1)))
 
 
 ACCURACY: dict[str, Figure] = {"accuracy": of_scikit("accuracy_score")}
@@ -124,20 +124,20 @@ class OwnMetric:
 
     def __init__(self, figures: Mapping[str, Figure], dtype: type | None) -> None:
         self._figures, self._dtype = figures, dtype
-        self._told: list[Any] = []
+        self._predicted: list[Any] = []
         self._true: list[Any] = []
 
     def add_batch(self, predictions: NDArray[Any] | Sentences, references: NDArray[Any] | Sentences) -> None:
         """Add predictions and true values, as `Metrics.add_batch` does."""
-        for kept, side in ((self._told, predictions), (self._true, references)):
+        for kept, side in ((self._predicted, predictions), (self._true, references)):
             kept.append(side if self._dtype is None else np.asarray(side, self._dtype))
 
     def compute(self, **options: Any) -> dict[str, float]:
         """The figures of all batches added since the last call."""
         join: Callable[[list[Any]], Any] = np.concatenate if self._dtype else lambda side: [*chain(*side)]
-        true, told = join(self._true), join(self._told)
-        self._told, self._true = [], []
-        return {name: figure(true, told, **options) for name, figure in self._figures.items()}
+        true, predicted = join(self._true), join(self._predicted)
+        self._predicted, self._true = [], []
+        return {name: figure(true, predicted, **options) for name, figure in self._figures.items()}
 
 
 TAG = re.compile(r"[BIES]-.+|[BIESO]")
@@ -148,12 +148,14 @@ def marks_entities(classes: Sequence[str]) -> bool:
     return all(TAG.fullmatch(name) for name in classes) and any(name.startswith(("B", "I")) for name in classes)
 
 
-def score_entities(told: Sentences, true: Sentences, classes: Sequence[str]) -> list[tuple[str, Any, Any, Any, Any]]:
+def score_entities(
+    predicted: Sentences, true: Sentences, classes: Sequence[str]
+) -> list[tuple[str, Any, Any, Any, Any]]:
     """Type, precision, recall, F1 and number of true entities, for each type in the classes; 0 if there are none."""
     from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 
-    met = sorted({kind for kind, *_ in [*get_entities(true), *get_entities(told)]})
-    figures = precision_recall_fscore_support(true, told, average=None, zero_division=0) if met else ()
+    met = sorted({kind for kind, *_ in [*get_entities(true), *get_entities(predicted)]})
+    figures = precision_recall_fscore_support(true, predicted, average=None, zero_division=0) if met else ()
     found = {kind: (kind, *rest) for kind, *rest in zip(met, *figures, strict=True)}
     named = dict.fromkeys(name.partition("-")[2] or "_" for name in classes if name != "O")
     return [found.get(kind, (kind, 0.0, 0.0, 0.0, 0)) for kind in named]
