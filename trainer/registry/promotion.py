@@ -95,7 +95,7 @@ def judge(
         f"{'' if its is champion else ', measured again'}"
     )
     passed = ahead >= gate.better_by - ROUNDING
-    return Verdict(passed=passed, reason=said if passed else f"{said}: needs to be {gate.better_by:g} better")
+    return Verdict(passed=passed, reason=said if passed else f"{said}; needed at least +{gate.better_by:g}")
 
 
 def remeasure(champion: Move, measure: Callable[[], Result]) -> Remeasured:

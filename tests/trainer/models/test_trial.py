@@ -165,7 +165,7 @@ def test_it_is_said_once_that_what_a_classifier_says_depends_on_padding(
         loaded = [load_finished(str(folder), 1) for _ in range(2)]
     assert torch.equal(torch.get_rng_state(), generator)
     assert loaded[1].training == AutoModelForSequenceClassification.from_pretrained(folder).training
-    told = [record.getMessage() for record in caplog.records if "padded" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "padding" in record.getMessage()]
     assert len(told) == depends
     for message in told:
         assert f"outputs of a {family!r} model for a text depend on padding" in message
