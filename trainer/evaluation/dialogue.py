@@ -153,7 +153,7 @@ def _before_text(tokenizer: Any) -> list[int]:
 
 
 def find_named(store: Store, name: str) -> Checkpoint:
-    """Find a model by any of its names; for a champion, NAME is enough instead of models/NAME/champion."""
+    """Find a model by any of its names; for a champion, its bare NAME is enough."""
     require_one_meaning(store, name)
     is_champion = "/" not in name and store.exists(f"models/{name}/{CHAMPION}")
     return find_model(store, f"models/{name}" if is_champion else name, hub=True)
