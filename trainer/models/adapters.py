@@ -175,7 +175,8 @@ def find_targets(model: PreTrainedModel, targets: list[str] | None, heads: Itera
         if other := [name for name in matched if name not in linear]:
             kind = type(named[other[0]]).__name__
             raise ConfigError(
-                f"model.lora.targets: {other[0]} is a {kind}, not a linear layer; {_nearest(target, linear)}"
+                f"model.lora.targets: {other[0]} is a {kind}, but only linear layers can be adapted; "
+                f"{_nearest(target, linear)}"
             )
         if whole := [name for name in matched if _within(name, {*heads})]:
             raise ConfigError(
@@ -191,9 +192,7 @@ def find_targets(model: PreTrainedModel, targets: list[str] | None, heads: Itera
 
 
 def _routes(module: nn.Module) -> bool:
-    """Whether a linear layer of `transformers` is a router of experts: it returns more than one tensor, so an adapter
-    cannot be added to its output.
-    """
+    """Whether a linear layer routes to experts: it returns several tensors, so an adapter cannot be added to it."""
     return type(module).__name__.endswith("Router")
 
 

@@ -230,7 +230,7 @@ def test_the_other_form_is_published_without_training_again(
             r"no module's name ends with 'q_proj'; the nearest are c_proj, .*; all are c_attn, c_fc, c_proj, "
             r"lm_h",
         ),
-        (["wte"], r"transformer.wte is a Embedding, not a linear layer"),
+        (["wte"], r"transformer.wte is a Embedding, but only linear layers can be adapted"),
         (["lm_head"], r"lm_head shares its weight with the input embeddings"),
     ],
 )
@@ -253,7 +253,7 @@ def test_a_router_that_is_a_linear_layer_is_not_adapted() -> None:
     assert torch.equal(model(input_ids=tokens).logits, before), "B is zero"
     adapted = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert {name.split(".")[4] for name in adapted} == {"q_proj", "k_proj", "v_proj", "o_proj"}
-    with pytest.raises(ConfigError, match=r"mlp.router is a PhimoeTopKRouter, and linear layers are adapted"):
+    with pytest.raises(ConfigError, match=r"mlp.router is a PhimoeTopKRouter, but only linear layers can be adapted"):
         find_targets(model, ["router"], [])
 
 
