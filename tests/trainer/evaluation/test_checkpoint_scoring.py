@@ -173,6 +173,14 @@ def test_what_says_how_csv_is_read_goes_by_the_files_that_are_measured_on(
     assert measure(run, "pairs", labelled=[path]).figures() == expected
 
 
+def test_new_files_need_no_ids(run: Finished, pairs: Path, tmp_path: Path, runtime: Runtime) -> None:
+    rows = read_rows(pairs / "train.jsonl")[40:50]
+    expected = measure(run, "pairs", labelled=[written(tmp_path / "new.jsonl", as_jsonl(rows))]).figures()
+    without = [{name: value for name, value in row.items() if name != "id"} for row in rows]
+    path = written(tmp_path / "without.jsonl", as_jsonl(without))
+    assert measure(run, "pairs", labelled=[path]).figures() == expected
+
+
 def test_files_that_a_classifier_cannot_be_measured_on_are_refused(
     run: Finished, pretrained: Path, tmp_path: Path, runtime: Runtime
 ) -> None:

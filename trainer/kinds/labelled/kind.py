@@ -138,8 +138,9 @@ def _on_files(store: Store, labelled: list[str], own: FinetuneJob, measured: Mea
     """The measurement on new files, read with the settings of the run; another format is recognised by file names."""
     folder = measured.model.folder
     classes = own.data.label_columns or classes_in(read_object(Path(folder, "config.json")), own.data.task)
+    # No example is named in figures, so the files need no ids.
     values = own.data.model_dump(
-        exclude={"train", "validation", "test", "path", "subset", "classes"}, exclude_unset=True
+        exclude={"train", "validation", "test", "path", "subset", "classes", "id_column"}, exclude_unset=True
     )
     source = format_by_name(labelled[0]) or own.data.source
     if source != own.data.source:
