@@ -264,7 +264,7 @@ def half_written(image: Image, contents: Path) -> list[str]:
         if content is None:
             continue
         if content.part != WHOLE and not GROWING.search(path):
-            found.append(f"{path}: {content.part} of it")
+            found.append(f"{path} is incomplete: {content.part}")
         elif path.endswith(f"/{MANIFEST}"):
             folder = path.removesuffix(MANIFEST)
             if (checkpoint := CHECKPOINT.fullmatch(path)) and not _tells_save(image, contents, *checkpoint.groups()):

@@ -39,13 +39,13 @@ class Promises:
 
     def broken(self, image: Image) -> list[str]:
         """Violated guarantees in an image."""
-        found = [f"{key} is there again" for key in self._gone if key in image and not GROWING.search(f"/{key}/")]
+        found = [f"{key} reappeared" for key in self._gone if key in image and not GROWING.search(f"/{key}/")]
         for path, digest in self._files.items():
             there = image.get(path)
             if not isinstance(there, Content):
-                found.append(f"{path} is not there")
+                found.append(f"{path} is missing")
             elif there.part != WHOLE or (digest is not None and there.digest != digest):
-                found.append(f"{path} is not what it was")
+                found.append(f"{path} has changed")
         return found
 
     def _keep(self, event: Event, key: str) -> None:

@@ -158,7 +158,7 @@ def is_finished(store: Store, run: Run) -> bool:
     try:
         manifest = read_manifest(store, f"{run.key}/{FINAL}", FINAL_KIND)
     except ArtifactError as error:
-        log.info("%s: the final model is to be published anew", error)
+        log.info("%s: publishing the final model again", error)
         return False
     return manifest is not None and not find_damage(store, f"{run.key}/{FINAL}", manifest)
 

@@ -226,7 +226,7 @@ class Watch:
         """Check that no other run had recorded that it begins with a removed run before the removal began."""
         since = self._since.get(f"{run}/{LEASE}", 0.0)
         self.violations += [
-            f"{run} was removed, with which {reader} says that it begins"
+            f"{run} was removed, but {reader} records that it begins with it"
             for reader, each in self._bucket.objects.items()
             if run in self._inputs(reader) and each.modified < since
         ]
@@ -235,7 +235,7 @@ class Watch:
         """The runs and data that record or rely on an artifact, given by the key of its manifest."""
         artifact = key.removesuffix(f"/{MANIFEST}")
         told = [each for each in self._bucket.objects if artifact in self._made_from(each)]
-        return told + ["one that has not said so yet"] * self._relied[artifact.removeprefix(f"{ROOT}/")]
+        return told + ["a reader without a record yet"] * self._relied[artifact.removeprefix(f"{ROOT}/")]
 
     def _inputs(self, key: str) -> list[str]:
         """The artifacts that a run's record lists as its inputs; empty for other files."""
@@ -293,10 +293,10 @@ class Watch:
     def look_at_told(self, promoted: list[str], predicted: list[str]) -> None:
         """Check that reported promotions are among the moves, and that reported predictions exist."""
         if lost := {*promoted} - {*self._champions}:
-            self.violations.append(f"{lost} were told to be promoted; there are {self._champions}")
+            self.violations.append(f"{lost} were reported as promoted; the moves are {self._champions}")
         for key in dict.fromkeys(f"{ROOT}/{each}/{MANIFEST}" for each in predicted):
             if key not in self._bucket.objects and not self._was_removed(key):
-                self.violations.append(f"{key} was told to be there, and is not")
+                self.violations.append(f"{key} was reported as published, and is missing")
 
     def _object(self, key: str) -> Any:
         return json.loads(self._bucket.objects[key].written)
