@@ -56,18 +56,18 @@ def test_an_address_for_clients_in_the_environment(raw: Path, tmp_path: Path) ->
 
 def test_more_ranks_than_there_is_room_for(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
     told = refused(raw, tmp_path, nodes.engine(), training__processes=4)
-    assert "DeviceError: the job needs 4 ranks with 1 core each, and the cluster has room for 2: it has " in told
+    assert "DeviceError: the job needs 4 ranks with 1 core each, but the cluster can run 2: it has " in told
     assert told.count("1 core, 0 GPUs") == 2
 
 
 def test_more_cores_a_rank_than_a_node_has(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
     told = refused(raw, tmp_path, nodes.engine(cpus_per_worker=2))
-    assert "needs 1 rank with 2 cores each, and the cluster has room for 0" in told
+    assert "needs 1 rank with 2 cores each, but the cluster can run 0" in told
 
 
 def test_gpus_that_no_node_has(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
     told = refused(raw, tmp_path, nodes.engine(), training__device="gpu")
-    assert "training.device is gpu, but no node of the cluster has one; it has " in told
+    assert "training.device is gpu, but no node of the cluster has a GPU; it has " in told
 
 
 def test_fewer_ranks_among_which_the_batch_does_not_divide(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
@@ -117,7 +117,8 @@ def test_nodes_with_another_version(doomed: Nodes, raw: Path, tmp_path: Path) ->
         told = refused(raw, tmp_path / "store", doomed.engine())
     assert "DeviceError: the cluster's nodes differ: " in told
     assert (
-        f"has headrace 0.0.7, and the stage's machine headrace {__version__}; install the same on all of them" in told
+        f"has headrace 0.0.7; the stage's machine has headrace {__version__}; install the same versions on all of them"
+        in told
     )
 
 
@@ -128,7 +129,7 @@ def test_nodes_with_another_version_of_a_library(doomed: Nodes, raw: Path, tmp_p
     (tmp_path / "other").write_text(text.replace(f"\nVersion: {own}\n", "\nVersion: 0.0.9\n"), encoding="utf-8")
     with machine(doomed, f"mount --bind {tmp_path / 'other'} {described}"):
         told = refused(raw, tmp_path / "store", doomed.engine())
-    assert f"has tokenizers 0.0.9, and the stage's machine tokenizers {own}; install the same" in told
+    assert f"has tokenizers 0.0.9; the stage's machine has tokenizers {own}; install the same" in told
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")

@@ -121,7 +121,7 @@ def test_a_stop_breaks_off_what_runs_and_keeps_what_is_finished(
     kept = finished(store)
     assert 2 <= kept < 8
     _, seen = run("tokenize", arguments)
-    assert any(f"{kept} of 8 shards need not be built" in line for line in seen.lines)
+    assert any(f"{kept} of 8 shards are reused" in line for line in seen.lines)
     assert content(store) == content(local)
 
 
@@ -134,9 +134,11 @@ def test_tasks_that_wait_for_room_say_so(
         busy = [tasks.submit(keep_busy) for _ in range(2)]
         waiting = tasks.submit(do_nothing)
         wait_until(
-            lambda: tasks.done > 0 or "0 cores and 0 GPUs are free now; they begin when there is room" in caplog.text
+            lambda: (
+                tasks.done > 0 or "0 cores and 0 GPUs are free now; they start when resources are free" in caplog.text
+            )
         )
-        assert "no task has begun, or shown life, for a while; the cluster has" in caplog.text
+        assert "no task has started or reported progress for a while; the cluster has" in caplog.text
         assert not any(task.done() for task in (*busy, waiting))
 
 
@@ -161,4 +163,4 @@ def test_errors_of_a_node_are_what_they_would_be_here(nodes: Nodes, tmp_path: Pa
         full, lost = tasks.submit(fill_the_disk).exception(60.0), tasks.submit(lose_the_process).exception(60.0)
     assert isinstance(full, OSError) and full.errno == errno.ENOSPC and is_transient(full)
     assert "fill_the_disk" in str(full.__cause__), "where on the cluster it was raised is told too"
-    assert isinstance(lost, DeviceError) and "was lost, and cannot be done again" in str(lost) and is_transient(lost)
+    assert isinstance(lost, DeviceError) and "was lost and cannot be run again" in str(lost) and is_transient(lost)

@@ -89,7 +89,7 @@ def test_training_goes_on_with_fewer_workers_and_then_with_more(doomed: Nodes, r
     doomed.add()
     ended = running.wait(300.0)
     assert ended.status == 0, ended
-    assert re.findall(r"(\d) of the cluster's workers begin", ended.stderr) == ["2", "1", "2"], ended
+    assert re.findall(r"(\d) of the cluster's workers start", ended.stderr) == ["2", "1", "2"], ended
     found, expected = curve(store), curve(here)
     assert [step for step, *_ in found] == [step for step, *_ in expected], (
         "no step is lost, and none is recorded twice"
@@ -197,7 +197,7 @@ def test_a_stage_ends_with_its_ranks_where_what_they_report_to_is_lost(
     (actor,) = (each for each in psutil.process_iter(["name"]) if each.info["name"] == "ray::ProgressActor")
     actor.kill()
     ended = running.wait(60.0)
-    assert "DeviceError: the process of the cluster that ranks report to was lost: " in ended.stderr, ended
+    assert "DeviceError: the cluster's process that ranks report to was lost: " in ended.stderr, ended
     wait_until(
         lambda: not [each for each in psutil.process_iter(["name"]) if each.info["name"].startswith("ray::RayTrainWo")]
     )
@@ -209,9 +209,7 @@ def test_a_lost_head_ends_the_stage_and_its_ranks(doomed: Nodes, raw: Path, own:
     wait_until(lambda: running.status() is not None or _steps(own) > 20)
     doomed.kill_head()
     ended = running.wait(HEAD_SECONDS + 30.0)
-    assert f"DeviceError: the head of the Ray cluster at {doomed.address} does not answer any more (" in ended.stderr, (
-        ended
-    )
+    assert f"DeviceError: the head of the Ray cluster at {doomed.address} no longer answers (" in ended.stderr, ended
     wait_until(
         lambda: not [each for each in psutil.process_iter(["name"]) if each.info["name"].startswith("ray::RayTrainWo")]
     )

@@ -58,7 +58,7 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
     assert runs["train"].run_count == 1, "it had advanced, and went on at once"
     keyed = {artifact.key: artifact for artifact in artifacts(flow_run) if artifact.key}
     assert set(keyed) == {"labelled-data", "step-plan", "evaluation", "report"}
-    assert "text from summary and code; label became labels; dropped: none" in (
+    assert "text columns: summary and code; label columns: label; unused columns: none" in (
         keyed["labelled-data"].description or ""
     )
     assert json.loads(str(keyed["evaluation"].data))[0].keys() == {"split", "loss", "accuracy", "f1 of 'match'"}

@@ -72,17 +72,17 @@ TABLE = [
     Wrong(
         "a gzip file by another name",
         "run job.yaml data.corpora.0.paths=[packed.txt] --dry-run",
-        "is packed by gzip; give it a name",
+        "is compressed by gzip; give it a name",
     ),
     Wrong(
         "a CSV without the column",
         "run job.yaml data.corpora.0.paths=[labels.csv] data.corpora.0.format=csv --dry-run",
-        "labels.csv: no column 'text'; its first line names body, label; text_field says which one holds the text",
+        "labels.csv: no column 'text'; its first line has body, label; set text_field to the field that holds the text",
     ),
     Wrong(
         "a CSV with another delimiter",
         "run job.yaml data.corpora.0.paths=[semicolons.csv] data.corpora.0.format=csv --dry-run",
-        "its first line names text;label; its columns seem to be divided by semicolons: set delimiter to ';'",
+        "its first line has text;label; its columns seem to be separated by semicolons: set delimiter to ';'",
     ),
     Wrong(
         "lists where text should be",
@@ -98,12 +98,12 @@ TABLE = [
     Wrong(
         "a labelled CSV with another delimiter",
         "finetune labelled.yaml data.train=[semicolons.csv] --dry-run",
-        "semicolons.csv has no column 'text'; it has text;label; its columns seem to be divided by semicolons",
+        "semicolons.csv has no column 'text'; it has text;label; its columns seem to be separated by semicolons",
     ),
     Wrong(
         "a wrong delimiter that is given",
         "finetune labelled.yaml data.train=[good.csv] data.delimiter=; --dry-run",
-        "its columns seem to be divided by commas: set delimiter to ','",
+        "its columns seem to be separated by commas: set delimiter to ','",
     ),
     Wrong(
         "a labelled CSV in UTF-16",

@@ -65,7 +65,7 @@ def test_a_stages_log_lines_and_progress_are_passed_on(
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert "shard-00000.bin has" in warnings[0]
-    assert any("1 of 2 shards need not be built" in record.getMessage() for record in caplog.records)
+    assert any("1 of 2 shards are reused" in record.getMessage() for record in caplog.records)
 
 
 def test_bad_input_is_raised_as_the_stages_own_error(raw: Path, tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_a_bad_line_is_named_by_its_number(own_raw: Path, published: Path, tmp_p
     values = small_values(own_raw, published)
     appended("docs.jsonl", b"\n[1]\n")(values, own_raw)
     ended = start_warm(tmp_path / "said", "trainer.__main__", write_config(tmp_path / "job.yaml", values)).wait()
-    assert f"docs.jsonl: line {lines + 2}: a JSON object was expected" in message_of(ended)
+    assert f"docs.jsonl: line {lines + 2}: expected a JSON object" in message_of(ended)
 
 
 def test_a_folder_of_another_run_is_refused_with_the_difference(published: Path, raw: Path, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Which documents of the raw text stay: decided once, for each piece, with the reason."""
+"""Curation: decides once for each document of the raw text whether it is kept, and records the reason."""

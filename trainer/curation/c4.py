@@ -1,8 +1,7 @@
-"""What the rules of C4 compare that drop whole documents (Raffel et al. 2020, section 2.2), for each text.
+"""The values of those rules of C4 that drop whole documents (Raffel et al. 2020, section 2.2), for each text.
 
-As in C4's own program, only good lines are looked at: those of three words or more that end in a terminal punctuation
-mark and have no word of more than a thousand characters. Marks of citations such as [1] at a line's end are passed
-over.
+As in C4's own program, only good lines count: those with at least three words that end in a terminal punctuation mark
+and have no word longer than a thousand characters. Citation marks such as [1] at a line's end are ignored.
 """
 
 import numpy as np
@@ -13,8 +12,8 @@ from trainer.curation.loops import DOT, compiled, ends_with_dots, without_space
 from trainer.curation.texts import Texts
 
 C4 = np.dtype([
-    ("sentences", np.int32),  # of good lines that mention neither JavaScript nor policies
-    ("lorem_ipsum_lines", np.int32),  # good lines
+    ("sentences", np.int32),  # in good lines that mention neither JavaScript nor policies
+    ("lorem_ipsum_lines", np.int32),  # good lines, as below
     ("curly_bracket_lines", np.int32),
     ("javascript_lines", np.int32),
     ("policy_lines", np.int32),
@@ -64,7 +63,7 @@ def _count_lines(
             first, end = without_space(is_space, lines.first[line], lines.end[line])
             if not _has_good_words(is_space, first, end):
                 continue
-            lowered = lower[points[first:end]]  # a line at a time, as all of them are four times as large as ASCII is
+            lowered = lower[points[first:end]]  # line by line: for all lines it would take 4 bytes per ASCII character
             end = first + _without_citations(lowered, 0, end - first, citations)
             if end == first or points[end - 1] not in ENDS_OF_LINE or ends_with_dots(points, first, end):
                 continue
@@ -82,7 +81,7 @@ def _count_lines(
 
 @compiled
 def _has_good_words(is_space: Flags, first: int, end: int) -> bool:
-    """Whether what stands between white space is enough, and none of it too long."""
+    """Whether the line has enough words separated by white space, and none is too long."""
     words = length = 0
     for at in range(first, end):
         length = 0 if is_space[at] else length + 1
@@ -94,7 +93,7 @@ def _has_good_words(is_space: Flags, first: int, end: int) -> bool:
 
 @compiled
 def _without_citations(points: Phrase, first: int, end: int, citations: tuple[Phrase, ...]) -> int:
-    """Where the line ends, but for marks such as [1], [] and [edit]."""
+    """The end of the line without citation marks such as [1], [] and [edit]."""
     while end > first and points[end - 1] == CLOSING:
         before = end
         at = end - 2
@@ -136,9 +135,9 @@ def _contains_any(said: Phrase, phrases: tuple[Phrase, ...]) -> bool:
 
 @compiled
 def _sentences(points: Points, is_space: Flags, first: int, end: int) -> int:
-    """One more than the sentences that end within: with a mark, and what closes behind it, that white space follows.
+    """One more than the number of sentence ends: a mark and optional closing characters, followed by white space.
 
-    Marks of scripts without white space need none behind them; several dots end no sentence.
+    Marks of scripts without white space need none after them; several dots do not end a sentence.
     """
     sentences, at = 1, first
     while at < end:

@@ -1,4 +1,4 @@
-"""What kind of character each code point is, and which is its lower case, as Python's Unicode data tell."""
+"""The kind and the lower case of each code point, from Python's Unicode data."""
 
 import sys
 import unicodedata
@@ -13,13 +13,13 @@ Positions = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
 UNICODE = unicodedata.unidata_version
-"""Another version knows more letters, so that words, and all that is measured of them, may differ."""
+"""Part of measures' identity: another version has more letters, so words and measures may differ."""
 
 LINE_END, SPACE, OTHER, APOSTROPHE, HYPHEN, UNDERSCORE, NUMBER, MARK, LETTER, ALONE = range(10)
-"""Kinds of characters. Those before OTHER are white space; from UNDERSCORE on, runs of them are words.
+"""Kinds of characters. Kinds before OTHER are white space; runs of kinds from UNDERSCORE on are words.
 
-A letter that is ALONE is a word by itself: of a script that puts no space between words. No character is a HYPHEN
-unless text is compared with evaluation sets, see `matching` in texts.py.
+A letter that is ALONE is a word of its own: its script puts no spaces between words. HYPHEN is used only where text is
+compared with evaluation sets, see `matching` in texts.py.
 """
 
 WITHOUT_SPACES = (
@@ -27,21 +27,20 @@ WITHOUT_SPACES = (
     (0x3005, 0x312F), (0x31A0, 0x31BF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F), (0x1AFF0, 0x1B16F),
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
 )  # fmt: skip
-"""First and last code points of such scripts: Thai, Lao, Burmese, Khmer; kana and Bopomofo; Chinese characters."""
+"""First and last code points of scripts without spaces: Thai, Lao, Burmese, Khmer; kana and Bopomofo; Chinese."""
 
 APOSTROPHES = "'\u2019"
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-"""Where `str.splitlines` cuts."""
+"""The characters at which `str.splitlines` splits."""
 
 SEVERAL = sys.maxunicode + 1
-"""From here on a folded character stands for several."""
+"""Folded values from here on stand for several characters."""
 
 
 class Spelling(NamedTuple):
-    """How words are told apart, by code point: kinds of characters, and what each is folded to, of which 0 is nothing.
+    """How words are compared, by code point: the kind of each character, and its folded form, where 0 is nothing.
 
-    What is folded to several characters has the number of these, `[starts[n], starts[n + 1])` of `several`, from
-    SEVERAL on.
+    A folded value of SEVERAL + n stands for the characters `[starts[n], starts[n + 1])` of `several`.
     """
 
     kinds: NDArray[np.uint8]
@@ -51,25 +50,24 @@ class Spelling(NamedTuple):
 
 
 class Said(NamedTuple):
-    """The words of texts as they are compared: characters `[first, end)` each, text t's at `[starts[t], starts[t +
-    1])`.
+    """The words of texts in compared form: characters `[first, end)`; text t has words `[starts[t], starts[t + 1])`.
 
-    They are runs of letters, numbers, marks and underscores, with the apostrophes between letters; what has no letter,
-    number or mark is none. A letter of a script without spaces is `alone`: a word by itself, with the marks on it.
+    They are runs of letters, numbers, marks and underscores, with apostrophes between letters; a run without a letter,
+    number or mark is not a word. A letter of a script without spaces is `alone`: a word of its own with its marks.
     """
 
     first: Positions
     end: Positions
     hashes: Hashes
-    """Those of the words with each character folded."""
+    """Hashes of the words with each character folded."""
     alone: NDArray[np.bool_]
     starts: Positions
 
 
 class Words(NamedTuple):
-    """What stands between white space: characters `[first, end)` each, those of text t at `[starts[t], starts[t + 1])`.
+    """Runs of characters between white space: `[first, end)` each; those of text t are `[starts[t], starts[t + 1])`.
 
-    So the papers count words. A symbol is a word without letter, number or mark.
+    The papers count words in this way. A symbol is a word without letter, number or mark.
     """
 
     first: Positions
@@ -80,9 +78,7 @@ class Words(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """The lines of all texts as `str.splitlines` cuts them: characters `[first, end)` each, without what ends the
-    line.
-    """
+    """The lines of all texts as split by `str.splitlines`: characters `[first, end)`, without the line end."""
 
     first: Positions
     end: Positions
@@ -91,7 +87,7 @@ class Lines(NamedTuple):
 
 
 LAST_CASED = 0x1FFFF
-"""No character behind this one has a lower case."""
+"""No character after this one has a lower case."""
 
 
 @cache
@@ -118,7 +114,7 @@ def kinds_of_characters() -> NDArray[np.uint8]:
 
 @cache
 def lower_case() -> NDArray[np.uint32]:
-    """The lower case of each code point; of U+0130, which has two characters for one, the first."""
+    """The lower case of each code point; for U+0130, whose lower case has two characters, the first."""
     lower = np.arange(sys.maxunicode + 1, dtype=np.uint32)
     lower[: LAST_CASED + 1] = [ord(chr(point).lower()[0]) for point in range(LAST_CASED + 1)]
     return lower
@@ -126,5 +122,5 @@ def lower_case() -> NDArray[np.uint32]:
 
 @cache
 def plain_spelling() -> Spelling:
-    """Words in lower case."""
+    """The spelling of words in lower case."""
     return Spelling(kinds_of_characters(), lower_case(), np.zeros(1, np.int64), np.zeros(0, np.uint32))

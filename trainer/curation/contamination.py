@@ -1,14 +1,14 @@
-"""Evaluation sets that must not be trained on: their n-grams of words, as in GPT-3 (Brown et al. 2020, appendix C), and
-what documents have in common with them.
+"""Evaluation sets that are kept out of training: their word n-grams, as in GPT-3 (Brown et al. 2020, appendix C), and
+those that documents share with them.
 
-    measures/overlaps/NAME.npz            the hashes to look for, by the words that they are of
-    measures/overlaps/NAME-examples.npz   which example each is of:
+    measures/overlaps/NAME.npz            the hashes to search for, by their number of words
+    measures/overlaps/NAME-examples.npz   the examples of the hashes:
 
-by words   int64, for each hash, in their order, the first example that has it: its file's number << 32 | its record's
-sha256     of each file; a file is one of these for each of its fields that holds text
-field      that field
-texts      how many there are in it
-too_short  how many of these have fewer than `least_words` words, and are not looked for
+number of words   int64, for each hash, in order, the first example that has it: file number << 32 | record number
+sha256     of each file; a file occurs once for each of its fields that holds text
+field      this field
+texts      the number of texts in it
+too_short  the number of these with fewer than `least_words` words, which are not searched for
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,20 +34,20 @@ from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
 NOTHING = np.uint64(0)
-"""Stands for a word where a text has fewer, and for an n-gram where it has none in common."""
+"""Represents a missing word in a short text, and the absence of a shared n-gram."""
 
 SLOTS_OF_EACH, MOST_SLOTS = 8, 2**24
 
 
 class Wanted(NamedTuple):
-    """The hashes of evaluation sets' n-grams of one length, sorted, and a table that tells most others from them."""
+    """The sorted hashes of evaluation sets' n-grams of one length, and a table that rejects most other hashes."""
 
     length: int
     hashes: Hashes
     filled: NDArray[np.bool_]
 
     def places(self, words: Hashes, word_starts: Positions) -> tuple[Hashes, NDArray[np.intp], Positions]:
-        """The hashes of all n-grams of texts, the places of those that are looked for, and where each text's start."""
+        """The hashes of all n-grams of texts, the indices of those searched for, and where each text's start."""
         from trainer.curation.loops import among
 
         hashes, starts = shingles_of(words, word_starts, self.length)
@@ -55,7 +55,7 @@ class Wanted(NamedTuple):
 
 
 def wanted_of(hashes: Mapping[int, Hashes]) -> list[Wanted]:
-    """What is looked for, of the sorted hashes of n-grams by their length."""
+    """The search tables for sorted hashes of n-grams, given by their length."""
     from trainer.curation.loops import fill
 
     slots = {length: 1 << (SLOTS_OF_EACH * max(len(each), 1)).bit_length() for length, each in hashes.items()}
@@ -64,10 +64,9 @@ def wanted_of(hashes: Mapping[int, Hashes]) -> list[Wanted]:
 
 @dataclass(frozen=True)
 class Overlap(Measure):
-    """How many n-grams each document has in common with evaluation sets, whose hashes are in the store under `key`, and
-    which.
+    """The number of n-grams that each document shares with evaluation sets, whose hashes are stored under `key`.
 
-    `first` is the hash of the first one of the shortest that it has in common, and 0 if there is none.
+    `first` is the hash of the first shared n-gram of the shortest length, or 0 if there is none.
     """
 
     url: str
@@ -76,7 +75,7 @@ class Overlap(Measure):
     version: ClassVar[int] = 2
 
     def options(self) -> dict[str, Any]:
-        return {"key": self.key}  # wherever the store is
+        return {"key": self.key}  # not the store's URL
 
     def __call__(self, batch: Batch) -> Rows:
         said = matching_words(batch.matching)
@@ -84,20 +83,18 @@ class Overlap(Measure):
 
     @property
     def longest(self) -> int:
-        """The words of the longest n-gram that is looked for."""
+        """The words of the longest n-gram that is searched for."""
         return max(each.length for each in overlaps(self))
 
     def across(self, lasts: NDArray[np.uint64], firsts: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The n-gram shared where one part ends and the next begins, or 0, by `BorderWords` of shape [P, words]
-        each.
-        """
+        """The n-gram shared across the border of two parts, or 0; by `BorderWords`, each of shape [P, words]."""
         words = np.concatenate([lasts, firsts], axis=1)
         starts = starts_of((words != NOTHING).sum(axis=1))
         return find_shared(overlaps(self), words[words != NOTHING], starts)["first"]
 
 
 def find_shared(wanted: list[Wanted], words: Hashes, word_starts: Positions) -> dict[str, NDArray[Any]]:
-    """What `Overlap` tells of texts, of which the hashes of the words are given."""
+    """The arrays of `Overlap` for texts, given their words' hashes."""
     counts, firsts = np.zeros(len(word_starts) - 1, np.int32), np.full(len(word_starts) - 1, NOTHING)
     for each in wanted:
         hashes, places, starts = each.places(words, word_starts)
@@ -111,9 +108,9 @@ def find_shared(wanted: list[Wanted], words: Hashes, word_starts: Positions) -> 
 
 @dataclass(frozen=True)
 class BorderWords(Measure):
-    """The first and the last words of each document, so many: what n-grams across the border of two parts are made of.
+    """The first and the last `words` words of each document, which make up n-grams across the border of two parts.
 
-    A tag or a hyphenated word that the border itself cuts in two is not put together again.
+    A tag or a hyphenated word that is cut by the border is not joined.
     """
 
     words: int
@@ -132,12 +129,12 @@ class BorderWords(Measure):
 
 @cache
 def overlaps(of: Overlap) -> list[Wanted]:
-    """What is looked for of evaluation sets."""
+    """The search tables of the evaluation sets."""
     return wanted_of(read_hashes(Store(of.url), of.key))
 
 
 def read_hashes(store: Store, key: str) -> dict[int, Hashes]:
-    """The hashes of evaluation sets by the length of their n-grams."""
+    """The hashes of evaluation sets, by the length of their n-grams."""
     return {int(name): hashes for name, hashes in read_all(store, key).items()}
 
 
@@ -145,7 +142,7 @@ RECORD_BITS = 32
 
 
 class ExampleFile(NamedTuple):
-    """A field of a file of an evaluation set: how many texts it holds, and how many of them are too short."""
+    """A field of a file of an evaluation set: the number of texts, and of those that are too short."""
 
     sha256: str
     field: str
@@ -154,29 +151,29 @@ class ExampleFile(NamedTuple):
 
 
 def examples_key(key: str) -> str:
-    """Where it is kept, beside the hashes under `key`."""
+    """The key of the examples of the hashes under `key`."""
     return f"{key.removesuffix('.npz')}-examples.npz"
 
 
 def example_of(numbers: NDArray[np.int64], hashes: Hashes, hashed: np.uint64) -> tuple[int, int]:
-    """The first example, by its file and its record, of an n-gram's hash, which is one of these."""
+    """The file and the record of the first example of an n-gram's hash, which must be in `hashes`."""
     file, record = divmod(int(numbers[np.searchsorted(hashes, hashed)]), 1 << RECORD_BITS)
     return file, record
 
 
 def read_files(store: Store, key: str) -> list[ExampleFile]:
-    """The files whose hashes are kept under `key`."""
+    """The files whose hashes are stored under `key`."""
     columns = read_arrays(store, examples_key(key), *ExampleFile._fields)
     return [ExampleFile(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def read_examples_of(store: Store, key: str, lengths: Iterable[int]) -> dict[int, NDArray[np.int64]]:
-    """What stands for the first example of each hash that is kept under `key`, by the length of the n-grams."""
+    """The encoded first example of each hash stored under `key`, by the length of the n-grams."""
     return dict(zip(lengths, read_arrays(store, examples_key(key), *map(str, lengths)), strict=True))
 
 
 class Shared(NamedTuple):
-    """Words of a text that an evaluation set has too: as the text has them, and by their length and their hash."""
+    """Words that a text shares with an evaluation set: as written in the text, with their number and their hash."""
 
     words: str
     length: int
@@ -184,7 +181,7 @@ class Shared(NamedTuple):
 
 
 def find_words(text: bytes, wanted: Iterable[Wanted]) -> Shared | None:
-    """The first words of a text among the shortest n-grams that are looked for and that it has."""
+    """The first shared words of a text, of the shortest length that it shares; None if there are none."""
     texts = matching(Texts([text]))
     said = matching_words(texts)
     for each in wanted:
@@ -202,9 +199,7 @@ ALONE_OF_A_WORD = 2
 
 
 class LookedFor(NamedTuple):
-    """The hashes that are looked for, sorted, and the first example of each, by the words that they are of; and the
-    files.
-    """
+    """The sorted hashes to search for and the first example of each, by their number of words; and the files."""
 
     hashes: dict[int, Hashes]
     examples: dict[int, NDArray[np.int64]]
@@ -212,19 +207,17 @@ class LookedFor(NamedTuple):
 
 
 class Hashed(NamedTuple):
-    """The hashes to look for of some texts, each with its text's number, by the words that they are of."""
+    """The hashes to search for of some texts, each with its text's index, by their number of words."""
 
     hashes: dict[int, tuple[Hashes, NDArray[np.int64]]]
     too_short: NDArray[np.bool_]
-    """Which texts have too few words, of shape [texts]."""
+    """Whether each text has too few words, of shape [texts]."""
 
 
 def name_evaluation(
     options: DecontaminateConfig, transform: TransformConfig | None, found: Sequence[EvaluationSet]
 ) -> str:
-    """The fingerprint of what is kept out: of the evaluation sets' content and how it is read, wherever their files
-    are.
-    """
+    """A fingerprint of the evaluation sets' content and how it is read; the files' paths do not matter."""
     counted = [options.ngram, options.least_words]
     read = [transform_options(transform), [_identity(each) for each in found]]
     return fingerprint([FORMAT, MATCHING, UNICODE, *counted, *read])
@@ -239,7 +232,7 @@ def _identity(found: EvaluationSet) -> list[Any]:
 def find_overlap(
     store: Store, options: DecontaminateConfig, transform: TransformConfig | None, found: Sequence[EvaluationSet]
 ) -> Overlap:
-    """The measure of what documents share with evaluation sets, whose hashes are written unless they are in the store.
+    """The measure of overlap with evaluation sets; writes their hashes unless the store has them.
 
     Raises as `look_for`.
     """
@@ -256,7 +249,7 @@ def find_overlap(
 def look_for(
     options: DecontaminateConfig, transform: TransformConfig | None, found: Sequence[EvaluationSet]
 ) -> LookedFor:
-    """Read the evaluation sets. Raises `CorpusError` for one in which there is nothing to look for."""
+    """Read the evaluation sets. Raises `CorpusError` for one with nothing to search for."""
     hashes: dict[int, list[Hashes]] = {}
     examples: dict[int, list[NDArray[np.int64]]] = {}
     files: list[ExampleFile] = []
@@ -289,13 +282,13 @@ def _require_some(found: EvaluationSet, options: DecontaminateConfig, texts: int
     if texts == too_short:
         raise CorpusError(
             f"data.curation.decontaminate: no text in {', '.join(found.corpus.paths)} has {options.least_words} words "
-            "or more, so nothing of it would be kept out; lower least_words, or name the fields that hold its text"
+            "or more, so nothing of it would be kept out; lower least_words, or specify the fields that hold its text"
         )
 
 
 def hashes_of(texts: Texts, options: DecontaminateConfig) -> Hashed:
-    """The hashes to look for: n-grams, and whole texts that are shorter. Two letters that stand alone count as one
-    word.
+    """The hashes to search for: of n-grams, and of whole texts that are shorter. In scripts without spaces two letters
+    count as one word.
     """
     said = matching_words(texts)
     units, alone = np.diff(said.starts), np.diff(starts_of(said.alone)[said.starts])
@@ -313,13 +306,13 @@ def hashes_of(texts: Texts, options: DecontaminateConfig) -> Hashed:
 
 
 def describe(found: Sequence[EvaluationSet]) -> list[dict[str, str]]:
-    """The files that are kept out, with the field that is read of each, and the digest of its content."""
+    """The files that are kept out, each with the field that is read and the digest of the content."""
     read = {(piece.path, each.corpus.text_field, piece.sha256) for each in found for piece in each.pieces}
     return [{"path": path, "field": field, "sha256": sha256} for path, field, sha256 in sorted(read)]
 
 
 SHARE, FEWEST = 0.01, 3
-"""Of a corpus's documents one n-gram drops more than this share, and at least so many, when it is told."""
+"""An n-gram is reported if it drops more than this share of a corpus's documents, and at least this number."""
 
 
 def name_frequent(
@@ -332,8 +325,8 @@ def name_frequent(
 ) -> list[dict[str, Any]]:
     """A line for each n-gram that drops many of a corpus's documents: its words, and the example that has them.
 
-    A document counts for the first that it has. `firsts` are the n-grams for which documents went, by corpus; `hashes`
-    and `examples` are what is looked for.
+    A document counts for its first n-gram. `firsts` has the n-grams of dropped documents, by corpus; `hashes` and
+    `examples` are those searched for.
     """
     lines = []
     for corpus, own in firsts.items():
@@ -355,9 +348,9 @@ def name_frequent(
 def _example(
     found: Sequence[EvaluationSet], transform: TransformConfig | None, file: int, record: int
 ) -> tuple[str, Iterator[bytes]]:
-    """An example by its file, counted over all sets, and its record there: what it is called, and its texts.
+    """An example's name and its texts, given its file's index over all sets and its record's index in the file.
 
-    A conversation has several.
+    A conversation has several texts.
     """
     for each in found:
         if file < len(each.pieces):
@@ -365,4 +358,4 @@ def _example(
             texts = (example.text for example in examples if (example.file, example.number) == (file, record))
             return f"{each.pieces[file].path}#{record + 1} ({each.corpus.text_field})", texts
         file -= len(each.pieces)
-    raise AssertionError("an example of none of the evaluation sets")
+    raise AssertionError("the example is in none of the evaluation sets")

@@ -1,4 +1,4 @@
-"""The step that decides which documents stay: measures, applies rules, finds duplicates, and publishes."""
+"""The curation step: measures documents, applies rules, finds duplicates, and publishes the decisions."""
 
 import json
 import logging
@@ -42,7 +42,7 @@ NO_DUPLICATES = Duplicates(*np.empty((2, 0), np.int64), *np.empty((2, 0), np.flo
 
 
 def publish_decided(step: Step, decided: CurationRun) -> Manifest:
-    """Write what is decided. Raises `CorpusError` if nothing stays of a corpus."""
+    """Write the decisions. Raises `CorpusError` if no document of a corpus is kept."""
     table = count(decided)
     for corpus, _ in decided.plan.corpora:
         _require_some(corpus.name, table[corpus.name])
@@ -55,7 +55,7 @@ def publish_decided(step: Step, decided: CurationRun) -> Manifest:
 
 
 def count(decided: CurationRun) -> dict[str, list[dict[str, Any]]]:
-    """By corpus, how many documents and bytes stay, and go for each reason."""
+    """By corpus, the number and bytes of the documents that are kept, and of those dropped for each reason."""
     counts = {corpus.name: np.zeros((2, len(decided.names) + 1), np.int64) for corpus, _ in decided.plan.corpora}
     for each in decided.numbering.units:
         (sizes,) = each.unit.read(decided.store, decided.size, "bytes")
@@ -124,28 +124,29 @@ def _of_corpus(decided: CurationRun, name: str) -> dict[str, NDArray[Any]]:
 
 
 def _require_some(corpus: str, table: list[dict[str, Any]]) -> None:
-    """Raise `CorpusError` if rules let nothing of a corpus through; of duplicates the other one stays, in another
-    corpus.
+    """Raise `CorpusError` if rules drop every document of a corpus.
+
+    Duplicates do not count as dropped: their original is kept, perhaps in another corpus.
     """
     left = [line for line in table if line["reason"] in ("kept", EXACT, NEAR)]
     if any(line["documents"] for line in left):
         return
     if not any(line["documents"] for line in table):
-        raise CorpusError(f"corpus {corpus!r} has no document: its files are empty, or hold none that can be read")
+        raise CorpusError(f"corpus {corpus!r} has no documents: its files are empty, or hold no readable documents")
     largest = sorted(table[1:], key=lambda line: -line["documents"])[:3]
-    told = "; ".join(f"{line['documents']} for {line['reason']!r}" for line in largest)
+    told = "; ".join(f"{line['documents']} as {line['reason']!r}" for line in largest)
     raise CorpusError(
-        f"corpus {corpus!r}: data.curation lets none of its {sum(line['documents'] for line in table)} documents "
-        f"through: {told}; loosen what drops them, or leave it out"
+        f"corpus {corpus!r}: data.curation drops all {sum(line['documents'] for line in table)} documents: {told}; "
+        "loosen these filters, or remove the corpus"
     )
 
 
 def curate(store: Store, job: PrepareJob, progress: Progress) -> Step:
-    """The step that decides of each document whether it stays.
+    """The step that decides which documents are kept.
 
-    It raises `CorpusError` for raw text, evaluation sets or functions that cannot be used, and if no document stays.
+    It raises `CorpusError` for unusable raw text, evaluation sets or functions, and if no document is kept.
     """
-    with progress.bar("look at raw files", None, "B") as bar:
+    with progress.bar("check raw files", None, "B") as bar:
         plan = make_plan(store, job.data, bar.advance)
 
     def build(step: Step) -> Manifest:
@@ -167,7 +168,7 @@ def curate(store: Store, job: PrepareJob, progress: Progress) -> Step:
 
     return Step(
         store, KIND, KIND, "text", plan.recipe, build, told=frozenset({PIECE_BYTES}),
-        otherwise="delete the folder to have it decided anew",
+        otherwise="delete the folder to curate the text again",
         explains=Explains(
             sources=lambda: _sources([pieces for _, pieces in plan.corpora], describe(plan.evaluation), plan.recipe),
             recall_sources=recall_sources,
@@ -177,9 +178,9 @@ def curate(store: Store, job: PrepareJob, progress: Progress) -> Step:
 
 
 def _sources(corpora: Iterable[Iterable[Piece]], files: list[dict[str, str]], recipe: Mapping[str, Any]) -> Sources:
-    """The pieces of raw files, the evaluation sets that are kept out, and the files that functions come from."""
+    """The pieces of raw files, the evaluation files that are kept out, and the sources of the user's functions."""
     return {
         **by_file(vars(piece) for pieces in corpora for piece in pieces),
         **{f"{file['path']}, kept out": file["sha256"] for file in files},
-        **{f"that of {name}, or one that it imports": sha256 for name, sha256 in recipe[CONTENTS]["functions"].items()},
+        **{f"source of {name} or one of its imports": sha256 for name, sha256 in recipe[CONTENTS]["functions"].items()},
     }

@@ -1,6 +1,4 @@
-"""Decisions in the making: what they depend on (`Plan`), and of each document what is measured, the tests that it is
-put to, and the documents that it is compared with (`CurationRun`).
-"""
+"""Making decisions: their inputs (`Plan`) and the run that measures, filters and compares documents (`CurationRun`)."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -56,13 +54,13 @@ from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
 MOST_REASONS = 250
-"""A document's reason is one byte."""
+"""A document's reason is stored in one byte."""
 
 CONTAMINATED, EXACT, NEAR = "contaminated", "exact duplicate", "near duplicate"
 
 
 class Plan(NamedTuple):
-    """All that decisions depend on; `recipe` names them."""
+    """The inputs of decisions; `recipe` is their identity."""
 
     recipe: dict[str, Any]
     corpora: list[tuple[CorpusConfig, list[Piece]]]
@@ -74,9 +72,9 @@ class Plan(NamedTuple):
         return sum(piece.size for _, pieces in self.corpora for piece in pieces)
 
     def test(self, corpus: str, documents: int, read: Callable[..., Sequence[NDArray[Any]]]) -> NDArray[np.uint8]:
-        """The first test that each of some documents of a corpus breaks, by its number from 1; 0 if none.
+        """The first test that each of some documents of a corpus fails, numbered from 1; 0 if none; shape [documents].
 
-        `read` gives arrays of a measure of theirs, by their names.
+        `read` returns the documents' arrays of a measure, by name.
         """
         broken = np.zeros(documents, np.uint8)
         for by, tests in groupby(of_corpus(self.tests, corpus), key=lambda test: test.measure):
@@ -91,14 +89,14 @@ def make_plan(
     data: DataConfig,
     advance: Callable[[int], None] = lambda size: None,
 ) -> Plan:
-    """Look at the raw files and the evaluation sets. Raises `CorpusError` and `ConfigError` for what cannot be used."""
+    """Find the raw files and the evaluation sets. Raises `CorpusError` and `ConfigError` for unusable ones."""
     options = data.curation
     assert options is not None
     tests = all_tests(options.filters)
     if len(tests) > MOST_REASONS:
-        raise ConfigError(f"data.curation.filters have {len(tests)} bounds; at most {MOST_REASONS} can be told apart")
+        raise ConfigError(f"data.curation.filters have {len(tests)} bounds; expected at most {MOST_REASONS}")
     measures = measures_of(options, tests)
-    measured = [measure.folder for measure in measures]  # first, as it refuses unknown functions
+    measured = [measure.folder for measure in measures]  # first, because it raises for unknown functions
     evaluation = find_evaluation(store, options.decontaminate) if options.decontaminate else []
     corpora = [(corpus, find_pieces(store, corpus, data.shards.piece_bytes, advance)) for corpus in data.corpora]
     wanted = options.decontaminate
@@ -120,19 +118,19 @@ def make_plan(
 
 
 def reasons_of(options: CurationConfig, tests: Sequence[Test]) -> list[str]:
-    """Why documents go, in the order in which it is tried."""
+    """The reasons to drop documents, in the order of the tests."""
     ends = {CONTAMINATED: options.decontaminate, EXACT: options.exact, NEAR: options.near}
     return [*(test.reason for test in tests), *(reason for reason, wanted in ends.items() if wanted is not None)]
 
 
 def count_reasons(reasons: NDArray[np.uint8], sizes: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.int64]:
-    """How many documents stay, and go for each of the reasons named, and their bytes: of shape [2, reasons + 1]."""
+    """Documents and bytes that are kept, and dropped for each named reason; shape [2, reasons + 1]."""
     documents = np.bincount(reasons, minlength=len(names) + 1)
     return np.array([documents, np.bincount(reasons, sizes, minlength=len(names) + 1)]).astype(np.int64)
 
 
 def measures_of(options: CurationConfig, tests: Sequence[Test], overlaps: Sequence[Measure] = ()) -> list[Measure]:
-    """All that is measured; `overlaps` is what is of the evaluation sets."""
+    """All measures to compute; `overlaps` are those that compare documents with the evaluation sets."""
     found: list[Measure] = [Size(), *(test.measure for test in tests), *overlaps]
     found += [Digest.of(options.exact)] if options.exact else []
     found += [Signature.of(options.near)] if options.near else []
@@ -142,9 +140,7 @@ def measures_of(options: CurationConfig, tests: Sequence[Test], overlaps: Sequen
 def require_numbers(
     store: Store, corpus: CorpusConfig, pieces: Sequence[Piece], units: Sequence[Unit], tests: Sequence[Test]
 ) -> None:
-    """Raise `CorpusError` for a column that a corpus's tests ask for, and in which none of its documents has a
-    number.
-    """
+    """Raise `CorpusError` if a test needs a column in which no document of the corpus has a number."""
     for score in dict.fromkeys(test.measure for test in tests if isinstance(test.measure, Score)):
         found = (unit.read(store, score, "score")[0] for unit in units)
         documents = 0
@@ -162,12 +158,12 @@ def _no_number(corpus: CorpusConfig, pieces: Sequence[Piece], column: str) -> Co
     has = f"has the columns {', '.join(there)}" if there else f"is of the format {corpus.format}, which has no columns"
     return CorpusError(
         f"corpus {corpus.name!r}: no document has a number in the column {column!r}, which a filter of data.curation "
-        f"asks for; {pieces[0].path} {has}; correct the column, or limit the filter to other corpora"
+        f"needs; {pieces[0].path} {has}; correct the column, or limit the filter to other corpora"
     )
 
 
 class CurationRun:
-    """Decisions in the making: a number for each document, 0 as long as it stays, else that of its reason, from 1."""
+    """Decisions in progress: for each document 0 while it is kept, else the number of its reason, from 1."""
 
     def __init__(self, store: Store, job: PrepareJob, plan: Plan, carrier: Executor, progress: Progress) -> None:
         assert job.data.curation is not None
@@ -189,7 +185,7 @@ class CurationRun:
         self.compared: Compared | None = None
 
     def measure(self) -> None:
-        """Have every document measured, and number them."""
+        """Measure every document, and number the documents."""
         units = [
             divide(corpus, pieces, self.options.transform, columns_of(self.tests[corpus.name]))
             for corpus, pieces in self.plan.corpora
@@ -206,7 +202,7 @@ class CurationRun:
         self.shared: dict[str, list[NDArray[np.uint64]]] = {corpus.name: [] for corpus, _ in self.plan.corpora}
 
     def filter(self) -> None:
-        """Put each document to the tests, in their order, and then to that of the evaluation sets."""
+        """Apply the tests in their order, then the comparison with evaluation sets."""
         for corpus, pieces in self.plan.corpora:
             units = [each.unit for each in self.numbering.units if each.unit.corpus.name == corpus.name]
             require_numbers(self.store, corpus, pieces, units, self.tests[corpus.name])
@@ -225,9 +221,7 @@ class CurationRun:
                 self._filter_across(corpus.name, pieces, self.borders)
 
     def _filter_across(self, corpus: str, pieces: Sequence[Piece], borders: BorderWords) -> None:
-        """Put documents in parts to the test of the evaluation sets where one part ends and the next begins, if both
-        stay.
-        """
+        """Drop adjacent parts of a document that are both kept so far and share an n-gram across their border."""
         assert self.overlap is not None
         file_of = np.cumsum([0, *(one.path != other.path for one, other in pairwise(pieces))])
         files = np.repeat(file_of, self.numbering.counts[corpus])
@@ -247,9 +241,9 @@ class CurationRun:
         self.reasons[np.union1d(shared, shared + 1)] = self.number_of(CONTAMINATED)
 
     def drop_duplicates(self) -> None:
-        """Drop all but the first of documents that are the same, and then near duplicates.
+        """Drop all but the first of identical documents, then near duplicates.
 
-        The original of an exact copy is the first of the copies, also where that goes itself as a near duplicate.
+        The original of an exact copy is the first of the copies, even if that one is dropped as a near duplicate.
         """
         if self.options.exact is not None:
             folder = self._start_pass(Digest.of(self.options.exact))
@@ -263,7 +257,7 @@ class CurationRun:
         return start_pass(self.store, self.numbering.units, by, self.reasons == 0)
 
     def sharing(self, folder: str, keys: int, reason: str) -> Sharing:
-        """The documents of a pass that share one of their keys, of which each has so many."""
+        """The documents of a pass that share one of their keys; each document has `keys` of them."""
         url, together, wanted = self.job.store, groups(self.numbering.units, keys), slices(keys * self.numbering.total)
         missing = [each for each in wanted if not is_found(self.store, folder, each)]
         if missing:
@@ -276,11 +270,11 @@ class CurationRun:
         return found
 
     def _compare(self, folder: str, near: NearConfig) -> Compared:
-        """Compare the documents that share a key by all their n-grams, unless that is done."""
+        """Compare the documents that share a key by all their n-grams, unless the store has the result."""
         from trainer.curation.near import compare, find_compared, forget_ngrams, gather, keep_compared, parts_of
 
         if (known := find_compared(self.store, folder, near)) is not None:
-            forget_ngrams(self.store, folder, near)  # of a pass that was broken off before it came to that
+            forget_ngrams(self.store, folder, near)  # left by a pass that was interrupted before deleting them
             return known
         sharing = self.sharing(folder, near.bands, NEAR)
         candidates = np.zeros(self.numbering.total, np.bool_)
@@ -296,7 +290,7 @@ class CurationRun:
         except StorageError:
             if (known := find_compared(self.store, folder, near)) is None:
                 raise
-            found = known  # another curation of the same text was faster, and cleared away
+            found = known  # another curation of the same text finished first and deleted the n-grams
         forget_ngrams(self.store, folder, near)
         return found
 
@@ -305,7 +299,7 @@ class CurationRun:
         self.duplicates.append(found)
 
     def number_of(self, reason: str) -> int:
-        """What stands for a reason."""
+        """The number that represents a reason."""
         return self.names.index(reason) + 1
 
     def _carry(self, work: Callable[..., Any], calls: Iterable[Sequence[Any]], bar: Bar) -> None:

@@ -1,7 +1,7 @@
-"""Evaluation sets that must not be trained on: which files they are of, lm-eval's tasks too, and their texts.
+"""Evaluation sets that are kept out of training: their files, also those of lm-eval's tasks, and their texts.
 
-Those of a job are read as that job reads them: what it passes over is not looked for, and what it refuses is refused
-here.
+A job's files are read as that job reads them: records that it skips are not searched for, and records that it refuses
+raise here too.
 """
 
 import sys
@@ -32,19 +32,19 @@ from trainer.store.storage import Store
 FORMAT_OF_DATASET: dict[str, Literal[TableFormat, "lines"]] = {
     "json": "jsonl", "csv": "csv", "parquet": "parquet", "text": "lines",
 }  # fmt: skip
-"""The `dataset_path` of tasks whose files can be read as those of a corpus."""
+"""The `dataset_path` of tasks whose files can be read like those of a corpus."""
 
 QUERIES = ("doc_to_decontamination_query", "doc_to_text")
-"""What a task says of the text to look for: its own word for that, or else its question."""
+"""A task's settings for the text to search for: its own setting for that, else its question."""
 
 FILE_OPTIONS = {"data_files", "data_dir"}
-"""The `dataset_kwargs` that say where files are, not how they are read."""
+"""The `dataset_kwargs` that locate files; others change how they are read."""
 
-INSTEAD = "name its files and fields in decontaminate.files"
+INSTEAD = "list its files and fields in decontaminate.files"
 
 
 def of_task(path: str) -> list[EvaluationText]:
-    """What the tasks of a YAML file ask. Raises `ConfigError` for one whose text is not in fields of local files."""
+    """The questions of the tasks in a YAML file. Raises `ConfigError` unless they are in fields of local files."""
     where = f"data.curation.decontaminate.tasks: {path}"
     task = task_of_file(Path(path), where)
     tasks = {task.name: task}
@@ -57,7 +57,7 @@ def of_task(path: str) -> list[EvaluationText]:
 def _there(name: str, task: LocalTask | None, where: str) -> LocalTask:
     if task is None:
         raise ConfigError(
-            f"{where}: it names the task {name!r}, which no file beside it tells; name the tasks one by one"
+            f"{where}: it lists the task {name!r}, which no file beside it defines; list the tasks one by one"
         )
     return task
 
@@ -66,46 +66,42 @@ def _text_of(task: LocalTask, where: str) -> EvaluationText:
     source, how = str(task.settings.get("dataset_path")), task.settings.get("dataset_kwargs") or {}
     if source not in FORMAT_OF_DATASET:
         raise ConfigError(
-            f"{where}: task {task.name!r} reads {source!r}, which is no file of {', '.join(FORMAT_OF_DATASET)}; write "
-            "its questions to a file, and name that in decontaminate.files"
+            f"{where}: task {task.name!r} reads {source!r}, expected one of {', '.join(FORMAT_OF_DATASET)}; write its "
+            "questions to a file, and list that in decontaminate.files"
         )
     if further := sorted(how.keys() - FILE_OPTIONS):
-        raise ConfigError(f"{where}: task {task.name!r} reads its files by {', '.join(further)}; {INSTEAD}")
+        raise ConfigError(f"{where}: task {task.name!r} reads its files with {', '.join(further)}; {INSTEAD}")
     paths = [pattern for pattern, asked in data_files(task, where) if asked]
     if not paths:
-        raise ConfigError(
-            f"{where}: no file of task {task.name!r} is of the split {task.asked!r}, which it asks; {INSTEAD}"
-        )
+        raise ConfigError(f"{where}: task {task.name!r} asks the split {task.asked!r}, which has no file; {INSTEAD}")
     return EvaluationText(paths=paths, format=FORMAT_OF_DATASET[source], fields=question_fields(task, where))
 
 
 def question_fields(task: LocalTask, where: str) -> list[str]:
-    """The fields that the task's text to look for is made of: one that it names, or those of a template.
+    """The fields of the text to search for: the one that the task specifies, or those of its template.
 
-    Raises `ConfigError` if it makes its questions by a function, or tells none.
+    Raises `ConfigError` if a function builds the questions, or if the task specifies none.
     """
     said: Any = next((task.settings[query] for query in QUERIES if task.settings.get(query)), None)
     if not isinstance(said, str) or isinstance(said, FunctionName):
-        raise ConfigError(f"{where}: task {task.name!r} makes its questions by a function, or tells none; {INSTEAD}")
+        raise ConfigError(f"{where}: task {task.name!r} builds its questions by a function, or has none; {INSTEAD}")
     try:
         named = find_undeclared_variables(Environment().parse(said))
     except (TemplateError, RecursionError) as error:
-        raise ConfigError(f"{where}: the question of task {task.name!r} is no template of jinja2: {error}") from error
+        raise ConfigError(f"{where}: the question of task {task.name!r} is not a jinja2 template: {error}") from error
     return sorted(named) or [said]
 
 
 PLACES = {"name", "path", "subset", "train", "validation", "test"}
-"""Of a job's data what says where it is, not how it is read."""
+"""Settings of a job's data that locate it."""
 
 MADE = {"max_length", "validation_fraction", "chat_template", "context", "packing"}
-"""What says what is made of its texts."""
+"""Settings that apply to its texts after reading. All other settings change how records are read."""
 
 
 @dataclass(frozen=True)
 class OfJob:
-    """Files of a job that tunes a model: by split, of the data that it reads them as, which the configuration `path`
-    holds.
-    """
+    """Files of a tuning job, by split, and the data settings of its configuration `path`, with which they are read."""
 
     path: str
     data: SplitsConfig
@@ -113,12 +109,12 @@ class OfJob:
     splits: dict[str, list[Piece]]
 
     def reading(self) -> dict[str, Any]:
-        """How records are read besides what every reader of such files does; nothing where each must have a text."""
+        """How the job reads records differently from every other reader of such files; {} if it does not."""
         return {} if self.texts.plain(self.data) else self.data.model_dump(mode="json", exclude=PLACES | MADE)
 
 
 class EvaluationSet(NamedTuple):
-    """Files of an evaluation set and one field of them that holds text."""
+    """Files of an evaluation set, and one of their fields that holds text."""
 
     corpus: CorpusConfig
     pieces: list[Piece]
@@ -126,9 +122,7 @@ class EvaluationSet(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A text of an evaluation set, in UTF-8, and its record: of which of the set's files, and its number there, from
-    0.
-    """
+    """A text of an evaluation set, in UTF-8, the index of its file in the set, and of its record there; from 0."""
 
     text: bytes
     file: int
@@ -138,7 +132,7 @@ class Example(NamedTuple):
 def find_evaluation(store: Store, options: DecontaminateConfig) -> list[EvaluationSet]:
     """The files of the evaluation sets, once for each field that holds text.
 
-    Raises `ConfigError` for data in no file, and `CorpusError` if files are missing.
+    Raises `ConfigError` for data that is not in files, and `CorpusError` for missing files.
     """
     found: list[EvaluationSet] = []
     try:
@@ -154,9 +148,7 @@ def find_evaluation(store: Store, options: DecontaminateConfig) -> list[Evaluati
 
 
 def read_examples(found: EvaluationSet, transform: TransformConfig | None) -> Iterator[Example]:
-    """The texts of a set, transformed as documents are; empty ones are left out. Raises as readers, or the job's own,
-    do.
-    """
+    """The nonempty texts of a set, transformed like documents; raises what the readers, or the job's own, raise."""
     for file, number, document in _read_files(found) if found.job is None else _read_job(found, found.job):
         if document.text:
             yield Example((transformed(transform, document) if transform else document).text, file, number)
@@ -170,11 +162,11 @@ def _of_files(store: Store, text: EvaluationText, name: str) -> Iterator[Evaluat
 
 
 def _of_job(store: Store, path: str, name: str) -> Iterator[EvaluationSet]:
-    """What a job measures its model on: validation and test; all of train if validation is cut from it."""
+    """A job's validation and test data; all of train if validation is cut from it."""
     data, texts = _data_of(path)
     where = f"data.curation.decontaminate.jobs: {path}"
     if data.source in ("hub", "disk"):
-        raise ConfigError(f"{where}: its data is of source {data.source}; name files of it in decontaminate.files")
+        raise ConfigError(f"{where}: its data has source {data.source}; list its files in decontaminate.files")
     of_split = {VALIDATION if data.validation else TRAIN: data.validation or data.train, TEST: data.test or []}
     how = data.model_dump(include={"delimiter", "quoting"})
     options: dict[str, Any] = {"format": data.source, "fields": texts.fields(data), **how}
@@ -190,14 +182,14 @@ def _of_job(store: Store, path: str, name: str) -> Iterator[EvaluationSet]:
 
 
 def _data_of(path: str) -> tuple[SplitsConfig, SplitTexts]:
-    """The data of the job that a file holds, and how its texts are read."""
+    """The data of the job in a configuration file, and how its texts are read."""
     kinds = [kind for kind in KINDS if kind.texts is not None]
     values = read_values(path, (), [kind.schema for kind in kinds])
     kind = next(iter(marked(values)), kinds[0])
     if kind.texts is None:
         raise ConfigError(
-            f"data.curation.decontaminate.jobs: {path}: it is of the kind {kind.name}; expected is one of "
-            f"{', '.join(each.name for each in kinds)}; name its files and fields in decontaminate.files"
+            f"data.curation.decontaminate.jobs: {path}: its kind is {kind.name}, expected one of "
+            f"{', '.join(each.name for each in kinds)}; list its files and fields in decontaminate.files"
         )
     job: TuningJob = validate_job(kind.schema, values, path)
     return job.data, load(kind.texts)
@@ -208,22 +200,20 @@ def _corpus(name: str, text: EvaluationText, field: str) -> CorpusConfig:
 
 
 def _read_files(found: EvaluationSet) -> Iterator[tuple[int, int, Document]]:
-    """The texts of a set, each with the numbers of its file and of its record there, of which empty ones are some
-    too.
-    """
+    """The texts of a set, also empty ones, each with the index of its file and of its record there."""
     for file, piece in enumerate(found.pieces):
         for number, document in enumerate(_whole(read_documents(piece, found.corpus, refuse, with_empty=True))):
             yield file, number, document
 
 
 def _read_job(found: EvaluationSet, job: OfJob) -> Iterator[tuple[int, int, Document]]:
-    """The same of a job's set; those of a file that is of several splits once."""
+    """The same for a job's set; a file in several splits is read once."""
     files = {piece.path: file for file, piece in enumerate(found.pieces)}
     known: set[str] = set()
     with TemporaryDirectory(prefix="headrace-") as folder:
         try:
             for split, pieces in job.splits.items():
-                # Whole files; of Parquet, the digest stands before the numbers of row groups.
+                # Whole files; for Parquet, the digest comes before the numbers of row groups.
                 raw = [RawFile(piece.path, piece.path, piece.sha256.partition(":")[0]) for piece in pieces]
                 parts = [fetch_part(Part(file.path, file.path, files=(file,)), Path(folder)) for file in raw]
                 for part, number, text in job.texts.read(job.data, split, parts, found.corpus.text_field):
@@ -237,7 +227,7 @@ def _read_job(found: EvaluationSet, job: OfJob) -> Iterator[tuple[int, int, Docu
 
 
 def _whole(documents: Iterable[Document]) -> Iterator[Document]:
-    """Documents whose parts are put together again."""
+    """Documents, each joined from its parts."""
     parts: list[bytes] = []
     for document in documents:
         parts.append(document.text)

@@ -1,8 +1,8 @@
-"""Functions of the user's, as their files are that their verdicts are named after.
+"""Loads the user's filter functions and computes the digests of their source files.
 
-Which they are is read from import statements, and nothing is run for it, so that every process finds the same.
+The files are found by parsing import statements, without running any code, so every process finds the same ones.
 
-A process may load one long after the files were looked at, as a worker does, or have loaded it long before.
+A process may load a function long before or after its files were digested, so loading checks the digest again.
 """
 
 import hashlib
@@ -20,15 +20,15 @@ from trainer.common.imports import files_behind
 
 
 def source_files(module: str) -> list[Path]:
-    """The file of a loaded module, and those that it imports, directly or not, from its top package or from beside
-    that.
+    """The file of a loaded module, and the files that it imports, directly or indirectly.
 
-    Of what is installed, what lies beside is other libraries, and does not count. A module without a file has none.
+    Imports are followed within the module's top package and the modules beside it. Other libraries beside an
+    installed package are ignored. Empty for a module without a file.
     """
     top = module.partition(".")[0]
     try:
         spec = find_spec(top)
-    except ValueError:  # one that was made by a program
+    except ValueError:  # a module created at run time
         spec = None
     if spec is None:
         return []
@@ -42,25 +42,25 @@ def source_files(module: str) -> list[Path]:
 
 
 _loaded: dict[str, str] = {}
-"""The digest by which this process has loaded each function."""
+"""The digest of the files from which this process loaded each function."""
 
 
 def digest_sources(function: str) -> str:
-    """The digest of the files that `module:function` comes from, as they are now."""
+    """The digest of the current source files of `module:function`."""
     if "" not in sys.path:
-        sys.path.append("")  # functions beside one's configuration, which a console script does not see
+        sys.path.append("")  # for functions beside the configuration: a console script does not search there
     files = source_files(function.partition(":")[0])
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 
 
 @cache
 def load_function(function: str, digest: str) -> Callable[[str], Any]:
-    """The function of the files with this digest. What this process has loaded of other files of it is loaded anew.
+    """Load the function from the files with this digest; reload it if this process has loaded another version.
 
-    Raises `ConfigError` if there is no such function, or its files are others now: else their verdicts would be kept
-    under the name of those that were looked at.
+    Raises `ConfigError` if there is no such function, or if its files have changed: the verdicts would be stored under
+    the digest of the old files.
     """
-    if _loaded.get(function, digest) != digest:  # Python is to load anew what comes from its files
+    if _loaded.get(function, digest) != digest:  # unload the old modules, so that Python reads the files again
         files = {str(path) for path in source_files(function.partition(":")[0])}
         for known, loaded in list(sys.modules.items()):
             if getattr(loaded, "__file__", None) in files:
@@ -69,15 +69,15 @@ def load_function(function: str, digest: str) -> Callable[[str], Any]:
     module, _, name = function.partition(":")
     try:
         found: Callable[[str], Any] = getattr(importlib.import_module(module), name)
-    except Exception as error:  # the module is the user's, and may raise anything
+    except Exception as error:  # importing the user's module may raise anything
         problem = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"data.curation.filters: there is no function {function!r}: {problem}") from error
+        raise ConfigError(f"data.curation.filters: function {function!r} cannot be loaded: {problem}") from error
     if not callable(found):
-        raise ConfigError(f"data.curation.filters: {function!r} is no function")
+        raise ConfigError(f"data.curation.filters: {function!r} is not callable")
     _loaded[function] = digest_sources(function)
     if _loaded[function] != digest:
         raise ConfigError(
-            f"data.curation.filters: the files of {function!r} are not those that were looked at: one has changed "
-            "meanwhile, or this machine has others; start the command again, with the same files on every machine"
+            f"data.curation.filters: the source files of {function!r} have changed since the command started, or "
+            "differ on this machine; start the command again, with the same files on every machine"
         )
     return found

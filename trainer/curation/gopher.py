@@ -1,11 +1,10 @@
-"""What the quality and repetition rules of Gopher compare (Rae et al. 2021, appendix A1.1), for each text.
+"""The values of Gopher's quality and repetition rules (Rae et al. 2021, appendix A1.1) for each text.
 
-Of repetition: the n-grams are of words as they are written, as they stand between white space. An n-gram is known by
-the numbers of the two (n - 1)-grams that it is made of; one of which a part occurs once occurs once itself, and needs
-no number.
+Repetition: n-grams consist of words as written, separated by white space. An n-gram is identified by the numbers of its
+two (n - 1)-grams. If one of these is unique in the text, so is the n-gram, and it needs no number.
 
-Of quality: as in the reference that data is filtered with today (datatrove), ratios and shares of words are of all
-words; those without a letter, number or mark are symbols, and are not counted otherwise.
+Quality: as in datatrove's implementation, ratios and shares of words are over all words. Words without a letter, number
+or mark are symbols, which count only there.
 """
 
 from collections.abc import Sequence
@@ -22,12 +21,12 @@ TOP_N, DUPLICATE_N = (2, 3, 4), (5, 6, 7, 8, 9, 10)
 SHORTEST, LONGEST, FIRST_DUPLICATE = 2, 10, 5
 
 REPETITION = np.dtype([
-    ("duplicate_lines", np.float32),  # share of the lines that came before; empty ones are none
+    ("duplicate_lines", np.float32),  # share of nonempty lines that repeat an earlier one
     ("duplicate_line_characters", np.float32),  # their share of the text's characters
-    ("duplicate_paragraphs", np.float32),  # the same of what stands between empty lines
+    ("duplicate_paragraphs", np.float32),  # the same for paragraphs, which empty lines separate
     ("duplicate_paragraph_characters", np.float32),
     *[(f"top_{n}_gram_characters", np.float32) for n in TOP_N],  # share of the most frequent n-gram
-    *[(f"duplicate_{n}_gram_characters", np.float32) for n in DUPLICATE_N],  # share of those that came before
+    *[(f"duplicate_{n}_gram_characters", np.float32) for n in DUPLICATE_N],  # share of repeated n-grams
 ])  # fmt: skip
 
 REPETITION_COUNTS = np.dtype([
@@ -59,7 +58,7 @@ def repetition(texts: Texts) -> NDArray[np.void]:
 
 @compiled
 def _number(keys: Hashes) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The number of each key, from 0 on in the order in which they first occur; and where each number does."""
+    """The number of each key, from 0 in order of first occurrence; and where each number first occurs."""
     size = 4
     while size < 2 * len(keys):
         size *= 2
@@ -99,7 +98,7 @@ def _count_repeated_lines(lines: Lines, counts: NDArray[np.void]) -> None:
 
 @compiled
 def _full_lines(lines: Lines, text: int) -> tuple[Positions, Positions, Hashes]:
-    """First and end character and hash of each line of a text that is not empty."""
+    """First character, end and hash of each nonempty line of a text."""
     own = slice(lines.starts[text], lines.starts[text + 1])
     first, end, hashes = lines.first[own], lines.end[own], lines.hashes[own]
     full = end > first
@@ -108,7 +107,7 @@ def _full_lines(lines: Lines, text: int) -> tuple[Positions, Positions, Hashes]:
 
 @compiled
 def _paragraphs(lines: Lines, text: int) -> tuple[Positions, Positions, Hashes]:
-    """The same of each run of lines that are not empty."""
+    """First character, end and hash of each run of nonempty lines of a text."""
     most = lines.starts[text + 1] - lines.starts[text]
     first, end, hashes = np.empty(most, np.int64), np.empty(most, np.int64), np.zeros(most, np.uint64)
     count, is_open = 0, False
@@ -126,7 +125,7 @@ def _paragraphs(lines: Lines, text: int) -> tuple[Positions, Positions, Hashes]:
 
 @compiled
 def _count_grams(words: Words, characters: NDArray[np.int64]) -> None:
-    """Of each text and n the characters of the most frequent n-gram, or of duplicates from `FIRST_DUPLICATE` on."""
+    """For each text and n the characters of the most frequent n-gram, or of duplicates from `FIRST_DUPLICATE` on."""
     for text in range(len(characters)):
         own = slice(words.starts[text], words.starts[text + 1])
         before = np.zeros(own.stop - own.start + 1, np.int64)  # characters of the words before each
@@ -145,9 +144,7 @@ def _count_grams(words: Words, characters: NDArray[np.int64]) -> None:
 
 @compiled
 def _extend(numbers: NDArray[np.int32]) -> tuple[NDArray[np.int32], int, int]:
-    """The numbers of n-grams from those of (n - 1)-grams, where the most frequent first stands, and how often it
-    occurs.
-    """
+    """The numbers of n-grams from those of (n - 1)-grams; the first position of the most frequent, and its count."""
     longer = np.full(len(numbers) - 1, UNIQUE, np.int32)
     places, keys = np.empty(len(longer), np.int32), np.empty(len(longer), np.uint64)
     count = 0
@@ -169,7 +166,7 @@ def _extend(numbers: NDArray[np.int32]) -> tuple[NDArray[np.int32], int, int]:
 
 @compiled
 def _times(numbers: NDArray[np.int32], count: int) -> NDArray[np.int32]:
-    """How often each number occurs."""
+    """The number of occurrences of each number."""
     times = np.zeros(count, np.int32)
     for number in numbers:
         times[number] += 1
@@ -185,9 +182,7 @@ def _forget_unique(numbers: NDArray[np.int32], times: NDArray[np.int32]) -> None
 
 @compiled
 def _duplicates(numbers: NDArray[np.int32], before: Positions, n: int) -> int:
-    """The characters of n-grams that came before, none counted twice: behind such a one, reading goes on after its
-    end.
-    """
+    """The characters of repeated n-grams, none counted twice: after a repeated one, the scan continues at its end."""
     seen = np.zeros(len(numbers) + 1, np.bool_)
     at = characters = 0
     while at < len(numbers):
@@ -205,14 +200,14 @@ def _duplicates(numbers: NDArray[np.int32], before: Positions, n: int) -> int:
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
 QUALITY = np.dtype([
-    ("words", np.int32),  # symbols are not counted
-    ("mean_word_length", np.float32),  # characters of these, with the punctuation on them
+    ("words", np.int32),  # without symbols
+    ("mean_word_length", np.float32),  # characters of these words, including attached punctuation
     ("hashes_per_word", np.float32),  # the character #
-    ("ellipses_per_word", np.float32),  # three dots, or the one character
+    ("ellipses_per_word", np.float32),  # three dots, or the character …
     ("bullet_lines", np.float32),  # share of lines that begin with a bullet or a hyphen
     ("ellipsis_lines", np.float32),  # share of lines that end with an ellipsis
     ("words_with_letter", np.float32),  # share
-    ("stop_words", np.int32),  # how many different ones occur
+    ("stop_words", np.int32),  # number of different stop words in the text
 ])  # fmt: skip
 
 QUALITY_COUNTS = np.dtype([
@@ -225,7 +220,7 @@ HASH, HYPHEN, BULLET, ELLIPSIS = 0x23, 0x2D, 0x2022, 0x2026
 
 
 def quality(texts: Texts, stop_words: Sequence[str] = STOP_WORDS) -> NDArray[np.void]:
-    """The fields of `QUALITY` for each text. Stop words are looked for as they are written here."""
+    """The fields of `QUALITY` for each text. Stop words match only as written here (case-sensitive)."""
     counts = np.zeros(len(texts), QUALITY_COUNTS)
     wanted = Texts([" ".join(stop_words).encode()]).words.hashes
     is_letter, is_space = texts.kinds >= LETTER, texts.kinds < OTHER
@@ -266,7 +261,7 @@ def _count_words(
 
 @compiled
 def _count_signs(points: Points, first: int, end: int, count: Any) -> None:
-    """Count the # of a word, and its ellipses, of which three dots are one, and six two."""
+    """Count the # of a word, and its ellipses: three dots are one, six are two."""
     dots = 0
     for at in range(first, end):
         point = points[at]

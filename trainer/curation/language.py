@@ -1,8 +1,7 @@
-"""In which language each text is, and how surely, by the model that py3langid carries: naive Bayes over stretches of
-bytes.
+"""The most likely language of each text and its probability, by py3langid's model: naive Bayes over byte n-grams.
 
-The library reads one byte after the other in Python; here the same model is read by compiled loops, whose sums are made
-in the same order on every machine.
+The library reads byte by byte in Python. Here, compiled loops apply the same model, and add in the same order on every
+machine.
 """
 
 import unicodedata
@@ -23,34 +22,34 @@ LANGUAGE = np.dtype([
 ])  # fmt: skip
 
 UNDETERMINED = b"und"
-"""The language of a text in which the model finds nothing that it knows, such as an empty one; its probability is 0."""
+"""The language of a text in which the model finds no features, such as an empty one; its probability is 0."""
 
 
 class Model(NamedTuple):
-    """An automaton that reads bytes, the features that it finds, and what each says of each class."""
+    """An automaton that reads bytes, the features that it finds, and their weights for each class."""
 
     moves: NDArray[np.uint32]
-    """The state after each byte, of shape [rows, 256]; several states may share a row."""
+    """The next state after each byte, of shape [rows, 256]; several states may share a row."""
     row: NDArray[np.int64]
     """The row of each state."""
     feature: NDArray[np.int32]
-    """What was found when a state is reached, or less than 0."""
+    """The feature found when a state is reached; negative if none."""
     weights: NDArray[np.float32]
-    """Logarithms of probability, of shape [features, classes]."""
+    """Log probabilities, of shape [features, classes]."""
     prior: NDArray[np.float32]
 
 
 def language(texts: Texts) -> NDArray[np.void]:
     """The fields of `LANGUAGE` for each text."""
     model, classes = _load_model()
-    written = (text.lower() if text.isupper() else text for text in texts.strings)  # as the model is made for
+    written = (text.lower() if text.isupper() else text for text in texts.strings)  # as the model expects
     letters = [unicodedata.normalize("NFC", text).encode() for text in written]
     starts = starts_of(np.fromiter(map(len, letters), np.int64, len(letters)))
     scores, found = _score(np.frombuffer(b"".join(letters), np.uint8), starts, model)
-    # So that long texts are not all too sure.
+    # Dividing by the square root of the length keeps the probabilities of long texts from saturating.
     scores /= np.sqrt(np.maximum(np.diff(starts), 1, dtype=np.float32))[:, None]
     scores = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
-    languages, numbers = np.unique(classes, return_inverse=True)  # a language of two scripts has two classes
+    languages, numbers = np.unique(classes, return_inverse=True)  # a language with two scripts has two classes
     probabilities = np.zeros((len(texts), len(languages)), np.float32)
     for number, of_class in zip(numbers, (scores / scores.sum(axis=1, keepdims=True)).T, strict=True):
         probabilities[:, number] += of_class
@@ -83,7 +82,7 @@ def _load_model() -> tuple[Model, NDArray[np.bytes_]]:
 def _score(
     letters: NDArray[np.uint8], starts: Positions, model: Model
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """The score of each class, of shape [texts, classes], and whether any feature was found."""
+    """The score of each class, of shape [texts, classes], and whether any feature was found, of shape [texts]."""
     scores = np.empty((len(starts) - 1, len(model.prior)), np.float32)
     found = np.zeros(len(scores), np.bool_)
     times = np.zeros(len(model.weights), np.int32)

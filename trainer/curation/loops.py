@@ -1,10 +1,9 @@
-"""Loops over the characters of many texts, compiled to machine code when first called, and kept for later processes.
+"""Loops over the characters of many texts, compiled to machine code when first called, and cached for later processes.
 
-    HEADRACE_CACHE/compiled/0123456789abcdef/   what was compiled of these sources by this compiler for this processor
+    HEADRACE_CACHE/compiled/0123456789abcdef/   code compiled from these sources, by this compiler, for this processor
 
-Since a folder's name tells all that the code was made from, machines of several kinds may share one, and code never
-outlives its sources. A folder that is lost or cannot be written costs seconds in every process that calls the loops,
-and nothing else.
+The folder's name is a digest of these inputs, so machines of several kinds may share a cache, and changed sources get a
+new folder. If a folder is lost or not writable, every process that calls the loops compiles them, which takes seconds.
 """
 
 import hashlib
@@ -49,11 +48,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """The function as machine code, which other threads run beside."""
+    """The function as machine code; it releases the GIL."""
     folder, settings = _folder(), cast(Any, numba.config)
     if folder is None:
         return cast(Function, numba.njit(nogil=True)(function))
-    configured, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)  # which is read when a function is made known
+    configured, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)  # numba reads it when the function is decorated
     try:
         return cast(Function, numba.njit(cache=True, nogil=True)(function))
     finally:
@@ -62,7 +61,7 @@ def compiled(function: Function) -> Function:
 
 @cache
 def _folder() -> Path | None:
-    """Where compiled code is kept; None if nothing can be written there."""
+    """The folder of compiled code; None if it is not writable."""
     digest = hashlib.sha256(f"{numba.__version__}\n{binding.get_host_cpu_name()}\n".encode())
     digest.update(binding.get_host_cpu_features().flatten().encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
@@ -73,11 +72,11 @@ def _folder() -> Path | None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         logger.warning(
-            "compiled code cannot be kept in %s (%s), so that every process compiles it anew, which takes seconds; set "
-            "%s to a folder that can be written", folder, error.strerror, FOLDER,
+            "compiled code cannot be stored in %s (%s), so every process compiles it again, which takes seconds; set "
+            "%s to a writable folder", folder, error.strerror, FOLDER,
         )  # fmt: skip
         return None
-    for path in folder.rglob("*.nb?"):  # a file that a power failure left empty
+    for path in folder.rglob("*.nb?"):  # remove files that a power failure left empty
         with suppress(OSError):
             if path.stat().st_size == 0:
                 path.unlink()
@@ -90,7 +89,7 @@ START, FACTOR = np.uint64(0xCBF29CE484222325), np.uint64(0x9E3779B97F4A7C15)
 
 @compiled
 def _mix(value: np.uint64) -> np.uint64:
-    """Spread every bit over all others: the end of SplitMix64."""
+    """Make every bit depend on all others: the finalizer of SplitMix64."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
@@ -98,7 +97,7 @@ def _mix(value: np.uint64) -> np.uint64:
 
 @compiled
 def find_words(points: Points, starts: Positions, kinds: NDArray[np.uint8]) -> Words:
-    """The runs of characters of all texts that are no white space."""
+    """The runs of characters of all texts that are not white space."""
     word_starts = np.zeros(len(starts), np.int64)
     for text in range(len(starts) - 1):
         count, is_space = word_starts[text], True
@@ -167,7 +166,7 @@ def find_said(points: Points, starts: Positions, spelling: Spelling) -> Said:
 
 @compiled
 def _most_said(points: Points, starts: Positions, kinds: NDArray[np.uint8]) -> int:
-    """No fewer than the words of all texts."""
+    """An upper bound for the number of words of all texts."""
     most = 0
     for text in range(len(starts) - 1):
         before = np.uint8(SPACE)
@@ -181,7 +180,7 @@ def _most_said(points: Points, starts: Positions, kinds: NDArray[np.uint8]) -> i
 
 @compiled
 def _add_several(own: np.uint64, number: int, spelling: Spelling) -> np.uint64:
-    """The hash with the characters that one is folded to."""
+    """The hash extended by the characters that one character is folded to."""
     for at in range(spelling.starts[number], spelling.starts[number + 1]):
         own = (own ^ np.uint64(spelling.several[at])) * FACTOR
     return own
@@ -189,7 +188,7 @@ def _add_several(own: np.uint64, number: int, spelling: Spelling) -> np.uint64:
 
 @compiled
 def _next_of_word(points: Points, kinds: NDArray[np.uint8], at: int, stop: int, kind: int, is_alone: bool) -> int:
-    """Where a word goes on behind a character of this kind, if that is not plain; -1 if it ends here."""
+    """Where a word continues after a character of this kind and a special one; -1 if it ends here."""
     following = kinds[points[at]]
     if is_alone or following == ALONE:
         return at if following == MARK else -1
@@ -202,7 +201,7 @@ def _next_of_word(points: Points, kinds: NDArray[np.uint8], at: int, stop: int, 
 
 @compiled
 def _behind_hyphen(points: Points, kinds: NDArray[np.uint8], at: int, stop: int) -> int:
-    """Where a word goes on behind a hyphen, also if a line ends there; -1 if no letter follows."""
+    """Where a word continues after a hyphen, also across a line end; -1 if no letter follows."""
     while at < stop and kinds[points[at]] == SPACE:
         at += 1
     if at < stop and kinds[points[at]] == LINE_END:
@@ -215,7 +214,7 @@ def _behind_hyphen(points: Points, kinds: NDArray[np.uint8], at: int, stop: int)
 
 @compiled
 def _end_of_line(kinds: NDArray[np.uint8], at: int, stop: int) -> int:
-    """Where the text of the line that starts here ends."""
+    """The end of the text of the line that contains `at`."""
     while at < stop and kinds[at] != LINE_END:
         at += 1
     return at
@@ -223,8 +222,8 @@ def _end_of_line(kinds: NDArray[np.uint8], at: int, stop: int) -> int:
 
 @compiled
 def _behind_line_end(points: Points, at: int, stop: int) -> int:
-    """Where the next line starts, or the text's end."""
-    if at + 1 < stop and points[at] == 13 and points[at + 1] == 10:  # the two characters of Windows end one line
+    """The start of the next line, or the text's end."""
+    if at + 1 < stop and points[at] == 13 and points[at + 1] == 10:  # \r\n ends one line
         return at + 2
     return min(at + 1, stop)
 
@@ -255,7 +254,7 @@ def find_lines(points: Points, starts: Positions, kinds: NDArray[np.uint8]) -> L
 
 @compiled
 def without_space(is_space: NDArray[np.bool_], first: int, end: int) -> tuple[int, int]:
-    """Where characters begin and end but for white space."""
+    """The range of characters without leading and trailing white space."""
     while first < end and is_space[first]:
         first += 1
     while first < end and is_space[end - 1]:
@@ -271,7 +270,7 @@ def ends_with_dots(points: Points, first: int, end: int) -> bool:
 
 @compiled
 def find_shingles(folded: Hashes, word_starts: Positions, n: int, starts: Positions, hashes: Hashes) -> None:
-    """The hash of words w1 .. wn is that of w1 * FACTOR^(n - 1) + ... + wn."""
+    """Hash words w1 .. wn to w1 * FACTOR^(n - 1) + ... + wn, mixed; written to `hashes`."""
     leaving = np.uint64(1)
     for _ in range(n):
         leaving *= FACTOR
@@ -291,7 +290,7 @@ def find_shingles(folded: Hashes, word_starts: Positions, n: int, starts: Positi
 
 @compiled
 def among(hashes: Hashes, wanted: Hashes, filled: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which of some hashes are among those wanted, which are sorted; `filled` is what `fill` made of them."""
+    """Whether each hash is in `wanted`, which is sorted; `filled` is the table that `fill` returned for it."""
     found = np.zeros(len(hashes), np.bool_)
     shift = np.uint64(64 - _bits(len(filled)))
     for at in range(len(hashes)):
@@ -303,7 +302,7 @@ def among(hashes: Hashes, wanted: Hashes, filled: NDArray[np.bool_]) -> NDArray[
 
 @compiled
 def fill(wanted: Hashes, size: int) -> NDArray[np.bool_]:
-    """A table of `size`, a power of two, of which numbers' first bits occur: it tells most hashes from those wanted."""
+    """A table of `size`, a power of two, of the leading bits of `wanted`: it rejects most other hashes quickly."""
     filled = np.zeros(size, np.bool_)
     shift = np.uint64(64 - _bits(size))
     for each in wanted:

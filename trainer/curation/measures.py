@@ -1,8 +1,7 @@
-"""Measures: what is found out about each document once, and compared with thresholds as often as these change; and the
-tests of the rules that compare it.
+"""Measures of documents, which are computed once and compared with thresholds whenever these change; and rules' tests.
 
-A measure takes a batch of texts and gives arrays with a row for each. What it gives is kept under its name and options.
-A new kind of filter is a schema, a line of `MEASURES`, and its measure, one class, if that is new.
+A measure maps a batch of texts to arrays with one row per document, which are stored under its name and options. A new
+kind of filter is a schema, a line of `MEASURES`, and a measure class if no existing one fits.
 """
 
 import re
@@ -38,26 +37,26 @@ from trainer.data.readers import Document
 from trainer.store.manifest import fingerprint
 
 Rows = dict[str, NDArray[Any]]
-"""Arrays by name, each with one row a document."""
+"""Arrays by name, each with one row per document."""
 
 Place = tuple[str, Piece, int]
-"""Where a document is: its corpus, its piece, and how many stand before it there."""
+"""The location of a document: its corpus, its piece, and the number of documents before it in the piece."""
 
 
 class Batch:
-    """Some documents, with their places if these are told, and their texts as measures look at them."""
+    """Some documents, with their places if known, and their texts in the forms that measures need."""
 
     def __init__(self, documents: Sequence[Document], places: Sequence[Place] = ()) -> None:
         self.documents, self.places = documents, places
         self.texts = Texts([document.text for document in documents])
 
     def wrong(self, number: int, message: str) -> CorpusError:
-        """The error that something is wrong with one of the documents."""
+        """An error about one of the documents, with its place if known."""
         return PlaceError(*self.places[number], message) if self.places else CorpusError(message)
 
     @cached_property
     def matching(self) -> Texts:
-        """The texts as they are compared with evaluation sets."""
+        """The texts in the form that is compared with evaluation sets."""
         return matching(self.texts)
 
 
@@ -70,31 +69,31 @@ def composed(texts: Texts) -> Texts:
 
 @dataclass(frozen=True)
 class Measure:
-    """What is found out about documents. It is sent to workers, and named by its class's `name` and its own fields."""
+    """A property of documents. It is sent to workers; its class's `name` and its own fields identify it."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    """Raised when it gives other figures, so that those of before are not taken for its own."""
+    """Increase it when the measure gives other values, so that stored values are computed again."""
 
     def __call__(self, batch: Batch) -> Rows:
         raise NotImplementedError
 
     def made_by(self) -> list[Any]:
-        """The versions of libraries, as far as others give other figures."""
+        """The versions of libraries that affect the values."""
         return []
 
     def options(self) -> dict[str, Any]:
-        """What the figures depend on besides the text and the program."""
+        """The options that affect the values, besides the text and the program."""
         return asdict(self)
 
     @property
     def folder(self) -> str:
-        """What its files are kept under: its name, and a digest of all that they depend on besides the text."""
+        """The folder of its files: its name, and a digest of all that the values depend on besides the text."""
         return f"{self.name}-{fingerprint([self.version, self.options(), UNICODE, *self.made_by()])}"
 
 
 class PlaceError(CorpusError):
-    """Something is wrong with a document of a corpus's piece; `number` is how many stand before it there."""
+    """A problem with a document of a corpus's piece; `number` counts the documents before it there."""
 
     def __init__(self, corpus: str, piece: Piece, number: int, message: str) -> None:
         super().__init__(message)
@@ -106,7 +105,7 @@ class PlaceError(CorpusError):
 
 @dataclass(frozen=True)
 class Size(Measure):
-    """The bytes of UTF-8 of each document."""
+    """The UTF-8 bytes of each document."""
 
     name: ClassVar[str] = "size"
 
@@ -116,7 +115,7 @@ class Size(Measure):
 
 @dataclass(frozen=True)
 class Quality(Measure):
-    """What Gopher's quality rules compare."""
+    """The values of Gopher's quality rules."""
 
     name: ClassVar[str] = "quality"
     version: ClassVar[int] = 2
@@ -129,7 +128,7 @@ class Quality(Measure):
 
 @dataclass(frozen=True)
 class Repetition(Measure):
-    """What Gopher's repetition rules compare."""
+    """The values of Gopher's repetition rules."""
 
     name: ClassVar[str] = "repetition"
     version: ClassVar[int] = 2
@@ -142,7 +141,7 @@ class Repetition(Measure):
 
 @dataclass(frozen=True)
 class C4(Measure):
-    """What C4's rules compare."""
+    """The values of C4's rules."""
 
     name: ClassVar[str] = "c4"
 
@@ -160,12 +159,12 @@ class Language(Measure):
 
     @classmethod
     def of(cls, wanted: Sequence[str]) -> "Language":
-        """Raises `ConfigError` for a language that the model does not know."""
+        """Raise `ConfigError` for a language that the model does not know."""
         from trainer.curation.language import languages
 
         if unknown := [name for name in wanted if name not in languages()]:
             known = ", ".join(sorted(languages()))
-            raise ConfigError(f"data.curation.filters: py3langid knows no language {unknown[0]!r}; it knows {known}")
+            raise ConfigError(f"data.curation.filters: py3langid has no language {unknown[0]!r}; it has {known}")
         return cls()
 
     def made_by(self) -> list[Any]:
@@ -179,7 +178,7 @@ class Language(Measure):
 
 @dataclass(frozen=True)
 class Pattern(Measure):
-    """How often a regular expression matches."""
+    """The number of matches of a regular expression."""
 
     pattern: str
     name: ClassVar[str] = "pattern"
@@ -191,7 +190,7 @@ class Pattern(Measure):
 
 @dataclass(frozen=True)
 class Score(Measure):
-    """A number of the data, of a column beside the text; not a number where there is none."""
+    """A number from a column of the data beside the text; NaN if there is none."""
 
     column: str
     name: ClassVar[str] = "score"
@@ -204,16 +203,16 @@ class Score(Measure):
 
 @dataclass(frozen=True)
 class Function(Measure):
-    """What a function of the user's returns."""
+    """The return value of a user's function."""
 
     function: str
     name: ClassVar[str] = "function"
 
     @cached_property
     def source(self) -> str:
-        """The digest of the files that it comes from, which is sent to workers with it once it was asked for.
+        """The digest of its source files; once computed, it is sent to workers with the measure.
 
-        Raises `ConfigError` if there is no such function. What was decided can be told without it.
+        Raises `ConfigError` if there is no such function. Showing existing decisions does not need it.
         """
         found = digest_sources(self.function)
         load_function(self.function, found)
@@ -244,9 +243,7 @@ def _columns(rows: NDArray[Any]) -> Rows:
 
 
 def _number(value: Any) -> float:
-    """What a function of the user's returned, as bounds are compared with it. Raises `ValueError` for what is no
-    number.
-    """
+    """The return value of a user's function as a float; raises `ValueError` unless it is a number or a boolean."""
     if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)) or value != value:
         raise ValueError(f"{reprlib.repr(value)}, expected true, false or a number")
     try:
@@ -268,9 +265,9 @@ MEASURES: dict[type[Rule], Callable[[Any], Measure]] = {
 
 
 class Test(NamedTuple):
-    """One bound of a rule, as it is tried: the measure and its array, and what it is called where it is a reason.
+    """One bound of a rule with its measure; `reason` is its name in decisions.
 
-    A bound without a limit, and without languages, is that there is a number.
+    A bound without limits and languages requires that there is a number.
     """
 
     reason: str
@@ -280,7 +277,7 @@ class Test(NamedTuple):
     languages: tuple[str, ...] = ()
 
     def breaks(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which documents break it. What is not a number breaks every bound."""
+        """Which documents fail; NaN fails every bound."""
         if self.languages:
             return ~np.isin(values, np.array(self.languages, values.dtype))
         if self.bound.least is not None:
@@ -288,27 +285,27 @@ class Test(NamedTuple):
         return ~(values <= self.bound.most) if self.bound.most is not None else np.isnan(values)
 
     def tell(self, value: Any) -> str:
-        """Why a document of this value goes, in words."""
+        """Explain why a document with this value is dropped."""
         if isinstance(self.measure, Score) and np.isnan(value):
-            return f"it has no column {self.measure.column!r}, or no number in it; documents without one are dropped"
-        return f"{self.bound.field} {self.show(value)}, {self.describe()} stays"
+            return f"it has no number in the column {self.measure.column!r}; documents without one are dropped"
+        return f"{self.bound.field} {self.show(value)}, expected {self.describe()}"
 
     def show(self, value: Any) -> str:
-        """A document's value, in words."""
+        """A document's value as text, with enough digits to distinguish it from the bound."""
         if isinstance(value, bytes):
             return value.decode()
         bound = self.bound.least if self.bound.least is not None else self.bound.most
         return f"{value:g}" if f"{value:g}" != f"{bound:g}" or value == bound else f"{float(value):.9g}"
 
     def describe(self) -> str:
-        """What stays, in words."""
+        """The accepted values as text."""
         if self.languages:
             return f"one of {', '.join(self.languages)}"
         return f"at least {self.bound.least:g}" if self.bound.least is not None else f"at most {self.bound.most:g}"
 
 
 def all_tests(rules: Sequence[Rule]) -> list[Test]:
-    """The bounds of all rules in their order, each with a reason of its own. Raises `ConfigError` as `tests_of`."""
+    """The bounds of all rules in order, each with a unique reason. Raises `ConfigError` as `tests_of`."""
     labels = [rule.label for rule in rules]
     tests: list[Test] = []
     for number, rule in enumerate(rules):
@@ -318,7 +315,7 @@ def all_tests(rules: Sequence[Rule]) -> list[Test]:
 
 
 def tests_of(rule: Rule, label: str) -> Iterator[Test]:
-    """A rule's bounds in their order. Raises `ConfigError` if a language of its is not known."""
+    """A rule's bounds in order. Raises `ConfigError` for an unknown language."""
     measure = MEASURES[type(rule)](rule)
     corpora = tuple(rule.corpora) if rule.corpora is not None else None
     if isinstance(rule, LanguageRule):
@@ -331,10 +328,10 @@ def tests_of(rule: Rule, label: str) -> Iterator[Test]:
 
 
 def of_corpus(tests: Sequence[Test], corpus: str) -> list[Test]:
-    """Those that a corpus's documents are put to."""
+    """The tests that apply to a corpus."""
     return [test for test in tests if test.corpora is None or corpus in test.corpora]
 
 
 def columns_of(tests: Iterable[Test]) -> list[str]:
-    """The columns of the data that are read beside the text."""
+    """The columns of the data that are read besides the text."""
     return sorted({test.measure.column for test in tests if isinstance(test.measure, Score)})

@@ -1,13 +1,13 @@
-"""Near duplicates: of documents that share a key of their signatures, those that another one makes superfluous.
+"""Near duplicates: among documents that share a key of their signatures, those to drop in favour of another.
 
-    measures/pairs/NAME/ngrams-BOUNDS-UNIT.npz            how many files hold the n-grams of a unit's documents
+    measures/pairs/NAME/ngrams-BOUNDS-UNIT.npz            the number of files with the n-grams of a unit's documents
     measures/pairs/NAME/ngrams-BOUNDS-UNIT-NUMBER.npz     these n-grams
-    measures/pairs/NAME/near-BOUNDS.npz                   which of these documents are near duplicates, and of what
+    measures/pairs/NAME/near-BOUNDS.npz                   the near duplicates among these documents, and their originals
 
-A shared key only suggests a pair: each pair is compared by all its n-grams. Documents are taken in the order of how
-many different n-grams they have, the most first, and one goes if it resembles, or is contained in, a document that
-stays. So nothing goes because of a document that goes itself, and the result depends neither on the number of workers
-nor on the order in which they finish.
+A shared key only suggests a pair: each pair is compared by all its n-grams. Documents are processed in descending order
+of their number of different n-grams, and one is dropped if it resembles, or is contained in, a kept document. So no
+document is dropped because of a dropped one, and the result depends neither on the number of workers nor on the order
+in which they finish.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -43,14 +43,14 @@ from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
 MOST_COMPARED = 32
-"""Of the documents that stay and have a key, a document with that key is compared with so many: those next in length.
+"""Of the kept documents with a key, a document with that key is compared with at most these many: those next in length.
 """
 
 WORK_AT_ONCE = 2**24
-"""N-grams that are looked up between two checks for a request to stop: a tenth of a second, or a second at worst."""
+"""N-grams compared between two checks for a stop request: 0.1 s of work, 1 s at worst."""
 
 HASHES_AT_ONCE = 2**22
-"""N-grams of a file."""
+"""N-grams per file."""
 
 SIZES, HASHES, COUNTS, FILES = "sizes", "hashes", "counts", "files"
 FORMAT = 1
@@ -58,14 +58,12 @@ FORMAT = 1
 
 ROUNDING = 1e-6
 FOUND = np.dtype([("original", np.int64), ("common", np.int64), ("compared", np.int64), ("left", np.int64)])
-"""Of a document: what it is a near duplicate of, or -1; how many n-grams they have in common; with how many documents
-it was compared; and how many that share a key with it were left out."""
+"""For each document: its original or -1; the number of n-grams in common; the number of documents that it was compared
+with; and the number of documents with a shared key that it was not compared with."""
 
 
 class Part(NamedTuple):
-    """The rows of a unit whose documents share a key with another one, and the file of the store that holds their
-    n-grams.
-    """
+    """The rows of a unit whose documents share a key with another one, and the prefix of the files of their n-grams."""
 
     unit: Unit
     counts: NDArray[np.int64]
@@ -75,9 +73,9 @@ class Part(NamedTuple):
 
 
 def parts_of(folder: str, near: NearConfig, units: Sequence[Numbered], candidates: NDArray[np.bool_]) -> list[Part]:
-    """All documents that are compared, by unit; `candidates` says of every document whether it is one.
+    """All documents to compare, by unit; `candidates` is a flag for every document.
 
-    Another curation with other bounds, which may be at work beside this one, has files of its own.
+    The files' names contain the bounds, so a concurrent curation with other bounds does not share files.
     """
     found = []
     for number, each in enumerate(units):
@@ -90,7 +88,7 @@ def parts_of(folder: str, near: NearConfig, units: Sequence[Numbered], candidate
 
 
 def gather(url: str, part: Part, ngram: int, advance: Advance) -> None:
-    """Keep the n-grams of some of a unit's documents, unless they are in the store."""
+    """Store the n-grams of some of a unit's documents, unless the store has them."""
     store = Store(url)
     if not all(is_intact(store, key) for key in _files(store, part) or [_index(part)]):
         write_ngrams(store, part, _ngrams(part, ngram))
@@ -98,7 +96,7 @@ def gather(url: str, part: Part, ngram: int, advance: Advance) -> None:
 
 
 def write_ngrams(store: Store, part: Part, ngrams: Iterable[NDArray[np.uint64]]) -> None:
-    """Write the n-grams of each document of a part, in their order, some at a time."""
+    """Write the n-grams of each document of a part, in order, in several files."""
     files = 0
     for some in batches(ngrams, HASHES_AT_ONCE, len):
         sizes = np.array(list(map(len, some)), np.int64)
@@ -116,21 +114,21 @@ def _file(part: Part, number: int) -> str:
 
 
 def _files(store: Store, part: Part) -> list[str]:
-    """The files of a part's n-grams; none if it is not known how many there are."""
+    """The files of a part's n-grams; empty if their number is not stored."""
     if (index := read_intact(store, _index(part))) is None:
         return []
     return [_file(part, number) for number in range(int(index[FILES]))]
 
 
 def _ngrams(part: Part, ngram: int) -> Iterator[NDArray[np.uint64]]:
-    """The hashes of each document's n-grams, ascending and each once."""
+    """The hashes of each document's different n-grams, ascending."""
     for batch in batches(_documents(part), BATCH_BYTES, text_bytes, BATCH_DOCUMENTS):
         hashes, starts = shingles(composed(Texts([document.text for document in batch])), ngram)
         yield from (np.unique(hashes[start:end]) for start, end in pairwise(starts.tolist()))
 
 
 def _documents(part: Part) -> Iterator[Document]:
-    """The documents of a part. A piece that holds one is read to its end, where it is compared with its digest."""
+    """The documents of a part. A piece that holds one is read to its end, where its digest is checked."""
     ends = np.cumsum(part.counts)
     for piece, start, end in zip(part.unit.pieces, (ends - part.counts).tolist(), ends.tolist(), strict=True):
         own = part.rows[slice(*np.searchsorted(part.rows, (start, end)))]
@@ -141,9 +139,7 @@ def _documents(part: Part) -> Iterator[Document]:
 
 
 class NGrams(NamedTuple):
-    """Documents, those with the most n-grams first: where the n-grams of each start in `hashes`, and how many they
-    are.
-    """
+    """Documents, in descending order of their number of n-grams; the n-grams of each are at `starts` in `hashes`."""
 
     documents: NDArray[np.int64]
     starts: NDArray[np.int64]
@@ -152,7 +148,7 @@ class NGrams(NamedTuple):
 
 
 def compare(store: Store, folder: str, parts: Sequence[Part], sharing: Sharing, near: NearConfig, bar: Bar) -> Compared:
-    """Decide which documents are near duplicates by their n-grams, which were gathered.
+    """Decide which documents are near duplicates by the n-grams that `gather` stored.
 
     Raises `StorageError` if these are gone or damaged.
     """
@@ -171,7 +167,7 @@ def compare(store: Store, folder: str, parts: Sequence[Part], sharing: Sharing, 
 
 
 def _in_one_file(store: Store, parts: Sequence[Part], folder: Path) -> NGrams:
-    """All n-grams in a file, as they may be more than memory holds."""
+    """Copy all n-grams into one file and map it: they may exceed memory."""
     sizes, written = [np.empty(0, np.int64)], 0
     with open(folder / HASHES, "wb") as file:
         for part in parts:
@@ -188,10 +184,10 @@ def _in_one_file(store: Store, parts: Sequence[Part], folder: Path) -> NGrams:
 
 
 def _compare_all(ngrams: NGrams, sharing: Sharing, near: NearConfig, bar: Bar) -> NDArray[np.void]:
-    """The fields of `FOUND` for each document; `original` is a place among the documents, too."""
+    """The fields of `FOUND` for each document; `original` is an index into `ngrams.documents`."""
     documents = len(ngrams.documents)
     entries, groups_of_all = len(sharing.documents), len(sharing.sizes)
-    # There is one of these for each document and key.
+    # The arrays of this type have one entry for each document and key.
     number: type[np.signedinteger[Any]] = np.int32 if max(documents, entries) < 2**31 else np.int64
     by_number = np.argsort(ngrams.documents)
     members = by_number.astype(number)[np.searchsorted(ngrams.documents, sharing.documents, sorter=by_number)]
@@ -213,7 +209,7 @@ def _compare_all(ngrams: NGrams, sharing: Sharing, near: NearConfig, bar: Bar) -
 
 
 def find_compared(store: Store, folder: str, near: NearConfig) -> Compared | None:
-    """What was found in this pass before; None if it is to be found."""
+    """The stored result of this pass; None if there is none."""
     if (arrays := read_intact(store, _result(folder, near))) is None:
         return None
     pairs, incomplete = arrays.pop(COUNTS).tolist()
@@ -221,20 +217,20 @@ def find_compared(store: Store, folder: str, near: NearConfig) -> Compared | Non
 
 
 def keep_compared(store: Store, folder: str, near: NearConfig, found: Compared) -> None:
-    """Keep what was found, for a pass that is broken off after this."""
+    """Store the result, for a pass that is interrupted after this."""
     counts = np.array([found.pairs, found.incomplete], np.int64)
     write_arrays(store, _result(folder, near), {**found.duplicates._asdict(), COUNTS: counts})
 
 
 def forget_ngrams(store: Store, folder: str, near: NearConfig) -> None:
-    """Delete the n-grams, which may take as much room as the text, when they have been compared."""
+    """Delete the n-grams after the comparison: they may take as much space as the text."""
     for name in store.names(folder):
         if name.startswith(_ngrams_of(near)):
             store.delete(f"{folder}/{name}")
 
 
 def _ngrams_of(near: NearConfig) -> str:
-    """How the names of all files of n-grams begin."""
+    """The common prefix of the names of all files of n-grams."""
     return f"ngrams-{_bounds(near)}-"
 
 
@@ -254,9 +250,9 @@ def _compare(
     least_contained: float,
     compared_with: NDArray[np.int64], found: NDArray[np.void], most_work: int,
 ) -> int:  # fmt: skip
-    """Compare documents, from this one on, with those before them that stay and share a key, which `kept` lists by key.
+    """Compare documents from `first` on with earlier kept ones that share a key; `kept` lists these by key.
 
-    Returns the first that is not compared, when there was so much work or none is left.
+    Returns the first document that was not compared: after `most_work`, or at the end.
     """
     work = 0
     for document in range(first, len(sizes)):
@@ -272,7 +268,7 @@ def _compare(
             for place in range(start + max(0, count - MOST_COMPARED), start + count):
                 other = kept[place]
                 if compared_with[other] == document:
-                    continue  # through another key
+                    continue  # already compared because of another key
                 compared_with[other] = document
                 result.compared += 1
                 work += size
@@ -296,9 +292,9 @@ def _compare(
 
 @compiled
 def _common(one: NDArray[np.uint64], other: NDArray[np.uint64], needed: float) -> int:
-    """How many numbers two ascending arrays have in common; 0 as soon as it is certain that they are fewer than needed.
+    """The number of common values of two ascending arrays; 0 as soon as it is certainly less than `needed`.
 
-    The other one may be much longer: it is searched in strides that double.
+    `other` may be much longer: it is searched with doubling strides.
     """
     common, at = 0, 0
     for number in range(len(one)):

@@ -1,12 +1,12 @@
-"""Keys that duplicates share (`Digest`, `Signature`), and the documents that share one, in slices that fit into memory.
+"""Keys that duplicates share (`Digest`, `Signature`), and the search for shared keys, in slices that fit in memory.
 
-    measures/pairs/NAME/looked-at.npz                     what the pass looks through; NAME tells all that it depends on
-    measures/pairs/NAME/keys/FIRST-END.rows               of some units, rows of a key and its document, by slices
-    measures/pairs/NAME/keys/FIRST-END.npz                where the rows of each slice begin, and their checksums
+    measures/pairs/NAME/looked-at.npz                     the input of the pass; NAME is the digest of this input
+    measures/pairs/NAME/keys/FIRST-END.rows               rows of a key and its document from some units, by slice
+    measures/pairs/NAME/keys/FIRST-END.npz                the end of each slice's rows, and their checksums
 
-Each unit's file is read once, however many slices there are, and of the rows each slice reads its own stretch.
+Each unit's file is read once for any number of slices, and each slice reads only its own range of the rows.
 
-The groups of each slice of keys are kept in the store, so that a pass that is broken off continues from them.
+The groups of each slice are stored, so an interrupted pass continues from them.
 """
 
 import hashlib
@@ -31,15 +31,15 @@ from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
 KEYS = "keys"
-"""The name of an array, uint64 of shape [documents, keys, columns]: documents are duplicates that have one key in
-common.
+"""The name of an array of uint64, shape [documents, keys, columns]; documents with a key in common are duplicates or
+candidates.
 """
 
 MINIMA_AT_ONCE = 2**19
-"""They come as numbers of Python, of 36 bytes each."""
+"""The minima are returned as Python numbers of 36 bytes each."""
 
 NO_KEY = np.uint64(0)
-"""Of what is no duplicate of anything."""
+"""The key of a document that has no duplicates."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Digest(Measure):
         return {KEYS: np.frombuffer(found, "<u8").reshape(-1, 1, 2)}
 
     def normalised(self, text: str) -> str:
-        """A text without what does not count."""
+        """A text after normalisation."""
         if "unicode" in self.normalise:
             text = unicodedata.normalize("NFC", text)
         if "case" in self.normalise:
@@ -71,13 +71,13 @@ class Digest(Measure):
 
 @cache
 def punctuation() -> dict[int, None]:
-    """What `str.translate` needs to leave punctuation out, which symbols such as + are not."""
+    """The table with which `str.translate` removes punctuation; symbols such as + are not punctuation."""
     return {point: None for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point)).startswith("P")}
 
 
 @dataclass(frozen=True)
 class Signature(Measure):
-    """A MinHash signature of each document's n-grams, each band of it as one number (Leskovec et al., 3.4.1)."""
+    """A MinHash signature of each document's n-grams, with each band hashed to one number (Leskovec et al., 3.4.1)."""
 
     ngram: int
     bands: int
@@ -101,12 +101,12 @@ class Signature(Measure):
     def _keys(self, texts: Texts) -> NDArray[np.uint64]:
         hashes, starts = shingles(texts, self.ngram)
         minima = self.minima(hashes, starts).reshape(len(starts) - 1, self.bands, self.rows)
-        some = np.diff(starts) > 0  # a text without a word resembles nothing
+        some = np.diff(starts) > 0  # a text without words has no near duplicates
         bands = [np.where(some, _mixed(minima[:, band], band), NO_KEY) for band in range(self.bands)]
         return np.stack(bands, axis=1)[:, :, None]
 
     def minima(self, hashes: NDArray[np.uint64], starts: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """The minima, `bands * rows` a text, of the hashes of its n-grams."""
+        """The minima of the hashes of each text's n-grams; shape [texts, bands * rows]."""
         from rensa import RMinHash
 
         width, offsets = self.bands * self.rows, starts.astype(np.uint64)
@@ -121,7 +121,7 @@ class Signature(Measure):
 
 
 def _mixed(rows: NDArray[np.uint64], band: int) -> NDArray[np.uint64]:
-    """One number for each row of a band, other ones for other rows and bands but for one pair in 2**64, and never 0."""
+    """A hash of each row of a band, never 0; different rows or bands collide with a probability of 2**-64."""
     mixed = np.full(len(rows), 0x9E3779B97F4A7C15 + band, np.uint64)
     for column in rows.T:
         mixed = (mixed ^ column) * np.uint64(0xBF58476D1CE4E5B9)
@@ -136,31 +136,31 @@ LOOKED_AT = "looked-at.npz"
 ALIVE, FILES, PIECES, FIRSTS, COUNTS = "alive", "files", "pieces", "firsts", "counts"
 ENDS, WIDTH, SUMS = "ends", "width", "sums"
 SLICE_KEYS = 2**22
-"""With its document's number a key takes 16 to 24 bytes, and sorting takes some more copies of them."""
+"""With its document's number a key takes 16 to 24 bytes, and sorting needs several copies of them."""
 
 
 class Slice(NamedTuple):
-    """The keys that lie in one of so many equal stretches of all numbers of 64 bits."""
+    """Number `number` of `of` equal ranges of the 64-bit keys."""
 
     number: int
     of: int
 
 
 class Group(NamedTuple):
-    """The units `[first, end)`, whose keys are put in order together."""
+    """The units `[first, end)`, whose keys are sorted together."""
 
     first: int
     end: int
 
 
 def slices(keys: int) -> list[Slice]:
-    """All slices of so many keys."""
+    """The slices for this number of keys."""
     count = max(1, -(-keys // SLICE_KEYS))
     return [Slice(number, count) for number in range(count)]
 
 
 def groups(units: Sequence[Numbered], keys: int) -> list[Group]:
-    """All units in groups that have about as many keys as a slice, of `keys` a document."""
+    """All units in groups with about as many keys as a slice; `keys` is the number per document."""
     found, first, held = [], 0, 0
     for number, each in enumerate(units, 1):
         held += keys * int(each.counts.sum())
@@ -171,7 +171,7 @@ def groups(units: Sequence[Numbered], keys: int) -> list[Group]:
 
 
 def start_pass(store: Store, units: Sequence[Numbered], by: Measure, alive: NDArray[np.bool_]) -> str:
-    """Leave for workers what is looked through; returns its place."""
+    """Write the input of a pass for the workers; returns its folder."""
     found = {
         ALIVE: np.packbits(alive),
         FILES: np.array([each.unit.key(by) for each in units]),
@@ -187,7 +187,7 @@ def start_pass(store: Store, units: Sequence[Numbered], by: Measure, alive: NDAr
 
 
 def put_in_order(url: str, folder: str, group: Group, count: int, advance: Advance) -> None:
-    """Put the keys of a group of units in the order of `count` slices, unless that is done."""
+    """Sort the keys of a group of units by slice, for `count` slices, unless the store has the result."""
     store, name = Store(url), _name(folder, group)
     if not _is_whole(store, name, count):
         rows = np.concatenate(list(_rows(store, folder, group)))
@@ -202,16 +202,12 @@ def put_in_order(url: str, folder: str, group: Group, count: int, advance: Advan
 
 
 def read_slice(store: Store, folder: str, groups: Sequence[Group], of: Slice) -> NDArray[np.uint64]:
-    """A slice's rows: a key, of one or more columns, and its document. Raises `StorageError` if they are gone or
-    damaged.
-    """
+    """A slice's rows: a key of one or more columns, and a document. Raises `StorageError` for lost or damaged rows."""
     return np.concatenate([_read_part(store, _name(folder, group), of.number) for group in groups])
 
 
 def forget_order(store: Store, folder: str, groups: Sequence[Group]) -> None:
-    """Delete what was put in order, when all pairs are found. File by file: another curation may be writing beside
-    them.
-    """
+    """Delete the sorted keys after all pairs are found; only these files, as another curation may write beside them."""
     for group in groups:
         for ending in ("npz", "rows"):
             store.delete(f"{_name(folder, group)}.{ending}")
@@ -237,7 +233,7 @@ def _rows(store: Store, folder: str, group: Group) -> Iterator[NDArray[np.uint64
 
 
 def _is_whole(store: Store, name: str, count: int) -> bool:
-    """Whether a group's rows are there and as they were written."""
+    """Whether a group's rows exist and are intact."""
     if not is_intact(store, f"{name}.npz"):
         return False
     try:
@@ -255,9 +251,9 @@ def _read_part(store: Store, name: str, number: int) -> NDArray[np.uint64]:
     try:
         raw = store.read_bytes(f"{name}.rows", start, end) if start < end else b""
     except FileNotFoundError as error:
-        raise StorageError(f"{store.path(name)}.rows is gone; start the command again, which makes it anew") from error
+        raise StorageError(f"{store.path(name)}.rows is gone; start the command again to rebuild it") from error
     if sum_of(raw) != sums[number].tobytes():
-        raise StorageError(f"{store.path(name)}.rows is damaged; start the command again, which makes it anew")
+        raise StorageError(f"{store.path(name)}.rows is damaged; start the command again to rebuild it")
     return np.frombuffer(raw, np.uint64).reshape(-1, int(width))
 
 
@@ -265,19 +261,17 @@ DOCUMENTS, SIZES = "documents", "sizes"
 
 
 class Sharing(NamedTuple):
-    """Groups of at least two documents that share a key: the documents of each group, ascending, and the groups'
-    sizes.
-    """
+    """Groups of at least two documents that share a key: each group's documents, ascending, and the groups' sizes."""
 
     documents: NDArray[np.int64]
     sizes: NDArray[np.int64]
 
 
 class Duplicates(NamedTuple):
-    """Documents, ascending, and the one that each is a duplicate of.
+    """Documents in ascending order, and the original of each.
 
     `similarity` is the Jaccard similarity of the two sets of n-grams, `contained` the share of the document's n-grams
-    that the original has too.
+    that the original also has.
     """
 
     documents: NDArray[np.int64]
@@ -287,9 +281,7 @@ class Duplicates(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """Near duplicates, how many pairs were compared for them, and of how many documents that stay not all pairs
-    were.
-    """
+    """Near duplicates, the number of compared pairs, and of documents that were not compared with all candidates."""
 
     duplicates: Duplicates
     pairs: int
@@ -297,16 +289,16 @@ class Compared(NamedTuple):
 
 
 def find_sharing(url: str, folder: str, groups: Sequence[Group], of: Slice, advance: Advance) -> None:
-    """Find the documents that share a key of one slice, unless they are in the store.
+    """Find the documents that share a key of one slice, unless the store has the result.
 
-    Raises `StorageError` if the keys that were put in order are gone or damaged.
+    Raises `StorageError` if the sorted keys are gone or damaged.
     """
     store = Store(url)
     if not is_found(store, folder, of):
         try:
             rows = read_slice(store, folder, groups, of)
         except StorageError:
-            if not is_found(store, folder, of):  # else another curation of the same text was faster, and cleared away
+            if not is_found(store, folder, of):  # else another curation of the same text finished first
                 raise
         else:
             write_arrays(store, _file(folder, of), _sharing(rows)._asdict())
@@ -319,9 +311,9 @@ def is_found(store: Store, folder: str, of: Slice) -> bool:
 
 
 def read_sharing(store: Store, folder: str, slices: Sequence[Slice]) -> Sharing:
-    """The groups of some slices. Groups of the same documents count once: similar documents share many keys.
+    """The groups of some slices. Groups with equal documents are returned once: similar documents share many keys.
 
-    All slices are read twice, so that only groups that count are held.
+    All slices are read twice, so that only the returned groups are held in memory.
     """
     marks = [_marks(each) for each in _read_all(store, folder, slices)]
     counts = np.zeros(sum(map(len, marks)), bool)
@@ -336,7 +328,7 @@ def _read_all(store: Store, folder: str, slices: Sequence[Slice]) -> Iterator[Sh
 
 
 def _marks(of: Sharing) -> NDArray[np.uint64]:
-    """A number for each group that tells which documents it holds."""
+    """A hash of the documents of each group."""
     mixed = _mixed(of.documents.astype(np.uint64)[:, None], 0)
     return np.add.reduceat(mixed, starts_of(of.sizes)[:-1]) if len(of.sizes) else mixed
 
@@ -346,7 +338,7 @@ def _chosen(of: Sharing, groups: NDArray[np.bool_]) -> Sharing:
 
 
 def copies(sharing: Sharing) -> Duplicates:
-    """Of groups that share no document, and whose documents are the same: all but the first of each."""
+    """All but the first document of each group; the groups must be disjoint and their documents equal."""
     firsts = np.repeat(sharing.documents[starts_of(sharing.sizes)[:-1]], sharing.sizes)
     others = np.flatnonzero(sharing.documents != firsts)
     order = others[np.argsort(sharing.documents[others])]
@@ -359,7 +351,7 @@ def _file(folder: str, of: Slice) -> str:
 
 
 def _sharing(rows: NDArray[np.uint64]) -> Sharing:
-    """Of rows that are keys and, last, a document: the documents of equal keys."""
+    """The groups of documents with equal keys; the last column of the rows is the document."""
     rows = rows[np.lexsort(tuple(reversed(rows.T)))]
     begins = np.ones(len(rows), bool)
     begins[1:] = (rows[1:, :-1] != rows[:-1, :-1]).any(axis=1)

@@ -1,4 +1,4 @@
-"""What was decided of single documents, with what it was decided by: read again, and measured again."""
+"""Decisions on single documents, with their evidence: texts are read and measured again."""
 
 import logging
 import os
@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 
 KEPT = "kept"
 BINS = (0.0, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99, 1.0)
-"""Bounds of similarities; the last bin holds its end too."""
+"""Bounds of similarities; the last bin includes its upper bound."""
 
 LARGE_CLUSTER, LEAST_IN_CLUSTER = 0.01, 10
-"""The share and the number of a corpus's documents that are duplicates of one, from which on a warning is due."""
+"""A warning is due if one document has at least this share and this number of a corpus's documents as duplicates."""
 
 
 class Place(NamedTuple):
-    """A document by its corpus, its file, and its number there, from 1."""
+    """A document: its corpus, its file, and its number in the file, from 1."""
 
     corpus: str
     path: str
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A document, what was decided of it, why, and its text; of a duplicate the text of its original too."""
+    """A document, its decision with the reason, and its text; for a duplicate also the text of its original."""
 
     place: Place
     reason: str
@@ -56,27 +56,25 @@ class Shown(NamedTuple):
 
 
 class SharedWithExamples:
-    """What documents share with the evaluation sets that decisions kept out, of which their manifest says
-    `kept_out`.
-    """
+    """The words that documents share with evaluation sets; `kept_out` is the entry in the decisions' manifest."""
 
     def __init__(self, store: Store, kept_out: Mapping[str, Any]) -> None:
         self.overlap, self.files = Overlap(store.url, kept_out["key"]), kept_out["files"]
 
     def find(self, text: bytes) -> Shared | None:
-        """The first words of a text that an evaluation set has too. Raises `StorageError` if what it has is gone."""
+        """The first words of a text that an evaluation set has too. Raises `StorageError` if its hashes are gone."""
         return find_words(text, overlaps(self.overlap))
 
     def tell(self, text: bytes) -> str | None:
-        """The same with the first example that has them; None if there are none."""
+        """The shared words and the first example that has them, as text; None if there are none."""
         found = self.find(text)
         return found and f"{found.words!r} with {self._origin(found)}"
 
     def _origin(self, found: Shared) -> str:
-        """The example as `headrace curation show` names it: its file, its record's number there, from 1, its field."""
+        """The example as `headrace curation show` prints it: its file, its record's number from 1, its field."""
         try:
             hashes, examples = _origins(self.overlap)
-        except StorageError:  # what was measured is removed when nothing needs it
+        except StorageError:  # unused measures may have been garbage-collected
             return "an evaluation set"
         at, record = example_of(examples[str(found.length)], hashes[found.length], found.hashed)
         sha256, field = str(examples["sha256"][at]), str(examples["field"][at])
@@ -84,20 +82,20 @@ class SharedWithExamples:
             if (file["sha256"], file["field"]) == (sha256, field):
                 return f"{file['path']}#{record + 1} ({field})"
         raise ArtifactError(
-            f"the manifest of the decisions names no evaluation file of SHA-256 {sha256}: it is damaged; "
-            "delete the decisions to have them made anew"
+            f"the manifest of the decisions has no evaluation file of SHA-256 {sha256}: it is damaged; "
+            "delete the decisions to curate the text again"
         )
 
 
 @cache
 def _origins(of: Overlap) -> tuple[dict[int, Hashes], Arrays]:
-    """The hashes that are looked for, and what tells the example of each. Raises `StorageError` if they are gone."""
+    """The n-grams' hashes, and the arrays that identify their examples. Raises `StorageError` if they are gone."""
     store = Store(of.url)
     return read_hashes(store, of.key), read_all(store, examples_key(of.key))
 
 
 class StoredDecisions:
-    """The decisions of a store by one key. Raises `ArtifactError` if there are none."""
+    """The decisions stored under a key. Raises `ArtifactError` if there are none."""
 
     def __init__(self, store: Store, key: str | None) -> None:
         self.store, self.key = store, key or newest(store)
@@ -116,11 +114,11 @@ class StoredDecisions:
         self._opened: dict[str, CorpusDecisions] = {}
 
     def examples(self, reason: str, corpus: str | None, count: int) -> Iterator[Shown]:
-        """Some documents that go for a reason, from all over a corpus or each. Raises `ConfigError` for an unknown
+        """Documents dropped for a reason, spread over a corpus or over each. Raises `ConfigError` for an unknown
         reason.
         """
         if reason not in self.reasons:
-            raise ConfigError(f"{self.key} knows no reason {reason!r}; {tell_nearest(reason, self.reasons)}")
+            raise ConfigError(f"{self.key} has no reason {reason!r}; {tell_nearest(reason, self.reasons)}")
         for each in self.named(corpus):
             found = np.flatnonzero(self.of(each.name).reasons == self.reasons.index(reason))
             for number in found[:: max(1, len(found) // count)][:count]:
@@ -131,12 +129,12 @@ class StoredDecisions:
         found = [each for each in self.corpora if corpus in (None, each.name)]
         if not found:
             raise ConfigError(
-                f"{self.key} knows no corpus {corpus!r}; it has {', '.join(each.name for each in self.corpora)}"
+                f"{self.key} has no corpus {corpus!r}; it has {', '.join(each.name for each in self.corpora)}"
             )
         return found
 
     def document(self, path: str, number: int, name: str | None = None) -> Iterator[Shown]:
-        """What was decided of a file's document, in each corpus that has the file, or in the one of that name.
+        """The decision on a file's document, in each corpus that has the file, or in the corpus of that name.
 
         Raises `ConfigError` if there is no such corpus, file or document.
         """
@@ -147,7 +145,7 @@ class StoredDecisions:
             named = [piece.path for piece in own.pieces if spelt & {piece.path, piece.key}]
             if len(set(named)) > 1:
                 raise ConfigError(
-                    f"{path!r} is the name of several files: {', '.join(sorted(set(named)))}; name one of these"
+                    f"{path!r} matches several files: {', '.join(sorted(set(named)))}; specify one of these"
                 )
             places = [place for place, piece in enumerate(own.pieces) if piece.path in named]
             if places:
@@ -157,9 +155,7 @@ class StoredDecisions:
                 known = True
                 yield self.show(corpus, int(first) + number - 1)
         if not known:
-            raise ConfigError(
-                f"{self.key} decides about no file {path!r}; name it as the configuration's paths find it"
-            )
+            raise ConfigError(f"{self.key} has no file {path!r}; write it as the configuration's paths find it")
 
     def of(self, corpus: str) -> CorpusDecisions:
         if corpus not in self._opened:
@@ -167,7 +163,7 @@ class StoredDecisions:
         return self._opened[corpus]
 
     def show(self, corpus: CorpusConfig, number: int) -> Shown:
-        """What was decided of a corpus's document, counted from 0."""
+        """The decision on a corpus's document, counted from 0."""
         own = self.of(corpus.name)
         batch = self._read(corpus, number)
         reason = self.reasons[own.reasons[number]]
@@ -186,12 +182,12 @@ class StoredDecisions:
             return self._why_contaminated(corpus, number, batch.documents[0].text)
         if (at := own.duplicate(number)) is not None:
             return self._why_duplicate(own, at, reason)
-        return "no rule speaks against it"
+        return "no rule drops it"
 
     def _by_others(self, measure: Measure) -> str:
-        """What goes before a figure that is measured in another way than when the decision was made."""
+        """A prefix for a value whose measure has changed since the decision."""
         known = any(folder.endswith(f"/{measure.folder}") for folder in self.manifest.details["measures"])
-        return "" if known else "when this was decided, it was measured in another way; today: "
+        return "" if known else "the measure has changed since this was decided; today: "
 
     def _why_contaminated(self, corpus: CorpusConfig, number: int, text: bytes) -> str:
         sharing = SharedWithExamples(self.store, self.manifest.details["kept_out"])
@@ -209,27 +205,27 @@ class StoredDecisions:
         return "it shares words with an evaluation set that begin in one part of its file and end in the next"
 
     def _why_duplicate(self, own: CorpusDecisions, at: int, reason: str) -> str:
-        """Why the document at this place among the duplicates of a corpus goes."""
+        """Why the document at this index among the duplicates of a corpus is dropped."""
         corpus, number = self._find(int(own.originals[at]))
         place, its_reason = self._place(corpus, number), self.reasons[self.of(corpus.name).reasons[number]]
         if reason == EXACT:
             normalised = self.options.exact.normalise if self.options.exact else []
-            share = f"they are the same but for {', '.join(normalised)}" if normalised else "they are the same"
+            share = f"they are equal except for {', '.join(normalised)}" if normalised else "they are equal"
         else:
             share = (
-                f"the similarity of their n-grams is {own.similarity[at]:.2f}, and that one has "
-                f"{own.contained[at]:.0%} of its"
+                f"the similarity of their n-grams is {own.similarity[at]:.2f}, and that one contains "
+                f"{own.contained[at]:.0%} of its n-grams"
             )
         if its_reason == KEPT:
-            return f"{place} stays in its place; {share}"
+            return f"{place} is kept instead; {share}"
         why = self._why(corpus, number, its_reason, self._read(corpus, number))
-        return f"it is a copy of {place}; that one goes as {its_reason}: {why}"
+        return f"it is a copy of {place}, which is dropped as {its_reason}: {why}"
 
     def clusters(self, corpus: CorpusConfig, most: int) -> list[tuple[Place, int]]:
-        """The documents that have the most duplicates in a corpus, also as copies of one that is, and how many."""
+        """The documents with the most duplicates in a corpus, and how many; copies of a near duplicate count too."""
         originals = self.of(corpus.name).originals
         roots = originals.copy()
-        for other in map(self.of, (each.name for each in self.corpora)):  # a copy may be one of a near duplicate
+        for other in map(self.of, (each.name for each in self.corpora)):  # an original may itself be a near duplicate
             if len(other.duplicates):
                 at = np.minimum(np.searchsorted(other.duplicates, originals - other.first), len(other.duplicates) - 1)
                 again = other.duplicates[at] == originals - other.first
@@ -239,7 +235,7 @@ class StoredDecisions:
         return [(self._place(*self._find(int(found[each]))), int(counts[each])) for each in largest]
 
     def similarities(self, corpus: CorpusConfig) -> list[int]:
-        """How many near duplicates of a corpus have a similarity within each of the `BINS`."""
+        """The number of a corpus's near duplicates in each of the `BINS`."""
         own = self.of(corpus.name)
         if NEAR not in self.reasons:
             return [0] * (len(BINS) - 1)
@@ -247,7 +243,7 @@ class StoredDecisions:
         return [int(count) for count in np.histogram(own.similarity[near], np.array(BINS, np.float32))[0]]
 
     def warnings(self) -> Iterator[str]:
-        """What may be wrong with the decisions, a sentence each."""
+        """Possible problems with the decisions, one sentence each."""
         yield from decision_warnings(self.manifest.details)
         for corpus in self.corpora:
             documents = int(self.of(corpus.name).counts.sum())
@@ -259,7 +255,7 @@ class StoredDecisions:
                     )
 
     def _find(self, document: int) -> tuple[CorpusConfig, int]:
-        """The corpus of a document that is counted over all corpora, and its number there."""
+        """The corpus of a document that is numbered over all corpora, and its number in the corpus."""
         firsts = self.manifest.details["first_documents"]
         name = max((first, position) for position, first in enumerate(firsts.values()) if first <= document)[1]
         corpus = next(corpus for corpus in self.corpora if corpus.name == list(firsts)[name])
@@ -278,21 +274,21 @@ class StoredDecisions:
         documents = read_curated(
             own.pieces[at], corpus, ignore, self.options.transform, columns=columns_of(self.tests.values())
         )
-        try:  # to the end of the piece, where it is compared with its digest
+        try:  # reads to the end of the piece, where its digest is compared
             return Batch(
                 [document for place, document in enumerate(documents) if place == number - int(own.starts[at])]
             )
         except ChangedFile as error:
             raise ArtifactError(
-                f"{own.pieces[at].path} is not as it was when it was decided about; run the job again, which decides "
-                "anew"
+                f"{own.pieces[at].path} has changed since its documents were decided; run the job again to curate the "
+                "text again"
             ) from error
 
 
 def newest(store: Store) -> str:
-    """The key of the newest decisions of a store; what is not finished or damaged is passed over.
+    """The key of the newest decisions of a store; unfinished and damaged ones are skipped.
 
-    Raises `ArtifactError` if it has none, or none that is intact.
+    Raises `ArtifactError` if there are no intact decisions.
     """
     found: list[tuple[str, str]] = []
     unusable: ArtifactError | None = None
@@ -307,8 +303,8 @@ def newest(store: Store) -> str:
             found.append((manifest.created, key))
         else:
             unusable = unusable or ArtifactError(
-                f"{store.path(key)} was not finished, or its manifest is gone; run the job again, which decides anew"
+                f"{store.path(key)} is unfinished, or its manifest is gone; run the job again to curate the text"
             )
     if not found:
-        raise unusable or ArtifactError(f"{store.url} holds no decisions; a job with data.curation makes them")
+        raise unusable or ArtifactError(f"{store.url} has no decisions; run a job with data.curation")
     return max(found)[1]

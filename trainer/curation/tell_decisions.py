@@ -1,4 +1,4 @@
-"""Decisions on the command line: the table of reasons, examples of one, and what was decided of one document."""
+"""Decisions on the command line: the table of reasons, examples of one reason, and the decision on one document."""
 
 import re
 import textwrap
@@ -15,27 +15,23 @@ from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.store.storage import Store
 
 WIDTH = 58
-"""Characters of each column: both fit into 120."""
+"""Characters of each column: both fit into 120 with their separator."""
 
 ROWS = 30
 CONTEXT = 6
-"""Pieces that are shown before and after what differs."""
+"""Pieces shown before and after a difference."""
 
 PIECE = re.compile(r"\S{1,20}")
-"""A word, or a part of a long one, such as a sentence of a script without spaces."""
+"""A word, or a part of a long one, such as a sentence in a script without spaces."""
 
 WORDS = 600
-"""Such pieces of each text that are compared from the first difference on: the time grows with the square of their
-number.
-"""
+"""Pieces of each text that are compared from the first difference on: the time grows with the square of this number."""
 
 
 def side_by_side(one: str, other: str) -> Iterator[str]:
-    """The first words that two texts have differently: those of a document at the left, of its original at the
-    right.
-    """
+    """The first differences between two texts: the document at the left, its original at the right."""
     if PIECE.findall(one) == PIECE.findall(other):
-        yield "  they differ in white space alone"
+        yield "  they differ only in white space"
         yield ""
         return
     rows = list(islice(_rows(one, other), ROWS + 1))
@@ -45,7 +41,7 @@ def side_by_side(one: str, other: str) -> Iterator[str]:
 
 
 def _rows(one: str, other: str) -> Iterator[tuple[str, str]]:
-    yield "this document", "the one that it is a duplicate of"
+    yield "this document", "the original"
     left, right = list(PIECE.finditer(one)), list(PIECE.finditer(other))
     same = next(
         (at for at, (mine, its) in enumerate(zip(left, right, strict=False)) if mine[0] != its[0]),
@@ -62,7 +58,7 @@ def _rows(one: str, other: str) -> Iterator[tuple[str, str]]:
 
 
 def _shown(text: str, pieces: Sequence[re.Match[str]]) -> tuple[str, list[str]]:
-    """Where some pieces of a text begin, and these, wrapped."""
+    """The start of some pieces of a text, and the pieces as wrapped lines."""
     if not pieces:
         return "nothing", []
     words = " ".join(text[pieces[0].start() : pieces[-1].end()].split())
@@ -83,7 +79,7 @@ def tell(
     examples: int,
     as_json: bool,
 ) -> None:
-    """Print what was decided."""
+    """Print the decisions as a table or as JSON, or the documents of a reason or with a number."""
     decided = StoredDecisions(Store(url), key)
     corpora = {each.name for each in decided.named(corpus)}
     if document is not None:
@@ -108,13 +104,13 @@ def _parse(document: str) -> tuple[str, int]:
     match = ADDRESS.fullmatch(document)
     if match is None:
         raise ConfigError(
-            f"--document {document!r}: expected PATH#N, the file and the number of a document in it, from 1"
+            f"--document {document!r}: expected PATH#N, a file and the number of a document in it, counted from 1"
         )
     return match[1], int(match[2])
 
 
 def _alike(decided: StoredDecisions, corpus: CorpusConfig) -> dict[str, Any]:
-    """What is known of a corpus's duplicates."""
+    """Similarities and clusters of a corpus's duplicates."""
     bins = zip(pairwise(BINS), decided.similarities(corpus), strict=True)
     return {
         "similarities": [{"least": least, "most": most, "documents": found} for (least, most), found in bins],
@@ -138,11 +134,11 @@ def _table(decided: StoredDecisions, alike: Mapping[str, Any]) -> Iterator[str]:
         bins = [each for each in found["similarities"] if each["documents"]]
         if bins:
             told = ", ".join(f"{each['least']:g} to {each['most']:g}: {count(each['documents'])}" for each in bins)
-            yield f"{corpus}: near duplicates by similarity to the document that stays: {told}"
+            yield f"{corpus}: near duplicates by similarity to the kept document: {told}"
         for each in found["clusters"]:
             yield f"{corpus}: {plural(each['duplicates'], 'duplicate')} of {each['original']}"
     yield from (f"warning: {told}" for told in decided.warnings())
-    yield "--reason NAME shows examples, --document PATH#N one document"
+    yield "--reason NAME shows examples, --document PATH#N shows one document"
 
 
 def _describe(each: Shown) -> Iterator[str]:

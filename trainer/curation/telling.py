@@ -1,4 +1,4 @@
-"""What was decided, told to people: documents and bytes by corpus and reason. Free of what measures and shows texts."""
+"""Summaries of decisions: documents and bytes by corpus and reason; does not import what measures or reads texts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,11 +7,11 @@ from trainer.common.formats import plural, size
 from trainer.config.curation import NearConfig
 
 LEAST_KEPT = 0.5
-"""The share of a corpus's documents, and bytes, below which a warning is due."""
+"""A warning is due if less than this share of a corpus's documents, or bytes, is kept."""
 
 
 def decision_rows(details: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for each corpus and reason: documents, their share, and bytes."""
+    """One row for each corpus and reason: documents, their share, and bytes."""
     rows = []
     for corpus, table in details["table"].items():
         documents = sum(line["documents"] for line in table)
@@ -22,11 +22,11 @@ def decision_rows(details: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def describe_decisions(details: Mapping[str, Any]) -> str:
-    """In one line: what stays, and what the parameters of the look for near duplicates mean."""
+    """One line: the kept documents and bytes, and the options of the search for near duplicates."""
     lines = [line for table in details["table"].values() for line in table]
     kept = [line for line in lines if line["reason"] == "kept"]
     told = (
-        f"{sum(line['documents'] for line in kept):,} of {plural(details['documents'], 'document')} stay, "
+        f"{sum(line['documents'] for line in kept):,} of {plural(details['documents'], 'document')} kept, "
         f"{size(sum(line['bytes'] for line in kept))} of {size(sum(line['bytes'] for line in lines))}"
     )
     if (options := details["curation"]["near"]) is None:
@@ -44,35 +44,36 @@ def _told_compared(compared: Mapping[str, int] | None) -> str:
         return ""
     told = f"; {plural(compared['pairs'], 'pair')} compared"
     if compared["incomplete"]:
-        told += f", {plural(compared['incomplete'], 'document')} not with all that share a key"
+        told += f", {plural(compared['incomplete'], 'document')} not with all candidates"
     return told
 
 
 def decision_warnings(details: Mapping[str, Any]) -> list[str]:
-    """What may be wrong with decisions, a sentence each."""
+    """Possible problems with decisions, one sentence each."""
     kept_out = details["kept_out"]
     return [*_tell_losses(details["table"]), *tell_frequent(kept_out["frequent"] if kept_out else [])]
 
 
 def _tell_losses(tables: Mapping[str, Any]) -> Iterator[str]:
-    """Corpora that lose more than half of their documents, or of their bytes."""
+    """Warn about corpora that lose more than half of their documents or bytes."""
     for corpus, table in tables.items():
         for what in ("documents", "bytes"):
             total = sum(line[what] for line in table)
             if table[0][what] < LEAST_KEPT * total:
                 largest = max(table[1:], key=lambda line: line[what])
                 yield (
-                    f"corpus {corpus!r}: {table[0][what] / total:.1%} of its {what} stay; most go as "
+                    f"corpus {corpus!r}: {table[0][what] / total:.1%} of its {what} are kept; most are dropped as "
                     f"{largest['reason']!r}; `headrace curation show` lists examples"
                 )
                 break
 
 
 def tell_frequent(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """N-grams of evaluation sets that drop many documents, in words."""
+    """Describe n-grams of evaluation sets that drop many documents."""
     for line in lines:
         yield (
-            f"corpus {line['corpus']!r}: {line['documents'] / line['of']:.1%} of {plural(line['of'], 'document')} go "
-            f"because they share the words {line['words']!r} with {line['example']}; if that is a common phrase, such "
-            "as a licence's, remove it from the evaluation file, or raise data.curation.decontaminate.ngram"
+            f"corpus {line['corpus']!r}: {line['documents'] / line['of']:.1%} of {plural(line['of'], 'document')} are "
+            f"dropped because they share the words {line['words']!r} with {line['example']}; if that is a common "
+            "phrase, such as a licence's, remove it from the evaluation file, or raise "
+            "data.curation.decontaminate.ngram"
         )

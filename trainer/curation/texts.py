@@ -1,11 +1,11 @@
-"""A batch of documents: their characters, and the words and lines that these make up, each with a hash of what it says.
+"""A batch of documents: their characters, words and lines, with a hash of the content of each word and line.
 
-Hashes have 64 well-mixed bits, the same on every machine.
+Hashes have 64 well-mixed bits and are equal on every machine.
 
-With evaluation sets, text is compared by `matching`: what a person would call the same sentence has the same words.
-HTML tags, accents, underscores around words, characters that are not seen and hyphens between letters (also at the end
-of a line) do not count. Entities, ligatures, full width, curly apostrophes, fractions, and letters such as ß and ø,
-stand for the plain characters that they mean.
+Text is compared with evaluation sets after `matching`, so that sentences that a person would call equal have the same
+words. It ignores HTML tags, accents, underscores around words, invisible characters, and hyphens between letters (also
+at the end of a line). It replaces entities, ligatures, full-width characters, curly apostrophes, fractions, and letters
+such as ß and ø by the plain characters that they stand for.
 """
 
 import html
@@ -36,7 +36,7 @@ from trainer.curation.characters import (
 
 
 class Texts:
-    """Documents, given as valid UTF-8."""
+    """Documents in valid UTF-8."""
 
     def __init__(self, documents: Sequence[bytes]) -> None:
         self.documents = documents
@@ -46,35 +46,35 @@ class Texts:
 
     @cached_property
     def strings(self) -> list[str]:
-        """The documents as Python's strings."""
+        """The documents as Python strings."""
         return [document.decode() for document in self.documents]
 
     @cached_property
     def points(self) -> Points:
-        """The code points of all texts, one text after the other; of ASCII alone they take a byte each."""
+        """The code points of all texts, one text after the other; uint8 if all are ASCII."""
         if all(document.isascii() for document in self.documents):
             return np.frombuffer(b"".join(self.documents), np.uint8)
         return np.frombuffer("".join(self.strings).encode("utf-32-le"), np.dtype("<u4"))
 
     @cached_property
     def starts(self) -> Positions:
-        """Where in `points` each text starts; one more for the end of the last."""
+        """The start of each text in `points`, and the end of the last; shape [texts + 1]."""
         return starts_of(np.fromiter(map(len, self.strings), np.int64, len(self)))
 
     @cached_property
     def kinds(self) -> NDArray[np.uint8]:
-        """The kind of each of these characters."""
+        """The kind of each code point in `points`."""
         return kinds_of_characters()[self.points]
 
     @cached_property
     def words(self) -> Words:
-        """The words of all texts, as they are counted."""
+        """The words of all texts, as separated by white space."""
         from trainer.curation.loops import find_words
 
         return find_words(self.points, self.starts, self.kinds)
 
     def said(self, spelling: Spelling | None = None) -> Said:
-        """The words of all texts as they are compared: in lower case, unless another spelling is given."""
+        """The words of all texts in the form that is compared: in lower case, unless another spelling is given."""
         from trainer.curation.loops import find_said
 
         return find_said(self.points, self.starts, spelling or plain_spelling())
@@ -88,16 +88,16 @@ class Texts:
 
 
 def shingles(texts: Texts, n: int) -> tuple[Hashes, Positions]:
-    """Hashes of every n successive words, as they are compared; those of text t at `[starts[t], starts[t + 1])`.
+    """Hashes of every n successive words in compared form; those of text t are at `[starts[t], starts[t + 1])`.
 
-    A text of fewer words has one of them all, and a text without words none.
+    A text with fewer words has one hash of all its words, and a text without words has none.
     """
     said = texts.said()
     return shingles_of(said.hashes, said.starts, n)
 
 
 def shingles_of(words: Hashes, word_starts: Positions, n: int) -> tuple[Hashes, Positions]:
-    """The same of texts of which the hashes of the words are known."""
+    """The same for texts whose words' hashes are known."""
     from trainer.curation.loops import find_shingles
 
     counts = np.diff(word_starts)
@@ -108,42 +108,42 @@ def shingles_of(words: Hashes, word_starts: Positions, n: int) -> tuple[Hashes, 
 
 
 def starts_of(counts: NDArray[np.int64] | NDArray[np.bool_]) -> Positions:
-    """Where the items of each of several things start among those of all; one more for the end."""
+    """The start of each group's items in the concatenation of all groups, and the end of the last; shape [N + 1]."""
     starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
     return starts
 
 
 def share(parts: NDArray[np.int64], wholes: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Each part by its whole; of nothing, 0."""
+    """Each part divided by its whole; 0 for an empty whole."""
     return parts / np.maximum(wholes, 1)
 
 
 MATCHING = 3
-"""Raised when other texts match."""
+"""Increase it when other texts match."""
 
 ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 TAG = re.compile(
     r"<(?:!--[^<>]*|![A-Za-z][^<>]*|\?[A-Za-z][^<>]*|/?[A-Za-z][\w:.-]*+"
     r"(?:\s++[A-Za-z_:@][\w:.@-]*+(?:\s*+=\s*+(?:\"[^\"<>]*+\"|'[^'<>]*+'|[^\s\"'<>=`]++))?+)*+\s*+/?)>"
 )
-"""A tag as HTML has it: `i <n; i++` is none. No part is read twice, whatever the text."""
+"""A tag in HTML's syntax; `i <n; i++` does not match. Possessive quantifiers prevent backtracking on any text."""
 
 EMPHASIS = re.compile(r"(?<!\w)_++|(?<!_)_++(?!\w)")
-"""Underscores before and after words, as in Markdown; those within, as in `file_name`, are part of a word."""
+"""Underscores before and after words, as in Markdown; an inner one, as in `file_name`, is part of the word."""
 
 LETTERS = {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d"}
 PLAIN = {**LETTERS, **dict.fromkeys("‘’‛ʻʼ´′", "'")}
-"""What stands for these, where Unicode's own tables have no plain form."""
+"""Replacements of characters for which Unicode's tables have no plain form."""
 
 FRACTION = re.compile("[\u00bc-\u00be\u2150-\u215e\u2189]")
-"""One half as a single character, and the like: two numbers beside each other, as in 1/2."""
+"""Fractions in one character, such as one half: replaced by two adjacent numbers, as in 1/2."""
 
 GRAVE = "`"
 HYPHENS = "-\u00ad\u2010\u2011"
 TATWEEL = "\u0640"
 WITH_FORMS = ((0x80, 0x33FF), (0xA000, 0xABFF), (0xF900, 0x1FFFF), (0x2F800, 0x2FA1F), (0xE0000, 0xE01EF))
-"""Where there are code points that stand for others, or for none."""
+"""Ranges of code points that have a plain form, or stand for nothing."""
 
 
 def matching(texts: Texts) -> Texts:
@@ -155,12 +155,12 @@ def matching(texts: Texts) -> Texts:
 
 
 def matching_words(texts: Texts) -> Said:
-    """The words of texts that went through `matching`."""
+    """The words of texts returned by `matching`."""
     return texts.said(matching_spelling())
 
 
 def _plain(text: str) -> str:
-    if "&" in text:  # before the tags: so both ways of writing a tag that is shown, rather than meant, are the same
+    if "&" in text:  # before the tags, so that a tag written with entities and a plain one give the same text
         text = ENTITY.sub(lambda found: html.unescape(found[0]), text)
     if not text.isascii():
         text = FRACTION.sub(lambda found: f" {unicodedata.normalize('NFKD', found[0])} ", text)
@@ -173,7 +173,7 @@ def _plain(text: str) -> str:
 
 @cache
 def matching_spelling() -> Spelling:
-    """Words without what does not count."""
+    """The spelling of words for matching."""
     kinds, folded = kinds_of_characters().copy(), lower_case().copy()
     kinds[list(map(ord, HYPHENS))] = HYPHEN
     kinds[ord(GRAVE)], folded[ord(GRAVE)] = APOSTROPHE, ord("'")
@@ -195,7 +195,7 @@ def matching_spelling() -> Spelling:
 
 
 def _form(character: str) -> str:
-    """What a character is folded to: nothing, a character, or several."""
+    """The characters that a character is folded to; may be empty."""
     if character in PLAIN:
         return PLAIN[character]
     decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
@@ -205,9 +205,7 @@ def _form(character: str) -> str:
 
 
 def _is_nothing(character: str) -> bool:
-    """Whether a character is an accent or a point on a letter, or is not seen. Vowel signs of Indian scripts are
-    neither.
-    """
+    """Whether a character is an accent or a dot on a letter, or invisible; vowel signs of Indic scripts are neither."""
     on_letter = unicodedata.combining(character)
     return (
         on_letter in (8, *range(10, 37)) or on_letter >= 200 or unicodedata.category(character) == "Cf"

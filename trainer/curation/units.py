@@ -1,17 +1,17 @@
-"""Units of work: some pieces of a corpus, and what the measures find in their documents, kept in the store.
+"""Units of work: some pieces of a corpus, and their documents' measures, which are kept in the store.
 
-Arrays are NumPy's .npz files, with a checksum of the rest where zip files have their comment, so that NumPy reads them
-as any other. It is of the file's key too: a file in another one's place is not taken for that.
+Arrays are in NumPy's .npz files. The zip comment holds a checksum of the file and its key, so NumPy can read the file,
+and a file copied to another key fails the check.
 
-    measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    a unit's: by measure, arrays with a row a
-                     document, and pieces      the digest of each piece; counts, its documents
-    measures/CORPUS-READING/MEASURE-OPTIONS/HAND/…    the same of corpora of more units than a folder should have names
+    measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    a unit's measure: arrays with a row per document;
+                     pieces    the digest of each piece; counts    the number of its documents
+    measures/CORPUS-READING/MEASURE-OPTIONS/HAND/…    the same for corpora with more units than one folder should hold
 
-The names tell all that the content depends on. What such files hold of pieces that have not changed is taken over from
-an older file of the unit, so that a changed file is measured alone.
+The names identify all that the content depends on. Values of unchanged pieces are copied from older files of the unit,
+so only changed files are measured again.
 
-The numbers that `number` gives documents do not depend on how the work was divided, and who of several duplicates stays
-is decided by them alone.
+The numbers that `number` gives documents do not depend on the division into units, and they alone decide which of
+several duplicates is kept.
 """
 
 import hashlib
@@ -53,30 +53,30 @@ log = logging.getLogger(__name__)
 Arrays = dict[str, NDArray[Any]]
 
 CHECKSUM_BYTES = 16
-"""As many as `sum_at` gives."""
+"""The length of a checksum of `sum_at`."""
 
 DAMAGED = (ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile)
-"""What NumPy and zipfile raise of a file that is not as it was written."""
+"""The exceptions of NumPy and zipfile for a damaged file."""
 
 
 def write_arrays(store: Store, key: str, arrays: Arrays) -> None:
-    """Write a file; the same arrays give the same bytes."""
+    """Write a file; equal arrays give equal bytes."""
     packed = io.BytesIO()
     np.savez(packed, allow_pickle=False, **arrays)
     with zipfile.ZipFile(packed, "a") as archive:
         archive.comment = bytes(CHECKSUM_BYTES)
-    raw = packed.getbuffer()  # of which no copy is made: a unit's arrays may be as large as its text
+    raw = packed.getbuffer()  # a view without a copy: a unit's arrays may be as large as its text
     raw[-CHECKSUM_BYTES:] = sum_at(key, raw[:-CHECKSUM_BYTES])
     store.write_bytes(key, raw)
 
 
 def is_intact(store: Store, key: str) -> bool:
-    """Whether a file is there, and as it was written; a damaged one counts as none."""
+    """Whether a file exists and is intact; a damaged one is deleted."""
     return _intact(store, key) is not None
 
 
 def read_intact(store: Store, key: str) -> Arrays | None:
-    """All arrays of a file; None if it is gone, or is damaged."""
+    """All arrays of a file; None if it is gone or damaged."""
     if (raw := _intact(store, key)) is None:
         return None
     with np.load(io.BytesIO(raw)) as arrays:
@@ -89,19 +89,19 @@ def _intact(store: Store, key: str) -> bytes | None:
         return None
     if raw[-CHECKSUM_BYTES:] == sum_at(key, memoryview(raw)[:-CHECKSUM_BYTES]):
         return raw
-    log.warning("%s does not match its checksum: it is made anew", store.path(key))
-    store.delete(key)  # a copy that was fetched of it counts no more either
+    log.warning("%s does not match its checksum; it will be rebuilt", store.path(key))
+    store.delete(key)  # also discards a fetched copy
     return None
 
 
 def read_arrays(store: Store, key: str, *names: str) -> list[NDArray[Any]]:
-    """Some arrays of a file that was there a moment ago. Raises `StorageError` if it is not, or is damaged."""
+    """Some arrays of a file that must exist. Raises `StorageError` if it is gone or damaged."""
     with _opened(store, key) as arrays:
         return [arrays[name] for name in names]
 
 
 def read_all(store: Store, key: str) -> Arrays:
-    """The same of all arrays, by name."""
+    """All arrays of a file that must exist, by name. Raises `StorageError` if it is gone or damaged."""
     with _opened(store, key) as arrays:
         return dict(arrays)
 
@@ -109,21 +109,18 @@ def read_all(store: Store, key: str) -> Arrays:
 @contextmanager
 def _opened(store: Store, key: str) -> Iterator[Any]:
     try:
-        # Of a folder the file, of which only what is asked for is read; of a bucket all its bytes, of which no copy is
-        # kept.
+        # From a folder, only the requested arrays are read; from a bucket, the whole file, without caching a copy.
         source = store.fetch(key) if store.local is not None else io.BytesIO(store.read_bytes(key))
         with np.load(source) as arrays:
             yield arrays
     except (FileNotFoundError, *DAMAGED) as error:
         raise StorageError(
-            f"{store.path(key)} is gone or damaged ({error}); start the command again, which makes it anew"
+            f"{store.path(key)} is gone or damaged ({error}); start the command again to rebuild it"
         ) from error
 
 
 def with_address(error: PlaceError, corpora: Iterable[tuple[CorpusConfig, Sequence[Piece]]]) -> CorpusError:
-    """The error with the document's address, for which the documents of the file's pieces before this one are
-    counted.
-    """
+    """The error with the document's address, found by counting the documents in the file's earlier pieces."""
     ((corpus, pieces),) = [each for each in corpora if each[0].name == error.corpus]
     before = [piece for piece in pieces if piece.path == error.piece.path and piece.index < error.piece.index]
     number = sum(1 for piece in before for _ in read_documents(piece, corpus, ignore)) + error.number + 1
@@ -132,10 +129,10 @@ def with_address(error: PlaceError, corpora: Iterable[tuple[CorpusConfig, Sequen
 
 FORMAT = 2
 UNIT_BYTES = 16 * 2**20
-"""As much raw text as a worker can hold the measures of, however large the corpus is."""
+"""Raw text of a unit: a worker must be able to hold the measures of this much, however large the corpus is."""
 
 HANDS = 4096
-"""Of a corpus of more units than these, those are in one folder whose numbers leave the same remainder."""
+"""A corpus with more units than this has as many subfolders; a unit is in that of its number modulo this."""
 
 BATCH_BYTES, BATCH_DOCUMENTS = 2**20, 2048
 PIECES, COUNTS = "pieces", "counts"
@@ -144,7 +141,7 @@ OF_A_UNIT = re.compile(r"(\d{5,})-(\d{5,})-[0-9a-f]{16}\.npz")
 
 @dataclass(frozen=True)
 class Unit:
-    """Some pieces that are measured together, and the folder of the store that their measures are kept in."""
+    """Some pieces that are measured together, and the folder of the store that holds their measures."""
 
     corpus: CorpusConfig
     transform: TransformConfig | None
@@ -155,7 +152,7 @@ class Unit:
     pieces: tuple[Piece, ...]
 
     def read(self, store: Store, measure: Measure, *names: str) -> list[NDArray[Any]]:
-        """Some arrays of what a measure found. Raises `StorageError` if that is gone."""
+        """Some arrays of a measure. Raises `StorageError` if they are gone."""
         return read_arrays(store, self.key(measure), *names)
 
     @property
@@ -164,12 +161,12 @@ class Unit:
 
     @cached_property
     def digests(self) -> NDArray[np.bytes_]:
-        """What each piece's documents depend on besides how they are read."""
+        """A digest for each piece of all that its documents depend on, except how they are read."""
         found = ([piece.sha256, piece.index, piece.last, named_reading(piece.path)] for piece in self.pieces)
         return np.array(list(map(fingerprint, found)), "S16")
 
     def folder_for(self, measure: Measure) -> str:
-        """Where what a measure finds in this unit, and in others of its corpus, is kept."""
+        """The folder of a measure of this corpus's units."""
         return f"{self.folder}/{measure.folder}"
 
     def key(self, measure: Measure) -> str:
@@ -178,17 +175,15 @@ class Unit:
         return f"{folder}/{self.number:05d}-{self.count:05d}-{digest}.npz"
 
     def hand_for(self, measure: Measure) -> str:
-        """Where that is kept of a corpus of many units: beside what was kept of this unit when they were fewer, or
-        more.
-        """
+        """The subfolder for a corpus of many units; older files of the unit, from another division, are also in it."""
         return f"{self.folder_for(measure)}/{self.number % HANDS:05d}"
 
 
 def divide(
     corpus: CorpusConfig, pieces: Sequence[Piece], transform: TransformConfig | None, columns: Sequence[str]
 ) -> list[Unit]:
-    """A corpus in units. A piece goes by its name, and their number is a power of two, so that most stay as they
-    were.
+    """Divide a corpus into units. A piece is assigned by its name, and the number of units is a power of two, so most
+    units stay the same when a corpus grows.
     """
     wanted = max(1, sum(piece.size for piece in pieces) // UNIT_BYTES)
     count = 1 << (wanted - 1).bit_length()
@@ -201,7 +196,7 @@ def divide(
 
 
 def measure(url: str, unit: Unit, measures: Sequence[Measure], advance: Advance) -> None:
-    """Measure a unit's documents, as far as that is not in the store. Raises `CorpusError` for what cannot be read."""
+    """Compute the measures of a unit that the store lacks. Raises `CorpusError` for unreadable data."""
     keep_large_buffers()
     store = Store(url)
     missing = [each for each in measures if not is_intact(store, unit.key(each))]
@@ -225,7 +220,7 @@ def measure(url: str, unit: Unit, measures: Sequence[Measure], advance: Advance)
 
 
 def _known_rows(store: Store, unit: Unit, measure: Measure) -> dict[bytes, Rows]:
-    """What older files of a unit hold of its pieces, by their digests."""
+    """The values that older files of a unit hold of its pieces, by the pieces' digests."""
     own = unit.key(measure)
     wanted = set(unit.digests.tolist())
     known: dict[bytes, Rows] = {}
@@ -248,7 +243,7 @@ def _known_rows(store: Store, unit: Unit, measure: Measure) -> dict[bytes, Rows]
 def _measure_pieces(
     unit: Unit, pieces: Sequence[Piece], measures: Sequence[Measure], advance: Advance
 ) -> dict[Measure, list[Rows]]:
-    """What measures find in some pieces: for each measure, its rows by piece. Documents are measured many at a time."""
+    """For each measure its rows by piece. Documents are measured in batches, across pieces."""
     found: dict[Measure, list[Rows]] = {each: [each(Batch([]))] for each in measures}
     places: list[Place] = []
     counts = np.zeros(len(pieces), np.int64)
@@ -277,13 +272,11 @@ def _measure_pieces(
 
 
 READERS = 16
-"""Units that are read at the same time: a large corpus has tens of thousands, and a store may answer from afar."""
+"""Units read at the same time: a large corpus has tens of thousands, and a remote store answers slowly."""
 
 
 def numbers_of(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers of the documents of some pieces, one piece after the other, of which each has its first and how
-    many.
-    """
+    """The numbers of all documents of some pieces, given the first number and the count of each piece."""
     before = np.cumsum(counts) - counts
     return np.repeat(firsts - before, counts) + np.arange(counts.sum())
 
@@ -297,7 +290,7 @@ class Numbered(NamedTuple):
 
     @property
     def documents(self) -> NDArray[np.int64]:
-        """The numbers of a unit's documents, in the order of its rows."""
+        """The numbers of the unit's documents, in the order of its rows."""
         return numbers_of(self.firsts, self.counts)
 
 
@@ -311,7 +304,7 @@ class Numbering(NamedTuple):
 
 
 def number(store: Store, corpora: Sequence[tuple[str, Sequence[Piece], Sequence[Unit]]], measure: Measure) -> Numbering:
-    """Number all documents: of each corpus, its name, its pieces in their order, and its units."""
+    """Number all documents; each corpus is given by its name, its pieces in order, and its units."""
     numbered: list[Numbered] = []
     firsts: dict[str, int] = {}
     counts: dict[str, NDArray[np.int64]] = {}

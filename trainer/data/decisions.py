@@ -1,17 +1,17 @@
-"""What curation decided, as an artifact, and documents as it lets them through.
+"""Curation decisions as an artifact, and reading the documents that they keep.
 
-What is decided of a piece is a bit for each of its documents, in the order in which they are read.
+The decisions on a piece are one bit for each of its documents, in reading order.
 
     CORPUS.npz       counts      int64, the documents of each piece, in the order of pieces.json
-                     reasons     uint8, one a document: 0 if it stays, else a number of the manifest's list of reasons
+                     reasons     uint8, one per document: 0 if it is kept, else a number of the manifest's reasons
                      duplicates  int64, the documents, counted from 0 in this corpus, that are duplicates of another
-                     originals   int64, those others, counted from 0 over all corpora: the first of exact copies, which
-                                 may be a near duplicate of a further one, and of near duplicates the one that stays
-                     similarity  float32, the Jaccard similarity of the two sets of n-grams; 1 of exact copies
-                     contained   float32, the share of the duplicate's n-grams that the original has; 1 of exact copies
-    pieces.json      by corpus, the pieces that were decided about, in their order
+                     originals   int64, their originals, counted from 0 over all corpora: of exact copies the first,
+                                 which may itself be a near duplicate, and of near duplicates the kept one
+                     similarity  float32, the Jaccard similarity of the two sets of n-grams; 1 for exact copies
+                     contained   float32, the share of the duplicate's n-grams that the original has; 1 for exact copies
+    pieces.json      by corpus, the pieces with decisions, in order
 
-A document that is read in parts is decided about part by part.
+If a document is read in parts, each part has its own decision.
 """
 
 import io
@@ -40,17 +40,15 @@ log = logging.getLogger(__name__)
 
 
 TRANSFORM_FORMAT = 3
-"""Raised when a transformation gives other text, so that what was made of the old is not taken for what would be made
-now.
-"""
+"""Increase it when a transformation gives other text, so that artifacts of the old text are not reused."""
 
 EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
-"""It begins where such a run of characters does: else each of them would be tried as a beginning."""
+"""The lookbehind allows matches only at the beginning of a run: otherwise every character would be tried as a start."""
 
 NUMBER = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 IP4 = re.compile(rf"(?<![\w.])(?:{NUMBER}\.){{3}}{NUMBER}(?![\w]|\.\d)")
 IP6 = re.compile(r"(?<![\w:.])(?P<label>[A-Za-z_]\w{0,31}:)?(?P<number>[0-9A-Fa-f]{1,4}:[0-9A-Fa-f:]{2,35})(?![\w:])")
-"""A number of IP version 6, which may stand behind what it is of, as in `ip:2001:db8::1`."""
+"""An IPv6 address, optionally after a label, as in `ip:2001:db8::1`."""
 
 
 def mask_email(text: str) -> str:
@@ -62,12 +60,10 @@ def mask_ip(text: str) -> str:
 
 
 def _mask_ip6(found: re.Match[str]) -> str:
-    """What stands for a number of IP version 6; what may as well be a slice or a name of a program, such as 1::2,
-    stays.
-    """
-    colon = ":" if found[0].endswith(":") and not found[0].endswith("::") else ""  # as of a list, behind the number
+    """The replacement of an IPv6 address; an ambiguous match, such as a slice or a C++ name like 1::2, is kept."""
+    colon = ":" if found[0].endswith(":") and not found[0].endswith("::") else ""  # punctuation after the address
     whole, number = found[0].removesuffix(colon), found["number"].removesuffix(colon)
-    if _is_ip6(whole):  # the label is its first group
+    if _is_ip6(whole):  # the label is the first group of the address
         return f"<ip>{colon}"
     return f"{found['label'] or ''}<ip>{colon}" if _is_ip6(number) else found[0]
 
@@ -86,10 +82,10 @@ MASKS = {"email": mask_email, "ip": mask_ip}
 
 @dataclass(frozen=True)
 class PieceMask:
-    """What was decided of a piece: which of its documents stay, in packed bits, of how many.
+    """The decisions on a piece: the number of its documents, and a packed bit for each that is kept.
 
-    `goes_on` is whether the first part of the file's next piece stays, which a document that is cut between them needs
-    to know: its end is marked where the last part of it stands that stays.
+    `goes_on`: whether the first part of the file's next piece is kept. A document cut between the pieces needs it: the
+    last kept part is marked as the document's end.
     """
 
     documents: int
@@ -98,7 +94,7 @@ class PieceMask:
 
     @classmethod
     def of(cls, kept: NDArray[np.bool_], goes_on: bool) -> "PieceMask | None":
-        """None where all stay, and so does what follows: the piece is read as it is."""
+        """None if all documents and the following part are kept: then the piece is read unchanged."""
         if goes_on and kept.all():
             return None
         return cls(len(kept), np.packbits(kept).tobytes(), goes_on)
@@ -115,9 +111,9 @@ def read_curated(
     decided: PieceMask | None = None,
     columns: Columns = (),
 ) -> Iterator[Document]:
-    """The documents of a piece that stay.
+    """The kept documents of a piece.
 
-    Raises as `read_documents`, and `ArtifactError` if what was decided is of another piece.
+    Raises as `read_documents`, and `ArtifactError` if the decisions are on another piece.
     """
     documents = read_documents(piece, corpus, on_bad, columns)
     if transform is not None:
@@ -126,7 +122,7 @@ def read_curated(
 
 
 def transformed(transform: TransformConfig, document: Document) -> Document:
-    """A document as it is made of its raw text."""
+    """A document after transformation of its raw text."""
     text = document.text.decode()
     if transform.unicode:
         text = unicodedata.normalize(transform.unicode, text)
@@ -147,8 +143,8 @@ def _kept(documents: Iterator[Document], piece: Piece, decided: PieceMask) -> It
     if number + 1 != len(bits):
         found = "more" if number >= len(bits) else str(number + 1)
         raise ArtifactError(
-            f"{piece.path}: piece {piece.index} has {found} documents, {len(bits)} were decided about: the decisions "
-            "are of other raw text; start the command again, which decides anew"
+            f"{piece.path}: piece {piece.index} has {found} documents, but the decisions cover {len(bits)}: they were "
+            "made for other raw text; start the command again to curate the text again"
         )
 
 
@@ -159,9 +155,7 @@ LISTED = TypeAdapter(dict[str, list[Piece]])
 
 
 class CorpusDecisions(NamedTuple):
-    """What was decided of one corpus; `first` is the number of its first document over all corpora, `place` for
-    messages.
-    """
+    """The decisions on a corpus; `first` is its first document's number over all corpora, `place` is for messages."""
 
     place: str
     pieces: list[Piece]
@@ -175,26 +169,24 @@ class CorpusDecisions(NamedTuple):
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """Where each piece's documents begin, and where the last's end."""
+        """The start of each piece's documents, and the end of the last's; shape [pieces + 1]."""
         return np.concatenate([[0], np.cumsum(self.counts)])
 
     def duplicate(self, number: int) -> int | None:
-        """The place of a document among the duplicates; None if it is none."""
+        """The index of a document among the duplicates; None if it is not one."""
         at = int(np.searchsorted(self.duplicates, number))
         return at if at < len(self.duplicates) and self.duplicates[at] == number else None
 
     def piece_of(self, number: int) -> int:
-        """The place among the pieces of the one that holds a document, counted from 0."""
+        """The index of the piece that holds a document."""
         return int(np.searchsorted(self.starts, number, side="right")) - 1
 
     def of_pieces(self, pieces: Sequence[Piece], corpus: CorpusConfig) -> dict[Piece, PieceMask]:
-        """What was decided of each piece, of those of which not all stay. Raises `ArtifactError` if they are other
-        pieces.
-        """
+        """The decisions on each piece that is not kept completely. Raises `ArtifactError` if the pieces differ."""
         if identities(self.pieces) != identities(pieces):
             raise ArtifactError(
-                f"the decisions in {self.place} are of other raw files than those that are there now; start the "
-                "command again, which decides anew, and if it says the same, delete them"
+                f"the decisions in {self.place} were made for other raw files than the present ones; start the command "
+                "again to curate the text again; if this error repeats, delete the decisions"
             )
         kept, starts = self.reasons == 0, self.starts
         found = {}
@@ -208,14 +200,14 @@ class CorpusDecisions(NamedTuple):
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads the documents of a corpus's pieces, as curation lets them through."""
+    """Reads the documents of a corpus's pieces that curation keeps."""
 
     corpus: CorpusConfig
     transform: TransformConfig | None
     decided: Mapping[Piece, PieceMask]
 
     def of_piece(self, piece: Piece) -> PieceMask | None:
-        """What was decided of a piece; None if all of it stays."""
+        """The decisions on a piece; None if all of it is kept."""
         return self.decided.get(piece)
 
     def read(self, piece: Piece, on_bad: OnBad) -> Iterator[Document]:
@@ -226,39 +218,39 @@ class Reader:
 def open_reader(
     store: Store, data: DataConfig, corpus: CorpusConfig, pieces: Sequence[Piece], key: str | None
 ) -> Reader:
-    """How a corpus is read, by the decisions of that key; without one all documents stay."""
+    """The reader of a corpus, with the decisions under a key; without a key all documents are kept."""
     transform = data.curation.transform if data.curation else None
     decided = open_decisions(store, key, corpus.name).of_pieces(pieces, corpus) if key is not None else {}
     return Reader(corpus, transform, decided)
 
 
 def identities(pieces: Sequence[Piece]) -> list[list[Any]]:
-    """What decisions know their pieces by."""
+    """The identities of pieces for decisions."""
     return [[piece.key, piece.index, piece.last, piece.sha256] for piece in pieces]
 
 
 def transform_options(transform: TransformConfig | None) -> list[Any]:
-    """What a shard's bytes depend on besides raw text and decisions; empty if documents are read as they are."""
+    """What a shard's bytes depend on besides raw text and decisions; empty without transformations."""
     return [TRANSFORM_FORMAT, transform.model_dump()] if transform else []
 
 
 def decisions_behind(made: Manifest) -> list[str]:
-    """The key of the decisions that shards were made, or a tokenizer was trained, by, if there are any."""
+    """The key of the decisions from which shards were built or a tokenizer was trained, if any."""
     decisions = made.inputs.get("decisions")
     return [decisions.key] if decisions else []
 
 
 def read_decisions(store: Store, key: str) -> Manifest:
-    """The manifest of published decisions. Raises `ArtifactError` if there are none."""
+    """The manifest of published decisions. Raises `ArtifactError` if there is none."""
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
-        raise ArtifactError(f"{store.path(key)} holds no decisions; start the command again, which decides anew")
+        raise ArtifactError(f"{store.path(key)} holds no decisions; start the command again to curate the text")
     return manifest
 
 
 def corpora_left(store: Store, data: DataConfig, decisions: ArtifactRef | None) -> list[CorpusConfig]:
-    """The corpora of which documents stay, all while nothing is decided. Another's are all duplicates of documents of
-    these.
+    """The corpora with kept documents, or all if there are no decisions yet. All documents of the others are duplicates
+    of documents in these.
     """
     if decisions is None or not decisions.content:
         return data.corpora
@@ -267,9 +259,9 @@ def corpora_left(store: Store, data: DataConfig, decisions: ArtifactRef | None) 
 
 
 def decisions_alike(store: Store, key: str, corpus: str) -> list[str]:
-    """The key, and those of all decisions of a store that let the same documents of the same text of a corpus through.
+    """The keys of all decisions that keep the same documents of the same text of a corpus; `key` comes first.
 
-    Shards are not built anew where other decisions, as of more evaluation sets, leave their text as it is.
+    Shards are not rebuilt if other decisions, such as with more evaluation sets, keep the same documents.
     """
     own, wanted = read_decisions(store, key), open_decisions(store, key, corpus)
 
@@ -280,7 +272,7 @@ def decisions_alike(store: Store, key: str, corpus: str) -> list[str]:
                 return False
             found = open_decisions(store, other, corpus)
         except ArtifactError as error:
-            log.warning("%s: nothing is said of it", error)
+            log.warning("%s: these decisions are ignored", error)
             return False
         return identities(found.pieces) == identities(wanted.pieces) and np.array_equal(
             found.reasons == 0, wanted.reasons == 0
@@ -291,7 +283,7 @@ def decisions_alike(store: Store, key: str, corpus: str) -> list[str]:
 
 
 def _read_as(manifest: Manifest, corpus: str) -> list[Any] | None:
-    """How a corpus is read, and how much of it stays; None if it is not decided about."""
+    """How a corpus is read, and how much of it is kept; None if the decisions do not cover it."""
     told = manifest.details
     if corpus not in told["table"]:
         return None
@@ -300,21 +292,19 @@ def _read_as(manifest: Manifest, corpus: str) -> list[Any] | None:
 
 
 def open_decisions(store: Store, key: str, corpus: str) -> CorpusDecisions:
-    """What was decided of one corpus. Raises `ArtifactError` if that is missing or damaged, or nothing was decided of
-    it.
-    """
+    """The decisions on a corpus. Raises `ArtifactError` if they are missing or damaged, or do not cover the corpus."""
     manifest = read_decisions(store, key)
     firsts: Mapping[str, int] = manifest.details["first_documents"]
     pieces = read_pieces(store, key, manifest)
     if corpus not in firsts or corpus not in pieces:
-        raise ArtifactError(f"{store.path(key)} decides about {', '.join(firsts)}, not about {corpus}")
+        raise ArtifactError(f"{store.path(key)} has decisions on {', '.join(firsts)}, not on {corpus}")
     with np.load(io.BytesIO(_read_file(store, key, manifest, f"{corpus}.npz"))) as arrays:
         found = (arrays[name] for name in CorpusDecisions._fields[3:])
         return CorpusDecisions(store.path(key), pieces[corpus], firsts[corpus], *found)
 
 
 def read_pieces(store: Store, key: str, manifest: Manifest) -> dict[str, list[Piece]]:
-    """The pieces that were decided about, by corpus. Raises `ArtifactError` if their list is missing or damaged."""
+    """The pieces with decisions, by corpus. Raises `ArtifactError` if their list is missing or damaged."""
     try:
         return LISTED.validate_json(_read_file(store, key, manifest, PIECES))
     except ValidationError as error:

@@ -1,11 +1,11 @@
-"""Pieces: what shards are made of. A piece is a small file, or a stretch of a large one that begins and ends between
+"""Pieces, from which shards are built. A piece is a small file, or a range of a large one that begins and ends between
 records.
 
-Where pieces begin depends on the file's bytes and `piece_bytes` alone. Their bytes are digested again while they are
-read, so that nothing is made from others than those that were looked at. A piece's documents come from a stretch of its
-file, and of a CSV file's first row as well; both are compared with the digest of the last look when they have been
-read. Compressed files are digested packed. Where a library reads here and there in a file (Parquet), the file is
-compared as a whole afterwards, by one process of a machine as long as it does not change.
+The bounds of pieces depend only on the file's bytes and `piece_bytes`. The bytes are hashed again while they are read,
+so that nothing is built from bytes other than those that were found. A piece's documents come from its range of the
+file and, for CSV, from the file's first row; both are compared with their earlier digests after reading. For compressed
+files the compressed bytes are hashed. If a library reads a file in random order (Parquet), the whole file is compared
+afterwards, by one process per machine while the file does not change.
 """
 
 import csv
@@ -41,15 +41,14 @@ from trainer.store.checked_files import require_content
 LINE_END = re.compile(rb"\r?\n")
 
 Cuts = Callable[[bytes, int], Iterator[int]]
-"""The places in a block of bytes, from an offset on, where it may be cut."""
+"""Yields the positions in a block of bytes, from an offset on, where it may be cut."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The bytes `[start, end)` of a raw file (of a compressed one: all of it; of Parquet: row groups), and their
-    number.
+    """The bytes `[start, end)` of a raw file (a compressed file: all of it; Parquet: row groups), and their index.
 
-    `size` is what it holds, in bytes (of Parquet: unpacked); `file_bytes` is the whole file's size as it lies there.
+    `size` is the size of its content in bytes (Parquet: uncompressed); `file_bytes` is the stored size of the file.
     """
 
     path: str
@@ -63,12 +62,12 @@ class Piece:
     file_bytes: int = field(compare=False)  # of the file, not of this piece
 
     def precedes(self, other: "Piece") -> bool:
-        """Whether the file goes on with the other."""
+        """Whether the other is the next piece of the same file."""
         return (self.key, self.index + 1) == (other.key, other.index)
 
 
 class Stretch(NamedTuple):
-    """What a piece of a file is, apart from the file: `[start, end)` of it, the bytes that it holds, and its digest."""
+    """A piece without its file: the range `[start, end)`, the size of its content in bytes, and its digest."""
 
     start: int
     end: int
@@ -77,7 +76,7 @@ class Stretch(NamedTuple):
 
 
 def pieces_of(source: SourceFile, stretches: Sequence[Stretch]) -> list[Piece]:
-    """A file's pieces."""
+    """The pieces of a file."""
     last = len(stretches) - 1
     return [
         Piece(source.path, source.key, index, start, end, size, index == last, sha256, source.size)
@@ -86,7 +85,7 @@ def pieces_of(source: SourceFile, stretches: Sequence[Stretch]) -> list[Piece]:
 
 
 def assigned(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
-    """Pieces in so many hands, each by a hash of its name: a changed or an added one changes one hand only."""
+    """Pieces in `count` groups, each by a hash of its name, so a changed or added piece changes one group only."""
     hands: list[list[Piece]] = [[] for _ in range(count)]
     for piece in pieces:
         digest = hashlib.sha256(f"{piece.key}#{piece.index}".encode()).digest()
@@ -95,7 +94,7 @@ def assigned(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
 
 
 def digest_stretches(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[Stretch]:
-    """Cut a file into stretches of about `piece_bytes`, and digest each."""
+    """Cut a file into ranges of about `piece_bytes`, and hash each."""
     if corpus.format in UNIT_CUTS:
         whole = digest_stretch(source.path, 0, source.size)
         bounds, sizes = UNIT_CUTS[corpus.format](source, piece_bytes)
@@ -104,7 +103,7 @@ def digest_stretches(source: SourceFile, corpus: CorpusConfig, piece_bytes: int)
     bounds = [0, *_cuts(source, corpus, piece_bytes), source.size]
     digests = [digest_stretch(source.path, start, end) for start, end in pairwise(bounds)]
     if corpus.format == "csv" and len(digests) > 1:
-        # The first row names the columns of every piece.
+        # Every piece needs the first row, which has the columns' names.
         header = digest_stretch(source.path, 0, csv_header(source.path, corpus)[1])
         digests = [digests[0], *(f"{header}:{digest}" for digest in digests[1:])]
     return [
@@ -113,15 +112,15 @@ def digest_stretches(source: SourceFile, corpus: CorpusConfig, piece_bytes: int)
 
 
 def is_cut_within_documents(corpus: CorpusConfig) -> bool:
-    """Whether a piece may end within a document: where a file is one, rather than records."""
+    """Whether a piece may end within a document: if a file is one document, not records."""
     return corpus.format in ("text", "source") and corpus.separator is None
 
 
 def boundary(corpus: CorpusConfig) -> Cuts:
-    """Where a stream of this format may be cut.
+    """Where a file of this format may be cut.
 
-    A text that is one document is cut between a letter and a line end, where byte-level pre-tokenizers also cut, so its
-    tokens are those of the whole.
+    A file that is one document is cut between a letter and a line end. Byte-level pre-tokenizers split there too, so
+    the pieces' tokens are those of the whole.
     """
     if is_cut_within_documents(corpus):
         return text_cuts
@@ -131,7 +130,7 @@ def boundary(corpus: CorpusConfig) -> Cuts:
 
 
 def text_cuts(block: bytes, start: int) -> Iterator[int]:
-    """The places between a letter, of any script, and a line end; before any line end if there is no letter at one."""
+    """The positions between a letter of any script and a line end; if there are none, those before line ends."""
     found = False
     for cut in _after_letters(block, start):
         found = True
@@ -153,9 +152,9 @@ def _line_ends(block: bytes, start: int) -> Iterator[int]:
 
 
 def blocks_of(text: bytes, block_bytes: int) -> Iterator[bytes]:
-    """A text in blocks of at least so many bytes, cut at the first of its `text_cuts` after these.
+    """A text in blocks of at least `block_bytes`, each cut at the next of its `text_cuts`.
 
-    No line end is looked at more than twice, also where no letter stands before any of them.
+    No line end is checked more than twice, even if no letter precedes any of them.
     """
     start, letter = 0, -1
     while len(text) - start > 2 * block_bytes:
@@ -171,7 +170,7 @@ def blocks_of(text: bytes, block_bytes: int) -> Iterator[bytes]:
 
 
 def _cuts(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[int]:
-    """Offsets at which a large file may be cut, one after about every `piece_bytes`."""
+    """Offsets at which to cut a large file, about `piece_bytes` apart."""
     if source.size <= piece_bytes or compression_of(source.path):
         return []
     if corpus.format == "csv" and is_quoted(dialect := csv_dialect(corpus, source.path)):
@@ -200,13 +199,13 @@ def _find_after(file: IO[bytes], offset: int, cuts: Cuts, source: SourceFile) ->
     if position >= source.size:
         return None
     raise CorpusError(
-        f"{source.path}: no end of a record within {MAX_RECORD >> 20} MiB after byte {offset}; is this the right "
-        "format?"
+        f"{source.path}: no record ends within {MAX_RECORD >> 20} MiB after byte {offset}; check that the format is "
+        "right"
     )
 
 
 def _csv_cuts(source: SourceFile, dialect: dict[str, Any], piece_bytes: int) -> list[int]:
-    """Cuts as the CSV reader itself sees records, because only it knows which line ends lie inside quotes."""
+    """Cuts between the records of the CSV reader, because only it knows which line ends are inside quotes."""
     cuts: list[int] = []
     consumed = 0
 
@@ -226,14 +225,14 @@ def _csv_cuts(source: SourceFile, dialect: dict[str, Any], piece_bytes: int) -> 
             except StopIteration:
                 return cuts
             except csv.Error:
-                pass  # the reader reports it, and begins a new record after it as well
+                pass  # reading the piece reports it, and also begins a new record after it
             if target <= consumed < source.size:
                 cuts.append(consumed)
                 target = consumed + piece_bytes
 
 
 def _parquet_cuts(source: SourceFile, piece_bytes: int) -> tuple[list[int], list[int]]:
-    """Row-group numbers at which to cut, so that pieces hold about `piece_bytes` each, and what each piece holds."""
+    """Row-group numbers at which to cut into pieces of about `piece_bytes`, and the size of each piece."""
     groups = parquet_groups(source.path)
     bounds, sizes = [0], [0]
     for number, group in enumerate(groups):
@@ -246,22 +245,20 @@ def _parquet_cuts(source: SourceFile, piece_bytes: int) -> tuple[list[int], list
 
 
 UNIT_CUTS = {"parquet": _parquet_cuts}
-"""Of formats whose library reads here and there in a file: at which of its units it is cut, such as row groups, and
-how many bytes each piece then holds.
+"""For formats read in random order: a function that returns the units, such as row groups, at which to cut a file, and
+the bytes of each piece.
 """
 
 
 class RawBytes:
-    """The bytes `[start, end)` of a raw file as `stream`, unpacked if the file is compressed, digested as they are in
-    it.
-    """
+    """The bytes `[start, end)` of a raw file as `stream`, decompressed if needed; the stored bytes are hashed."""
 
     def __init__(self, path: str, start: int = 0, end: int = sys.maxsize) -> None:
         self._path, self._open = path, ExitStack()
         self._stretch: _Stretch | None = None
         self.stream: IO[bytes]
         compression = compression_of(path)
-        if compression == "zip":  # whose list of contents is at its end
+        if compression == "zip":  # its directory is at the end, so it is not read in order
             self.stream = self._open.enter_context(open_raw(path))
             return
         self._stretch = self._open.enter_context(_Stretch(path, start, end))
@@ -270,10 +267,10 @@ class RawBytes:
             self.stream = self._open.enter_context(unpack(self.stream, compression))
 
     def require(self, sha256: str) -> None:
-        """Raise `ChangedFile` unless the bytes, those included that were not asked for, have this digest."""
+        """Raise `ChangedFile` unless the bytes, including those not read yet, have this digest."""
         found = self._stretch.digest() if self._stretch else digest_stretch(self._path, 0, sys.maxsize)
         if found != sha256:
-            raise _changed(self._path, f"sha256 {found[:12]}… was found, {sha256[:12]}… was expected")
+            raise _changed(self._path, f"sha256 is {found[:12]}…, expected {sha256[:12]}…")
 
     def __enter__(self) -> "RawBytes":
         return self
@@ -284,10 +281,10 @@ class RawBytes:
 
 @contextmanager
 def open_piece(piece: Piece, corpus: CorpusConfig) -> Iterator[IO[bytes]]:
-    """A stream of a piece's bytes; of Parquet, the whole file.
+    """A stream of a piece's bytes; for Parquet, the whole file.
 
-    At the end of the block, raises `ChangedFile` unless they are those of the last look. So it does in place of any
-    error that reading them led to, but not if the reader gives up early: then nothing is compared.
+    At the end of the block, raises `ChangedFile` if the digest differs, also instead of any error raised while reading.
+    If the reader stops early (`GeneratorExit`), nothing is compared.
     """
     with ExitStack() as open_files:
         if corpus.format in READ_HERE_AND_THERE:
@@ -304,15 +301,13 @@ def open_piece(piece: Piece, corpus: CorpusConfig) -> Iterator[IO[bytes]]:
 
 
 def require_same(piece: Piece, corpus: CorpusConfig) -> None:
-    """Raise `ChangedFile` unless a piece that was read in part has the bytes of the last look."""
+    """Raise `ChangedFile` unless a partly read piece has its digest."""
     with open_piece(piece, corpus):
         pass
 
 
 class RawFile(NamedTuple):
-    """A raw file: its name for people, which is also what it is remembered by, where its bytes are, and their
-    digest.
-    """
+    """A raw file: its name in messages and in the cache, the path of its bytes, and their digest."""
 
     name: str
     path: str
@@ -320,11 +315,11 @@ class RawFile(NamedTuple):
 
 
 def require_file(file: RawFile) -> None:
-    """Raise `ChangedFile` unless a raw file is as a whole what it was at the last look."""
+    """Raise `ChangedFile` unless a whole raw file has its digest."""
     try:
         require_content(file.path, file.sha256)
     except WrongContent as error:
-        raise _changed(file.name, f"its sha256 is not {file.sha256[:12]}… any more") from error
+        raise _changed(file.name, f"its sha256 is no longer {file.sha256[:12]}…") from error
 
 
 def _require_same(piece: Piece, corpus: CorpusConfig, raw: RawBytes | None) -> None:
@@ -333,21 +328,21 @@ def _require_same(piece: Piece, corpus: CorpusConfig, raw: RawBytes | None) -> N
         require_file(RawFile(piece.path, piece.path, before))
         return
     raw.require(sha256)
-    if before:  # of a CSV file's later pieces, the first row's digest
+    if before:  # the first row's digest, for later pieces of a CSV file
         with RawBytes(piece.path, 0, csv_header(piece.path, corpus)[1]) as header:
             header.require(before)
 
 
 def _changed(path: str, difference: str) -> ChangedFile:
     return ChangedFile(
-        f"{path} has changed since it was looked at, or is damaged: {difference}; run this again: the file is looked "
-        "at anew, so put back a copy first if it is damaged",
+        f"{path} has changed since it was read first, or is damaged: {difference}; run this again to read the file "
+        "again; if it is damaged, restore it first",
         path,
     )
 
 
 class _Stretch(io.RawIOBase):
-    """The bytes `[start, end)` of a file, digested as they are read, in order."""
+    """The bytes `[start, end)` of a file, hashed as they are read in order."""
 
     def __init__(self, path: str, start: int, end: int) -> None:
         super().__init__()
@@ -365,7 +360,7 @@ class _Stretch(io.RawIOBase):
         return count
 
     def digest(self) -> str:
-        """The SHA-256 of all of them, after the rest was read."""
+        """The SHA-256 of all bytes, after reading the rest."""
         while self.read(2**20):
             check_stop()
         return self._digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Raw files: opening them, packed or not, here or on a server; their size, and what is said of bad ones."""
+"""Raw files: opening local and remote, compressed and plain ones, their sizes, and hints in errors about bad ones."""
 
 import bz2
 import csv
@@ -22,17 +22,17 @@ from trainer.config.corpora import CorpusConfig
 from trainer.store.checked_files import digest_stream
 
 FORMAT_OF_ENDING = {"csv": "csv", "tsv": "csv", "jsonl": "jsonl", "json": "jsonl", "parquet": "parquet"}
-"""How files are read, by how their names end."""
+"""The format of files, by the ending of their names."""
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-"""What usually divides columns."""
+"""The usual delimiters of columns."""
 
-QUOTE = "; if quote characters quote here, set quoting to true"
-UNQUOTE = "; if quote characters are text here, set quoting to false"
+QUOTE = "; if quote characters delimit texts here, set quoting to true"
+UNQUOTE = "; if quote characters are plain text here, set quoting to false"
 
 
 class CsvSettings(Protocol):
-    """What says how csv files are read: a corpus, or a labelled data set."""
+    """Settings for reading csv files: of a corpus, or of a labelled data set."""
 
     @property
     def delimiter(self) -> str | None: ...
@@ -42,10 +42,10 @@ class CsvSettings(Protocol):
 
 
 def csv_dialect(settings: CsvSettings, path: str) -> dict[str, Any]:
-    """How a file is read, as options of `csv.reader`: delimiter and quoting as given, else by the file's name.
+    """The options of `csv.reader` for a file: delimiter and quoting as configured, else by the file's name.
 
-    Files with tabs between columns are not quoted unless it is said, as a quote there is a text's own. Quoted ones are
-    read strictly, because a stray quote would otherwise make one text out of many records and say nothing.
+    By default files with tabs are read without quoting, as a quote in them usually belongs to the text. Quoted files
+    are read strictly, because a stray quote would otherwise silently join many records into one text.
     """
     delimiter = settings.delimiter or ("\t" if ".tsv" in path.rsplit("/", 1)[-1].lower() else ",")
     quoted = delimiter != "\t" if settings.quoting is None else settings.quoting
@@ -53,36 +53,34 @@ def csv_dialect(settings: CsvSettings, path: str) -> dict[str, Any]:
 
 
 def is_quoted(dialect: dict[str, Any]) -> bool:
-    """Whether quote characters quote in this dialect."""
+    """Whether quote characters delimit texts in this dialect."""
     return bool(dialect["quoting"] != csv.QUOTE_NONE)
 
 
 def quoting_hint(settings: CsvSettings, path: str) -> str:
-    """What to try if a record has too few or too many columns."""
+    """A hint for a record with too few or too many columns."""
     if is_quoted(csv_dialect(settings, path)):
         return UNQUOTE
     return QUOTE if settings.quoting is None else ""
 
 
 def delimiter_hint(header: Sequence[str], wanted: Sequence[str]) -> str:
-    """What to try if a first row lacks a column: another delimiter, if one divides it into columns of which some are
-    wanted.
-    """
+    """A hint for a first row that lacks a column: another delimiter, if splitting by it gives a wanted column."""
     for delimiter, spelt in DELIMITERS.items():
         if set(wanted) & {name.strip(' "') for cell in header if delimiter in cell for name in cell.split(delimiter)}:
-            return f"; its columns seem to be divided by {spelt}: set delimiter to {delimiter!r}"
+            return f"; its columns seem to be separated by {spelt}: set delimiter to {delimiter!r}"
     return ""
 
 
 def csv_hint(path: str) -> str:
-    """What to say of a file that is read as JSON Lines and is named as CSV files are."""
+    """A hint for a file that is read as JSON Lines but has the name of a CSV file."""
     return "; by its name it is a CSV file, but it is read as JSON Lines" if format_by_name(path) == "csv" else ""
 
 
 def format_by_name(path: str) -> str | None:
-    """How a file is read, by how its name ends, before the ending of a packed one; None if that tells nothing.
+    """The format of a file by its name's ending, ignoring that of compression; None if it is unknown.
 
-    A web address's query is no part of the name; elsewhere a question mark may be one of a pattern.
+    In a web address the query is ignored; elsewhere a question mark may be part of a pattern.
     """
     if path.lower().startswith(("http://", "https://")):
         path = path.partition("#")[0].partition("?")[0]
@@ -91,12 +89,12 @@ def format_by_name(path: str) -> str | None:
 
 
 MAX_RECORD = 64 * 2**20
-"""Bytes that one record, and so a process's memory for it, may take."""
+"""The most bytes of one record, which also limits a process's memory for it."""
 
 BOM = b"\xef\xbb\xbf"
 
 READ_HERE_AND_THERE = frozenset({"parquet"})
-"""Formats whose library reads here and there in a file as it lies: it is never unpacked, and compared as a whole."""
+"""Formats whose library reads the stored file in random order: it is never decompressed, and compared as a whole."""
 
 CONVERT = "convert it to UTF-8, such as by `iconv -f {0} -t UTF-8`"
 SIGNATURES = {
@@ -104,22 +102,20 @@ SIGNATURES = {
     b"\0\0\xfe\xff": f"is UTF-32, by its byte order mark; {CONVERT.format('UTF-32')}",
     b"\xff\xfe": f"is UTF-16, by its byte order mark; {CONVERT.format('UTF-16')}",
     b"\xfe\xff": f"is UTF-16, by its byte order mark; {CONVERT.format('UTF-16')}",
-    b"\x1f\x8b": "is packed by gzip; give it a name that ends in .gz",
-    b"\x28\xb5\x2f\xfd": "is packed by zstd; give it a name that ends in .zst",
-    b"PK\x03\x04": "is a zip archive (or an office document); unpack it, and give its text in UTF-8",
+    b"\x1f\x8b": "is compressed by gzip; give it a name that ends in .gz",
+    b"\x28\xb5\x2f\xfd": "is compressed by zstd; give it a name that ends in .zst",
+    b"PK\x03\x04": "is a zip archive (or an office document); unpack it, and use its text in UTF-8",
     b"%PDF": "is a PDF; extract its text, in UTF-8",
     b"PAR1": "is a Parquet file; set the format to parquet",
     b"SQLite format 3": "is an SQLite database; export its text, in UTF-8",
 }
-"""What files of other kinds begin with, and what to do about them; a longer beginning comes before one that it begins
-with.
-"""
+"""The first bytes of other kinds of files, with advice; a longer signature comes before its own prefix."""
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A raw file: `key` is its path below the glob's fixed part, `version` changes whenever its bytes may have (if
-    known).
+    """A raw file: `key` is its path below the glob's fixed part; `version` changes whenever its bytes may have changed,
+    and is empty if unknown.
     """
 
     path: str
@@ -129,7 +125,7 @@ class SourceFile:
 
 
 def open_raw(path: str) -> IO[bytes]:
-    """Open a raw file; what is packed is unpacked."""
+    """Open a raw file, decompressed if needed."""
     compression = compression_of(path)
     if compression in ("zip", "zstd", *DECOMPRESSORS):
         return unpack(open_bytes(path), compression)
@@ -140,9 +136,9 @@ def open_raw(path: str) -> IO[bytes]:
 
 
 def unpack(file: IO[bytes], compression: str) -> IO[bytes]:
-    """What is packed in an open file."""
+    """The decompressed content of an open file."""
     if compression == "zstd":
-        import pyarrow as pa  # unlike fsspec's reader, reads every frame, and sees when the last one is cut short
+        import pyarrow as pa  # unlike fsspec's reader, it reads every frame and detects a truncated last one
 
         return io.BufferedReader(pa.input_stream(file, compression=compression))
     if compression == "zip":
@@ -159,10 +155,10 @@ DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 
 
 class _Streams(io.RawIOBase):
-    """What is packed in a file of one stream or of several, one after another.
+    """The decompressed content of a file with one or several concatenated streams.
 
-    The standard library's readers take a later stream that is damaged for rubbish, and end there without a word. Raises
-    `OSError` or `LZMAError` for what is no stream, `EOFError` where one is cut short.
+    The standard library's readers treat a later damaged stream as trailing garbage and silently stop there. Raises
+    `OSError` or `LZMAError` for invalid data, `EOFError` for a truncated stream.
     """
 
     def __init__(self, file: IO[bytes], new: Callable[[], Any]) -> None:
@@ -174,7 +170,7 @@ class _Streams(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         while not self._stream.eof or self._begins_another():
             if self._stream.needs_input and not self._packed and not self._fill():
-                raise EOFError("the file ends before what is packed in it does")
+                raise EOFError("the compressed data is truncated")
             found = self._stream.decompress(self._packed, len(buffer))
             self._packed = b""
             if found:
@@ -183,7 +179,7 @@ class _Streams(io.RawIOBase):
         return 0
 
     def _begins_another(self) -> bool:
-        """Whether another stream follows the one that has ended; zeros between them fill up blocks."""
+        """Whether another stream follows the one that has ended; zeros between them are padding."""
         self._packed = self._stream.unused_data.lstrip(b"\0")
         while not self._packed and self._fill():
             self._packed = self._packed.lstrip(b"\0")
@@ -200,8 +196,8 @@ class _Streams(io.RawIOBase):
 
 
 class _Member(io.BufferedReader):
-    """The file that a zip archive holds, which closes the archive's with it. Raises `CorpusError` if it holds none, or
-    several, of which fsspec would read one.
+    """The only file in a zip archive; closing it closes the archive's file. Raises `CorpusError` if there is not
+    exactly one, because fsspec would read only one of several.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -220,63 +216,59 @@ class _Member(io.BufferedReader):
 def _only_member(file: IO[bytes]) -> IO[bytes]:
     archive = zipfile.ZipFile(file)
     names = [each.filename for each in archive.infolist() if not each.is_dir()]
-    names = [name for name in names if not name.startswith("__MACOSX/")]  # of a Mac's own notes
+    names = [name for name in names if not name.startswith("__MACOSX/")]  # macOS metadata
     if len(names) != 1:
         told = f"{len(names)} files ({', '.join(names[:3])}{', …' * (len(names) > 3)})" if names else "no file"
-        raise CorpusError(f"{getattr(file, 'name', 'the archive')} holds {told}; expected is one in a .zip: unpack it")
+        raise CorpusError(f"{getattr(file, 'name', 'the archive')} holds {told}; expected one in a .zip: unpack it")
     try:
         return archive.open(names[0])
-    except RuntimeError as error:  # it is encrypted, or packed in a way that Python does not know
+    except RuntimeError as error:  # encrypted, or compressed by a method that Python does not support
         raise CorpusError(f"{getattr(file, 'name', 'the archive')} cannot be read: {error}; unpack it") from error
 
 
 def open_bytes(path: str) -> IO[bytes]:
-    """Open a file as it is. Local ones directly: among many small files, fsspec's own work would be the most of it."""
+    """Open a file without decompressing. Local files are opened directly: fsspec would take most of the time."""
     if "://" not in path:
         return open(path, "rb")
-    # fsspec's own files have no readline with a limit.
+    # fsspec's own files have no readline with a size limit.
     return io.BufferedReader(cast(io.RawIOBase, fsspec.open(path, "rb").open()), 2**20)
 
 
 def open_as(form: str, path: str) -> IO[bytes]:
-    """Open a file of a format: unpacked, unless the format is read here and there."""
+    """Open a file of a format: decompressed, unless the format is read in random order."""
     return (open_bytes if form in READ_HERE_AND_THERE else open_raw)(path)
 
 
 def not_text(path: str) -> str | None:
-    """What kind of file it is that turned out not to hold text in UTF-8, and what to do; None if that cannot be
-    told.
-    """
+    """A description of a file that is not UTF-8 text, with advice; None if its kind is unknown."""
     with open_raw(path) as file:
         head = file.read(max(map(len, SIGNATURES)))
     return next((known for signature, known in SIGNATURES.items() if head.startswith(signature)), None)
 
 
 TAR_MARK, TAR_MARK_AT = b"ustar", 257
-"""What a tar archive has in the head of each of its files, and where."""
+"""The mark in the header of each file in a tar archive, and its offset."""
 
 
 def is_tar(path: str) -> bool:
-    """Whether a file, unpacked, is a tar archive, which passes for text where its files are large."""
+    """Whether a file, decompressed, is a tar archive, which may look like text if its files are large."""
     with reading(path), open_raw(path) as file:
         return file.read(TAR_MARK_AT + len(TAR_MARK))[TAR_MARK_AT:] == TAR_MARK
 
 
 def compression_of(path: str) -> str | None:
-    """How a file is packed, by its name; None if it is not."""
+    """The compression of a file, by its name; None if it has none."""
     found: str | None = get_compression(path, "infer")
     return found
 
 
 DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
-"""What is raised by files that cannot be read or unpacked."""
+"""Exceptions of files that cannot be read or decompressed."""
 
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Say of a raw file that cannot be opened, is damaged, or is on a server that is away, which it is: a
-    `CorpusError`.
-    """
+    """Convert the errors of a raw file that cannot be opened or is damaged, and of its server, to `CorpusError`."""
     try:
         yield
     except PipelineError:
@@ -289,12 +281,12 @@ def reading(path: str) -> Iterator[None]:
 
 def unreadable(path: str, error: Exception) -> CorpusError:
     """The error for a raw file that cannot be opened or is damaged."""
-    message = f"{path} cannot be read: {reason_of(error)}; check that the file is there, whole, and yours to read"
+    message = f"{path} cannot be read: {reason_of(error)}; check that the file exists, is complete and readable"
     return CorpusError(message, is_transient(error))
 
 
 def csv_header(path: str, settings: CsvSettings) -> tuple[list[str], int]:
-    """The names in a CSV file's first row, none if it is no CSV, and the bytes that the row takes (unpacked)."""
+    """The names in a CSV file's first row, empty if it is not CSV, and the row's size in bytes (decompressed)."""
     taken = 0
 
     def lines(file: IO[bytes]) -> Iterator[str]:
@@ -313,7 +305,7 @@ def csv_header(path: str, settings: CsvSettings) -> tuple[list[str], int]:
 
 
 def digest_stretch(path: str, start: int, end: int) -> str:
-    """The SHA-256 of the bytes `[start, end)` of a file, or of as many of them as there are."""
+    """The SHA-256 of the bytes `[start, end)` of a file, or up to the file's end."""
     with open_bytes(path) as file:
         file.seek(start)
         return digest_stream(file, end - start)
@@ -321,15 +313,15 @@ def digest_stretch(path: str, start: int, end: int) -> str:
 
 SAMPLED_FILES = 8
 SAMPLED_BYTES = 4 * 2**20
-"""Unpacked bytes of each sampled file, from its beginning."""
+"""Decompressed bytes read from the beginning of each sampled file."""
 
 
 def unpacked_bytes(corpus: CorpusConfig, sources: Sequence[SourceFile]) -> int:
-    """The bytes of a corpus's files, of compressed ones as many as they probably hold; of Parquet, those of the text's
-    column.
+    """The bytes of a corpus's files: for compressed files an estimate of the decompressed size, for Parquet the size of
+    the text column.
 
-    The largest of the compressed files are looked at; of the others it is taken that they are packed as much as the
-    middle one of these. Raises `CorpusError` for one that is looked at and damaged.
+    The largest compressed files are sampled; for the others the median ratio of these is assumed. Raises `CorpusError`
+    for a damaged file among those sampled.
     """
     packed = [
         source for source in sources if source.size and (compression_of(source.path) or corpus.format == "parquet")
@@ -344,7 +336,7 @@ def unpacked_bytes(corpus: CorpusConfig, sources: Sequence[SourceFile]) -> int:
 
 
 def _ratio(corpus: CorpusConfig, source: SourceFile) -> float:
-    """How many bytes a packed one holds, by the beginning of a file."""
+    """Decompressed bytes per stored byte, from the beginning of a file."""
     with reading(source.path):
         if corpus.format == "parquet":
             return _column_bytes(source, corpus.text_field) / source.size
@@ -354,8 +346,8 @@ def _ratio(corpus: CorpusConfig, source: SourceFile) -> float:
 
 
 def _column_bytes(source: SourceFile, column: str) -> int:
-    """What a column takes by a Parquet file's own account; of a missing one, which its reader refuses, all that there
-    is.
+    """The size of a column from a Parquet file's metadata; without the column, which the reader refuses, the whole
+    file's size.
     """
     groups = parquet_groups(source.path)
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
@@ -364,7 +356,7 @@ def _column_bytes(source: SourceFile, column: str) -> int:
 
 
 def parquet_groups(path: str) -> list[Any]:
-    """What a Parquet file says of its row groups. Raises `CorpusError` if it is none."""
+    """The metadata of a Parquet file's row groups. Raises `CorpusError` for another kind of file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

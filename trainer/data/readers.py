@@ -1,7 +1,7 @@
-"""Documents of corpora: the records of a piece of a raw file in, their texts out, as UTF-8 bytes that were checked.
+"""Documents of corpora: reads the records of a piece of a raw file and returns their texts as valid UTF-8 bytes.
 
-A new format of mere text is one function and one line of `TEXTS`. These are read without a record between, which would
-take as long as the rest.
+A new format of plain text is one function and one line of `TEXTS`. These formats are read without `Record` objects,
+which would double the time.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from trainer.data.pieces import Piece, open_piece, text_cuts
 from trainer.data.raw_files import BOM, MAX_RECORD, compression_of, delimiter_hint, open_as, reading
 from trainer.data.records import FORMATS, PART_BYTES, Reading, Span, Table, line_names, lines_in, not_utf8, watched
 
-NAMED_BY = "; text_field says which one holds the text"
+NAMED_BY = "; set text_field to the field that holds the text"
 
 
 NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
@@ -25,7 +25,7 @@ NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 class Document(NamedTuple):
     """A document, or a part of one that is too large; `ends` says whether this is its last part.
 
-    `columns` are numbers that its record has beside the text, of those that were asked for.
+    `columns` are the requested numbers that its record has besides the text.
     """
 
     text: bytes
@@ -37,11 +37,11 @@ OnBad = Callable[[RecordError], None]
 """Called with each bad record: raises, or returns to skip it."""
 
 Columns = Sequence[str]
-"""What is read beside the text, where a format has more than text."""
+"""The columns to read besides the text, in formats with columns."""
 
 
 def ignore(error: RecordError) -> None:
-    """Pass over a bad record: the tokenization proper reports it."""
+    """Skip a bad record without counting it: the final tokenization reports it."""
 
 
 def refuse(error: RecordError) -> None:
@@ -52,11 +52,11 @@ def refuse(error: RecordError) -> None:
 def read_documents(
     piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns = (), with_empty: bool = False
 ) -> Iterator[Document]:
-    """The documents of a piece, in the file's order; empty ones are left out, unless `with_empty`. Of records, numbers
-    in `columns` are read too.
+    """The documents of a piece in the file's order; empty ones are skipped, unless `with_empty`. Numbers in `columns`
+    are read from records too.
 
-    Raises `CorpusError` for a damaged file, and `ChangedFile`, after the last document, if the bytes that were read are
-    not those that the piece stands for.
+    Raises `CorpusError` for a damaged file, and `ChangedFile`, after the last document, if the bytes read do not match
+    the piece's digest.
     """
     span = Span(piece.path, piece.path, piece.start, piece.end, piece.last)
     with reading(piece.path), open_piece(piece, corpus) as file:
@@ -67,16 +67,16 @@ def read_documents(
 
 
 def read_head(path: str, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
-    """The documents of a file from its beginning on, of which no digest is known, for a reader that gives up early.
+    """The documents from the beginning of a file without a known digest, for a reader that stops early.
 
-    Raises as `read_documents` does, but for `ChangedFile`.
+    Raises as `read_documents` does, except `ChangedFile`.
     """
     with reading(path), open_as(corpus.format, path) as file:
         yield from _documents(file, Span(path, path), corpus, on_bad, ())
 
 
 def open_corpus(file: IO[bytes], span: Span, corpus: CorpusConfig) -> Table:
-    """An open file of a corpus as records, of a format that has any."""
+    """An open file of a corpus as records; the format must have records."""
     return FORMATS[corpus.format](file, span, Reading(corpus.format, corpus, all_text=True))
 
 
@@ -95,7 +95,7 @@ def _documents_of_records(
     if table.columns is not None and field not in table.columns:
         found, hint = "it has", ""
         if corpus.format == "csv":
-            found, hint = "its first line names", delimiter_hint(table.columns, [field])
+            found, hint = "its first line has", delimiter_hint(table.columns, [field])
         there = ", ".join(table.columns) or "none"
         raise RecordError(f"{span.name}: no column {field!r}; {found} {there}{hint or NAMED_BY}")
     records = table.records([field, *columns])
@@ -127,7 +127,7 @@ def _text(values: Mapping[str, Any], field: str) -> bytes:
 
 
 def _numbers(values: Mapping[str, Any], columns: Columns) -> dict[str, float]:
-    """The numbers in some columns of a record; what is none is left out."""
+    """The numbers in some columns of a record; others are left out."""
     found = {}
     for name in columns:
         with suppress(TypeError, ValueError, OverflowError):
@@ -136,7 +136,7 @@ def _numbers(values: Mapping[str, Any], columns: Columns) -> dict[str, float]:
 
 
 def read_text(file: IO[bytes], span: Span, separator: str | None, on_bad: OnBad) -> Iterator[Document]:
-    """One document a file, or one between two separator lines."""
+    """One document per file, or per text between separator lines."""
     if separator is not None:
         found = ((text, offset, True) for text, offset in _separated(file, span, separator.encode()))
     else:
@@ -151,13 +151,13 @@ def read_text(file: IO[bytes], span: Span, separator: str | None, on_bad: OnBad)
 
 
 def read_source(file: IO[bytes], span: Span, separator: str | None, on_bad: OnBad) -> Iterator[Document]:
-    """Source code: one document a file, with line ends normalised to a newline."""
+    """Source code: one document per file, with line ends normalised to a newline."""
     for document in read_text(file, span, separator, on_bad):
         yield document._replace(text=document.text.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
 
 
 def read_lines(file: IO[bytes], span: Span, separator: str | None, on_bad: OnBad) -> Iterator[Document]:
-    """One document a line."""
+    """One document per line."""
     for _, line, offset in lines_in(file, span):
         text = line.rstrip(b"\r\n")
         try:
@@ -176,7 +176,7 @@ TEXTS: dict[str, Callable[[IO[bytes], Span, str | None, OnBad], Iterator[Documen
 
 
 def _parts(file: IO[bytes], span: Span) -> Iterator[tuple[bytes, int, bool]]:
-    """A text in parts of a few MiB that end where it may be cut; with each, its offset and whether it is the last."""
+    """A text in parts of a few MiB that end at allowed cuts; yields each with its offset and whether it is the last."""
     left = None if compression_of(span.path) else span.end - span.start
     held, offset = b"", span.start
     while True:

@@ -1,9 +1,9 @@
-"""Files to records: what a file of each format holds, where each record stands in it, and what is wrong with bad ones.
+"""Files to records: the records of each format, the location of each in its file, and the errors of bad ones.
 
-Corpora, labelled data, conversations, evaluation sets and new texts are all read by this, and say what a record means.
-A new format is one function and one line of `FORMATS`, and more if its files are not lines
-(docs/how-to/add-a-format.md); those of mere text are in readers.py. Memory is bounded: records
-stream, and one takes at most `MAX_RECORD` bytes.
+Corpora, labelled data, conversations, evaluation sets and new texts are all read by this module; its callers interpret
+the records. A new format is one function and one line of `FORMATS`, and more if its files do not consist of lines
+(docs/how-to/add-a-format.md); formats of plain text are in readers.py. Memory is bounded: records are streamed, and one
+takes at most `MAX_RECORD` bytes.
 """
 
 import csv
@@ -40,29 +40,29 @@ log = logging.getLogger(__name__)
 csv.field_size_limit(MAX_RECORD)
 
 PART_BYTES = 4 * 2**20
-"""About how much of a document of any size is read, and tokenized, at once."""
+"""About the size of the part of a large document that is read, and tokenized, at a time."""
 
 MOST_ROWS = 256
-"""Of a Parquet file or a data set, read at once."""
+"""Rows of a Parquet file or a data set read at a time."""
 
 FIRST_LINE = "the first line"
 
 SHORT_TEXT = 500
-"""Characters; texts of no more on average are lines of a table rather than documents with line ends of their own."""
+"""Characters; texts that are not longer on average are lines of a table, not documents with line ends of their own."""
 
 LONE_RETURN = (
-    "a carriage return stands alone, outside quotes; if all lines end so, convert them, such as by `tr '\\r' '\\n'`; "
-    "if it is a text's own, quote the text"
+    "lone carriage return outside quotes; if all lines end with one, convert them, such as by `tr '\\r' '\\n'`; if it "
+    "is part of a text, quote the text"
 )
 
 RARE = 0.05
-"""The share of records that span lines up to which they are exceptions in their file."""
+"""Up to this share, records that span lines are exceptions in their file."""
 
 
 class Span(NamedTuple):
-    """What is read of a raw file: its bytes `[start, end)`, of Parquet its row groups; `name` is what messages call it.
+    """A range of a raw file: its bytes `[start, end)`, or row groups of Parquet; `name` is used in messages.
 
-    `last` is whether nothing of the file comes after it.
+    `last` is whether it ends at the file's end.
     """
 
     name: str
@@ -73,12 +73,12 @@ class Span(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How the records of a file are found, whatever they mean.
+    """How to find the records of a file, whatever they mean.
 
-    `csv` says how csv files are read. `all_text`: of them, a record is bad if any of its bytes is no UTF-8; else its
-    values hold these as surrogates.
-    `name_columns` tells the names of a csv file's columns, and what names them, by the file's name and its first row:
-    where that is not `FIRST_LINE`, the row is a record.
+    `csv` has the settings of csv files. `all_text`: a csv record with any byte that is not UTF-8 is bad; otherwise
+    values hold such bytes as surrogates.
+    `name_columns` returns the names of a csv file's columns and their origin, given the file's name and its first row;
+    if the origin is not `FIRST_LINE`, the first row is a record.
     """
 
     format: str
@@ -88,9 +88,9 @@ class Reading(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record: what names its place, and its values by column, or what is `wrong` with it.
+    """A record: a function that returns its location, and its values by column, or the error in `wrong`.
 
-    `spans`: whether the record goes on over line ends, in a file of lines.
+    `spans`: whether the record spans several lines.
     """
 
     place: Callable[[], str]
@@ -100,9 +100,9 @@ class Record(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A file that is open: its columns (None: each record has its own), and how to read the wanted ones, once.
+    """An open file: its columns (None: each record has its own), and a function that reads the wanted ones, once.
 
-    Columns that are not there are passed over. `features` are what a data set says of its columns.
+    Missing columns are ignored. `features` returns a data set's description of its columns.
     """
 
     columns: list[str] | None
@@ -111,7 +111,7 @@ class Table(NamedTuple):
 
 
 def open_jsonl(file: IO[bytes], span: Span, reading: Reading) -> Table:
-    """One JSON object a line, all of whose fields are read. Blank lines are passed over."""
+    """One JSON object per line, with all its fields. Blank lines are skipped."""
     line_of = line_names(span)
 
     def read(number: int, line: bytes, offset: int) -> Record:
@@ -123,7 +123,7 @@ def open_jsonl(file: IO[bytes], span: Span, reading: Reading) -> Table:
         except (ValueError, RecursionError) as error:
             return Record(place, {}, RecordError(f"{place()}: not valid JSON: {error}{csv_hint(span.name)}"))
         if not isinstance(record, dict):
-            problem = f"a JSON object was expected, found {type(record).__name__}"
+            problem = f"expected a JSON object, found {type(record).__name__}"
             return Record(place, {}, RecordError(f"{place()}: {problem}"))
         return Record(place, record)
 
@@ -134,9 +134,9 @@ def open_jsonl(file: IO[bytes], span: Span, reading: Reading) -> Table:
 
 
 def open_csv(file: IO[bytes], span: Span, reading: Reading) -> Table:
-    """One record a row; columns are named by the file's first row, or as the reading says."""
+    """One record per row; the columns' names are in the file's first row, or as in `reading`."""
     settings = reading.csv
-    assert settings is not None  # conversations alone have none, which are never read as csv
+    assert settings is not None  # only conversations have no csv settings, and they are never read as csv
     hint = quoting_hint(settings, span.name)
     rows = _rows(file, span, csv_dialect(settings, span.name), hint)
     header, named_by = list[str](), FIRST_LINE
@@ -160,7 +160,7 @@ def open_csv(file: IO[bytes], span: Span, reading: Reading) -> Table:
             if reading.all_text:
                 wrong = wrong or undecoded
             if wrong is None and cells and len(cells) != len(header):
-                wrong = RecordError(f"{place()}: {len(cells)} columns, {named_by} names {len(header)}{hint}")
+                wrong = RecordError(f"{place()}: {len(cells)} columns, {named_by} has {len(header)}{hint}")
             if wrong is not None:
                 yield Record(place, {}, wrong)
             elif cells:
@@ -173,7 +173,7 @@ def open_csv(file: IO[bytes], span: Span, reading: Reading) -> Table:
 
 
 def open_parquet(file: IO[bytes], span: Span, reading: Reading) -> Table:
-    """One record a row."""
+    """One record per row."""
     import pyarrow.parquet as pq
 
     with _explained(span.name):
@@ -201,14 +201,14 @@ def open_parquet(file: IO[bytes], span: Span, reading: Reading) -> Table:
 
 
 def _require_once(name: str, columns: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raise `RecordError` if several columns of a file have the name of one that is wanted."""
+    """Raise `RecordError` if several columns of a file have the name of a wanted one."""
     for column in wanted:
         if (times := columns.count(column)) > 1:
-            raise RecordError(f"{name} has {times} columns named {column!r}; give each a name of its own")
+            raise RecordError(f"{name} has {times} columns named {column!r}; give them different names")
 
 
 def open_loaded(name: str, loaded: "Dataset") -> Table:
-    """A split of a data set that the `datasets` library has loaded: one record a row."""
+    """A split of a data set loaded by the `datasets` library: one record per row."""
 
     def records(wanted: Sequence[str]) -> Iterator[Record]:
         number, columns = 0, [column for column in wanted if column in loaded.column_names]
@@ -226,7 +226,7 @@ FORMATS: dict[str, Callable[[IO[bytes], Span, Reading], Table]] = {
     "csv": open_csv,
     "parquet": open_parquet,
 }
-"""How each format is opened: the span's bytes, unpacked, in a file that may not be seekable, become a table."""
+"""By format, the function that opens it: the span's decompressed bytes, in a file that may not be seekable."""
 
 
 def lines_in(file: IO[bytes], span: Span) -> Iterator[tuple[int, bytes, int]]:
@@ -236,7 +236,7 @@ def lines_in(file: IO[bytes], span: Span) -> Iterator[tuple[int, bytes, int]]:
         number += 1
         if len(line) > MAX_RECORD:
             raise RecordError(
-                f"{line_names(span)(number)}: longer than {MAX_RECORD >> 20} MiB; is this the right format?"
+                f"{line_names(span)(number)}: longer than {MAX_RECORD >> 20} MiB; check that the format is right"
             )
         if offset == 0 and line.startswith(BOM):
             yield number, line[len(BOM) :], len(BOM)
@@ -248,8 +248,8 @@ def lines_in(file: IO[bytes], span: Span) -> Iterator[tuple[int, bytes, int]]:
 def _rows(
     file: IO[bytes], span: Span, dialect: dict[str, Any], hint: str
 ) -> Iterator[tuple[list[str], Callable[[], str], int, RecordError | None, RecordError | None]]:
-    """The rows that begin in the span: the cells of each, what names its place, on how many lines it is, what is wrong
-    with it, and the first byte that is no text.
+    """The rows that begin in the span: cells, a function for the location, the number of lines, the error of a bad row,
+    and the error of the first byte that is not UTF-8.
 
     Raises `RecordError` for a quote that never ends.
     """
@@ -258,7 +258,7 @@ def _rows(
 
     def decoded() -> Iterator[str]:
         nonlocal last, undecoded
-        for last, line, offset in lines_in(file, span):  # noqa: B007 - the loop's number is what is kept
+        for last, line, offset in lines_in(file, span):  # noqa: B007 - `last` is used outside
             try:
                 yield line.decode()
             except UnicodeDecodeError as error:
@@ -274,10 +274,10 @@ def _rows(
         except StopIteration:
             return
         except csv.Error as error:
-            so_far = f" (the record goes on for {last - begin + 1} lines)" if last > begin else ""
+            so_far = f" (the record spans {last - begin + 1} lines)" if last > begin else ""
             what = LONE_RETURN if "new-line character" in str(error) else f"{error}{hint}"
             wrong = RecordError(f"{line_of(begin)}: not valid CSV: {what}{so_far}")
-            if "unexpected end" in str(error):  # a quote is open still: all the rest is bad, and not one record
+            if "unexpected end" in str(error):  # an unclosed quote: the rest of the file is unusable, not one record
                 raise wrong from error
         yield cells, partial(line_of, begin), last - begin + 1, wrong, undecoded
 
@@ -288,10 +288,10 @@ def watched(
     settings: CsvSettings,
     path: str,
 ) -> Iterator[Record]:
-    """The records of a file, with texts in some columns.
+    """The records of a file, unchanged; `columns` are those with texts.
 
-    At the end it warns of signs that quote characters mean something else than they are taken for: if a few records go
-    on over line ends, the others being short, or if texts are quoted after all.
+    At the end it warns of signs that `quoting` is set wrongly: a few records span lines while the others are short, or
+    texts are in quotes although the file is read without quoting.
     """
     quoted = is_quoted(csv_dialect(settings, path))
     count = odd = characters = 0
@@ -302,7 +302,7 @@ def watched(
         if wrong is not None:
             continue
         count += 1
-        # A column may be missing: the file was replaced, which is told at its end.
+        # A column may be missing if the file was replaced, which is reported at its end.
         if spans if quoted else any(_is_escaped(values.get(column) or "") for column in columns):
             odd += 1
             first = first or place
@@ -311,35 +311,35 @@ def watched(
                 characters += len(values.get(column) or "")
     if first is None:
         return
-    more, others = f", and {odd - 1:,} more do" if odd > 1 else "", count - odd
+    more, others = f", and {odd - 1:,} more" if odd > 1 else "", count - odd
     if not quoted and settings.quoting is None:
         log.warning(
-            "%s: a text stands in quotes, its own quotes doubled%s, but quote characters are taken as text in files "
-            "with tabs between columns; if they quote here, set quoting to true", first(), more,
+            "%s: a text is in quotes, with inner quotes doubled%s, but files with tabs are read without quoting; if "
+            "quote characters delimit texts here, set quoting to true", first(), more,
         )  # fmt: skip
     elif quoted and odd <= RARE * count and characters <= SHORT_TEXT * others:
         log.warning(
-            "%s: a record in quotes goes on over line ends%s, while the other %s are short and on a line each: are "
-            "several records taken for one%s?", first(), more, f"{others:,}", UNQUOTE,
+            "%s: a record in quotes spans several lines%s, while the other %s are short and on one line: perhaps "
+            "several records were read as one%s", first(), more, f"{others:,}", UNQUOTE,
         )  # fmt: skip
 
 
 def _is_escaped(text: str) -> bool:
-    """Whether a text is written as csv writes one that holds quotes."""
+    """Whether a text is written in csv's form for a text with quotes."""
     return (
         len(text) > 3 and text[0] == text[-1] == '"' and '""' in text[1:-1] and '"' not in text[1:-1].replace('""', "")
     )
 
 
 def _rows_at_once(table: Any, groups: Sequence[int]) -> int:
-    """So many rows of a Parquet file that they take about `PART_BYTES` where they are largest."""
+    """The number of rows of a Parquet file that take about `PART_BYTES` at their largest."""
     found = (table.metadata.row_group(group) for group in groups)
     largest = max((group.total_byte_size // max(group.num_rows, 1) for group in found), default=0)
     return max(1, min(MOST_ROWS, PART_BYTES // max(largest, 1)))
 
 
 def not_utf8(span: Span, offset: int, error: UnicodeDecodeError) -> RecordError:
-    """The error for what begins at a byte offset (of the unpacked file) and is not UTF-8."""
+    """The error for text at a byte offset (of the decompressed file) that is not UTF-8."""
     if (known := not_text(span.path)) is not None:
         return RecordError(f"{span.name} {known}")
     return RecordError(
@@ -349,7 +349,7 @@ def not_utf8(span: Span, offset: int, error: UnicodeDecodeError) -> RecordError:
 
 
 def line_names(span: Span) -> Callable[[int], str]:
-    """What names the place of a line by its number in the span, from 1; those before it are counted if one is asked."""
+    """A function from a line's number in the span, from 1, to its location; counts the lines before the span once."""
 
     @cache
     def before() -> int:
@@ -369,7 +369,7 @@ def _row_of(name: str, number: int) -> str:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Say which file, or data set, pyarrow cannot read."""
+    """Convert pyarrow's errors to errors with the file's or data set's name."""
     import pyarrow as pa
 
     try:

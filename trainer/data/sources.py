@@ -1,4 +1,4 @@
-"""The raw files of a corpus: finding them, looking at their beginnings, and knowing which of them changed."""
+"""The raw files of a corpus: finding them, checking their first records, and detecting which have changed."""
 
 import logging
 import os
@@ -33,22 +33,22 @@ log = logging.getLogger(__name__)
 
 
 FORMAT = 3
-"""Of what is remembered of the raw files."""
+"""The version of the cache of raw files."""
 
 FILES_AT_ONCE = 32
-"""Files that a thread looks at between two hand-overs, which cost as much as looking at a small file."""
+"""Files that a thread handles per task; a task costs as much as one small file."""
 
 PIECE_BYTES = "data.shards.piece_bytes"
-"""The setting that says where files are cut: told beside a recipe, which the pieces themselves are part of."""
+"""The setting of where files are cut. It is recorded outside the identity, which the pieces are part of already."""
 
 CSV_READING = 2
-"""Raised when csv files are read otherwise, so that what was made of them is not taken for what would be made now."""
+"""Increase it when csv files are read differently, so that artifacts of the old reading are not reused."""
 
 
 def find_sources(corpus: CorpusConfig) -> list[SourceFile]:
-    """All files of a corpus, sorted by key; one that is found by several paths, or behind links, is taken once.
+    """All files of a corpus, sorted by key; a file found by several paths, or through links, is listed once.
 
-    Raises `CorpusError` for a path that matches nothing, a folder that cannot be listed, and a corpus without a byte.
+    Raises `CorpusError` for a path without matches, a folder that cannot be listed, and an empty corpus.
     """
     found: dict[str, SourceFile] = {}
     for pattern in corpus.paths:
@@ -71,9 +71,9 @@ def find_pieces(
     advance: Callable[[int], None] = lambda size: None,
     on_changed: Callable[[int], None] = lambda size: None,
 ) -> list[Piece]:
-    """Cut and digest every file of a corpus. Files not changed since the last look (size and time) are not read again.
+    """Cut and hash every file of a corpus. Files with unchanged size and time are not read again.
 
-    `on_changed` is called with the bytes of those that are to be read, and `advance` with those of each that was.
+    `on_changed` is called with the bytes of all files to read, and `advance` with those of each file that was read.
     """
     layout = fingerprint([FORMAT, corpus.model_dump(exclude={"paths"}), piece_bytes])
     memory = f"cache/seen-{corpus.name}-{layout}.json"
@@ -108,22 +108,22 @@ def find_pieces(
 
 
 def reading_options(corpus: CorpusConfig) -> dict[str, Any]:
-    """How a corpus's files are read, which names what is made of them."""
+    """The options that determine how a corpus's files are read; part of the identity of their artifacts."""
     options = corpus.model_dump(exclude={"name", "paths", "max_bad_records"})
     if corpus.format != "csv":
-        del options["quoting"]  # which says nothing of other formats
+        del options["quoting"]  # it does not apply to other formats
         return options
     return {**options, "csv": CSV_READING}
 
 
 def named_reading(path: str) -> str:
-    """What of a file's name says how it is read: its endings, which tell the compression, and what divides columns."""
+    """The endings of a file's name, which determine how it is read: compression and delimiter."""
     return "".join(PurePosixPath(path).suffixes[-2:]).lower()
 
 
 @contextmanager
 def forgetting_changed(store: Store) -> Iterator[None]:
-    """Forget what is remembered of a file that has changed, so that it is looked at anew when this is done again."""
+    """Remove the cache entry of a file that has changed, so that it is read again next time."""
     try:
         yield
     except ChangedFile as error:
@@ -135,18 +135,18 @@ def forgetting_changed(store: Store) -> Iterator[None]:
 
 
 def _match(pattern: str) -> Iterator[tuple[str, SourceFile]]:
-    """The files of a path or a pattern, each with what names it however it was found."""
+    """The files of a path or a pattern, each with an identity that does not depend on how it was found."""
     if "::" in pattern and "://" in pattern:
-        raise CorpusError(f"{pattern!r} cannot be read: files within archives are not; unpack it, and give its files")
+        raise CorpusError(f"{pattern!r} cannot be read: it is a file within an archive; unpack it, and use its files")
     try:
         fs, full = fsspec.url_to_fs(pattern)
-    except (ImportError, ValueError) as error:  # of a place that fsspec does not know
+    except (ImportError, ValueError) as error:  # an address that fsspec does not support
         raise CorpusError(f"{pattern!r} cannot be read: {brief(error)}") from error
     if isinstance(fs, LocalFileSystem):
         for path, key, real, status in find_local(full):
             yield real, SourceFile(path, key, status.st_size, local_version(status))
         return
-    fs.invalidate_cache()  # what was listed before may be old
+    fs.invalidate_cache()  # cached listings may be outdated
     if fs.isfile(full):
         entries, fixed = {full: fs.info(full)}, full.rsplit("/", 1)[0]
     else:
@@ -159,18 +159,18 @@ def _match(pattern: str) -> Iterator[tuple[str, SourceFile]]:
 
 
 def local_version(status: os.stat_result) -> str:
-    """What changes with a local file: whoever changes it can set its time back, but not the others."""
+    """A value that changes with a local file: a program can restore the modification time, but not the other two."""
     return f"{status.st_mtime} {status.st_ctime} {status.st_ino}"
 
 
 def _no_match(pattern: str) -> str:
-    """Why nothing matches, and what to do."""
+    """Why nothing matches, with advice."""
     fs, full = fsspec.url_to_fs(pattern)
     if pattern and fs.isdir(full):
         folder = pattern.rstrip("/")
         return (
-            f"{pattern!r} is a folder; name its files: {f'{folder}/*'!r}, or {f'{folder}/**'!r} with those in its "
-            "folders"
+            f"{pattern!r} is a folder; list its files with {f'{folder}/*'!r}, or {f'{folder}/**'!r} to include "
+            "subfolders"
         )
     return f"no file matches {pattern!r}; check the path, relative to this folder"
 
@@ -183,44 +183,43 @@ def _racy(source: SourceFile, now: float) -> bool:
 
 
 def _recall(known: dict[str, Any], source: SourceFile) -> list[Stretch] | None:
-    """What the last look found in a file, if it has not changed since."""
+    """The cached ranges of a file, if it has not changed."""
     if (entry := known.get(source.path)) and entry[:2] == [source.size, source.version]:
         return [Stretch(*stretch) for stretch in entry[2]]
     return None
 
 
 def _remembered(store: Store, key: str) -> dict[str, Any]:
-    """What the last look found, by path."""
-    found: dict[str, Any] = (recall_sealed(store, key, "looking at all raw files again") or {"files": {}})["files"]
+    """The cached entries by path."""
+    found: dict[str, Any] = (recall_sealed(store, key, "reading all raw files again") or {"files": {}})["files"]
     return found
 
 
 FILES = 16
-"""Files of a corpus that are looked at, evenly spread over all of them."""
+"""Files of a corpus that are checked, evenly spread over all of them."""
 
 RECORDS, HEAD_BYTES = 256, 2**20
-"""How many records of a file are looked at, and about how many bytes of text."""
+"""The number of records of a file that are checked, and about how many bytes of text."""
 
 MOST_NULLS = 0.01
-"""The share of NUL characters from which on a file is taken for binary; other control characters are some text's own.
-"""
+"""With a greater share of NUL characters a file counts as binary; texts may contain other control characters."""
 
 FEW_NULLS = 32
-"""NUL characters that a file of any size may hold."""
+"""NUL characters that any file may have."""
 
 ALTERNATING = re.compile(r"(?:\0[^\0]|[^\0]\0){2,}")
-"""Latin letters in UTF-16, of which every other byte is NUL."""
+"""Latin letters in UTF-16, in which every other byte is NUL."""
 
 
 class _Enough(Exception):
-    """So many bad records of a file were looked at."""
+    """Enough bad records of a file were read."""
 
 
 def look_at_text(corpus: CorpusConfig, paths: Sequence[str]) -> None:
-    """Read the first records of some of a corpus's files, as tokenization will.
+    """Read the first records of some of a corpus's files in the same way as tokenization.
 
-    Raises `CorpusError` for a file that cannot be read, has not the column or is binary, and `RecordError` for more bad
-    records than may be skipped. Where all that were looked at are bad, and may be skipped, it warns.
+    Raises `CorpusError` for a file that cannot be read, lacks the column or is binary, and `RecordError` for more bad
+    records than may be skipped. Warns if all of them are bad and may be skipped.
     """
     bad, good = BadRecords(corpus.max_bad_records), 0
     tell_records_as_text(f"corpus {corpus.name!r}", corpus.format, paths)
@@ -235,17 +234,17 @@ def look_at_text(corpus: CorpusConfig, paths: Sequence[str]) -> None:
 
 
 def tell_records_as_text(what: str, form: str, paths: Sequence[str]) -> None:
-    """Warn of files that are read as text, though they hold records by their names."""
-    # The source of something may be data as well.
+    """Warn about files that are read as text, although their names are those of files with records."""
+    # Source code may be in such files too.
     if form not in (*FORMATS, "source") and (named := next(filter(None, map(format_by_name, paths)), None)):
         log.warning(
-            "%s: by their names some files hold records of the format %s, but they are read as %s, with all that is "
-            "between the records' texts; set their format to %s if that is not meant", what, named, form, named,
+            "%s: by their names some files have the format %s, but they are read as %s, including everything between "
+            "the records' texts; if that is not intended, set their format to %s", what, named, form, named,
         )  # fmt: skip
 
 
 def files_of(pieces: Sequence[Piece]) -> list[str]:
-    """The paths of the files that some pieces are of."""
+    """The paths of the files of some pieces."""
     return list(dict.fromkeys(piece.path for piece in pieces))
 
 
@@ -255,9 +254,9 @@ def _spread(paths: Sequence[str]) -> list[str]:
 
 
 def _look_at(path: str, corpus: CorpusConfig, bad: BadRecords) -> int:
-    """How many good records are at the beginning of a file."""
+    """The number of good records at the beginning of a file."""
     if is_tar(path):
-        raise CorpusError(f"corpus {corpus.name!r}: {path} is a tar archive; unpack it, and give the files in it")
+        raise CorpusError(f"corpus {corpus.name!r}: {path} is a tar archive; unpack it, and use its files")
     documents = characters = nulls = alternating = 0
     before = bad.count
 
@@ -282,27 +281,25 @@ def _look_at(path: str, corpus: CorpusConfig, bad: BadRecords) -> int:
             f"convert it, such as by `iconv -f {_utf16(path)} -t UTF-8`, or leave" if utf16 else "convert it, or leave"
         )
         raise CorpusError(
-            f"corpus {corpus.name!r}: {path}: of its first {count(characters)} characters, {nulls / characters:.0%} "
-            f"are NUL, {like}; expected text in UTF-8: {convert} the file out of data.corpora's paths"
+            f"corpus {corpus.name!r}: {path}: {nulls / characters:.0%} of its first {count(characters)} characters are "
+            f"NUL, {like}; expected text in UTF-8: {convert} the file out of data.corpora's paths"
         )
     return documents
 
 
 def _utf16(path: str) -> str:
-    """Which order of bytes a file in UTF-16 has whose letters are Latin: in big-endian order, the first byte of each is
-    0.
-    """
+    """The byte order of a UTF-16 file with Latin letters: in big-endian order, the first byte of each is 0."""
     with open_raw(path) as file:
         head = file.read(HEAD_BYTES)
     return "UTF-16BE" if head[::2].count(0) > head[1::2].count(0) else "UTF-16LE"
 
 
 LOOKED_AT = 1000
-"""Records that may each have other fields."""
+"""Records checked for their fields, which may differ."""
 
 
 def column_names(piece: Piece, corpus: CorpusConfig) -> list[str]:
-    """The columns of a piece's file; of JSON Lines the fields of its first records. None for a format without any."""
+    """The columns of a piece's file; for JSON Lines the fields of its first records; empty for formats without any."""
     if corpus.format not in FORMATS:
         return []
     with reading(piece.path), open_as(corpus.format, piece.path) as file:
@@ -317,9 +314,7 @@ ANY_FOLDERS = "**"
 
 
 class LocalFile(NamedTuple):
-    """A file, by the path that was found, and by the one that it has without links; `key` is its path below the
-    pattern's fixed part.
-    """
+    """A file: its path as found and its path without links; `key` is its path below the pattern's fixed part."""
 
     path: str
     key: str
@@ -328,11 +323,11 @@ class LocalFile(NamedTuple):
 
 
 def find_local(pattern: str) -> Iterator[LocalFile]:
-    """The files of this machine that an absolute path or pattern matches, as a shell has it: links are followed, and a
-    name that begins with a dot is only matched by a part of the pattern that does.
+    """The local files that match an absolute path or pattern. As in a shell, links are followed, and a name that begins
+    with a dot matches only a part of the pattern that does too.
 
-    Raises `CorpusError` for a folder that cannot be listed, which fsspec leaves out (a corpus would be smaller without
-    a word), a link that leads nowhere, or a name that is not UTF-8.
+    Raises `CorpusError` for a folder that cannot be listed (fsspec would silently skip it), for a broken link, and for
+    a name that is not UTF-8.
     """
     pattern = os.path.normpath(pattern)
     if os.path.isfile(pattern):
@@ -350,7 +345,7 @@ def find_local(pattern: str) -> Iterator[LocalFile]:
 
 
 def _require_utf8(path: str) -> None:
-    """Raise `CorpusError` for a name that no record could hold."""
+    """Raise `CorpusError` for a name that cannot be stored in a record."""
     try:
         path.encode()
     except UnicodeEncodeError as error:
@@ -361,8 +356,8 @@ def _require_utf8(path: str) -> None:
 def _below(
     folder: str, real: str, parts: Sequence[str], above: tuple[tuple[int, int], ...]
 ) -> Iterator[tuple[str, str]]:
-    """The files below a folder that the parts of a pattern lead to, by their paths with links and without; `above` are
-    the folders that it is in, as a link may lead back to one.
+    """The files below a folder that match the parts of a pattern, by their paths with and without links; `above` are
+    the folders above it, to detect links that lead back to one.
     """
     part, rest = parts[0], parts[1:]
     deep = part == ANY_FOLDERS

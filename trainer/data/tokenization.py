@@ -1,9 +1,8 @@
-"""A corpus to its published shard set, doing only the work that is not already in the store.
+"""A corpus to its published shard set, doing only the work that is missing in the store.
 
-Pieces are dealt to shards by a hash of their names, so a changed or added file touches one shard only. Finished shards
-of an interrupted or an older set are found by their fingerprint and checked against their checksums before they are
-used. Those of a set that is published already are read only if the job says so (`verify`), or if damage was found in
-it.
+Pieces are assigned to shards by a hash of their names, so a changed or added file changes one shard only. Finished
+shards of an interrupted or an older set are found by their fingerprint, and their checksums are verified before they
+are used. The shards of a published set are read only if the job requires it (`verify`), or if damage was found.
 """
 
 import logging
@@ -55,14 +54,12 @@ log = logging.getLogger(__name__)
 
 
 LOOK_SECONDS = 0.5
-"""Between two looks at how far the work is, and whether a stop was asked for."""
+"""Seconds between two checks of progress and for a stop request."""
 
 
 @contextmanager
 def carrier_of(job: PrepareJob, workers: Workers, load: Callable[[], object] | None = None) -> Iterator[Executor]:
-    """Who does a job's work: processes of this machine, or tasks of its cluster, which `load` what they need
-    beforehand.
-    """
+    """The executor of a job: processes of this machine, or tasks of its cluster, which call `load` beforehand."""
     if isinstance(job.engine, RayEngine):
         from trainer.engines.ray_tasks import ray_tasks
 
@@ -73,7 +70,7 @@ def carrier_of(job: PrepareJob, workers: Workers, load: Callable[[], object] | N
 
 
 def carried(carrier: Executor, bar: Bar, work: Callable[..., Any], calls: Iterable[Sequence[Any]]) -> Iterator[Any]:
-    """What some work gives for each call, as it is finished. The first error, or a stop, is raised."""
+    """Yield the results of calls as they finish. Raises the first error, or on a stop request."""
     waiting, before = iter(calls), carrier.done
     pending = {carrier.submit(work, *arguments) for arguments in islice(waiting, carrier.most)}
     while pending:
@@ -87,10 +84,10 @@ def carried(carrier: Executor, bar: Bar, work: Callable[..., Any], calls: Iterab
 
 SOURCES = "sources.json"
 STARTED = "started.json"
-"""Only there while a set is made: its age says that the set is no leftover, whose shards may be old ones."""
+"""Exists only while a set is built: its age shows that the set is not abandoned, although its shards may be old."""
 SAMPLED_DOCUMENTS = 64
 TOLD = frozenset({PIECE_BYTES, "decisions"})
-"""What is recorded and names no set: how files are cut and what stays of them is told by its shards' fingerprints."""
+"""Recorded inputs outside the identity: the shards' fingerprints already cover where files are cut and what is kept."""
 
 
 def tokenize(
@@ -102,12 +99,12 @@ def tokenize(
     decisions: ArtifactRef | None = None,
     early: bool = False,
 ) -> Step:
-    """The step that tokenizes the documents of a corpus that stay; looks at raw files that changed since the last look.
+    """The step that tokenizes the kept documents of a corpus; reads raw files that have changed.
 
-    With `early`, workers are started where there is much to read: it is to be made.
+    With `early`, which means that the set will be built, workers start early if there is much to read.
 
-    It raises `CorpusError` and `RecordError` for bad input, `ArtifactError` for decisions that are of other text,
-    `StorageError` if the store refuses.
+    It raises `CorpusError` and `RecordError` for bad input, `ArtifactError` for decisions on other text, `StorageError`
+    if the store refuses.
     """
     data, options = job.data, next(each for each in job.data.corpora if each.name == corpus)
     info = load_tokenizer(store, tokenizer.key)
@@ -155,14 +152,14 @@ def _recall_sources(store: Store, key: str, manifest: Manifest) -> Sources:
 
 
 def tell_parts(store: Store, key: str, corpus: str, work: Sequence[ShardWork], read_all: bool) -> Parts:
-    """How many of a set's shards are there already, and how much text the others are built from."""
+    """The number of a set's shards that exist, and the amount of text for the others."""
     found = find_finished(store, key, corpus, work, content=read_all)
     begun = store.exists(f"{key}/{STARTED}") or any(folder == key for folder, _ in found.values())
     missing = [shard for shard in work if shard.number not in found]
     amount = f" from {size(sum(shard.raw_bytes for shard in missing))} of raw text" if missing else ""
     return Parts(
         begun,
-        f"{count(len(found))} of {plural(len(work), 'shard')} taken over, {count(len(missing))} to be built{amount}",
+        f"{count(len(found))} of {plural(len(work), 'shard')} reused, {count(len(missing))} to build{amount}",
     )
 
 
@@ -171,12 +168,12 @@ def _build(
     work: list[ShardWork],
     workers: Workers, read_all: bool, progress: Progress,
 ) -> Manifest:  # fmt: skip
-    """Build the shards that are not there yet, and commit the set."""
+    """Build the missing shards, and commit the set."""
     store, data, key, corpus = step.store, job.data, step.key, reader.corpus
     store.write_json(f"{key}/{STARTED}", {})
     records = finished_shards(store, key, corpus.name, work, read_all)
     if records:
-        log.info("corpus %s: %d of %d shards need not be built", corpus.name, len(records), len(work))
+        log.info("corpus %s: %d of %d shards are reused", corpus.name, len(records), len(work))
     missing = [shard for shard in work if shard.number not in records]
     look_at_text(corpus, files_of([piece for shard in missing for piece in shard.pieces]))
     known_size = not any(compression_of(piece.path) for shard in missing for piece in shard.pieces)
@@ -194,7 +191,7 @@ def _build(
 
 
 def shard_manifests(store: Store, data: PreparedData) -> list[Manifest]:
-    """The manifests of all shard sets. Raises if one is missing, or was made with another tokenizer."""
+    """The manifests of all shard sets. Raises if one is missing, or was built with another tokenizer."""
     sha256 = tokenizer_manifest(store, data.tokenizer.key).digests()[TOKENIZER_FILE]
     manifests = []
     for ref in data.shards:
@@ -202,21 +199,21 @@ def shard_manifests(store: Store, data: PreparedData) -> list[Manifest]:
         if manifest.details["tokenizer_sha256"] != sha256:
             raise TokenizerError(
                 f"{store.path(ref.key)} was tokenized with {manifest.inputs['tokenizer'].key}, not with "
-                f"{data.tokenizer.key}; prepare the data anew"
+                f"{data.tokenizer.key}; prepare the data again"
             )
         manifests.append(manifest)
     return manifests
 
 
 def shard_count(options: ShardConfig, raw_bytes: int) -> int:
-    """Number of shards: as given, else one for every `shard_bytes` of raw input."""
+    """Number of shards: as configured, else one per `shard_bytes` of raw input."""
     return options.num_shards or max(1, -(-raw_bytes // options.shard_bytes))
 
 
 def deal(pieces: Sequence[Piece], reader: Reader, data: DataConfig, tokenizer: TokenizerInfo) -> list[ShardWork]:
-    """Which pieces go into which shard, and each shard's fingerprint.
+    """The pieces of each shard, and each shard's fingerprint.
 
-    Of decisions it holds what is dropped of the shard's own pieces: other ones leave it as it is.
+    The fingerprint covers only the decisions on the shard's own pieces, so decisions on others do not change it.
     """
     count = shard_count(data.shards, sum(piece.size for piece in pieces))
     common = [FORMAT, reading_options(reader.corpus), tokenizer.sha256, tokenizer.eos_id, data.validation_fraction]
@@ -234,7 +231,7 @@ def deal(pieces: Sequence[Piece], reader: Reader, data: DataConfig, tokenizer: T
 def _checked_engine(
     store: Store, wanted: str, reader: Reader, work: Sequence[ShardWork], tokenizer: TokenizerInfo
 ) -> str:
-    """The engine to build with: the wanted one's ids are compared with the reference on documents from all over the
+    """The engine to build with, after comparing the wanted one's ids with the reference on documents from all over the
     corpus.
     """
 
@@ -254,7 +251,7 @@ def _check_bad_records(corpus: str, most: int, details: dict[str, Any]) -> None:
 def _commit(
     step: Step, recipe: Recipe, tokenizer: TokenizerInfo, work: list[ShardWork], records: list[ShardRecord]
 ) -> Manifest:
-    """Check the whole set and write its manifest."""
+    """Verify the whole set and write its manifest."""
     store, corpus = step.store, recipe.corpus
     totals = Totals(**{field: sum(getattr(record, field) for record in records) for field in Totals.model_fields})
     skipped = first_of(record.skipped for record in records)
@@ -278,9 +275,8 @@ def _commit(
     if not totals.tokens:
         raise CorpusError(
             f"corpus {corpus.name!r} has no training text: {totals.validation_documents} of "
-            f"{totals.documents + totals.validation_documents} documents were held out and none was left; divide it "
-            "into more documents (a separator, format: lines, a smaller shards.piece_bytes) or lower "
-            "validation_fraction"
+            f"{totals.documents + totals.validation_documents} documents were held out, none is left; divide it into "
+            "more documents (a separator, format: lines, a smaller shards.piece_bytes) or lower validation_fraction"
         )
     sources = [{"shard": shard.number, **vars(piece)} for shard in work for piece in shard.pieces]
     store.write_json(f"{step.key}/{SOURCES}", sources, indent=None)
@@ -289,7 +285,7 @@ def _commit(
     files += [digest_file(store.fetch(f"{step.key}/{name}"), name) for name in notes]
     manifest = describe(step, files, details, notes)
     for name, damage in find_damage(store, step.key, manifest, content=False).items():
-        raise StorageError(f"{store.path(step.key)}/{name} {damage}: something else changes this store; run it again")
+        raise StorageError(f"{store.path(step.key)}/{name} {damage}: another process changes this store; run it again")
     store.delete(f"{step.key}/{STARTED}")
     clear(store, step.key)
     write_manifest(store, step.key, manifest)

@@ -1,8 +1,8 @@
-"""Tokenizers as artifacts: trained on a sample of the corpora, or taken from a file, a folder or a pretrained name.
+"""Tokenizers as artifacts: trained on a sample of the corpora, or copied from a file, a folder or a pretrained name.
 
-A trained tokenizer is named by its options and the corpora's names, not by their bytes: when a raw file changes, the
-vocabulary must stay, or every shard would change with it. Its manifest records the files it was trained on; another
-`tokenizer.name` trains a new one.
+The identity of a trained tokenizer covers its options and the corpora's names, not their bytes: if raw files change,
+the vocabulary must stay the same, or every shard would change. Its manifest records the files that it was trained on;
+another `tokenizer.name` trains a new one.
 """
 
 import json
@@ -47,17 +47,17 @@ log = logging.getLogger(__name__)
 
 FORMAT = 3
 SAMPLE_BLOCK, LONGEST_BLOCK = 8192, 2**16
-"""About how many bytes of a text the BPE trainer is given at a time, and at most: its memory grows with the longest."""
+"""The usual and the greatest size in bytes of a text for the BPE trainer: its memory grows with the longest text."""
 
 Texts = Sequence[tuple[Reader, Sequence[Piece]]]
-"""The pieces of each corpus, and how they are read."""
+"""The pieces of each corpus, and their reader."""
 
 
 def make_tokenizer(store: Store, job: PrepareJob, progress: Progress, decisions: ArtifactRef | None = None) -> Step:
-    """The step that trains the tokenizer on a sample of the documents that stay, or takes it.
+    """The step that trains the tokenizer on a sample of the kept documents, or copies it.
 
-    It raises `TokenizerError` if the tokenizer cannot be loaded or names no end token, `CorpusError` for text that
-    cannot be used, `ArtifactError` if it is damaged, something was made with it, and today's text gives another.
+    It raises `TokenizerError` if the tokenizer cannot be loaded or has no end token, `CorpusError` for unusable text,
+    `ArtifactError` if it is damaged, other artifacts depend on it, and retraining gives a different one.
     """
     data = job.data
 
@@ -66,7 +66,7 @@ def make_tokenizer(store: Store, job: PrepareJob, progress: Progress, decisions:
             if data.tokenizer.path is not None:
                 return publish(step, folder, _take(data.tokenizer, folder), notes=_notes(folder))
             if details := _put_back(step, data.tokenizer, folder):
-                step = replace(step, inputs={}, told=frozenset())  # what it was trained by is not known
+                step = replace(step, inputs={}, told=frozenset())  # the decisions it was trained with are unknown
             else:
                 details = train(folder)
             return publish(step, folder, details, notes=_notes(folder))
@@ -92,29 +92,27 @@ def make_tokenizer(store: Store, job: PrepareJob, progress: Progress, decisions:
 
 
 def _trained_on_all(data: DataConfig, tokenizer: Manifest) -> list[str]:
-    """That a tokenizer is older than the curation of the text that it was trained on."""
+    """A remark if a tokenizer is older than the curation of its text."""
     if data.curation is None or data.tokenizer.path is not None or "decisions" in tokenizer.inputs:
         return []
-    return [
-        "it was trained on all documents, before curation; another data.tokenizer.name trains one on those that stay"
-    ]
+    return ["it was trained on all documents, before curation; another data.tokenizer.name trains one on the kept ones"]
 
 
 def _put_back(step: Step, options: TokenizerConfig, folder: Path) -> dict[str, Any] | None:
-    """Write the files of a damaged tokenizer that something was made with, from a copy of it: its own, or a run's.
+    """Restore the files of a damaged tokenizer that other artifacts depend on, from its own copy or that of a run.
 
-    Returns None, with nothing written, if there is none to put back, or no intact copy.
+    Returns None, with nothing written, if nothing depends on it, or if there is no intact copy.
     """
     if (wanted := step.expected) is None:
         if step.store.names(step.key):
-            log.warning("%s is damaged: nothing was made with it, so it is made anew", step.store.path(step.key))
+            log.warning("%s is damaged; nothing depends on it, so it is rebuilt", step.store.path(step.key))
         return None
     for place, content in _copies(step):
-        with suppress(Exception):  # the library raises bare ones for what is no tokenizer
+        with suppress(Exception):  # the library raises bare exceptions for invalid files
             details = save_trained(options, Tokenizer.from_buffer(content), None, folder)
             (folder / TOKENIZER_FILE).write_bytes(content)
             if content_of(digest_folder(folder), _notes(folder)) == wanted.content:
-                log.warning("%s is put back as it was, from %s", step.store.path(step.key), place)
+                log.warning("%s was restored from %s", step.store.path(step.key), place)
                 return details
     for path in folder.iterdir():
         path.unlink()
@@ -122,13 +120,13 @@ def _put_back(step: Step, options: TokenizerConfig, folder: Path) -> dict[str, A
 
 
 def _notes(folder: Path) -> list[str]:
-    """The files beside the tokenizer itself, which alone decides what is made with it."""
+    """The files beside tokenizer.json, on which nothing else depends."""
     return [path.name for path in folder.iterdir() if path.name != TOKENIZER_FILE]
 
 
 def _copies(step: Step) -> Iterator[tuple[str, bytes]]:
-    """Where the tokenizer may be found, and the bytes there: its own folder, then final models and checkpoints, each
-    once.
+    """The locations and bytes of possible copies of the tokenizer: its own folder, then final models and checkpoints,
+    each distinct content once.
     """
     store, seen = step.store, set[str]()
     with suppress(FileNotFoundError):
@@ -146,7 +144,7 @@ def _copies(step: Step) -> Iterator[tuple[str, bytes]]:
 
 
 def preview_tokenizer(data: DataConfig) -> TokenizerInfo:
-    """The tokenizer before it is published: as it is if it is taken, else a stand-in of the size to be trained.
+    """The tokenizer before it is published: a copied one as it is, else a placeholder of the size to be trained.
 
     Raises `TokenizerError` if it cannot be loaded.
     """
@@ -160,9 +158,7 @@ def preview_tokenizer(data: DataConfig) -> TokenizerInfo:
 
 
 def tokenizer_recipe(data: DataConfig) -> dict[str, Any]:
-    """What names a tokenizer: its options, with the corpora's names, or with the contents of the files that are
-    taken.
-    """
+    """The identity of a tokenizer: its options, with the corpora's names, or with the contents of the copied files."""
     options = data.tokenizer.model_dump(exclude={"engine"})
     if data.tokenizer.path is None:
         read = [{"name": corpus.name, **reading_options(corpus)} for corpus in data.corpora]
@@ -186,9 +182,8 @@ def _train(options: TokenizerConfig, texts: Texts, folder: Path, advance: Callab
     tokenizer.train_from_iterator(_sample(texts, options.sample_bytes, used, advance), trainer)
     if (size := tokenizer.get_vocab_size()) < options.vocab_size:
         raise TokenizerError(
-            f"data.tokenizer.vocab_size is {options.vocab_size:,}, but the text gives no more than {size:,} tokens; "
-            f"set it to {size} or less, give more text, or raise data.tokenizer.sample_bytes ({options.sample_bytes:,} "
-            "bytes)"
+            f"data.tokenizer.vocab_size is {options.vocab_size:,}, but the text gives only {size:,} tokens; set it to "
+            f"{size} or less, add text, or increase data.tokenizer.sample_bytes ({options.sample_bytes:,} bytes)"
         )
     return save_trained(options, tokenizer, sorted(used), folder)
 
@@ -196,10 +191,10 @@ def _train(options: TokenizerConfig, texts: Texts, folder: Path, advance: Callab
 def save_trained(
     options: TokenizerConfig, tokenizer: Tokenizer, trained_on: list[str] | None, folder: Path
 ) -> dict[str, Any]:
-    """Write a trained tokenizer's files, as `AutoTokenizer.from_pretrained` reads them; returns its manifest's details.
+    """Write a trained tokenizer's files for `AutoTokenizer.from_pretrained`; returns its manifest's details.
 
-    The end token begins texts and pads as well. There is no unknown token, as there are no unknown bytes: else a token
-    that is misspelt would have an id. `trained_on` is None where it is not known.
+    The end token is also the token for beginnings and padding. There is no unknown token, as there are no unknown
+    bytes; with one, a misspelt token would get an id. `trained_on` is None if it is unknown.
     """
     tokenizer.save(str(folder / TOKENIZER_FILE))
     config = {"tokenizer_class": PLAIN_CLASS, **dict.fromkeys(("eos_token", "bos_token", "pad_token"), END_OF_TEXT)}
@@ -214,9 +209,7 @@ def save_trained(
 
 
 def _sample(texts: Texts, sample_bytes: int, used: list[str], advance: Callable[[int], None]) -> Iterator[str]:
-    """Documents from all over the corpora, each corpus giving its share of `sample_bytes`; of pieces as they were
-    looked at.
-    """
+    """Documents from all over the corpora, each corpus giving its share of `sample_bytes`; checks digests."""
     total = sum(piece.size for _, pieces in texts for piece in pieces)
     for reader, pieces in texts:
         share = sample_bytes * sum(piece.size for piece in pieces) // max(total, 1) + 1
@@ -236,15 +229,15 @@ def _sample(texts: Texts, sample_bytes: int, used: list[str], advance: Callable[
 
 
 def _short_blocks(block: bytes) -> Iterator[str]:
-    """A block without line ends in shorter ones: cut before a space, where the trainer cuts too, or within a word as
-    long.
+    """A block without line ends in shorter ones: cut before a space, where the trainer splits too, or within an
+    overlong word.
     """
     start = 0
     while len(block) - start > LONGEST_BLOCK:
         end = block.rfind(b" ", start + 1, start + LONGEST_BLOCK)
         if end < 0:
             end = start + LONGEST_BLOCK
-            while block[end] & 0xC0 == 0x80:  # within a character
+            while block[end] & 0xC0 == 0x80:  # not within a character
                 end -= 1
         yield block[start:end].decode()
         start = end
@@ -252,9 +245,7 @@ def _short_blocks(block: bytes) -> Iterator[str]:
 
 
 def spread(pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces in an order that visits the whole list at ever finer steps, so that a sample is not only its
-    beginning.
-    """
+    """The pieces in a pseudorandom order, so that the beginning of the list is a sample of all pieces."""
     return sorted(pieces, key=lambda piece: fingerprint([piece.key, piece.index]))
 
 

@@ -1,6 +1,4 @@
-"""Whether the nodes of a cluster are alike: they run the same programs, and see what the stage's machine has in the
-store.
-"""
+"""Checks that all nodes of a cluster run the same programs, and share the store with the stage's machine."""
 
 import platform
 import socket
@@ -16,7 +14,7 @@ from trainer.engines.ray_cluster import Cluster, node_name
 from trainer.store.storage import Store
 
 LOOK_SECONDS = 120.0
-"""For a look from every node, which starts a process there."""
+"""The timeout of a check on a node, which starts a process there."""
 
 Versions = dict[str, str]
 
@@ -27,14 +25,14 @@ class Likeness(NamedTuple):
     versions: tuple[tuple[str, str], ...]
     url: str
     probe: str
-    """A file that is in the store for as long as the stage is on the cluster."""
+    """A file that exists in the store while the stage uses the cluster."""
 
 
 @contextmanager
 def consistent_nodes(cluster: Cluster, store: Store) -> Iterator[Likeness]:
-    """Raise unless every node is like this one, for the length of a block in which others may join, to be compared too.
+    """Raise unless every node is like this one; nodes that join during the block are to be checked with `Likeness`.
 
-    `DeviceError` names nodes of other versions, `StorageError` those that do not see the store.
+    Raises `DeviceError` for nodes with other versions, `StorageError` for nodes that cannot see the store.
     """
     probe = store.write_probe()
     try:
@@ -47,17 +45,17 @@ def consistent_nodes(cluster: Cluster, store: Store) -> Iterator[Likeness]:
 
 @cache
 def require_consistent(likeness: Likeness) -> None:
-    """The same, of the node that this is called on; once a process."""
+    """Check the node on which this is called, once per process; raises as `consistent_nodes`."""
     seen = Store(likeness.url).exists(likeness.probe)
     problem = None if seen else f"cannot see {likeness.probe}"
     _compare(likeness, {socket.gethostname(): {"versions": own_versions(), "problem": problem}})
 
 
 def own_versions() -> Versions:
-    """The versions of what computes here."""
+    """The versions of Python and the libraries on this node."""
     import ray
 
-    packages = {name: found for name, found in versions().items() if name != "prefect"}  # which nodes do not use
+    packages = {name: found for name, found in versions().items() if name != "prefect"}  # nodes do not use Prefect
     return {"python": platform.python_version(), "ray": ray.__version__, **packages, "headrace": trainer.__version__}
 
 
@@ -66,43 +64,41 @@ def _compare(likeness: Likeness, found: dict[str, dict[str, Any]]) -> None:
     others = {node: each["versions"] for node, each in found.items() if each["versions"] != own}
     if others:
         told = "; ".join(
-            f"{node} has {_tell(theirs, own)}, and the stage's machine {_tell(own, theirs)}"
+            f"{node} has {_tell(theirs, own)}; the stage's machine has {_tell(own, theirs)}"
             for node, theirs in others.items()
         )
-        raise DeviceError(f"the cluster's nodes differ: {told}; install the same on all of them")
+        raise DeviceError(f"the cluster's nodes differ: {told}; install the same versions on all of them")
     blind = {node: each["problem"] for node, each in found.items() if each["problem"]}
     if blind:
         raise StorageError(
             f"the store {likeness.url} is not shared: "
             f"{'; '.join(f'{node} {problem}' for node, problem in blind.items())}, which the stage's machine has "
-            "written there; name a folder or a bucket that all nodes of the cluster see under the same name"
+            "written there; set a folder or a bucket that all nodes of the cluster see under the same name"
         )
 
 
 def _tell(own: Versions, others: Versions) -> str:
-    """Those of one machine's versions that are not another's."""
+    """The versions of one machine that differ from another's."""
     names = [name for name in {**own, **others} if own.get(name) != others.get(name)]
     return ", ".join(f"{name} {own.get(name, 'missing')}" for name in names)
 
 
 def look_everywhere(cluster: Cluster, likeness: Likeness) -> dict[str, dict[str, Any]]:
-    """What each node says of its versions and of the store, by its name: each that lives when the last one has
-    answered.
-    """
+    """Each node's versions and problem with the store, by the node's name; includes nodes that join meanwhile."""
     from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     folder, environment = cluster.surroundings
     url, probe = likeness.url, likeness.probe
 
-    def look() -> dict[str, Any]:  # sent as it stands: the node may have no `trainer` to find it in
+    def look() -> dict[str, Any]:  # pickled by value: the node may not have `trainer`
         import os
 
         try:
             from trainer.engines.consistency import own_versions
             from trainer.store.storage import Store
         except ImportError as error:
-            return {"versions": {"headrace": f"missing or another one ({error})"}, "problem": None}
+            return {"versions": {"headrace": f"missing or another version ({error})"}, "problem": None}
         versions = own_versions()
         try:
             if os.path.isdir(folder):
@@ -127,6 +123,6 @@ def look_everywhere(cluster: Cluster, likeness: Likeness) -> dict[str, dict[str,
                 found[node_name(node)] = cluster.ray.get(ref, timeout=LOOK_SECONDS)
             except RayError as error:
                 if any(each["NodeID"] == node["NodeID"] for each in cluster.nodes()):  # else it was lost meanwhile
-                    told = f"{node_name(node)} of the cluster does not answer: {brief(error)}; see to it"
+                    told = f"node {node_name(node)} of the cluster does not answer: {brief(error)}; check it"
                     raise DeviceError(told, transient=True) from error
     return found

@@ -1,7 +1,7 @@
-"""What the work sees of whoever carries its units, and which workers of a Ray cluster belong together.
+"""The interface between work and the engines that run it, and groups of workers of a Ray cluster.
 
-What a worker holds in the store, a lease, bears its group's name. Another worker of the same cluster is told by Ray at
-once that a group is gone, where a machine that is not part of it waits for a sign of life.
+A lease in the store holds the group name of its worker. Workers of the same cluster learn from Ray immediately that a
+group is gone; machines outside it wait until the lease expires.
 """
 
 from collections.abc import Callable
@@ -9,34 +9,32 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 Advance = Callable[[int], None]
-"""Called by a unit of work with what it has done since the last call, such as raw bytes. It may break the unit off."""
+"""A unit of work calls it with the amount done since the last call, e.g. raw bytes. It may raise to stop the unit."""
 
 
 class Executor(Protocol):
-    """Carries units of work, several at a time, for the length of a block. What is not finished at its end is broken
-    off.
-    """
+    """Runs units of work, several at a time, within a `with` block; unfinished units are cancelled at its end."""
 
     @property
     def most(self) -> int | None:
-        """Units that are best handed in at a time; None for all."""
+        """The number of units to submit at a time; None for all."""
 
     @property
     def done(self) -> int:
-        """What all units have done so far."""
+        """The amount that all units have done so far."""
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
-        """Have `work(*arguments, advance)` done somewhere. Both are pickled, `work` by its name."""
+        """Run `work(*arguments, advance)` somewhere. Both are pickled, `work` by its name."""
 
 
 NAMESPACE = "headrace"
-"""Of the names of actors in a cluster."""
+"""The Ray namespace of actors' names."""
 
 _own: str | None = None
 
 
 def enter_group(name: str) -> None:
-    """From now on, this process is a worker of a group."""
+    """Mark this process as a worker of a group, from now on."""
     global _own
     _own = name
 
@@ -47,10 +45,10 @@ def own_group() -> str | None:
 
 
 def is_gone(group: str | None) -> bool:
-    """Whether Ray says that what another process of a group held is nobody's any more; False where that cannot be told.
+    """Whether Ray reports that the holder of a lease from another process of a group is gone; False if unknown.
 
-    Ray starts the workers of a group again only after it has ended the earlier ones. A group's progress actor ends with
-    its stage.
+    Ray restarts the workers of a group only after it has ended the earlier ones. A group's progress actor ends with its
+    stage.
     """
     if group is None or _own is None or _cluster_of(group) != _cluster_of(_own):
         return False
@@ -58,7 +56,7 @@ def is_gone(group: str | None) -> bool:
 
 
 def group_name(cluster: str, name: str) -> str:
-    """The name of a group in a cluster, which a lease tells from those of other clusters."""
+    """The name of a group, unique across clusters."""
     return f"{cluster}/{name}"
 
 

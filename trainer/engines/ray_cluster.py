@@ -1,7 +1,7 @@
-"""Joining a Ray cluster, of which this machine is a node, and what the cluster has room for.
+"""Joining a Ray cluster, of which this machine is a node, and the cluster's resources.
 
-An actor on a stage's own machine, which ends with the stage, is told by its tasks and workers how far they are, what
-they log and how they end, and says whether to stop.
+A stage starts an actor on its own machine, which ends with the stage. Tasks and workers send it their progress, log
+lines and exit statuses, and ask it whether to stop.
 """
 
 import io
@@ -23,11 +23,11 @@ from trainer.config.engines import CLIENT, RayEngine
 from trainer.engines.executors import NAMESPACE, group_name
 
 TELL_SECONDS = 0.5
-"""Between two reports of how far a unit is."""
+"""Seconds between two progress reports of a unit."""
 
 
 class ProgressActor:
-    """The actor."""
+    """Receives progress, lines and exit statuses from tasks and workers."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -36,20 +36,20 @@ class ProgressActor:
         self._stopping, self._asked = False, time.monotonic()
 
     def say(self, line: str) -> None:
-        """A line for the stage's output."""
+        """Add a line to the stage's output."""
         self._lines.append(line)
 
     def take(self) -> tuple[list[str], float]:
-        """The lines since the last call, and the seconds since a rank has shown life, by asking whether to stop."""
+        """The lines since the last call, and the seconds since a rank last asked whether to stop."""
         lines, self._lines = self._lines, []
         return lines, time.monotonic() - self._asked
 
     def reach(self, unit: int, done: int) -> None:
-        """How far a unit of work is; one that was lost begins again."""
+        """Set a unit's progress; a lost unit starts again from 0."""
         self._done[unit] = done
 
     def done(self) -> int:
-        """How far all units are together."""
+        """The progress of all units together."""
         return sum(self._done.values())
 
     def ask_to_stop(self) -> None:
@@ -60,7 +60,7 @@ class ProgressActor:
         return self._stopping
 
     def end(self, start: str, rank: int, status: int) -> None:
-        """The status that a rank has ended with, of those that were started together."""
+        """Record the exit status of a rank; `start` identifies the ranks started together."""
         self._ended.setdefault(start, {})[rank] = status
 
     def ended(self, start: str) -> int:
@@ -68,12 +68,12 @@ class ProgressActor:
         return len(self._ended.get(start, {}))
 
     def statuses(self) -> list[int]:
-        """Those that ranks have ended with, other than by being lost."""
+        """The exit statuses of all ranks that were not lost."""
         return [status for ranks in self._ended.values() for status in ranks.values()]
 
 
 class Count:
-    """Tells a progress actor how far a unit of work is."""
+    """Reports the progress of a unit of work to a progress actor."""
 
     def __init__(self, actor: Any, unit: int) -> None:
         self._actor, self._unit, self._done, self._told = actor, unit, 0, 0.0
@@ -90,7 +90,7 @@ class Count:
 
 
 class Saying(io.TextIOBase):
-    """Sends what is written to a progress actor, line by line."""
+    """A text stream that sends what is written to a progress actor, line by line."""
 
     def __init__(self, actor: Any) -> None:
         self._actor, self._begun, self._turn = actor, "", threading.Lock()
@@ -109,37 +109,33 @@ class Saying(io.TextIOBase):
 CONNECT_SECONDS = 10.0
 ASK_SECONDS, HEAD_SECONDS = 2.0, 20.0
 LOOK_SECONDS = 0.2
-"""Between two looks whether a stop was asked for."""
+"""Seconds between checks for a stop request."""
 PASSED_ON = ("AWS_", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HEADRACE_PATIENCE", "OMP_NUM_THREADS")
-"""Beginnings of the names of what a stage's environment says to its processes on other nodes too."""
+"""Prefixes of the environment variables that processes on other nodes get from the stage."""
 
 
 class Surroundings(NamedTuple):
-    """What a process on this machine inherits from the stage, and one on another node is told: its folder, and
-    variables.
-    """
+    """The working folder and environment variables of the stage, which processes on other nodes take over."""
 
     folder: str
     environment: dict[str, str]
 
     def enter(self) -> None:
-        """Take them on. A folder that there is not leaves relative paths to be refused where they are used."""
+        """Apply them. A missing folder raises nothing here: relative paths fail where they are used."""
         with suppress(OSError):
             os.chdir(self.folder)
         os.environ.update(self.environment)
 
 
 class Head:
-    """Whether a cluster's head answers. When it has not for a minute, Ray ends this process, with a word of its own."""
+    """Checks whether a cluster's head answers. After a minute without it, Ray ends this process with its own error."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._asked = self._heard = time.monotonic()
 
     def check(self) -> None:
-        """Raise `DeviceError` if it has not answered for `HEAD_SECONDS`. Asks it at times, however often this is
-        called.
-        """
+        """Raise `DeviceError` if the head has not answered for `HEAD_SECONDS`; connects at most every `ASK_SECONDS`."""
         if time.monotonic() - self._asked < ASK_SECONDS:
             return
         host, _, port = self._address.rpartition(":")
@@ -149,15 +145,15 @@ class Head:
         except OSError as error:
             if time.monotonic() - self._heard > HEAD_SECONDS:
                 raise DeviceError(
-                    f"the head of the Ray cluster at {self._address} does not answer any more "
-                    f"({error.strerror or error}); start the cluster again: the same command continues",
+                    f"the head of the Ray cluster at {self._address} no longer answers "
+                    f"({error.strerror or error}); start the cluster again, then run the same command to continue",
                     transient=True,
                 ) from error
         self._asked = time.monotonic()
 
 
 class Cluster(NamedTuple):
-    """A cluster that was joined."""
+    """A cluster that this process has joined."""
 
     engine: RayEngine
     ray: Any
@@ -167,17 +163,17 @@ class Cluster(NamedTuple):
     surroundings: Surroundings
 
     def nodes(self) -> list[dict[str, Any]]:
-        """The nodes that live, as Ray describes them."""
+        """The living nodes, as Ray describes them."""
         return [node for node in self.ray.nodes() if node["Alive"]]
 
 
 @contextmanager
 def joined(engine: RayEngine) -> Iterator[Cluster]:
-    """Join the cluster; leaving it ends all that this process has running there.
+    """Join the cluster; leaving it ends everything that this process runs there.
 
-    Ray joins in a thread: in the main one it would put a handler of its own for SIGTERM, which ends the process.
+    Ray joins in a thread: in the main thread it would install its own SIGTERM handler, which ends the process.
 
-    Raises `ConfigError` if Ray is not installed, `DeviceError` if there is no such cluster or it is of other versions.
+    Raises `ConfigError` if Ray is not installed, `DeviceError` if there is no such cluster or its versions differ.
     """
     ray = _ray()
     address = _address(engine)
@@ -192,9 +188,9 @@ def joined(engine: RayEngine) -> Iterator[Cluster]:
     except ConnectionError as error:
         raise DeviceError(
             f"engine.address is {engine.address!r}, but no Ray cluster runs on this machine; start one (`ray start "
-            "--head`), join one (`ray start --address HOST:PORT`), or give its address"
+            "--head`), join one (`ray start --address HOST:PORT`), or set its address"
         ) from error
-    except Exception as error:  # Ray has no classes of errors for what hinders joining
+    except Exception as error:  # Ray has no specific exceptions for failed joins
         raise _refusal(engine, error) from error
     try:
         yield _with_actor(ray, engine)
@@ -203,30 +199,31 @@ def joined(engine: RayEngine) -> Iterator[Cluster]:
 
 
 def node_name(node: dict[str, Any]) -> str:
-    """What a node is called in messages."""
+    """A node's name in messages."""
     return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}:{node['NodeManagerPort']})"
 
 
 def _ray() -> Any:
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = (
-        "0"  # a thread that outlives the joining must not begin a cluster of its own
+        "0"  # a thread that outlives this cluster connection must not start a cluster of its own
     )
     try:
         import ray
     except ImportError as error:
         raise ConfigError(
-            f"engine.kind is ray, which is not installed ({brief(error)}); `pip install 'headrace[ray]'` on every node"
+            f"engine.kind is ray, but Ray cannot be imported ({brief(error)}); run `pip install 'headrace[ray]'` on "
+            "every node"
         ) from error
     return ray
 
 
 def _address(engine: RayEngine) -> str:
-    """Where the cluster is. Raises `DeviceError` if nothing answers there: Ray itself would ask for minutes."""
+    """The cluster's address. Raises `DeviceError` if nothing answers there: Ray itself would retry for minutes."""
     address = os.environ.get("RAY_ADDRESS", "auto") if engine.address == "auto" else engine.address
     if address.startswith(CLIENT):
         raise ConfigError(
-            f"RAY_ADDRESS is {address!r}, which is for Ray's clients; give engine.address as HOST:PORT of the "
-            "cluster's head"
+            f"RAY_ADDRESS is {address!r}, which is for Ray's clients; set engine.address to HOST:PORT of the cluster's "
+            "head"
         )
     if address == "auto":
         return address
@@ -246,15 +243,15 @@ def _address(engine: RayEngine) -> str:
 
 
 def _refusal(engine: RayEngine, error: Exception) -> DeviceError:
-    """Why Ray did not join, in our words where they tell more."""
+    """An error for why Ray did not join, with advice."""
     said = brief(error)
     if "ersion mismatch" in said:
         return DeviceError(
-            f"the cluster at {engine.address} and this machine differ: {said}; install the same on all nodes"
+            f"the cluster at {engine.address} and this machine differ: {said}; install the same versions on all nodes"
         )
     return DeviceError(
         f"this machine cannot join the Ray cluster at {engine.address}: {said}. It must be a node of it "
-        "(`ray start --address HOST:PORT`, with --num-cpus 0 if no work is to run here)"
+        "(`ray start --address HOST:PORT`, with --num-cpus 0 if it should run no work)"
     )
 
 
@@ -271,23 +268,23 @@ def _with_actor(ray: Any, engine: RayEngine) -> Cluster:
 
 
 def has_gpus(cluster: Cluster, device: str) -> bool:
-    """Whether ranks get a GPU each. Raises `DeviceError` if they are to, and no node has any."""
+    """Whether ranks get a GPU each. Raises `DeviceError` if the job requires GPUs and no node has one."""
     gpus = sum(int(node["Resources"].get("GPU", 0)) for node in cluster.nodes())
     if device == "gpu" and not gpus:
-        raise DeviceError(f"training.device is gpu, but no node of the cluster has one; it has {describe(cluster)}")
+        raise DeviceError(f"training.device is gpu, but no node of the cluster has a GPU; it has {describe(cluster)}")
     return device != "cpu" and gpus > 0
 
 
 def plan_ranks(cluster: Cluster, processes: int | None, device: str, precision: str) -> tuple[int, int]:
-    """The fewest and the most ranks that the cluster is to carry: as given, else one a GPU, or one.
+    """The fewest and the most ranks to run: as configured, else one per GPU, or one.
 
-    Raises `DeviceError` if there is room for fewer, or no GPU for the precision, `ConfigError` for a range that is
-    none.
+    Raises `DeviceError` if the cluster has resources for fewer, or no GPU for the precision, and `ConfigError` if
+    `min_workers` exceeds the maximum.
     """
     gpus = has_gpus(cluster, device)
     if precision == "fp16" and not gpus:
         raise DeviceError(
-            f"training.precision is fp16, but there is no GPU: the cluster has {describe(cluster)}; use bf16, fp32"
+            f"training.precision is fp16, but there is no GPU: the cluster has {describe(cluster)}; use bf16 or fp32"
         )
     places = count_places(cluster, gpus)
     most = processes or (max(1, places) if gpus else 1)
@@ -297,14 +294,14 @@ def plan_ranks(cluster: Cluster, processes: int | None, device: str, precision: 
     if fewest > places:
         each = f"{plural(cluster.engine.cpus_per_worker, 'core')}{' and a GPU' if gpus else ''}"
         raise DeviceError(
-            f"the job needs {plural(fewest, 'rank')} with {each} each, and the cluster has room for {places}: it has "
+            f"the job needs {plural(fewest, 'rank')} with {each} each, but the cluster can run {places}: it has "
             f"{describe(cluster)}; add nodes, or lower training.processes, engine.min_workers or engine.cpus_per_worker"
         )
     return fewest, most
 
 
 def require_cores(cluster: Cluster) -> None:
-    """Raise `DeviceError` if no node has a core: tasks would wait for one without end."""
+    """Raise `DeviceError` if no node has a core: tasks would wait forever."""
     if not any(node["Resources"].get("CPU", 0) >= 1 for node in cluster.nodes()):
         raise DeviceError(
             f"the cluster has no core for tasks; it has {describe(cluster)}; add nodes (`ray start` without --num-cpus "
@@ -313,7 +310,7 @@ def require_cores(cluster: Cluster) -> None:
 
 
 def count_places(cluster: Cluster, gpus: bool) -> int:
-    """The ranks that there is room for at the same time."""
+    """The number of ranks that the cluster can run at the same time."""
     wanted = {"CPU": cluster.engine.cpus_per_worker, **({"GPU": 1} if gpus else {})}
     return sum(
         min(int(node["Resources"].get(name, 0) // each) for name, each in wanted.items()) for node in cluster.nodes()
@@ -321,22 +318,21 @@ def count_places(cluster: Cluster, gpus: bool) -> int:
 
 
 WAITING_SECONDS = 60.0
-"""Without a sign of life of a rank or task, until it is told what they may wait for; ranks take some twenty to begin.
-"""
+"""Seconds without progress of a rank or task until a warning lists free resources; ranks take about 20 to start."""
 
 
 def waiting_for_room(cluster: Cluster, who: str) -> str:
-    """What is told where no rank or task has begun for a while."""
+    """The warning that no rank or task has started for a while."""
     free = cluster.ray.available_resources()
     cores, gpus = (int(free.get(what, 0)) for what in ("CPU", "GPU"))
     return (
-        f"no {who} has begun, or shown life, for a while; the cluster has {describe(cluster)}, of which "
-        f"{plural(cores, 'core')} and {plural(gpus, 'GPU')} are free now; they begin when there is room"
+        f"no {who} has started or reported progress for a while; the cluster has {describe(cluster)}, of which "
+        f"{plural(cores, 'core')} and {plural(gpus, 'GPU')} are free now; they start when resources are free"
     )
 
 
 def describe(cluster: Cluster) -> str:
-    """The nodes with what they have."""
+    """The nodes and their resources."""
     told = []
     for node in cluster.nodes():
         cores, gpus = (int(node["Resources"].get(what, 0)) for what in ("CPU", "GPU"))

@@ -1,6 +1,6 @@
-"""Ranks as workers of Ray Train: where some are lost, all are started again, as many as there is room for.
+"""Ranks as workers of Ray Train: if some are lost, all are restarted, as many as the cluster can run.
 
-A rank does what one under torchrun does. What it prints goes to the stage's output; a stop reaches it through the
+A rank does the same as under torchrun. Its output goes to the stage's output; stop requests reach it through the
 progress actor.
 """
 
@@ -32,34 +32,34 @@ from trainer.engines.ray_cluster import (
 log = logging.getLogger(__name__)
 
 TAKE_SECONDS = 0.2
-"""Between two looks for lines of the ranks."""
+"""Seconds between two reads of the ranks' lines."""
 
 OTHERS_SECONDS = 30.0
-"""That ranks are given to end by themselves when one has failed, as torchrun gives them."""
+"""Seconds that other ranks have to end after one has failed; the same as with torchrun."""
 
 SETTINGS = {
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths stay what they are
-    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # what ranks print goes to the stage's output
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # the end, or a lost rank, is noticed so much later at most
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20",  # it may wait for a node that is lost, as it does not know that yet
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # keep relative paths valid
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # the ranks' output goes to the stage's output
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # the longest delay until the end or a lost rank is noticed
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20",  # bounds the wait for a node whose loss Ray has not noticed yet
 }
-"""Of Ray Train, which takes them from the environment."""
+"""Settings of Ray Train, which reads them from the environment."""
 
 GONE_SECONDS = 15.0
-"""Without a sign of life of any rank, while a stop is asked for: there is none that would save."""
+"""After a stop request, seconds without any contact from ranks until they are considered lost: none will save."""
 
 STARTED = "ranks start: "
 ERROR = '{"event": "error"'
-"""How a line begins that tells the error of a rank."""
+"""The beginning of a line with the error of a rank."""
 
 
 def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], int], out: TextIO) -> list[int]:
-    """Have `work` done by as many ranks as there is room for, `most` at most; returns their statuses.
+    """Run `work` in as many ranks as the cluster can run, at most `most`; returns their exit statuses.
 
-    Raises `DeviceError` if ranks were lost more often than `engine.max_failures` allows, or what they report to was,
-    and `StopRequested` if none is there that could be asked to stop.
+    Raises `DeviceError` if ranks were lost more often than `engine.max_failures` allows, or if the progress actor was
+    lost, and `StopRequested` if a stop is requested and no rank responds.
     """
-    # A folder for checkpoints of Ray's own, of which there are none.
+    # Ray requires a folder for its own checkpoints; none are written.
     with tempfile.TemporaryDirectory(prefix="headrace-") as kept, joined(engine) as cluster:
         gpus = has_gpus(cluster, device)
         training = in_thread(lambda: _fit(cluster, gpus, most, work, kept), "ray-train")
@@ -73,15 +73,15 @@ def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], in
             if any(statuses) or errors:
                 return statuses or [EXIT_CRASHED]
             raise DeviceError(
-                f"ranks were lost, and started again {engine.max_failures} times: {brief(failure)}", transient=True
+                f"ranks were lost and restarted {engine.max_failures} times: {brief(failure)}", transient=True
             ) from failure
         return statuses
 
 
 def _fit(cluster: Cluster, gpus: bool, most: int, work: Callable[[], int], kept: str) -> None:
-    """Run Ray Train to its end. In a thread: in the main one it would install a handler of its own.
+    """Run Ray Train to its end. It runs in a thread: in the main thread it would install its own signal handler.
 
-    What is left of it when this process leaves the cluster ends with its next call: it must not join another cluster.
+    If this process leaves the cluster first, the thread ends at its next call to Ray: it cannot join another cluster.
     """
     os.environ.update(SETTINGS)
     from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -107,9 +107,9 @@ def _fit(cluster: Cluster, gpus: bool, most: int, work: Callable[[], int], kept:
 
 
 def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[str]:
-    """Pass on the lines of the ranks until they have ended; returns those that tell errors of the last start.
+    """Write the ranks' lines to `out` until they have ended; returns the error lines of the last start.
 
-    What has ended an earlier start, like the connection to a lost rank, was not the end.
+    Errors of an earlier start, such as a lost connection to a rank, are logged as warnings.
     """
     errors: list[str] = []
     told = False
@@ -140,49 +140,45 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
 
 
 def _write(out: TextIO, lines: list[str]) -> None:
-    """Write lines for whoever waits for the stage. Where nobody does any more, the ranks are asked to stop, and may
-    save.
-    """
+    """Write lines to the stage's output. If its reader is gone, continue: the ranks are asked to stop and may save."""
     with suppress(BrokenPipeError):
         out.writelines(f"{line}\n" for line in lines)
         out.flush()
 
 
 def _news(cluster: Cluster) -> tuple[list[str], float]:
-    """What the progress actor has. Raises `DeviceError` if it is lost: then nobody could tell the ranks to stop, or
-    hear of them.
-    """
+    """The progress actor's news. Raises `DeviceError` if the actor is lost: ranks can neither be stopped nor heard."""
     from ray.exceptions import RayError
 
     try:
         found: tuple[list[str], float] = cluster.ray.get(cluster.actor.take.remote())
     except RayError as error:
         raise DeviceError(
-            f"the process of the cluster that ranks report to was lost: {brief(error)}", transient=True
+            f"the cluster's process that ranks report to was lost: {brief(error)}", transient=True
         ) from error
     return found
 
 
 def as_rank(work: Callable[[], int], surroundings: Surroundings, actor: Any, group: str) -> int:
-    """Do a rank's work in a worker of Ray Train, and tell the progress actor how it ended. Returns its status.
+    """Do a rank's work in a worker of Ray Train, and report its exit status to the progress actor.
 
-    Raises if Ray must end the other ranks, and start all of them again.
+    Raises if Ray must end the other ranks and restart all of them.
     """
     import ray
     from ray.train import get_context
     from ray.train.collective import broadcast_from_rank_zero
 
     if any(ray.get(actor.statuses.remote())):
-        return 0  # this start follows one that came to an end, which was not one to be repeated
+        return 0  # an earlier start has ended with an error that must not be retried
     surroundings.enter()
     enter_group(group)
     rank, ranks = get_context().get_world_rank(), get_context().get_world_size()
     start = str(broadcast_from_rank_zero(time.time_ns()))
     said = Saying(actor)
-    # Ray's, which write to files of its own; the work adds those that a rank has anywhere
+    # Ray's handlers write to Ray's own files; `work` adds the handlers that a rank always has.
     logging.root.handlers.clear()
     if rank == 0:
-        said.write(f"{STARTED}{ranks} of the cluster's workers begin\n")
+        said.write(f"{STARTED}{ranks} of the cluster's workers start\n")
     with (
         redirect_stdout(said),
         redirect_stderr(said),
@@ -190,11 +186,11 @@ def as_rank(work: Callable[[], int], surroundings: Surroundings, actor: Any, gro
     ):
         status = work()
     if status == EXIT_CRASHED:
-        raise RuntimeError(f"rank {rank} of {ranks} ended by an error of its own, or as another one was lost")
+        raise RuntimeError(f"rank {rank} of {ranks} crashed, or ended because another rank was lost")
     ray.get(actor.end.remote(start, rank, status))
     latest = time.monotonic() + OTHERS_SECONDS
     while status and ray.get(actor.ended.remote(start)) < ranks:
         if time.monotonic() > latest:
-            raise RuntimeError(f"rank {rank} of {ranks} ended with status {status}, and others go on")
+            raise RuntimeError(f"rank {rank} of {ranks} ended with status {status} while other ranks continue")
         time.sleep(TAKE_SECONDS)
     return status

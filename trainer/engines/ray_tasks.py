@@ -1,4 +1,4 @@
-"""Units of work as tasks of a Ray cluster: what a lost node had begun is done again on another one."""
+"""Units of work as tasks of a Ray cluster; units of a lost node are run again on another node."""
 
 import logging
 import time
@@ -33,31 +33,31 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 TOGETHER = 8
-"""Small units that are one task."""
+"""Small units in one task."""
 
 LOOK_SECONDS = 0.5
-"""Between two looks whether a stop was asked for."""
+"""Seconds between checks for a stop request."""
 
 BREAKING_OFF = 10.0
-"""Seconds that tasks are given to clear away what they have begun, once they are broken off."""
+"""Seconds that cancelled tasks have to clean up."""
 
 
 class RayTasks:
-    """A `Executor`. Ray starts as many tasks at a time as the cluster has cores, or `most`."""
+    """An `Executor`. Ray runs as many tasks at a time as the cluster has cores, or `most`."""
 
     def __init__(self, cluster: Cluster, likeness: Likeness, most: int | None) -> None:
         self._cluster, self._likeness, self.most = cluster, likeness, most
         self._running: dict[Any, Future[Any]] = {}
         self._units = 0
         self._progress, self._moved, self._told = (0, 0), time.monotonic(), False
-        # Far from each other: what they read and write goes through each node's own network and disk.
+        # Spread over nodes, because tasks use each node's own network and disk.
         self._task = cluster.ray.remote(
             num_cpus=1, max_retries=cluster.engine.max_failures, scheduling_strategy="SPREAD"
         )(_carry)
 
     @property
     def cores(self) -> int:
-        """The cores of all nodes."""
+        """The number of cores of all nodes."""
         return max(1, int(self._cluster.ray.cluster_resources().get("CPU", 1)))
 
     @property
@@ -65,14 +65,14 @@ class RayTasks:
         return self._look()
 
     def _look(self) -> int:
-        """How far all units are together. Raises `DeviceError` if the head is lost, and says so if nothing moves."""
+        """The progress of all units. Raises `DeviceError` if the head is lost; warns if nothing progresses."""
         self._cluster.head.check()
         found: int = self._cluster.ray.get(self._cluster.actor.done.remote())
         self._watch((found, self._units - len(self._running)))
         return found
 
     def _watch(self, progress: tuple[int, int]) -> None:
-        """Say so, once, if nothing has moved for a while: no node may be left, or others' work may take all room."""
+        """Warn once if nothing has progressed for a while: nodes may be lost, or other work may occupy them."""
         now = time.monotonic()
         if progress != self._progress or not self._running:
             self._progress, self._moved, self._told = progress, now, False
@@ -99,9 +99,7 @@ class RayTasks:
         return outcome
 
     def map(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """What `work` gives of each item, in their order; some are done ahead. For what is small, of which some go
-        together.
-        """
+        """Yield `work` of each item in order; some are computed ahead. Meant for small items, `TOGETHER` per task."""
         remaining, pending = iter(items), deque[Future[list[R]]]()
         kept = self._cluster.ray.put(partial(_each, work))
         ahead = 2 * self.cores
@@ -116,7 +114,7 @@ class RayTasks:
             yield from pending.popleft().result()
 
     def break_off(self) -> None:
-        """End what is not finished."""
+        """Cancel unfinished tasks."""
         left = list(self._running)
         for ref in left:
             self._cluster.ray.cancel(ref)
@@ -128,10 +126,9 @@ class RayTasks:
 def ray_tasks(
     engine: RayEngine, store: Store, most: int | None = None, load: Callable[[], object] | None = None
 ) -> Iterator[RayTasks]:
-    """Join a cluster for the length of a block, to have tasks done; those that are not finished at its end are broken
-    off.
+    """Join a cluster for the length of a block to run tasks; unfinished tasks are cancelled at its end.
 
-    Processes are started at once, as many as the cluster has cores, or `most`, and `load` what tasks will need.
+    Processes start immediately, as many as the cluster has cores, or `most`; `load` imports what tasks will need.
     Raises as `joined` and `consistent_nodes` do, and `DeviceError` if no node has a core for tasks.
     """
     with joined(engine) as cluster, consistent_nodes(cluster, store) as likeness:
@@ -154,14 +151,12 @@ def _each(work: Callable[[T], R], items: list[T], advance: Advance) -> list[R]:
 
 
 def _own_error(error: BaseException) -> Exception:
-    """The error that a task ended with, as it would be without a cluster; one of Ray's own tells of lost nodes or
-    processes.
-    """
+    """The error that a task raised, as it would be without a cluster; Ray's own errors mean lost nodes or processes."""
     cause = getattr(error, "cause", None)
     if isinstance(cause, Exception):
-        cause.__cause__ = error  # which tells where on the cluster it was raised
+        cause.__cause__ = error  # it shows where on the cluster the error was raised
         return cause
-    return DeviceError(f"what runs on the cluster was lost, and cannot be done again: {error}", transient=True)
+    return DeviceError(f"a task on the cluster was lost and cannot be run again: {error}", transient=True)
 
 
 def _carry(
@@ -173,7 +168,7 @@ def _carry(
     unit: int,
 ) -> Any:
     surroundings.enter()
-    require_consistent(likeness)  # this node may have joined since the others were looked at
+    require_consistent(likeness)  # this node may have joined after the others were checked
     return_large_buffers()
     count = Count(actor, unit)
     result = work(*arguments, count.advance)

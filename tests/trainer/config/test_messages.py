@@ -292,8 +292,8 @@ TABLE = [
     Said(
         "a folder for files",
         ["data.corpora.0.paths=[{here}/raw/code]"],
-        "CorpusError: corpus 'code': '{here}/raw/code' is a folder; name its files: '{here}/raw/code/*', or "
-        "'{here}/raw/code/**' with those in its folders",
+        "CorpusError: corpus 'code': '{here}/raw/code' is a folder; list its files with '{here}/raw/code/*', or "
+        "'{here}/raw/code/**' to include subfolders",
     ),
     Said(
         "files in a place of no known kind",
@@ -319,7 +319,7 @@ TABLE = [
     Said(
         "a bad record",
         ["data.corpora.1.paths=[{here}/bad.jsonl]"],
-        "RecordError: {here}/bad.jsonl: line 2: no field 'text'; it has body; text_field says which one holds the text "
+        "RecordError: {here}/bad.jsonl: line 2: no field 'text'; it has body; set text_field to the field that holds the text "
         "(max_bad_records is 0: mend it, or let some be skipped)",
     ),
     Said(

@@ -292,8 +292,8 @@ def test_an_exact_copy_names_the_first_copy_also_where_that_goes_as_a_near_dupli
     assert originals_of(job, made.key, "one") == {1: 0, 3: 1, 4: 0, 5: 1}
     (shown,) = StoredDecisions(Store(job.store), made.key).document(str(path), 4)
     assert shown.why == (
-        f"it is a copy of {path}#2; that one goes as near duplicate: {path}#1 stays in its place; the similarity of "
-        "their n-grams is 0.95, and that one has 97% of its"
+        f"it is a copy of {path}#2, which is dropped as near duplicate: {path}#1 is kept instead; the similarity of "
+        "their n-grams is 0.95, and that one contains 97% of its n-grams"
     )
 
 

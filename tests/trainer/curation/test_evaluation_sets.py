@@ -94,7 +94,7 @@ def test_labelled_words_are_kept_out_as_the_sentences_that_they_make(tmp_path: P
 BAD: dict[str, tuple[Any, list[dict[str, Any]], str]] = {
     "chat": (
         chat_values, [conversation(SENTENCES[1], "yes"), {"messages": [{"role": "user", "content": SENTENCES[2]}]}],
-        "line 2: the assistant never speaks",
+        "line 2: there is no assistant message",
     ),
     "words": (
         word_values, [words(SENTENCES[1]), words(SENTENCES[2], ner_tags=["O"])], "line 2: column 'tokens' holds 20 "
@@ -147,7 +147,7 @@ def test_what_a_job_measures_on_must_be_there_and_in_files(tmp_path: Path) -> No
     with pytest.raises(CorpusError, match=r"data.curation.decontaminate: .*test.jsonl"):
         decide(job_of(tmp_path, chat_values(tmp_path, "s", "x", data__test=[f"{tmp_path}/none/test.jsonl"])))
     hub = {"task": "chat", "source": "hub", "path": "a/b"}
-    with pytest.raises(ConfigError, match="its data is of source hub; name files of it"):
+    with pytest.raises(ConfigError, match="its data has source hub; list its files in"):
         decide(job_of(tmp_path, {**chat_values(tmp_path, "s", "x"), "data": hub}))
     with pytest.raises(
         CorpusError, match=r"decontaminate.jobs: .*tuning.yaml: .*validation.jsonl has no column 'tokens'"

@@ -51,7 +51,7 @@ def test_an_n_gram_that_drops_many_documents_is_named_with_its_example(
     (line,) = details["kept_out"]["frequent"]
     example = f"{tmp_path}/test.jsonl#2 (question)"
     assert line == {"corpus": "one", "documents": 8, "of": 100, "words": TOLD, "example": example}
-    said = f"corpus 'one': 8.0% of 100 documents go because they share the words {TOLD!r} with {example}; if that is"
+    said = f"corpus 'one': 8.0% of 100 documents are dropped because they share the words {TOLD!r} with {example}; if"
     assert [record.getMessage()[: len(said)] for record in caplog.records] == [said]
     tell(job.store, None, None, None, None, 5, False)
     assert f"warning: {said}" in capsys.readouterr().out
@@ -65,7 +65,9 @@ def test_the_dry_run_names_it_too(raw: Path, tmp_path: Path, monkeypatch: pytest
     )
     found = preflight(job, silent())
     (told,) = found.warnings
-    assert told.startswith(f"corpus 'docs': 8.0% of 100 documents go because they share the words {TOLD!r} with ")
+    assert told.startswith(
+        f"corpus 'docs': 8.0% of 100 documents are dropped because they share the words {TOLD!r} with "
+    )
     assert any(told in line for line in found.lines())
 
 

@@ -147,7 +147,7 @@ def test_a_process_that_loads_a_function_later_does_not_use_a_changed_one(
     with open(folder / f"{changed}.py", "a") as file:
         file.write("# changed\n")
     forget("begun", "words_begun", monkeypatch=monkeypatch)
-    with pytest.raises(ConfigError, match=r"the files of 'begun:judge' are not those .*: one has changed meanwhile"):
+    with pytest.raises(ConfigError, match=r"the source files of 'begun:judge' have changed since the command started"):
         pickle.loads(sent)(TEXT)
 
 

@@ -53,7 +53,7 @@ def test_the_table_tells_documents_and_bytes_by_reason(
     store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = shown(store, capsys)
-    assert "14 of 18 documents stay" not in said
+    assert "14 of 18 documents kept" not in said
     rows = [line.split() for line in said.splitlines() if line.startswith("  ")]
     assert ["one", "kept", "6"] in [row[:3] for row in rows]
     assert {"duplicate", "contaminated"} <= {word for row in rows for word in row}
@@ -61,7 +61,7 @@ def test_the_table_tells_documents_and_bytes_by_reason(
         "a similarity of at least 0.8, or 95% contained in another document, by 5-grams; 14 bands of 5 minima find "
         "99.6% of" in said
     )
-    assert "\none: near duplicates by similarity to the document that stays: 0.9 to 0.95: 1\n" in said
+    assert "\none: near duplicates by similarity to the kept document: 0.9 to 0.95: 1\n" in said
     assert f"\ntwo: 1 duplicate of {tmp_path}/one.jsonl#1\n" in said
     table = json.loads(shown(store, capsys, as_json=True))["table"]
     assert sum(line["documents"] for each in table.values() for line in each) == 18
@@ -71,18 +71,16 @@ def test_an_example_says_what_it_was_compared_with(
     store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = shown(store, capsys, reason="exact duplicate")
-    assert f"{tmp_path}/one.jsonl#7 of one: exact duplicate\n  {tmp_path}/one.jsonl#2 stays in its place" in said
-    assert f"{tmp_path}/two.jsonl#7 of two: exact duplicate\n  {tmp_path}/one.jsonl#1 stays in its place" in said
+    assert f"{tmp_path}/one.jsonl#7 of one: exact duplicate\n  {tmp_path}/one.jsonl#2 is kept instead" in said
+    assert f"{tmp_path}/two.jsonl#7 of two: exact duplicate\n  {tmp_path}/one.jsonl#1 is kept instead" in said
     said = shown(store, capsys, reason="near duplicate", corpus="one")
-    assert (
-        f"{tmp_path}/one.jsonl#8 of one: near duplicate\n  {tmp_path}/one.jsonl#3 stays in its place; the simil" in said
-    )
+    assert f"{tmp_path}/one.jsonl#8 of one: near duplicate\n  {tmp_path}/one.jsonl#3 is kept instead; the simil" in said
     assert "arity of their n-grams is 0.9" in said
     beside = [line.split(" | ") for line in said.splitlines() if " | " in line]
-    assert beside[0] == ["  this document".ljust(60), "the one that it is a duplicate of"]
+    assert beside[0] == ["  this document".ljust(60), "the original"]
     assert any("otherwise" in left for left, _ in beside) and not any("otherwise" in right for _, right in beside)
-    assert "bytes 9, at least 50 stays" in shown(store, capsys, reason="length: bytes too low")
-    assert "matches 30, at most 3 stays" in shown(store, capsys, reason="secrets: matches too high")
+    assert "bytes 9, expected at least 50" in shown(store, capsys, reason="length: bytes too low")
+    assert "matches 30, expected at most 3" in shown(store, capsys, reason="secrets: matches too high")
     said = shown(store, capsys, reason="contaminated")
     assert f"it shares '{' '.join(prose(99, 20)[:13])}' with {tmp_path}/test.txt#1 (text)\n" in said
 
@@ -120,10 +118,10 @@ def test_what_a_document_shares_is_told_with_the_example_that_has_it(
     }
     for number, origin in origins.items():
         assert told[number] == f"  it shares {' '.join(said[number].split()[:13])!r} with {tmp_path}/{origin}"
-    assert told[3] == told[5] == "  no rule speaks against it"
+    assert told[3] == told[5] == "  no rule drops it"
     (name,) = Store(job.store).names("decisions")
     kept = read_decisions(Store(job.store), f"decisions/{name}").details["kept_out"]
-    with pytest.raises(ArtifactError, match="the manifest of the decisions names no evaluation file of SHA-256"):
+    with pytest.raises(ArtifactError, match="the manifest of the decisions has no evaluation file of SHA-256"):
         showing.SharedWithExamples(Store(job.store), {**kept, "files": kept["files"][:1]}).tell(said[2].encode())
     (hashes,) = (tmp_path / "store" / "measures" / "overlaps").glob("*-examples.npz")
     hashes.unlink()
@@ -139,18 +137,18 @@ def test_a_document_without_a_number_to_compare_is_told_so(tmp_path: Path, capsy
     decide(job)
     said = shown(job.store, capsys, reason="score score: no number")
     assert "raw.jsonl#4 of one: score score: no number\n" in said
-    assert "  it has no column 'score', or no number in it; documents without one are dropped\n" in said
-    assert "score 0, at least 1 stays" in shown(job.store, capsys, reason="score score: score too low")
+    assert "  it has no number in the column 'score'; documents without one are dropped\n" in said
+    assert "score 0, expected at least 1" in shown(job.store, capsys, reason="score score: score too low")
 
 
 def test_a_figure_that_is_measured_in_another_way_today_is_told_as_such(
     store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "in another way" not in shown(store, capsys, reason="length: bytes too low")
+    assert "the measure has changed" not in shown(store, capsys, reason="length: bytes too low")
     for measure in (Size, Overlap):
         monkeypatch.setattr(measure, "version", 99)
-    told = "when this was decided, it was measured in another way; today: "
-    assert f"{told}bytes 9, at least 50 stays" in shown(store, capsys, reason="length: bytes too low")
+    told = "the measure has changed since this was decided; today: "
+    assert f"{told}bytes 9, expected at least 50" in shown(store, capsys, reason="length: bytes too low")
     assert f"{told}it shares " in shown(store, capsys, reason="contaminated")
 
 
@@ -187,21 +185,21 @@ def test_what_was_not_decided_about_is_not_shown(store: str, tmp_path: Path) -> 
     path = tmp_path / "one.jsonl"
     path.write_text(path.read_text().replace("too short", "too brief"))
     given = {"reason": None, "document": f"{path}#9", "corpus": None, "key": None, "examples": 5, "as_json": False}
-    with pytest.raises(PipelineError, match="is not as it was when it was decided about; run the job again"):
+    with pytest.raises(PipelineError, match="has changed since its documents were decided; run the job again"):
         tell(store, **given)
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ({"corpus": "none"}, "knows no corpus 'none'; it has one, two"),
-        ({"document": "one.jsonl#1", "corpus": "two"}, "decides about no file 'one.jsonl'"),
-        ({"document": "none.jsonl#1"}, "decides about no file 'none.jsonl'"),
+        ({"corpus": "none"}, "has no corpus 'none'; it has one, two"),
+        ({"document": "one.jsonl#1", "corpus": "two"}, "has no file 'one.jsonl'"),
+        ({"document": "none.jsonl#1"}, "has no file 'none.jsonl'"),
         ({"document": "one.jsonl"}, "expected PATH#N"),
         ({"document": "one.jsonl#99"}, "has 9 documents, counted from 1; there is no 99"),
-        ({"reason": "boredom"}, "knows no reason 'boredom'; "),
-        ({"reason": "kep"}, "knows no reason 'kep'; did you mean 'kept'?"),
-        ({"reason": "kept", "corpus": "none"}, "knows no corpus 'none'; it has one, two"),
+        ({"reason": "boredom"}, "has no reason 'boredom'; "),
+        ({"reason": "kep"}, "has no reason 'kep'; did you mean 'kept'?"),
+        ({"reason": "kept", "corpus": "none"}, "has no corpus 'none'; it has one, two"),
         ({"key": "decisions/text-0123456789abcdef"}, "holds no decisions"),
     ],
 )
@@ -215,7 +213,7 @@ def test_decisions_that_are_not_finished_hide_no_others(store: str, capsys: pyte
     unfinished = Path(store) / "decisions" / "text-0123456789abcdef"
     unfinished.mkdir()
     (unfinished / "pieces.json").write_text("{}")
-    assert "documents stay" in shown(store, capsys)
+    assert "documents kept" in shown(store, capsys)
 
 
 def test_the_table_is_told_without_the_functions(
@@ -233,7 +231,7 @@ def test_the_table_is_told_without_the_functions(
     assert "removed:judge: value too low" in shown(job.store, capsys)
     assert f"{raw}#1 of one: kept" in shown(job.store, capsys, document=f"{raw}#1")
     given = {"reason": None, "document": f"{raw}#2", "corpus": None, "key": None, "examples": 5, "as_json": False}
-    with pytest.raises(PipelineError, match="there is no function 'removed:judge'"):
+    with pytest.raises(PipelineError, match="function 'removed:judge' cannot be loaded"):
         tell(job.store, **given)
 
 
@@ -250,8 +248,8 @@ def test_a_corpus_that_loses_much_and_a_cluster_that_is_large_are_warned_of(
     )
     decide(job)
     expected = [
-        "corpus 'much': 38.9% of its documents stay; most go as 'exact duplicate'; `headrace curation show` lists "
-        "examples",
+        "corpus 'much': 38.9% of its documents are kept; most are dropped as 'exact duplicate'; `headrace curation "
+        "show` lists examples",
         f"corpus 'some': 11 of its documents (35.5%) are duplicates of one, {tmp_path}/some.jsonl#5",
     ]
     assert [record.getMessage() for record in caplog.records] == expected
@@ -263,14 +261,14 @@ def test_texts_are_shown_from_their_first_difference_on_however_long_they_are() 
     words = prose(1, 2000)
     other = [*words[:1500], "otherwise", *words[1501:]]
     header, place, *rest = side_by_side(" ".join(other), " ".join(words))
-    assert header.split(" | ")[1] == "the one that it is a duplicate of"
+    assert header.split(" | ")[1] == "the original"
     assert (
         len(set(place.split(" | "))) == 2
         and place.split(" | ")[1] == f"from character {len(' '.join(words[:1494])) + 2:,} on"
     )
     left, right = ("".join(part) for part in zip(*(line.partition(" | ")[::2] for line in rest), strict=True))
     assert "otherwise" in left and words[1500] in right and "otherwise" not in right
-    assert list(side_by_side("a  b", "a b")) == ["  they differ in white space alone", ""]
+    assert list(side_by_side("a  b", "a b")) == ["  they differ only in white space", ""]
     chinese = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(4000))
     mine, its = zip(
         *(line.partition(" | ")[::2] for line in side_by_side(chinese[:3000] + "X" + chinese[3001:], chinese)),

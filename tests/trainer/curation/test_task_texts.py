@@ -63,7 +63,7 @@ def test_a_group_stands_for_its_tasks(tmp_path: Path) -> None:
     write_yaml(tmp_path / "tasks" / "both.yaml", {"group": "both", "task": ["one", "two"]})
     assert kept_out(job_of(tmp_path, str(tmp_path / "tasks" / "both.yaml"))) == [0, 2]
     write_yaml(tmp_path / "tasks" / "both.yaml", {"group": "both", "task": ["one", "arc_easy"]})
-    with pytest.raises(ConfigError, match=r"both.yaml: it names the task 'arc_easy', which no file beside it tells"):
+    with pytest.raises(ConfigError, match=r"both.yaml: it lists the task 'arc_easy', which no file beside it defines"):
         decide(job_of(tmp_path, str(tmp_path / "tasks" / "both.yaml")))
 
 
@@ -72,22 +72,22 @@ def test_a_group_stands_for_its_tasks(tmp_path: Path) -> None:
     [
         (
             {"dataset_path": "owner/data"},
-            r"task 'tiny' reads 'owner/data', which is no file of json, csv, parquet, text",
+            r"task 'tiny' reads 'owner/data', expected one of json, csv, parquet, text",
         ),
         (
             {"dataset_kwargs": {"data_files": "x.jsonl", "field": "a"}},
-            r"task 'tiny' reads its files by field; name its files",
+            r"task 'tiny' reads its files with field; list its files",
         ),
         (
             {"dataset_kwargs": {"data_files": "none.jsonl"}},
             r"tiny.yaml: task 'tiny' reads 'none.jsonl', which is not there",
         ),
-        ({"test_split": "held_out"}, r"no file of task 'tiny' is of the split 'held_out', which it asks"),
+        ({"test_split": "held_out"}, r"task 'tiny' asks the split 'held_out', which has no file"),
         (
             {"doc_to_text": None},
-            r"task 'tiny' makes its questions by a function, or tells none; name its files and fields",
+            r"task 'tiny' builds its questions by a function, or has none; list its files and fields",
         ),
-        ({"doc_to_text": "{{ passage"}, r"the question of task 'tiny' is no template of jinja2"),
+        ({"doc_to_text": "{{ passage"}, r"the question of task 'tiny' is not a jinja2 template"),
         ({"task": None}, r"tiny.yaml tells no task of lm-eval; one has the key `task` or `group`"),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_task_that_cannot_be_kept_out_is_refused_before_anything_is_measured(
 def test_a_question_that_a_function_makes_is_refused(tmp_path: Path) -> None:
     path = Path(write_task(tmp_path / "tasks", doc_to_text="FUNCTION"))
     path.write_text(path.read_text().replace("FUNCTION", "!function making.question"))
-    with pytest.raises(ConfigError, match=r"task 'tiny' makes its questions by a function"):
+    with pytest.raises(ConfigError, match=r"task 'tiny' builds its questions by a function"):
         decide(job_of(tmp_path, str(path)))
 
 

@@ -86,7 +86,7 @@ def test_a_damaged_json_line_is_counted_and_the_others_are_kept(line: bytes, tmp
         ("{}", "line 2: no field 'text'; it has none"),
         ('{"text": 7}', "line 2: field 'text' holds int, not text"),
         ('{"text": null}', "line 2: field 'text' holds NoneType, not text"),
-        ('["text"]', "line 2: a JSON object was expected, found list"),
+        ('["text"]', "line 2: expected a JSON object, found list"),
     ],
 )
 def test_a_json_record_without_text_says_what_it_holds(line: str, problem: str, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_json_record_without_text_says_what_it_holds(line: str, problem: str, 
 def test_a_csv_row_with_other_columns_than_the_first_is_named_by_its_line(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('text,n\n"one\ntwo",1\nthree\n')
-    assert "line 4: 1 columns, the first line names 2" in error_of(path, format="csv")
+    assert "line 4: 1 columns, the first line has 2" in error_of(path, format="csv")
 
 
 @pytest.mark.parametrize("bad", [b"a\rb,1\n", b"\xff,1\n", b"1,2,3\n", b'"a\n\xff\n",1\n'])
@@ -114,7 +114,7 @@ def test_a_bad_csv_row_is_counted_and_the_others_are_kept(bad: bytes, tmp_path: 
 def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("body,n\none,1\n")
     pq.write_table(pa.table({"body": ["one"], "n": [1]}), tmp_path / "a.parquet")
-    assert "no column 'text'; its first line names body, n" in error_of(tmp_path / "a.csv", format="csv")
+    assert "no column 'text'; its first line has body, n" in error_of(tmp_path / "a.csv", format="csv")
     assert "no column 'text'; it has body, n" in error_of(tmp_path / "a.parquet", format="parquet")
 
 
@@ -192,7 +192,7 @@ def test_a_text_without_an_end_of_record_is_refused_before_it_fills_memory(
     monkeypatch.setattr("trainer.data.pieces.MAX_RECORD", 4096)
     path = tmp_path / "a.txt"
     path.write_text("0 " * 2**20)
-    assert "no end of a record within" in error_of(path, 1024)
+    assert "no record ends within" in error_of(path, 1024)
     assert "no line end within" in error_of(path, 64 * 2**20)
     assert "line 1: longer than" in error_of(path, 64 * 2**20, format="lines")
     path.write_text("line\n" * 1000)

@@ -55,7 +55,7 @@ def test_a_bit_that_flips_after_the_look_is_found_when_the_file_is_read(
     assert texts_of(piece, corpus)
     rot(path, path.stat().st_size // 2)
     with pytest.raises(
-        ChangedFile, match=r"has changed since it was looked at, or is damaged.*run this again"
+        ChangedFile, match=r"has changed since it was read first, or is damaged.*run this again"
     ) as refused:
         texts_of(piece, corpus)
     assert str(refused.value).startswith(str(path))
@@ -137,7 +137,7 @@ def test_a_file_that_changed_between_look_and_build_becomes_no_shard_and_the_nex
     path = tmp_path / "raw" / "heapq.py"
     rot(path, path.read_bytes().index(b"def "))
     tokenizer = prepare_tokenizer(looked_at, silent())
-    with pytest.raises(ChangedFile, match=r"heapq.py has changed since it was looked at"):
+    with pytest.raises(ChangedFile, match=r"heapq.py has changed since it was read first"):
         prepare_corpus(looked_at, "code", tokenizer, silent())
     assert not list(Path(looked_at.store).glob("shards/*/manifest.json"))
     assert leftovers(Path(looked_at.store)) == []
@@ -166,7 +166,7 @@ def test_a_tokenizer_is_not_trained_on_a_file_that_has_changed_and_the_next_run_
 ) -> None:
     shutil.rmtree(Path(looked_at.store) / "tokenizers")
     rot(tmp_path / "raw" / "heapq.py", 100)
-    with pytest.raises(ChangedFile, match=r"heapq.py has changed since it was looked at"):
+    with pytest.raises(ChangedFile, match=r"heapq.py has changed since it was read first"):
         prepare_tokenizer(looked_at, silent())
     assert Store(looked_at.store).names("tokenizers") == []
     assert not prepare_tokenizer(looked_at, silent()).reused
@@ -198,7 +198,7 @@ def test_a_zip_holds_one_file_or_is_refused(tmp_path: Path) -> None:
 
     notes = {"data/": "", "data/one.txt": "first\nsecond\n", "__MACOSX/data/._one.txt": "note"}
     assert zipped(**notes) == [b"first", b"second"]
-    with pytest.raises(CorpusError, match=r"a\.zip holds 2 files \(one\.txt, two\.txt\); expected is one in a \.zip"):
+    with pytest.raises(CorpusError, match=r"a\.zip holds 2 files \(one\.txt, two\.txt\); expected one in a \.zip"):
         zipped(**{"one.txt": "first\n", "two.txt": "second\n"})
     with pytest.raises(CorpusError, match=r"a\.zip holds no file"):
         zipped(**{"data/": ""})

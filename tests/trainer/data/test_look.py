@@ -45,7 +45,7 @@ def refusal(data: bytes, path: Path, **options: Any) -> str:
         (("и так далее " * 900).encode("utf-16-le"), "% are NUL, as in a binary file, or in UTF-16; expected text"),
         ("Grüße\n".encode("latin-1") * 100, "byte 2 (0xfc) is not valid UTF-8"),
         (b"\0\0\0\7" * 9000, "are NUL, as in a binary file, or"),
-        (gzip.compress(NOISE.randbytes(9000)), "is packed by gzip; give it a name that ends in .gz"),
+        (gzip.compress(NOISE.randbytes(9000)), "is compressed by gzip; give it a name that ends in .gz"),
     ],
     ids=["noise", "utf-16", "utf-32", "utf-16-le", "utf-16-be", "utf-16 of Russian", "latin-1", "nulls", "gzip"],
 )
@@ -61,10 +61,10 @@ def test_what_is_no_text_is_named_with_what_to_do(data: bytes, says: str, form: 
             "a.csv",
             b"body,n\nx,1\n",
             {"format": "csv"},
-            "no column 'text'; its first line names body, n; text_field says",
+            "no column 'text'; its first line has body, n; set text_field",
         ),
-        ("a.csv", b"text;n\nx;1\n", {"format": "csv"}, "seem to be divided by semicolons: set delimiter to ';'"),
-        ("a.tsv", b"text,n\nx,1\n", {"format": "csv"}, "seem to be divided by commas: set delimiter to ','"),
+        ("a.csv", b"text;n\nx;1\n", {"format": "csv"}, "seem to be separated by semicolons: set delimiter to ';'"),
+        ("a.tsv", b"text,n\nx,1\n", {"format": "csv"}, "seem to be separated by commas: set delimiter to ','"),
         ("a.jsonl", b'{"text": ["a", "b"]}\n' * 9, {"format": "jsonl"}, "line 1: field 'text' holds list, not text"),
         ("a.jsonl", b'{"body": "a"}\n', {"format": "jsonl"}, "line 1: no field 'text'; it has body"),
         ("a.jsonl", TEXT.encode("utf-16"), {"format": "jsonl"}, "is UTF-16"),
@@ -143,7 +143,7 @@ def test_records_that_are_read_as_text_are_told(
     look(path, format="source")
     assert not caplog.messages, "which may be the source of data"
     look(path)
-    assert f"some files hold records of the format {form}, but they are read as text" in caplog.text
+    assert f"some files have the format {form}, but they are read as text" in caplog.text
 
 
 @pytest.mark.parametrize(("ending", "mode"), [(".tar", "w"), (".tar.gz", "w:gz")])

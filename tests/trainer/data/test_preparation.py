@@ -147,7 +147,7 @@ def test_shards_of_another_tokenizer_or_none_are_refused(code: Path, own: Path) 
     assert manifest is not None
     other = manifest.model_copy(update={"details": {**manifest.details, "tokenizer_sha256": "0" * 64}})
     write_manifest(store, key, other)
-    with pytest.raises(TokenizerError, match=r"was tokenized with tokenizers/bpe-.*prepare the data anew"):
+    with pytest.raises(TokenizerError, match=r"was tokenized with tokenizers/bpe-.*prepare the data again"):
         shard_manifests(store, prepared)
     store.delete(key)
     with pytest.raises(ArtifactError, match="holds no published shards; run prepare-data first"):

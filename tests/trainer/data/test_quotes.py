@@ -44,7 +44,7 @@ def test_a_record_that_goes_on_over_lines_among_short_ones_is_told_by_its_line(
     else:
         assert len(read(source="csv", train=[path], validation=[path], **SHORT).texts["train"]) == 76
     assert (
-        f"{path}: line 12: a record in quotes goes on over line ends, while the other 75 are short"
+        f"{path}: line 12: a record in quotes spans several lines, while the other 75 are short"
         in caplog.messages[0]
     )
     assert "set quoting to false" in caplog.messages[0]
@@ -67,8 +67,8 @@ def test_a_tsv_file_that_is_quoted_after_all_is_told(tmp_path: Path, caplog: pyt
     rows = [{"label": n % 2, "a": f'he said "{n}" then' if n in (3, 5) else f"text {n}"} for n in range(20)]
     path = written(tmp_path / "a.tsv", as_csv(rows, "\t"))
     read_all(path, format="csv", text_field="a")
-    assert f"{path}: line 5: a text stands in quotes, its own quotes doubled, and 1 more do" in caplog.messages[0]
-    assert "if they quote here, set quoting to true" in caplog.messages[0]
+    assert f"{path}: line 5: a text is in quotes, with inner quotes doubled, and 1 more" in caplog.messages[0]
+    assert "if quote characters delimit texts here, set quoting to true" in caplog.messages[0]
     caplog.clear()
     assert read_all(path, format="csv", text_field="a", quoting=True) == [row["a"] for row in rows]
     read_all(path, format="csv", text_field="a", quoting=False)

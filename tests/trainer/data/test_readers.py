@@ -179,7 +179,7 @@ def test_a_column_that_is_named_twice_is_read_only_where_another_is_wanted(kind:
         path.write_text("text,text,other\none,two,three\n")
     else:
         pq.write_table(pa.Table.from_arrays([pa.array([each]) for each in NAMED], ["text", "text", "other"]), path)
-    with pytest.raises(RecordError, match=rf"raw\.{kind} has 2 columns named 'text'; give each a name of its own"):
+    with pytest.raises(RecordError, match=rf"raw\.{kind} has 2 columns named 'text'; give them different names"):
         read_all(path, format=kind, text_field="text")
     assert read_all(path, format=kind, text_field="other") == ["three"]
 

@@ -113,6 +113,6 @@ def test_what_is_remembered_of_raw_files_loses_no_document_when_it_is_damaged(
     with caplog.at_level(logging.WARNING):
         run(job)
     assert content(folder) == before
-    assert f"{memory} is damaged" in caplog.text and "looking at all raw files again" in caplog.text
+    assert f"{memory} is damaged" in caplog.text and "reading all raw files again" in caplog.text
     assert memory.read_bytes() == remembered
     assert path in values["files"]

@@ -94,7 +94,7 @@ def test_hidden_files_are_taken_by_patterns_that_say_so(tmp_path: Path) -> None:
 
 
 def test_a_file_within_an_archive_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"files within archives are not; unpack it, and give its files"):
+    with pytest.raises(CorpusError, match=r"it is a file within an archive; unpack it, and use its files"):
         find_sources(corpus_of(f"zip://a.txt::{tmp_path / 'z.zip'}"))
 
 

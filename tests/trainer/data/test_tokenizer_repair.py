@@ -81,7 +81,7 @@ def test_a_damaged_tokenizer_is_put_back_from_a_checkpoint_though_the_text_is_an
     told = [json.loads(files.pop("manifest.json")) for files in (before, after)]
     assert after == before
     assert told[0]["files"] == told[1]["files"]
-    assert "is put back as it was, from" in caplog.text
+    assert "was restored from" in caplog.text
     caplog.clear()
     assert prepared_tokenizer(other_text, trained).reused
     assert not caplog.records
@@ -168,7 +168,7 @@ def test_a_damaged_tokenizer_with_which_nothing_was_made_is_made_anew(
     before = damage(stocked, "tokenizer.json")
     with caplog.at_level(logging.WARNING):
         made = prepared_tokenizer(other_text, stocked)
-    assert "nothing was made with it, so it is made anew" in caplog.text
+    assert "nothing depends on it, so it is rebuilt" in caplog.text
     assert content(stocked / made.key)["tokenizer.json"] != before["tokenizer.json"]
 
 

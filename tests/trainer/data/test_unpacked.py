@@ -51,7 +51,7 @@ def test_of_parquet_files_it_is_what_the_column_with_the_text_takes(tmp_path: Pa
 def test_a_file_that_is_cut_short_is_refused_before_any_work(tmp_path: Path) -> None:
     packed = gzip.compress(TEXT)
     (tmp_path / "a.txt.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(CorpusError, match=r"a\.txt\.gz cannot be read: .*; check that the file is there, whole"):
+    with pytest.raises(CorpusError, match=r"a\.txt\.gz cannot be read: .*; check that the file exists, is complete"):
         held(f"{tmp_path}/*")
 
 

@@ -85,7 +85,7 @@ def test_without_ray_the_preflight_says_what_to_install(
     monkeypatch.setitem(sys.modules, "ray", None)
     job = small_job(raw, tmp_path / "store", engine__kind="ray")
     with pytest.raises(
-        ConfigError, match=r"engine\.kind is ray, which is not installed .*; `pip install 'headrace\[ray\]'`"
+        ConfigError, match=r"engine\.kind is ray, but Ray cannot be imported .*; run `pip install 'headrace\[ray\]'`"
     ):
         preflight(job, silent())
 

@@ -190,7 +190,7 @@ def test_files_that_a_classifier_cannot_be_measured_on_are_refused(
         "class": ([{**row, "label": "maybe"}], "line 1: column 'label': 'maybe' is no class"),
         "none": (
             [{**row, "label": None}],
-            "no example has a label, so that nothing can be measured; `predict` predicts them",
+            "no example has a label, so nothing can be measured; use `predict` to predict them",
         ),
     }.values():
         with pytest.raises(CorpusError) as caught:

@@ -77,13 +77,13 @@ def test_an_id_column_names_examples_where_it_exists(tmp_path: Path) -> None:
 
 def test_a_file_without_a_header_is_not_taken_for_one_with_a_header(tmp_path: Path) -> None:
     options = cola(tmp_path)
-    with pytest.raises(CorpusError, match=r"train\.tsv has no column 'sentence'; .* name its columns in `columns`"):
+    with pytest.raises(CorpusError, match=r"train\.tsv has no column 'sentence'; .* list its columns in `columns`"):
         read(**options)
-    with pytest.raises(RecordError, match=r"train\.tsv: line 1: 4 columns, `columns` names 3"):
+    with pytest.raises(RecordError, match=r"train\.tsv: line 1: 4 columns, `columns` has 3"):
         read(**options, columns=COLUMNS[1:])
     written(tmp_path / "train.tsv", "Source\tLabel\tMark\tText\n" + (tmp_path / "train.tsv").read_text())
     with pytest.raises(
-        CorpusError, match=r"train\.tsv: line 1 looks like a header, as it names 'Source'; leave `columns` out"
+        CorpusError, match=r"train\.tsv: line 1 looks like a header, because it has 'Source'; remove `columns`"
     ):
         read(**options, columns=COLUMNS)
 
@@ -107,7 +107,7 @@ def test_an_id_that_repeats_is_refused_or_counted(tmp_path: Path) -> None:
     parts = [written(tmp_path / f"{n}.jsonl", as_jsonl(part)) for n, part in enumerate((rows[:5], rows[5:]))]
     options: dict[str, Any] = {"source": "jsonl", "train": parts, "validation": parts[:1]}
     with pytest.raises(
-        RecordError, match=rf"1\.jsonl: line 2: column 'id': 'x002' names {parts[0]}: line 3 too; ids may not"
+        RecordError, match=rf"1\.jsonl: line 2: column 'id': 'x002' is also the id of {parts[0]}: line 3; ids must"
     ):
         read(**options)
     found = read(**options, max_bad_records=1)
@@ -121,7 +121,7 @@ def test_an_id_that_is_missing_is_a_bad_record(tmp_path: Path) -> None:
     rows[3]["id"] = None
     for kind, pack in (("jsonl", as_jsonl), ("csv", as_csv)):
         path = written(tmp_path / f"a.{kind}", pack(rows))
-        with pytest.raises(RecordError, match="column 'id' is empty; leave id_column out"):
+        with pytest.raises(RecordError, match="column 'id' is empty; remove id_column"):
             read(source=kind, train=[path], validation=[path])
         found = read(source=kind, train=[path], validation=[path], max_bad_records=1)
         assert found.ids["train"] == ["x000", "x001", "x002", "x004", "x005"]
@@ -139,7 +139,7 @@ def labelled(tmp_path: Path, labels: list[Any], kind: str = "csv", **options: An
 def test_scores_are_no_classes_where_regression_was_forgotten(kind: str, tmp_path: Path) -> None:
     for labels in (["0.0", "2.5", "5.0"], ["1.0", "0.0", "1.0"], ["1e3", "2.5e-1", "-.5"]):
         with pytest.raises(
-            CorpusError, match=r"holds numbers with a fraction, such as '.*set task to regression, or name them"
+            CorpusError, match=r"holds numbers with a fraction, such as '.*set task to regression, or list them"
         ):
             labelled(tmp_path, labels, kind)
     with pytest.raises(
@@ -154,7 +154,7 @@ def test_scores_are_no_classes_where_regression_was_forgotten(kind: str, tmp_pat
 
 
 def test_scores_in_json_are_no_classes_either(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"such as 0.5, which are no classes: set task to regression"):
+    with pytest.raises(CorpusError, match=r"such as 0.5, which cannot be classes: set task to regression"):
         labelled(tmp_path, [0.5, 2.5], "jsonl")
     with pytest.raises(
         RecordError, match=r"line 2: column 'label': 2.5 is no class \(for numbers, set task to regression\)"
@@ -167,13 +167,13 @@ def test_a_class_without_an_example_is_refused_unless_it_is_named(kind: str, tmp
     line = 9 if kind == "csv" else 8
     with pytest.raises(
         CorpusError,
-        match=r"holds 0, 1, 7 in train; ids from 0 on make that 8 classes, and 2, 3, 4, 5, 6 have no example. 7 "
+        match=r"holds 0, 1, 7 in train; as ids from 0 these mean 8 classes, but 2, 3, 4, 5, 6 have no example. 7 "
         r"stands "
-        rf"first at .*a\.{kind}: line {line}\. Correct the labels, or name the classes",
+        rf"is first at .*a\.{kind}: line {line}\. Correct the labels, or list the classes",
     ):
         labelled(tmp_path, [0, 1, 0, 1, 0, 1, 0, 7, 1, 0], kind)
     with pytest.raises(
-        CorpusError, match="holds 1, 2 in train; ids from 0 on make that 3 classes, and 0 has no example"
+        CorpusError, match="holds 1, 2 in train; as ids from 0 these mean 3 classes, but 0 has no example"
     ):
         labelled(tmp_path, [1, 2, 1, 2], kind)
     assert labelled(tmp_path, [1, 2, 1, 2], kind, classes=["1", "2"]) == ["1", "2"]
@@ -182,8 +182,8 @@ def test_a_class_without_an_example_is_refused_unless_it_is_named(kind: str, tmp
 
 def test_names_that_are_slips_of_the_pen_for_others_are_refused_unless_they_are_named(tmp_path: Path) -> None:
     for labels, message in (
-        (["yes", "no", "Yes"], "holds 'Yes' and 'yes', which differ by case, blanks or their form in Unicode alone"),
-        (["yes", "no", "no "], "holds 'no' and 'no ', which differ by case, blanks or their form in Unicode alone"),
+        (["yes", "no", "Yes"], "holds 'Yes' and 'yes', which differ only in case, blanks or their form in Unicode"),
+        (["yes", "no", "no "], "holds 'no' and 'no ', which differ only in case, blanks or their form in Unicode"),
         (["0", "1", "x"], r"holds integers \('0', '1'\) and other texts \('x'\): correct them"),
     ):
         for kind in ("csv", "jsonl"):

@@ -65,7 +65,7 @@ def test_figures_are_of_the_examples_that_have_a_label(
     job, run, among = measure(task, [row if n % 3 else bare[n] for n, row in enumerate(rows)], tmp_path, pretrained)
     assert among.groups["test"].figures == pytest.approx(alone.groups["test"].figures, abs=1e-5)
     assert among.classification.get("test") == alone.classification.get("test")
-    told = "7 of 20 examples of the test split have no label: all are predicted, and the figures are of the 13 others"
+    told = "7 of 20 examples of the test split have no label: all are predicted, but metrics use only the other 13"
     assert told in caplog.text
     folder = Path(job.store) / run
     lines = (folder / "predictions" / "test.jsonl").read_text().splitlines()

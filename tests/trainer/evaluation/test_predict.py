@@ -240,7 +240,7 @@ def test_a_file_without_a_header_is_told_from_one_without_the_column(
     path = written(tmp_path / "new.csv", "One text\nAnother\n")
     job = job_of(tmp_path / "store", classifier, path, data={"source": "csv", "text_columns": ["a"]})
     with pytest.raises(
-        CorpusError, match="no column 'a'; it has One text; if its first line is no header, name its columns in"
+        CorpusError, match="no column 'a'; it has One text; if its first line is not a header, list its columns in"
     ):
         predict_texts(job, silent())
 

@@ -244,17 +244,17 @@ def test_bits_a_byte_are_of_the_text_of_the_answers_and_what_ends_them(answering
 @pytest.mark.parametrize(
     ("rows", "line", "problem"),
     [
-        ([{"messages": "a"}], 1, "`messages` is text; expected is a list"),
+        ([{"messages": "a"}], 1, "`messages` is text; expected a list"),
         (
             [{"prompt": "a", "completion": "b"}, {"messages": [{"role": "user", "content": "a"}]}],
             2,
-            "the assistant never speaks",
+            "there is no assistant message",
         ),
-        ([{"mesages": []}], 1, "neither `messages` nor `prompt` and `completion` are there; the record has mesages"),
+        ([{"mesages": []}], 1, "`messages`, or `prompt` and `completion`, are missing; the record has mesages"),
         (
             [PAIR, {"instruction": "a"}],
             2,
-            "neither `messages` nor `prompt` and `completion` are there; the record has instruction",
+            "`messages`, or `prompt` and `completion`, are missing; the record has instruction",
         ),
         ([PAIR, {"prompt": "a", "completion": " "}], 2, "`completion` is empty"),
     ],

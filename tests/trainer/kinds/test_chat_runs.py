@@ -157,7 +157,7 @@ def test_what_is_too_long_is_counted_and_left_out_without_an_answer(
     assert (counts["truncated"], counts["unanswered"], counts["examples"]) == (2, 1, 4)
     assert counts["longest"] == 256 and len(found.splits["train"]) == 4
     assert (
-        "train split: conversations that are longer than data.context and lose their end: 2; left out," in caplog.text
+        "train split: conversations longer than data.context, whose end was cut off: 2; left out because" in caplog.text
     )
 
 
@@ -171,7 +171,7 @@ def test_answers_that_the_template_leaves_unmarked_are_told(
     found = open_chat(Store(job.store), encode_conversations(job, silent()).key)
     assert found.details["splits"]["train"]["unmarked"] == 3
     assert (
-        "train split: answers that the chat template does not mark by {% generation %}, so that these are not learnt: 3"
+        "train split: answers that the chat template does not mark with {% generation %}, so they are not learnt: 3"
         in caplog.text
     )
 
@@ -201,7 +201,7 @@ def test_questions_of_held_out_splits_that_are_learnt_too_are_told(
     assert {split: each.get("in_train") for split, each in details["splits"].items()} == {
         "train": None, "validation": 2, "test": 3,
     }  # fmt: skip
-    assert "3 of 5 questions of the test split are in train as well, so test figures will flatter" in caplog.text
+    assert "3 of 5 test questions are also in train, so metrics on test are too optimistic" in caplog.text
 
 
 def test_a_table_without_conversations_is_refused(chats: Path, llama: Path, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_an_empty_split_and_a_model_with_too_few_embeddings_are_refused(
     chats: Path, llama: Path, tmp_path: Path
 ) -> None:
     job = chat_job(chats, tmp_path / "store", llama, data__context=4)
-    with pytest.raises(CorpusError, match=r"the train split is empty \(0 bad records, \d+ whose answers lie beyond"):
+    with pytest.raises(CorpusError, match=r"the train split is empty \(0 bad records, \d+ whose answers are beyond"):
         encode_conversations(job, silent())
     small = chat_model(tmp_path / "small", vocab_size=500)
     with pytest.raises(TokenizerError, match="has ids up to 501, but the model has 500 embeddings"):

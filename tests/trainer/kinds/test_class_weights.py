@@ -86,12 +86,10 @@ def test_balanced_weights_are_scikit_learns() -> None:
 def test_a_class_that_is_not_named_counts_one_and_what_is_none_is_refused() -> None:
     assert find_class_weights({"b": 2.0}, ["a", "b"], None) == [1.0, 2.0]
     with pytest.raises(
-        ConfigError, match="class_weights names 'goood', but the classes are 'bad', 'good'; did you mean 'good'"
+        ConfigError, match="class_weights has 'goood', but the classes are 'bad', 'good'; did you mean 'good'"
     ):
         find_class_weights({"goood": 2.0}, ["bad", "good"], None)
-    with pytest.raises(
-        ConfigError, match="class_weights is balanced, but nothing that is trained on has the class 'b'"
-    ):
+    with pytest.raises(ConfigError, match="class_weights is balanced, but no training example has the class 'b'"):
         find_class_weights("balanced", ["a", "b"], {"a": 3, "b": 0})
 
 
@@ -99,7 +97,7 @@ def test_a_class_that_is_not_named_counts_one_and_what_is_none_is_refused() -> N
 def test_bad_weights_are_refused_before_any_work(pairs: Path, pretrained: Path, tmp_path: Path, encoded: bool) -> None:
     if encoded:
         encode(finetune_job(pairs, tmp_path, pretrained), silent())
-    with pytest.raises(ConfigError, match="class_weights names 'matches', but the classes are 'other', 'match'"):
+    with pytest.raises(ConfigError, match="class_weights has 'matches', but the classes are 'other', 'match'"):
         labelled_preflight(finetune_job(pairs, tmp_path, pretrained, training__class_weights={"matches": 2}), silent())
 
 

@@ -90,7 +90,7 @@ def test_a_test_file_without_header_and_labels_has_as_many_columns_as_are_left(t
     assert read(**options, test=[written(tmp_path / "test.csv", "a,q,p\nu,1,0\n")]).labels["test"] == [[0, 1]]
     with pytest.raises(RecordError, match="line 2: 4 columns, `columns` without the labels names 2"):
         read(**options, test=[written(tmp_path / "test.csv", "0,u\n1,v,0,1\n")])
-    with pytest.raises(RecordError, match="line 1: 3 columns, `columns` names 4"):
+    with pytest.raises(RecordError, match="line 1: 3 columns, `columns` has 4"):
         read(**options, test=[written(tmp_path / "test.csv", "0,u,1\n")])
 
 
@@ -115,35 +115,33 @@ def test_integers_are_ids_and_bad_labels_name_their_line(tmp_path: Path) -> None
     assert labels([2, 2], [0, 1], []).labels["train"] == [[0, 0, 1], [1, 1, 0], [0, 0, 0]]
     for rows, message in (
         ((["a"], "b", ["b"]), r"line 2: column 'label' holds str, not a list of labels"),
-        ((["a"], ["b"], None), r"line 3: column 'label': no labels are given"),
+        ((["a"], ["b"], None), r"line 3: column 'label': there are no labels"),
         ((["a"], ["b", "\ud800"]), r"line 2: column 'label' is not valid UTF-8 at character 0"),
-        (([2], [0, 1, 0.0]), r"line 2: column 'label' holds 3 labels that are 0 or 1, .* its own \(label_columns\)"),
+        (([2], [0, 1, 0.0]), r"line 2: column 'label' holds 3 labels that are 0 or 1, .* a column \(label_columns\)"),
         ((["a"], ["b", None]), r"line 2: column 'label' holds a list with an empty label"),
         (
             ([True, False], [False, True]),
-            r"line 1: column 'label' holds a list of true and false, .* its own \(label_columns\)",
+            r"line 1: column 'label' holds a list of true and false, .* a column \(label_columns\)",
         ),
     ):
         with pytest.raises(RecordError, match=message):
             labels(*rows)
-    with pytest.raises(RecordError, match=r"line 2: column 'label': 'c' is no class; the classes are 'a', 'b'"):
+    with pytest.raises(RecordError, match=r"line 2: column 'label': 'c' is not a class; the classes are 'a', 'b'"):
         labels(["a"], ["c"], classes=["a", "b"])
-    with pytest.raises(
-        CorpusError, match=r"make that 5 classes, and 1, 3 have no example. 4 stands first at .* line 2"
-    ):
+    with pytest.raises(CorpusError, match=r"mean 5 classes, but 1, 3 have no example. 4 is first at .* line 2"):
         labels([0], [2, 4], [4], [], [])
     with pytest.raises(
-        CorpusError, match=r"holds integers \(-1\) and other texts \('a', 'b'\): correct them, or name all"
+        CorpusError, match=r"holds integers \(-1\) and other texts \('a', 'b'\): correct them, or list all"
     ):
         labels(["a"], ["b"], -1)
     with pytest.raises(
-        RecordError, match=r"line 3: column 'label': -1 is no class; the classes are 0 \('a'\), 1 \('b'\)"
+        RecordError, match=r"line 3: column 'label': -1 is not a class; the classes are 0 \('a'\), 1 \('b'\)"
     ):
         labels([0], [1], -1, classes=["a", "b"])
     with pytest.raises(RecordError, match=r"line 1: column 'label' holds list, .* set task to multi-label"):
         labels(["a"], ["c"], task="classification")
     for classes in (None, ["a", "b"]):
-        with pytest.raises(CorpusError, match=r"holds 0 and 1 in each list, .* give each a column of its own"):
+        with pytest.raises(CorpusError, match=r"holds 0 and 1 in each list, .* give each class a column"):
             labels([0, 1], [1, 0], [1, 0], classes=classes)
     path = [written(tmp_path / "a.csv", "a,p,q\nx,1,0\ny,1,2\n")]
     with pytest.raises(RecordError, match=r"line 3: column 'q' holds '2', not 0 or 1"):
@@ -155,7 +153,10 @@ def test_integers_are_ids_and_bad_labels_name_their_line(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a|b", r"holds 'a\|b'; set label_separator to '\|' if that divides labels, to ',' if it is a part of one"),
+        (
+            "a|b",
+            r"holds 'a\|b'; set label_separator to '\|' if that separates labels, or to ',' if it is part of a label",
+        ),
         ("a;b", "set label_separator to ';'"),
         ("\"['a', 'b']\"", "a list written as text"),
     ],
@@ -185,7 +186,7 @@ def test_columns_say_yes_no_or_nothing(tmp_path: Path) -> None:
     assert labels("a,p,q\nu,0,0\nv,0,0\n")["test"] == [[-1, -1], [-1, -1]], "labels that are withheld"
     with pytest.raises(CorpusError, match=r"test.csv has no column 'q'; it has a, p"):
         labels("a,p\nu,1\n")
-    with pytest.raises(RecordError, match=r"train split: .*line 2: column 'p': no labels are given"):
+    with pytest.raises(RecordError, match=r"train split: .*line 2: column 'p': there are no labels"):
         labels("a\nu\n", train="a,p,q\nx,-1,-1\ny,1,0\n")
 
 

@@ -86,20 +86,20 @@ def test_what_the_assistant_said_before_is_no_answer() -> None:
 BAD = [
     ({"prompt": ASKED, "chosen": SHORT}, "`rejected` is missing; the record has prompt, chosen"),
     ({"prompt": ASKED, "rejected": SHORT}, "`chosen` is missing"),
-    ({"chosen": SHORT, "rejected": LONG}, "`prompt` is missing: it may be left out where"),
+    ({"chosen": SHORT, "rejected": LONG}, "`prompt` is missing: it is optional only if"),
     ({"prompt": ASKED, "chosen": SHORT, "rejected": SHORT}, "`chosen` and `rejected` are the same answer"),
     ({"prompt": ASKED, "chosen": " ", "rejected": SHORT}, "`chosen` is empty"),
     ({"prompt": ASKED, "chosen": SHORT, "rejected": []}, "`rejected` holds no answer of the assistant"),
     (
         {"prompt": "Why?", **{name: [turn(USER, "a"), turn(ASSISTANT, name)] for name in ("chosen", "rejected")}},
-        "which do not begin with the `prompt`",
+        "but do not begin with the `prompt`",
     ),
     ({"messages": [turn(USER, "a")], "chosen": [turn(USER, "c")], "rejected": LONG}, "`chosen` holds no answer"),
     ({"prompt": ASKED, "chosen": [turn(USER, SHORT)], "rejected": LONG}, "`chosen` holds no answer"),
     ({"prompt": "", "chosen": SHORT, "rejected": LONG}, "`prompt` is empty"),
     (
         {"chosen": [turn(USER, "a"), turn(ASSISTANT, SHORT)], "rejected": [turn(USER, "b"), turn(ASSISTANT, LONG)]},
-        "begin with no turn that is the same",
+        "share no first turn",
     ),
 ]  # fmt: skip
 
@@ -136,7 +136,7 @@ def test_a_dry_run_tells_the_lengths_of_answers_with_their_prompts_before_and_af
 
 def test_prompts_that_leave_no_room_are_refused(preferences: Path, llama: Path, tmp_path: Path) -> None:
     job = preference_job(preferences, tmp_path / "store", llama, data__context=8)
-    with pytest.raises(CorpusError, match=r"split is empty .*whose answers lie beyond data.context"):
+    with pytest.raises(CorpusError, match=r"split is empty .*whose answers are beyond data.context"):
         here(silent())("encode", job)
 
 

@@ -148,7 +148,7 @@ def test_a_class_of_no_word_that_is_seen_cannot_be_balanced(bert: Path, tmp_path
     )  # fmt: skip
     data = encode(job, silent())
     for work in (lambda: Finetuning(job, Store(job.store), data, 1), lambda: labelled_preflight(job, silent())):
-        with pytest.raises(ConfigError, match="is balanced, but nothing that is trained on has the class 'B-CODE'"):
+        with pytest.raises(ConfigError, match="is balanced, but no training example has the class 'B-CODE'"):
             work()
 
 

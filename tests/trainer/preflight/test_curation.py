@@ -100,5 +100,5 @@ def test_what_cannot_be_used_is_refused_before_long_work(raw: Path, tmp_path: Pa
     missing = {"files": [{"paths": [str(tmp_path / "none.txt")]}]}
     with pytest.raises(CorpusError, match="no file matches"):
         preflight(job_of(raw, tmp_path / "store", decontaminate=missing), silent())
-    with pytest.raises(ConfigError, match="there is no function 'nowhere:none'"):
+    with pytest.raises(ConfigError, match="function 'nowhere:none' cannot be loaded"):
         preflight(job_of(raw, tmp_path / "store", filters=[{"kind": "function", "function": "nowhere:none"}]), silent())

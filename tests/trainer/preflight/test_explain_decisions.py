@@ -98,7 +98,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], dict[str, Any], Callable[[Pat
     ),
     "a function": (
         lambda folder: (folder / "own_filters.py").write_text(f"{FUNCTION}# changed\n"), {},
-        lambda folder: ("files: 1 changed (that of own_filters:is_long, or one that it imports)",),
+        lambda folder: ("files: 1 changed (source of own_filters:is_long or one of its imports)",),
     ),
 }  # fmt: skip
 

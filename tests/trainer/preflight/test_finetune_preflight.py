@@ -41,7 +41,7 @@ def test_the_look_finds_what_encoding_finds_and_plans_the_same_steps(
     after = look(pairs, tmp_path / "store", pretrained)
     assert before.plan is not None
     assert (before.splits, before.plan) == (after.splits, after.plan)
-    assert before.looked_at == f"all of it, {sum((before.splits or {}).values())} examples"
+    assert before.looked_at == f"all {sum((before.splits or {}).values())} examples"
     assert after.looked_at.startswith("encoded already: encoded/pairs-")
     lines = before.lines()
     assert f"looked at       {before.looked_at}" in lines
@@ -84,7 +84,7 @@ def test_bad_data_is_refused_before_any_work(
     if not whole_bytes:
         assert found.looked_at == f"the first {HEAD_ROWS:,} rows of each of 1 file"
     written(tmp_path / "cola.tsv", "\n".join([*lines, "gj04\t1\t"]))
-    assert "cola.tsv: line 41: 3 columns, `columns` names 4" in refused(RecordError, **cola)
+    assert "cola.tsv: line 41: 3 columns, `columns` has 4" in refused(RecordError, **cola)
     written(
         tmp_path / "cola.tsv", "\n".join(line.replace("\t0\t", "\t0.5\t").replace("\t1\t", "\t1.0\t") for line in lines)
     )

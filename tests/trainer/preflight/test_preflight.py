@@ -292,7 +292,7 @@ def test_a_repository_of_the_hub_that_changes_is_loaded_as_it_was_when_it_named_
 
 def test_shards_of_another_tokenizer_are_refused(raw: Path, stocked: Path, data: PreparedData) -> None:
     other = prepare(small_job(raw, stocked, data__tokenizer={"vocab_size": 300}).preparation(), silent())
-    with pytest.raises(TokenizerError, match=r"was tokenized with .*, not with .*; prepare the data anew"):
+    with pytest.raises(TokenizerError, match=r"was tokenized with .*, not with .*; prepare the data again"):
         shard_manifests(Store(str(stocked)), PreparedData(tokenizer=other.tokenizer, shards=data.shards))
 
 

@@ -87,7 +87,7 @@ def test_what_stayed_and_went_is_a_table_by_corpus_and_reason(curated: Finished)
         (corpus, line["reason"]): (f"{line['documents']:,}", size(line["bytes"])) for corpus, line in lines
     }  # fmt: skip
     assert {reason for _, reason in told} == {"kept", "length: bytes too low", "contaminated"}
-    assert f"decisions/{name}: " in block.note and "documents stay" in block.note
+    assert f"decisions/{name}: " in block.note and "documents kept" in block.note
 
 
 def test_page_and_card_state_what_the_text_is_clean_of(curated: Finished) -> None:

@@ -1,1 +1,1 @@
-"""Conversations to encoded sets, as a chat template writes them."""
+"""Conversations to encoded sets, rendered by a chat template."""

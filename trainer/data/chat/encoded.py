@@ -1,10 +1,10 @@
-"""Encoded conversations: the step that makes a set of them, its splits as training reads them, and their windows.
+"""Encoded conversations: the step that builds a set, its splits as training reads them, and their windows.
 
 train.arrow  validation.arrow  test.arrow
     id              string: the record's number in the files of its split
     input_ids       list<int32>
     answered        list<int8>: 1 where a token is the assistant's
-    answer_tokens   int32: how many of those are predicted
+    answer_tokens   int32: the number of these that are predicted
 """
 
 import hashlib
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 FORMAT = 8
 
 BLOCK = 512
-"""Conversations that are written at a time."""
+"""Conversations written at a time."""
 
 SCHEMA = pa.schema(
     [
@@ -54,7 +54,7 @@ SCHEMA = pa.schema(
 
 
 class Encoded(NamedTuple):
-    """A conversation that is trained or measured on: its split, the record's number in its parts, and its tokens."""
+    """A conversation for training or evaluation: its split, the record's index in the split's parts, and its tokens."""
 
     split: str
     id: str
@@ -63,11 +63,10 @@ class Encoded(NamedTuple):
 
 @dataclass
 class Counts:
-    """What was counted of a split's records; `bad` are those that were skipped.
+    """Counts of a split's records; `bad` are those that were skipped.
 
-    `unanswered` lost every token of an answer when their end was cut off, or what tells two answers apart, and are left
-    out. `unmarked` are answers that
-    the template does not mark as such, so that they are not learnt.
+    `unanswered` records lost all tokens of an answer, or the difference between two answers, when their end was cut
+    off; they are left out. `unmarked` are answers that the template does not mark, so they are not learnt.
     """
 
     bad: BadRecords
@@ -83,7 +82,7 @@ class Counts:
     questions: set[bytes] = field(default_factory=set)
 
     def take(self, encoded: Sequence[ChatEncoding], question: bytes) -> bool:
-        """Count a record's conversations; returns whether anything of an answer is left of each."""
+        """Count a record's conversations; returns whether each still has answer tokens, and they differ."""
         self.truncated += any(tokens.truncated for tokens in encoded)
         self.unmarked += sum(tokens.unmarked for tokens in encoded)
         distinct = {tokens.input_ids.tobytes() for tokens in encoded}
@@ -101,7 +100,7 @@ class Counts:
         return True
 
     def told(self) -> dict[str, Any]:
-        """The counts by name, as a manifest tells them."""
+        """The counts by name, for a manifest."""
         return {name: value for name, value in vars(self).items() if name not in ("questions", "bad")} | self.bad.told()
 
 
@@ -112,10 +111,10 @@ def encode_conversations(
     model_folder: str | Path | None = None,
     form: Form = CONVERSATION,
 ) -> Step:
-    """The step that encodes the conversations of records of a form, one after another, with the model's tokenizer.
+    """The step that encodes the conversations of records of a form, in order, with the model's tokenizer.
 
-    It raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer or a template that cannot
-    be used, `ConfigError` for a context beyond the model's positions, `StorageError` if the store refuses.
+    It raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for an unusable tokenizer or template,
+    `ConfigError` for a context beyond the model's positions, `StorageError` if the store refuses.
     """
     data, folder = job.data, model_folder or find_model(store, job.model.pretrained, hub=True).folder
     encoder, source = load_chat_encoder(folder, data), find_splits(store, data)
@@ -130,14 +129,13 @@ def read_conversations(
     encoder: ChatEncoder,
     counts: dict[str, Counts],
     progress: Progress,
-    doing: str = "look at",
+    doing: str = "check",
     most: int | None = None,
     form: Form = CONVERSATION,
 ) -> Iterator[Encoded]:
-    """All conversations of some data, or those of `most` records of each file, encoded and counted. Raises as encoding
-    does.
+    """All conversations of some data, or those of `most` records per file, encoded and counted; raises as encoding.
 
-    Without validation parts, those of train that a hash of the question holds out are validation.
+    Without validation parts, train's conversations whose question is held out by its hash become validation.
     """
     with progress.bar(f"{doing} {data.name}", None, "conversation") as bar:
         for split, parts in source.parts.items():
@@ -154,32 +152,32 @@ def read_conversations(
 
 
 def tell(data: ConversationsConfig, counts: dict[str, Counts]) -> None:
-    """Say what was skipped, cut or left out, and what makes figures flatter."""
+    """Log what was skipped, cut or left out, and how many questions of other splits are in train."""
     name = data.name
     for split, found in counts.items():
         if found.bad.count:
             log.warning("data set %s, %s split: skipped %s", name, split, found.bad.describe())
         if found.truncated or found.unanswered:
             log.warning(
-                "data set %s, %s split: conversations that are longer than data.context and lose their end: %d; left "
-                "out, as no answer is left of them, or two that are the same: %d", name, split, found.truncated,
+                "data set %s, %s split: conversations longer than data.context, whose end was cut off: %d; left out "
+                "because no answer is left, or both answers are equal: %d", name, split, found.truncated,
                 found.unanswered,
             )  # fmt: skip
         if found.unmarked:
             log.warning(
-                "data set %s, %s split: answers that the chat template does not mark by {%% generation %%}, so that "
-                "these are not learnt: %d", name, split, found.unmarked,
+                "data set %s, %s split: answers that the chat template does not mark with {%% generation %%}, so they "
+                "are not learnt: %d", name, split, found.unmarked,
             )  # fmt: skip
     for split, repeated in in_train(counts).items():
         if repeated:
             log.warning(
-                "data set %s: %d of %d questions of the %s split are in train as well, so %s figures will flatter",
+                "data set %s: %d of %d %s questions are also in train, so metrics on %s are too optimistic",
                 name, repeated, len(counts[split].questions), split, split,
             )  # fmt: skip
 
 
 def empty_counts(data: ConversationsConfig, source: SplitSource) -> dict[str, Counts]:
-    """Counts of nothing yet, of the splits that there will be."""
+    """Zero counts for all splits."""
     splits = [TRAIN, VALIDATION, *(split for split in source.parts if split not in (TRAIN, VALIDATION))]
     return {split: Counts(bad_records(data, split)) for split in splits}
 
@@ -206,7 +204,7 @@ def _write(
 
 
 def _describe(data: ConversationsConfig, encoder: ChatEncoder, counts: dict[str, Counts]) -> dict[str, Any]:
-    """The manifest's details: everything that a report needs."""
+    """The manifest's details, with everything that a report needs."""
     repeated = in_train(counts)
     return {
         "name": data.name,
@@ -225,10 +223,10 @@ def _describe(data: ConversationsConfig, encoder: ChatEncoder, counts: dict[str,
 
 
 def _require_conversations(data: ConversationsConfig, counts: dict[str, Counts], cut: bool) -> None:
-    """Raise `CorpusError` for a split with nothing in it."""
+    """Raise `CorpusError` for an empty split."""
     for split, found in counts.items():
         if not found.examples:
-            why = f"{found.bad.count} bad records, {found.unanswered} whose answers lie beyond data.context"
+            why = f"{found.bad.count} bad records, {found.unanswered} whose answers are beyond data.context"
             held = (
                 f", and {data.validation_fraction:g} of {TRAIN} is held out by a hash"
                 if cut and split == VALIDATION
@@ -236,18 +234,18 @@ def _require_conversations(data: ConversationsConfig, counts: dict[str, Counts],
             )
             raise CorpusError(
                 f"data set {data.name!r}: the {split} split is empty ({why}{held}); check that this is the right data, "
-                "or give validation data, a greater data.context or another validation_fraction"
+                "or add validation data, increase data.context or change validation_fraction"
             )
 
 
 def in_train(counts: dict[str, Counts]) -> dict[str, int]:
-    """How many questions of each other split are in train as well."""
+    """The number of questions of each other split that are also in train."""
     learnt = counts[TRAIN].questions
     return {split: len(learnt & found.questions) for split, found in counts.items() if split != TRAIN}
 
 
 def rows_of(block: Sequence[Encoded]) -> pa.RecordBatch:
-    """Some conversations as rows of such a file."""
+    """Some conversations as rows of the file."""
     columns = [
         pa.array([each.id for each in block], pa.string()),
         pa.array([each.tokens.input_ids for each in block], pa.list_(pa.int32())),
@@ -258,9 +256,9 @@ def rows_of(block: Sequence[Encoded]) -> pa.RecordBatch:
 
 
 class ChatSplit:
-    """The conversations of one split: tokens of each (`lengths`), and those of them that are predicted, int64 [N].
+    """The conversations of one split: tokens of each (`lengths`), and those that are predicted, int64 [N].
 
-    `answer_bytes` are those of the text of all answers.
+    `answer_bytes` is the size of the text of all answers.
     """
 
     def __init__(self, table: pa.Table, answer_bytes: int) -> None:
@@ -275,15 +273,15 @@ class ChatSplit:
 
     @cached_property
     def alone(self) -> Packing:
-        """Each conversation in a window of its own."""
+        """A packing with one conversation per window."""
         return one_each(self.lengths, int(self.lengths.max()))
 
     def name(self, example: int) -> str:
-        """The number of the record that a conversation is of, in the files of its split."""
+        """The number of a conversation's record in the files of its split."""
         return str(self._names[example])
 
     def read(self, example: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """A conversation's ids, and which of them the assistant says; of shape [T]."""
+        """A conversation's ids and the mask of the assistant's tokens; each of shape [T]."""
         place, length = np.array([example]), int(self.lengths[example])
         return self._ids.read(place, length, 0)[0], self._answered.read(place, length, 0)[0].astype(bool)
 
@@ -292,17 +290,17 @@ ChatSet = SplitSet[ChatSplit]
 
 
 def open_chat(store: Store, key: str) -> ChatSet:
-    """Map a published set. Raises `ArtifactError` if there is none, or it is damaged."""
+    """Map a published set. Raises `ArtifactError` if it is missing or damaged."""
     return open_set(store, key, lambda table, told, pad_id: ChatSplit(table, told["answer_bytes"]))
 
 
 def read_windows(
     split: ChatSplit, packing: Packing, windows: Sequence[int] | NDArray[np.int64], pad_id: int
 ) -> dict[str, NDArray[np.int64]]:
-    """Some windows, filled up on the right to the longest of them: input_ids, labels and position_ids, of shape [B, T].
+    """Some windows, padded on the right to the longest: input_ids, labels and position_ids, each of shape [B, T].
 
-    Positions begin anew with each conversation, and with what fills up. The label of a token is itself where it is
-    the assistant's, and is predicted from the tokens before it in its conversation.
+    Positions restart at 0 in each conversation, and in the padding. The label of an assistant's token is the token
+    itself, which is predicted from the tokens before it in its conversation; other labels are `IGNORED`.
     """
     members = [[split.read(int(example)) for example in packing.window(int(window))] for window in windows]
     width = max(sum(len(ids) for ids, _ in each) for each in members)
@@ -322,12 +320,12 @@ def read_windows(
 
 
 def pack_split(data: ChatDataConfig, split: ChatSplit, context: int) -> Packing:
-    """The windows of a split: packed, or one for each conversation."""
+    """The windows of a split: packed, or one per conversation."""
     return pack(split.lengths, context) if data.packing else one_each(split.lengths, context)
 
 
 def plan_windows(job: ChatJob, found: ChatSet, windows: Packing, ranks: int) -> TuningPlan:
-    """The plan of a run on a set, whose training split is in these windows."""
+    """The plan of a run on a set whose training split has these windows."""
     answer_tokens = int(np.sum(found.splits[TRAIN].answer_tokens))
     return make_tuning_plan(job, split_sizes(found.details), ranks, "conversation", windows, answer_tokens)
 

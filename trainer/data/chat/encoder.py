@@ -1,9 +1,8 @@
-"""Conversations to token ids, by a chat template and the model's own tokenizer, with the tokens that the assistant
-says.
+"""Conversations to token ids, by a chat template and the model's own tokenizer, with a mask of the assistant's tokens.
 
-The ids are those of `tokenizer.apply_chat_template`, but for text that spells a special token, which stays text, and
-for an answer whose beginning would share a token with what stands before it: that is read as it is when a model is
-asked.
+The ids equal those of `tokenizer.apply_chat_template`, with two exceptions: text that spells a special token stays
+text, and an answer that would share its first token with the text before it is tokenized separately, as when a model
+generates.
 """
 
 from collections.abc import Sequence
@@ -27,21 +26,21 @@ from trainer.models.taken_tokenizer import save_flat
 from trainer.models.tokenizer import UNWRITTEN, byte_lengths, text_reader
 
 LONGEST = 2048
-"""Tokens a window if nothing is said, and the model has as many positions."""
+"""The default of tokens per window, if the model has as many positions."""
 
 STAND_IN = "\ue000{}\ue001"
-"""A message that no text holds: where the template puts it, it puts the message."""
+"""A placeholder that no text contains: the template writes it where it would write the message."""
 
 Tokens = tuple[NDArray[np.int32], NDArray[np.int64]]
-"""Ids of shape [T], and from where to where in a text each stands, of shape [T, 2]."""
+"""Ids of shape [T], and each token's start and end in a text, of shape [T, 2]."""
 
 
 class ChatEncoding(NamedTuple):
-    """A conversation: ids and which of them the assistant says, of shape [T], and whether its end was cut off.
+    """A conversation: ids and the mask of the assistant's tokens, of shape [T], and whether its end was cut off.
 
-    `unmarked`: answers that a template with marks does not mark, so that nothing of them is learnt. `answer_bytes` are
-    those of the text of the answers, without what ends a turn, as far as it was not cut off; its tokens stand for
-    `answer_token_bytes`.
+    `unmarked`: answers that a template with marks does not mark, so they are not learnt. `answer_bytes` are the bytes
+    of the answers' text that was not cut off, without the end of turn; `answer_token_bytes` are those that its tokens
+    represent.
     """
 
     input_ids: NDArray[np.int32]
@@ -54,11 +53,11 @@ class ChatEncoding(NamedTuple):
 
 @dataclass(frozen=True)
 class ChatEncoder:
-    """A tokenizer and a chat template made ready for a job.
+    """A tokenizer and a chat template prepared for a job.
 
-    `end`: what the template writes after an answer, `end_id`: that token; `context`: tokens at most; `vocab_size`: one
-    more than the greatest id; `special`: the spellings of special tokens and of the end, by id; `digest` names the
-    files that `save` writes, the template among them.
+    `end`: what the template writes after an answer, `end_id`: its token; `context`: the most tokens; `vocab_size`: the
+    greatest id + 1; `special`: the spellings of special tokens and of the end, by id; `digest` identifies the files
+    that `save` writes, including the template.
     """
 
     tokenizer: Any
@@ -75,11 +74,11 @@ class ChatEncoder:
         return int(self.tokenizer.pad_token_id)
 
     def save(self, folder: Path) -> None:
-        """Write the files that `AutoTokenizer.from_pretrained` reads, with the template."""
+        """Write the files for `AutoTokenizer.from_pretrained`, including the template."""
         save_flat(self.tokenizer, folder)
 
     def encode(self, conversation: Sequence[Message]) -> ChatEncoding:
-        """A conversation, cut to `context`. Raises `ValueError` as `Renderer.write` does."""
+        """Encode a conversation, cut to `context`. Raises `ValueError` as `Renderer.write` does."""
         written = self.template.write(conversation)
         starts = [start for start, _ in written.answers]
         if self._spells_special(conversation):
@@ -103,35 +102,36 @@ class ChatEncoder:
 
     @cached_property
     def _lengths(self) -> NDArray[np.int64]:
-        """The bytes of text that each token id stands for."""
+        """The bytes of text that each token id represents."""
         return byte_lengths(self.tokenizer.backend_tokenizer.to_str())
 
     @cached_property
     def _whole_offsets(self) -> Tokenizer:
-        """The tokenizer without what it does to tokens at last: some leave blanks out of offsets there."""
+        """The tokenizer without its post-processor: some post-processors remove blanks from offsets."""
         plain = Tokenizer.from_str(self.tokenizer.backend_tokenizer.to_str())
         plain.post_processor = None
         return plain
 
     @cached_property
     def _plain(self) -> tuple[Tokenizer, str]:
-        """The same for which no text is a special token, and the spelling of a token of its own.
+        """A tokenizer without special tokens, and the spelling of an extra token.
 
-        That stands before text that is not the first of a conversation: some tokenizers read the first otherwise.
+        The extra token is put before text that does not begin the conversation: some tokenizers treat the first text
+        differently.
         """
         plain, before = text_reader(self._whole_offsets.to_str(), self.end_id), UNWRITTEN.format("")
         plain.add_tokens([AddedToken(before, normalized=False)])
         return plain, before
 
     def _tokens(self, text: str, starts: Sequence[int], at: int = 0, plain: bool = False) -> Tokens:
-        """The ids of a text, and from where to where in it each stands; none stands on both sides of an answer's start.
+        """The ids of a text and their offsets; no token spans the start of an answer.
 
-        The text may stand at a place of another, as all places then do; special tokens may be `plain` text in it.
-        Raises `ValueError` if the tokenizer does not read the parts as it reads the whole.
+        Offsets start at `at`. With `plain`, special tokens in the text are read as text. Raises `ValueError` if the
+        tokenizer reads the parts differently from the whole.
         """
         ids, offsets = self._encode(text, at, plain)
         ends = np.maximum.accumulate(offsets[:, 1])
-        # Some tokenizers leave spaces out of offsets.
+        # Some tokenizers omit spaces from offsets.
         begins = np.minimum(offsets[:, 0], np.concatenate([[at], ends[:-1]]))
         cuts = [start for start in starts if ((begins < start) & (offsets[:, 1] > start)).any()]
         if not cuts:
@@ -144,12 +144,12 @@ class ChatEncoder:
         ):
             raise ValueError(
                 "an answer begins within a token of what the chat template writes before it, and this tokenizer reads "
-                "it otherwise by itself; leave out spaces where the answer begins, or where the template asks for it"
+                "it differently alone; remove spaces where the answer begins, or where the template prompts for it"
             )
         return divided, np.concatenate([places for _, places in parts])
 
     def _encode(self, text: str, at: int = 0, plain: bool = False) -> Tokens:
-        """The ids of a text that stands at a place of another, and from where to where each stands there."""
+        """The ids of a text that starts at `at` in another, and their offsets in that text."""
         reader, before = self._plain if plain else (self._whole_offsets, "")
         before = before if at else ""
         found = reader.encode(before + text, add_special_tokens=False)
@@ -158,16 +158,16 @@ class ChatEncoder:
         return np.array(ids, dtype=np.int32), np.array(offsets, dtype=np.int64).reshape(-1, 2) + at
 
     def _spells_special(self, conversation: Sequence[Message]) -> bool:
-        """Whether the spelling of a special token stands in a message."""
+        """Whether a message contains the spelling of a special token."""
         return any(spelling in message.content for message in conversation for spelling in self.special.values())
 
     def _as_text(self, text: str, messages: list[tuple[int, int]], starts: Sequence[int]) -> Tokens:
-        """The same where messages spell special tokens: what is between those of the template is read as plain text."""
+        """The same if messages spell special tokens: text between the template's special tokens is read as plain."""
         ids, offsets = self._encode(text)
         parts: list[Tokens] = []
         done = 0
         for place, (number, (start, end)) in enumerate(zip(ids.tolist(), offsets.tolist(), strict=True)):
-            found = text[start:end].strip()  # some take the blanks beside them
+            found = text[start:end].strip()  # some tokens include adjacent blanks
             at = text.find(found, start)
             if found != self.special.get(number) or any(
                 first <= at and at + len(found) <= last for first, last in messages
@@ -180,7 +180,7 @@ class ChatEncoder:
         return np.concatenate([numbers for numbers, _ in parts]), np.concatenate([places for _, places in parts])
 
     def _find_messages(self, conversation: Sequence[Message], text: str) -> list[tuple[int, int]]:
-        """From where to where each message stands in the text: between what the template writes around stand-ins."""
+        """The start and end of each message in the text: between what the template writes around stand-ins."""
         stand_ins = [message._replace(content=STAND_IN.format(number)) for number, message in enumerate(conversation)]
         around = self.template.text(stand_ins)
         frame = []
@@ -192,20 +192,17 @@ class ChatEncoder:
                 ends = np.cumsum([len(before) + len(each) for before, each in zip(frame, said, strict=True)]).tolist()
                 return [(end - len(each), end) for end, each in zip(ends, said, strict=True)]
         raise ValueError(
-            "a message spells a special token of the tokenizer, and the chat template does not write messages as they "
-            "are, so that it cannot be told from one that the template writes; leave the record out, or change the "
-            "spelling"
+            "a message spells a special token of the tokenizer, and the chat template changes messages, so it cannot "
+            "be distinguished from one that the template writes; remove the record, or change the spelling"
         )
 
 
 def _of_learnt(answers: list[tuple[int, int]], given: list[bool]) -> list[tuple[int, int]]:
-    """Of what the assistant says, the stretches of the messages that are learnt. Raises `ValueError` if it is not known
-    which are.
-    """
+    """The ranges of the answers that are learnt. Raises `ValueError` if the ranges do not match the answers."""
     if len(answers) != len(given):
         raise ValueError(
-            f"the chat template marks {len(answers)} stretches of {len(given)} answers, so that those of the prompt "
-            "cannot be told from those that are learnt; mark each answer once"
+            f"the chat template marks {len(answers)} ranges for {len(given)} answers, so those of the prompt cannot be "
+            "distinguished from those that are learnt; mark each answer once"
         )
     return [answer for answer, learnt in zip(answers, given, strict=True) if learnt]
 
@@ -214,14 +211,14 @@ def load_chat_encoder(model: str | Path, data: ConversationsConfig) -> ChatEncod
     """The tokenizer of a model folder or a pretrained name, with the job's chat template or its own.
 
     Raises `TokenizerError` if one of them cannot be loaded or used, `ConfigError` if the model has fewer positions than
-    asked.
+    `data.context`.
     """
     name = str(model)
     config, tokenizer = load_config(name).get_text_config(), load_tokenizer(name)
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
-    backend.encode_special_tokens = False  # the template's are to be found
+    backend.encode_special_tokens = False  # so that the template's special tokens are found
     choose_padding(tokenizer, name)
     template, end = load_template(data.chat_template, tokenizer, name)
     (end_id,) = backend.encode(end, add_special_tokens=False).ids

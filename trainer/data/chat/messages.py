@@ -1,4 +1,4 @@
-"""Records of conversations: who speaks when, checked so that a chat template can write it, with each record's place."""
+"""Records of conversations: parsing, and checking that a chat template can render them; errors have locations."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -14,27 +14,27 @@ from trainer.data.records import Reading
 from trainer.data.splits import Part, SplitTexts, bad_records, look_at_columns, read_part
 
 MESSAGES = "messages"
-"""The field that the texts of a conversation are told to be of, however its record is written."""
+"""The name of the field of a conversation's texts, in whatever form its record is."""
 
 COLUMNS = (MESSAGES, "prompt", "completion")
-"""What a record may hold of which a conversation is made: `messages`, or the other two."""
+"""The fields of a record from which a conversation is read: `messages`, or the other two."""
 
 ROLES = (SYSTEM, USER, ASSISTANT)
 FIELDS = ("role", "content")
 
 
 def read_conversation(values: Sequence[Any], found: Sequence[str], answer: str = "completion") -> list[Message]:
-    """The conversation of a record, whose values of `COLUMNS` these are; `found` are the names of all that it holds,
-    and `answer` is the name of the last of the three there.
+    """The conversation of a record, given its values of `COLUMNS`; `found` are the names of all its fields, and
+    `answer` is the record's name for the last of `COLUMNS`.
 
-    Raises `ValueError` that says what is wrong with it.
+    Raises `ValueError` with the problem.
     """
     messages, prompt, completion = values
-    if messages is not None and completion is not None:  # a `prompt` beside messages repeats their beginning
-        raise ValueError(f"`messages` are there, and a `{answer}` too; keep one of them")
+    if messages is not None and completion is not None:  # a `prompt` beside messages repeats their first turns
+        raise ValueError(f"the record has both `messages` and a `{answer}`; keep one of them")
     if messages is None and prompt is None and completion is None:
         raise ValueError(
-            f"neither `messages` nor `prompt` and `{answer}` are there; the record has {', '.join(found) or 'no field'}"
+            f"`messages`, or `prompt` and `{answer}`, are missing; the record has {', '.join(found) or 'no field'}"
         )
     if messages is None:
         pair = [(USER, "prompt", prompt), (ASSISTANT, answer, completion)]
@@ -45,14 +45,14 @@ def read_conversation(values: Sequence[Any], found: Sequence[str], answer: str =
 
 
 def read_messages(value: Any, field: str) -> list[Message]:
-    """The messages of a field. Raises `ValueError` that says what is wrong with one."""
+    """The messages of a field. Raises `ValueError` with the problem of a bad one."""
     if not isinstance(value, list):
-        raise ValueError(f"`{field}` is {_kind(value)}; expected is a list of messages, each with role and content")
+        raise ValueError(f"`{field}` is {_kind(value)}; expected a list of messages, each with role and content")
     return [_read_message(each, number) for number, each in enumerate(value, 1)]
 
 
 def question_of(conversation: Sequence[Message]) -> bytes:
-    """All that comes before the first answer, as bytes: by their hash conversations are held out."""
+    """All messages before the first answer, as bytes; their hash decides which conversations are held out."""
     first = next(number for number, message in enumerate(conversation) if message.role == ASSISTANT)
     return b"\0".join(f"{message.role}\0{message.content}".encode() for message in conversation[:first])
 
@@ -60,8 +60,8 @@ def question_of(conversation: Sequence[Message]) -> bytes:
 def _read_message(value: Any, number: int) -> Message:
     where = f"message {number}"
     if not isinstance(value, dict):
-        raise ValueError(f"{where} is {_kind(value)}; expected is an object with role and content")
-    given = {name: each for name, each in value.items() if each is not None}  # Parquet has every field in every record
+        raise ValueError(f"{where} is {_kind(value)}; expected an object with role and content")
+    given = {name: each for name, each in value.items() if each is not None}  # in Parquet every record has every field
     if unknown := [name for name in given if name not in FIELDS]:
         raise ValueError(f"{where} has the unknown field {unknown[0]!r}; a message has role and content")
     role = given.get("role")
@@ -72,7 +72,7 @@ def _read_message(value: Any, number: int) -> Message:
 
 
 def read_text(value: Any, what: str) -> str:
-    """A text that says something. Raises `ValueError` for what is none."""
+    """A text that is not blank. Raises `ValueError` for anything else."""
     if value is None:
         raise ValueError(f"{what} is missing")
     if not isinstance(value, str):
@@ -87,21 +87,19 @@ def read_text(value: Any, what: str) -> str:
 
 
 def check_order(roles: Sequence[str]) -> None:
-    """Raise `ValueError` unless user and assistant speak in turn, after at most one system message, and both do."""
+    """Raise `ValueError` unless user and assistant alternate, after at most one system message, and both occur."""
     if not roles:
-        raise ValueError(
-            "`messages` is an empty list; expected are a user's message and an assistant's answer at least"
-        )
+        raise ValueError("`messages` is an empty list; expected at least a user's message and an assistant's answer")
     start = 1 if roles[0] == SYSTEM else 0
     for number, role in enumerate(roles[start:]):
         expected = ASSISTANT if number % 2 else USER
         if role != expected:
             raise ValueError(
-                f"message {start + number + 1} is of the role {role}, where {expected} is expected: after at most one "
-                f"system message, user and assistant speak in turn; the order is {', '.join(roles)}"
+                f"message {start + number + 1} has the role {role}, expected {expected}: after at most one system "
+                f"message, user and assistant must alternate; the order is {', '.join(roles)}"
             )
     if ASSISTANT not in roles:
-        raise ValueError(f"the assistant never speaks, so there is nothing to learn; the roles are {', '.join(roles)}")
+        raise ValueError(f"there is no assistant message, so nothing to learn; the roles are {', '.join(roles)}")
 
 
 def _kind(value: Any) -> str:
@@ -114,7 +112,7 @@ ANSWERS = ("chosen", "rejected")
 
 
 def read_pair(values: Sequence[Any], found: Sequence[str]) -> list[list[Message]]:
-    """The two conversations of a record, the chosen one first. Raises `ValueError` that says what is wrong with it."""
+    """The two conversations of a record, the chosen one first. Raises `ValueError` with the problem."""
     prompt, messages, *answers = values
     if missing := [name for name, value in zip(ANSWERS, answers, strict=True) if value is None]:
         raise ValueError(f"`{missing[0]}` is missing; the record has {', '.join(found) or 'no field'}")
@@ -124,14 +122,12 @@ def read_pair(values: Sequence[Any], found: Sequence[str]) -> list[list[Message]
     if all(end and end[0].role != ASSISTANT for end in ends):
         begin, ends = _divide(ends, begin, name)
     elif given is None:
-        raise ValueError(
-            "`prompt` is missing: it may be left out where `chosen` and `rejected` are whole conversations"
-        )
+        raise ValueError("`prompt` is missing: it is optional only if `chosen` and `rejected` are whole conversations")
     for name, end in zip(ANSWERS, ends, strict=True):
         if not any(message.role == ASSISTANT for message in end):
             raise ValueError(f"`{name}` holds no answer of the assistant")
     if ends[0] == ends[1]:
-        raise ValueError("`chosen` and `rejected` are the same answer, of which nothing can be learnt")
+        raise ValueError("`chosen` and `rejected` are the same answer, so nothing can be learnt from them")
     asked = [message._replace(learnt=False) for message in begin]
     for end in ends:
         check_order([message.role for message in (*asked, *end)])
@@ -139,24 +135,22 @@ def read_pair(values: Sequence[Any], found: Sequence[str]) -> list[list[Message]
 
 
 def _read_turns(value: Any, name: str, role: str) -> list[Message]:
-    """Turns as they are, or a text as the turn of a role."""
+    """A list of turns, or a text as one turn of a role."""
     return read_messages(value, name) if isinstance(value, list) else [Message(role, read_text(value, f"`{name}`"))]
 
 
 def _divide(whole: list[list[Message]], begin: list[Message], name: str) -> tuple[list[Message], list[list[Message]]]:
-    """The turns that two conversations both begin with, of which the last are those of a prompt, if there is one; and
-    those that follow in each.
+    """The turns that two conversations share at their beginning, and the turns that follow in each; the shared turns
+    must end with the prompt's turns if there is a prompt.
     """
     alike = takewhile(lambda turns: turns[0] == turns[1], zip(*whole, strict=False))
     shared = [turn for turn, _ in alike]
     if len(shared) == min(map(len, whole)) and shared[-1:] and shared[-1].role == ASSISTANT:
-        shared.pop()  # the whole of one of them: its last turn is an answer
+        shared.pop()  # one conversation is a prefix of the other: its last turn is an answer
     if not shared:
-        raise ValueError(
-            "`chosen` and `rejected` begin with no turn that is the same; expected is the same prompt in both"
-        )
+        raise ValueError("`chosen` and `rejected` share no first turn; expected the same prompt in both")
     if begin and shared[-len(begin) :] != begin:
-        raise ValueError(f"`chosen` and `rejected` are whole conversations, which do not begin with the `{name}`")
+        raise ValueError(f"`chosen` and `rejected` are whole conversations, but do not begin with the `{name}`")
     return shared, [each[len(shared) :] for each in whole]
 
 
@@ -164,8 +158,8 @@ Made = TypeVar("Made")
 
 
 class Form(NamedTuple):
-    """What a record is: the columns that are read, and the conversations that it holds, given their values and the
-    names of all that is there.
+    """A form of records: the columns to read, and a function that returns the conversations of a record, given its
+    values and the names of all its fields.
     """
 
     columns: Sequence[str]
@@ -179,10 +173,10 @@ PAIR = Form(("prompt", MESSAGES, *ANSWERS), read_pair)
 """A prompt and two answers, in the forms that trl documents for preference data.
 
     {"prompt": "…", "chosen": "…", "rejected": "…"}
-    {"prompt": [turns], "chosen": [turns], "rejected": [turns]}       `messages` may stand for `prompt`
+    {"prompt": [turns], "chosen": [turns], "rejected": [turns]}       or `messages` instead of `prompt`
     {"chosen": [turns], "rejected": [turns]}                          conversations that begin with the same prompt
 
-Each is two conversations, of which the answers alone are learnt.
+Each gives two conversations, of which only the answers are learnt.
 """
 
 
@@ -194,10 +188,10 @@ def read_records(
     most: int | None = None,
     form: Form = CONVERSATION,
 ) -> Iterator[tuple[int, list[list[Message]], list[Made]]]:
-    """The conversations of a split's parts, by record, each with the record's number, from 0, and what is made of them.
+    """The conversations of a split's parts by record, each with the record's index and the results of `make`.
 
-    A record is bad of which no conversation can be read or made, for which `make` raises `ValueError`. `most`: records
-    of each part that are looked at. Raises `RecordError` for the first that is too many for `bad`.
+    A record is bad if its conversations cannot be read, or if `make` raises `ValueError`. `most` limits the records of
+    each part. Raises `RecordError` for the first bad record that exceeds the limit of `bad`.
     """
     number, how = 0, Reading(data.source)
     for part in parts:
@@ -211,7 +205,7 @@ def read_records(
             if record.wrong is not None:
                 bad.add(record.wrong)
             else:
-                # A line of JSON has fields of its own; of other records, only the columns that are asked for are read.
+                # Each JSON line has its own fields; in other formats, only the requested columns are read.
                 found = list(record.values) if data.source == "jsonl" else there
                 try:
                     conversations = form.read([record.values.get(column) for column in form.columns], found)
@@ -229,13 +223,13 @@ def _texts_of(
     bad = bad_records(data, split)
     for place, part in enumerate(parts):
         for number, conversations, _ in read_records(data, [part], bad, lambda conversation: None, form=form):
-            first, *others = conversations  # whose beginnings are alike
+            first, *others = conversations  # which share their first turns
             said = [*first, *(message for other in others for message in other if message not in first)]
             yield from ((place, number, message.content) for message in said)
 
 
 def texts_of(form: Form) -> SplitTexts:
-    """How the texts of records of such a form are read: what each says, once."""
+    """How to read the texts of records of a form; a text that both conversations share is read once."""
     return SplitTexts(fields=lambda data: [MESSAGES], read=partial(_texts_of, form))
 
 

@@ -1,14 +1,14 @@
-"""What a chat template writes of a conversation, and which part of that the assistant says; free of heavy imports.
+"""Rendering of conversations by a chat template, and the ranges of the assistant's answers; free of heavy imports.
 
-What a template has written before it first looks at a message, or whether there is one, it writes of every conversation
-that begins in the same way. If it looks at none before its loop comes to it, and what it writes after the last one
-depends on nothing that it met before, that is the same after every beginning too. So the text of each beginning is
-known, without writing each by itself, which takes time that grows with the square of their number.
+The text that a template writes before it first accesses a message, or checks whether there is one, is the same for
+every conversation with the same messages before it. If the template accesses no message before its loop reaches it, and
+its text after the last message depends on nothing kept from earlier messages, that text is also the same after every
+prefix. So the text of each prefix is known without rendering each separately, which would take quadratic time.
 
-The environment is that of `transformers.utils.chat_template_utils`, but for what would make the same conversation
-another text another time. Most templates do not mark the assistant's part by `{% generation %}`. It is found by writing
-the conversation up to each answer, as a model is asked for it, and up to its end: what the longer text has more is the
-answer. That takes a template which writes the beginning of a conversation in the same way, whatever follows.
+The environment is that of `transformers.utils.chat_template_utils`, without what would make the text of a conversation
+change between runs. Most templates do not mark the assistant's part with `{% generation %}`. It is found by rendering
+the conversation up to each answer, as the prompt for a model, and including the answer: the difference is the answer.
+This requires a template that renders the beginning of a conversation in the same way, whatever follows.
 """
 
 import json
@@ -31,31 +31,31 @@ SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
 
 
 class Message(NamedTuple):
-    """What somebody says; `learnt`: whether that is predicted, of what the assistant says. What is not comes first."""
+    """A message; `learnt` is false for an assistant's message that is not predicted; such messages come first."""
 
     role: str
     content: str
     learnt: bool = True
 
     def written(self) -> dict[str, str]:
-        """As a chat template is given it."""
+        """The message in the form that chat templates read."""
         return {"role": self.role, "content": self.content}
 
 
 KEEPING = {"namespace", "cycler", "joiner"}
-"""What keeps something from one message to the next, and to what is written after the last."""
+"""Template functions that keep state from one message to the next, and to the text after the last."""
 
 OF_ONE_MESSAGE = {"index", "index0", "first", "previtem", "cycle", "changed", "depth", "depth0"}
-"""What a loop tells without looking further than the message that it is at."""
+"""Attributes of a loop that do not depend on messages after the current one."""
 
 COLLECTING = (nodes.AssignBlock, nodes.FilterBlock, nodes.CallBlock, nodes.Macro)
-"""What is written within these is written later than it is made."""
+"""Nodes whose content is written later than it is rendered."""
 
 
 class Ends(NamedTuple):
-    """Up to where the text of the whole is that of its first N messages, for each N; and what follows such a beginning.
+    """For each N, where the text of the first N messages ends in the whole text; and what follows such a prefix.
 
-    `plain` follows it where a conversation ends, `asking` where a model is to go on.
+    `plain` follows it at the end of a conversation, `asking` as the prompt for an answer.
     """
 
     places: list[int]
@@ -64,9 +64,9 @@ class Ends(NamedTuple):
 
 
 def may_be_linear(template: nodes.Template) -> bool:
-    """Whether nothing in a template keeps what it met, or takes a loop for more than its attributes.
+    """Whether a template keeps no state between messages, and uses only attributes of its loops.
 
-    Then `Watched`, and which attributes are looked at, tell the rest.
+    `Watched` and the attributes accessed at run time check the rest.
     """
     if any(name.name in KEEPING for name in template.find_all(nodes.Name)):
         return False
@@ -79,27 +79,27 @@ def may_be_linear(template: nodes.Template) -> bool:
 
 
 class Watched(Sequence[Any]):
-    """Messages that note how much had been written when each of them was first looked at, and when their end was.
+    """Messages that note how much had been written when each of them, and their end, was first accessed.
 
-    `written` says how much that is now.
+    `written` returns the amount written so far.
     """
 
     def __init__(self, messages: Sequence[Any], written: Callable[[], int]) -> None:
         self._messages, self._written = messages, written
         self._places: list[int] = []
         self._at: int | None = None
-        """Where the loop is that was the first to begin."""
+        """The position of the loop that began first."""
         self._looks_elsewhere = False
 
     def places(self) -> list[int] | None:
-        """How much was written before each message, and before their end, was looked at; None if that tells too little.
+        """The amounts written before each message, and before their end, was accessed; None if unreliable.
 
-        That is so if the end was not looked at, or any of them after it, or one that the loop had not come to.
+        They are unreliable if the end was not accessed, or any message after it, or a message ahead of the loop.
         """
         return None if self._looks_elsewhere or not self._ended() else self._places
 
     def walk(self, start: int) -> Iterator[Any]:
-        """The messages from one on, as a loop takes them."""
+        """Iterate over the messages from `start`, as a loop does."""
         leads = self._at is None
         for place in count(start):
             if leads:
@@ -137,7 +137,7 @@ class Watched(Sequence[Any]):
 
 
 class _Rest(Sequence[Any]):
-    """The messages from one on."""
+    """The messages from `start` on."""
 
     def __init__(self, watched: Watched, start: int) -> None:
         self._watched, self._start = watched, start
@@ -157,58 +157,58 @@ class _Rest(Sequence[Any]):
 MARKERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 ADDRESS = re.compile(r"at 0x[0-9a-fA-F]{6,}>")
-"""How Python ends the text of an object that has none of its own: by its place in memory."""
+"""The end of Python's default text of an object: its memory address."""
 
 HALF = re.compile("[\ud800-\udfff]")
-"""What JSON may spell by itself, and no text in UTF-8 can hold: one of the two codes of a character in UTF-16."""
+"""A lone UTF-16 surrogate: JSON can contain it, UTF-8 cannot."""
 
 CHANGING = {
     "strftime_now": "writes the date of today (strftime_now)", "lipsum": "writes random text (lipsum)",
     "random": "takes something at random (the filter `random`)",
 }  # fmt: skip
-"""What would make the same conversation another text another time, by its name in templates."""
+"""Template functions whose result would change between runs, by name."""
 
 WHY_FIXED = (
-    "so that the same conversation would be other tokens another time; give a copy in data.chat_template that writes "
+    "so the same conversation would give different tokens in another run; set data.chat_template to a copy that writes "
     "something fixed there"
 )
 
 NO_DATE = jinja2.Undefined(hint=f"it {CHANGING['strftime_now']}, {WHY_FIXED}")
-"""What `strftime_now` is: a template that asks whether it is defined has a date of its own to write instead."""
+"""The value of `strftime_now`: a template that checks whether it is defined has its own date to write instead."""
 
-GIVE_ANOTHER = "give another one in data.chat_template"
+GIVE_ANOTHER = "set data.chat_template to another one"
 
 FREE_CHARACTERS, CHARACTERS_A_MESSAGE, CHARACTERS_EACH = 2**20, 2**10, 8
-"""What a template may write: so many characters in any case, for each message, and for each character of one."""
+"""The limit of a template's output: the base, and what is added for each message and for each of its characters."""
 
 
 class Written(NamedTuple):
-    """A conversation as text, and from where to where the assistant speaks: each answer with the token that ends it."""
+    """A conversation as text, and the start and end of each answer, including the token that ends it."""
 
     text: str
     answers: list[tuple[int, int]]
 
 
 class Refused(ValueError):
-    """A template cannot be used for a conversation; the message says why."""
+    """A template cannot be used for a conversation; the message gives the reason."""
 
 
 class Template:
-    """A template, compiled, and the special tokens that it may name."""
+    """A compiled template, and the special tokens that it may refer to."""
 
     def __init__(self, source: str, special: Mapping[str, str]) -> None:
-        """Raises `jinja2.TemplateError` if it is none."""
+        """Raises `jinja2.TemplateError` for an invalid template."""
         self._environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Marks, loopcontrols])
         self._template, self._special = self._environment.from_string(source), special
         self._has_marks = MARKERS.search(source) is not None
         self._may_be_linear = may_be_linear(self._environment.parse(source))
 
     def text(self, conversation: Sequence[Message], asks: bool = False) -> str:
-        """What the template writes; if it `asks`, with what a model is to go on from. Raises `Refused`."""
+        """The rendered text; with `asks`, including the prompt for an answer. Raises `Refused`."""
         return self._write(conversation, [message.written() for message in conversation], asks)
 
     def write(self, conversation: Sequence[Message]) -> Written:
-        """Write a conversation. Raises `Refused` also if the answers cannot be told from what is written."""
+        """Render a conversation. Raises `Refused` also if the ranges of the answers cannot be found."""
         whole = self.text(conversation)
         if self._has_marks:
             marks = self._environment.marks
@@ -227,30 +227,29 @@ class Template:
                 self._environment.written += len(block)
                 if self._environment.written > most:
                     raise Refused(
-                        f"the chat template writes more than {most:,} characters of a conversation of "
+                        f"the chat template writes more than {most:,} characters for a conversation of "
                         f"{sum(len(message.content) for message in conversation):,}; {GIVE_ANOTHER}"
                     )
         except (Refused, MemoryError):
             raise
-        except Exception as error:  # Jinja's own, and whatever a template raises
-            raise Refused(f"the chat template refuses it: {brief(error)}") from error
+        except Exception as error:  # Jinja's errors, and whatever a template raises
+            raise Refused(f"the chat template refuses this conversation: {brief(error)}") from error
         text = "".join(blocks)
         if half := HALF.search(text):
             raise Refused(
-                f"with the chat template it holds {half[0]!r}, half of a character, which cannot be tokenized"
+                f"the rendered text contains {half[0]!r}, half of a surrogate pair, which cannot be tokenized"
             )
         given_places = {place for message in conversation for place in ADDRESS.findall(message.content)}
         if places := set(ADDRESS.findall(text)) - given_places:
             raise Refused(
-                f"the chat template writes where an object is in memory, which differs each time: {min(places)}"
+                f"the chat template writes the memory address of an object, which differs in each run: {min(places)}"
             )
         return text
 
     def _find_ends(self, conversation: Sequence[Message], whole: str, numbers: Sequence[int]) -> Ends | None:
-        """Where the text of each beginning of a conversation ends in that of the whole; None if that has to be tried
-        out.
+        """Where the text of each prefix of a conversation ends in the whole text; None if each must be rendered.
 
-        The first and the last answer are tried out in any case.
+        The first and the last answer are rendered separately in any case, as a check.
         """
         if not self._may_be_linear or len(numbers) < 3:
             return None
@@ -270,7 +269,7 @@ class Template:
         try:
             text = self._write(conversation, watched, asks)
         except Refused:
-            return None  # it takes messages for a list, or speaks of what only a whole conversation has
+            return None  # it needs a list of messages, or properties of the whole conversation
         places = watched.places()
         return None if places is None or self._environment.looked_ahead else (text, places)
 
@@ -289,23 +288,23 @@ def _answer_by_ends(answer: Message, number: int, whole: str, ends: Ends) -> tup
 def _find_answer(
     answer: Message, at: int, asked: str, answered: str, whole: str, before: Callable[[], str]
 ) -> tuple[int, int]:
-    """From where to where an answer stands, with what ends it, in a text of which `whole` begins at some place.
+    """The start and end of an answer, including its end token, in the text that begins with `whole` at offset `at`.
 
-    `asked` is what stands there where a model is asked for the answer, `answered` with it, and `before` what comes
-    before it where no model is asked.
+    `asked` is the text up to the prompt for the answer, `answered` includes the answer, and `before` returns the text
+    before it without a prompt.
     """
     if not answered.startswith(asked) or not whole.startswith(answered):
         longer = "the answer" if whole.startswith(answered) else "what follows"
         raise Refused(
-            f"the chat template writes the beginning of a conversation otherwise once {longer} is there, so that it "
-            "cannot be told what the assistant says; mark that in the template by {% generation %}, or " + GIVE_ANOTHER
+            f"the chat template writes the beginning of a conversation differently once {longer} is there, so the "
+            "assistant's part cannot be found; mark it in the template with {% generation %}, or " + GIVE_ANOTHER
         )
     said = answered[len(asked) :]
     header, found, _ = said.partition(answer.content.strip())
     if found and header.strip() and asked == before():
         raise Refused(
-            f"the chat template writes {header.strip()!r} before what the assistant says, but not where a model is "
-            f"asked for it (add_generation_prompt); {GIVE_ANOTHER}"
+            f"the chat template writes {header.strip()!r} before what the assistant says, but not in the prompt for an "
+            f"answer (add_generation_prompt); {GIVE_ANOTHER}"
         )
     start = at + len(asked)
     return start, start + len(said.rstrip())
@@ -317,9 +316,9 @@ def _most_characters(conversation: Sequence[Message]) -> int:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The environment of transformers, without chance; it counts what is written, and where marks stand in that.
+    """The environment of transformers, without randomness; it counts what is written, and records marked ranges.
 
-    `looked_ahead`: whether a loop was asked for what is behind the message that it is at.
+    `looked_ahead`: whether a template used an attribute of a loop that depends on later messages.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -330,7 +329,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.globals |= {"strftime_now": NO_DATE, "lipsum": _refusing("lipsum")}
 
     def begin(self) -> list[str]:
-        """Count from 0 again; returns what is written, to be filled."""
+        """Reset the counts; returns an empty list for the blocks to write."""
         self.written, self.marks, self.looked_ahead = 0, [], False
         return []
 
@@ -367,7 +366,7 @@ class _Dict:
 
 
 class _Namespace(Namespace):
-    """`namespace` in templates: no attribute of it begins with an underscore."""
+    """`namespace` in templates; its attributes may not begin with an underscore."""
 
     def __init__(*given: Any, **named: Any) -> None:  # a template may name an attribute `self`
         attributes = dict(*given[1:], **named)

@@ -1,9 +1,8 @@
-"""Chat templates in a process of their own, which can be stopped: `python -m trainer.data.chat.template < REQUESTS`.
+"""Chat templates in a separate process, which can be stopped: `python -m trainer.data.chat.template < REQUESTS`.
 
-A template is a program that came with a model. One that loops without end, or multiplies a text without bound, would
-take the command and its machine with it; here it ends a process, and the conversation is refused. The first line of the
-requests is the template with the memory that it may take, each further one a conversation. Each answer is one line.
-The template of a job or a tokenizer is tried out before it is used.
+A template is a program that came with a model. If it loops forever or multiplies text without bound, only this process
+ends, and the conversation is refused. The first line of the requests is the template and its memory limit, each further
+line is a conversation. Each answer is one line. A template of a job or a tokenizer is tested before it is used.
 """
 
 import json
@@ -25,29 +24,27 @@ from trainer.common.stopping import check_stop, on_stop
 from trainer.data.chat.rendering import ASSISTANT, GIVE_ANOTHER, SYSTEM, USER, Message, Refused, Template, Written
 
 PROBE = [Message(USER, "What is it?"), Message(ASSISTANT, "This.")]
-"""A conversation that every template can write."""
+"""A conversation that every template can render."""
 
 PROBES = (
     PROBE,
     [Message(SYSTEM, "Be brief."), *PROBE],
     [*PROBE, Message(USER, "And that?"), Message(ASSISTANT, "That.")],
 )
-"""Conversations that are written twice, by two processes, to see that they become the same text."""
+"""Conversations that two processes render, to check that the texts are equal."""
 
 WITHOUT_DATE = "{% set strftime_now = not_defined +%}"
-"""Before a template that transformers renders: has it write its own date, as where it was trained on, and not that of
-today.
-"""
+"""Prepended to a template that transformers renders: makes it write its own date, as in training, not today's."""
 
 
 class Bounds(NamedTuple):
-    """What a template may take: seconds of computing a short conversation, and bytes of memory."""
+    """The limits of a template: CPU seconds for a short conversation, and bytes of memory."""
 
     seconds: float = 20.0
     memory: int = 2 * 2**30
 
     def seconds_of(self, conversation: Sequence[Message]) -> float:
-        """What it may take for a conversation: as long again for every so many messages, and characters in them."""
+        """The limit for a conversation: grows with its number of messages and their characters."""
         characters = sum(len(message.content) for message in conversation)
         return self.seconds * (1 + len(conversation) / MESSAGES + characters / CHARACTERS)
 
@@ -59,7 +56,7 @@ BOUNDS = Bounds()
 class Renderer:
     """A template in a process that starts with the first conversation, and again after one that has ended it.
 
-    `order`: by which Python orders sets, which hold nothing in an order of its own; the same for the same number.
+    `order` is the seed of Python's hashes: sets iterate in the same order for the same number.
     """
 
     def __init__(self, source: str, special: Mapping[str, str], bounds: Bounds = BOUNDS, order: int = 0) -> None:
@@ -70,11 +67,11 @@ class Renderer:
         self._end: weakref.finalize[..., Any] | None = None
 
     def text(self, conversation: Sequence[Message], asks: bool = False) -> str:
-        """What the template writes; if it `asks`, with what a model is to go on from. Raises `Refused`."""
+        """The rendered text; with `asks`, including the prompt for an answer. Raises `Refused`."""
         return str(self._ask(conversation, asks=asks)["text"])
 
     def write(self, conversation: Sequence[Message]) -> Written:
-        """A conversation as text, with the answers in it. Raises `Refused`, also if these cannot be told from it."""
+        """A conversation as text, with the positions of the answers. Raises `Refused`, also if these are unknown."""
         found = self._ask(conversation)
         return Written(found["text"], [(start, end) for start, end in found["answers"]])
 
@@ -106,7 +103,7 @@ class Renderer:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._process = process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "trainer.data.chat.template"],  # not what happens to be in the current folder
+            [sys.executable, "-P", "-m", "trainer.data.chat.template"],  # -P: import nothing from the current folder
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONHASHSEED": str(self._order)},
         )  # fmt: skip
@@ -117,23 +114,21 @@ class Renderer:
 
     def _tell_end(self, status: int, seconds: float) -> str:
         if status >= 0:
-            return (
-                f"the process that renders the chat template ended with status {status}; what it wrote before tells why"
-            )
+            return f"the process that renders the chat template ended with status {status}; see its output above"
         if status == -signal.SIGPROF:
-            took = f"takes more than {plural(int(seconds), 'second')} of computing"
+            took = f"takes more than {plural(int(seconds), 'second')} of CPU time"
         else:
             took = (
-                f"ended the process that renders it (status {status}), which may take {size(self._bounds.memory)} of "
+                f"ended the process that renders it (status {status}), which may use {size(self._bounds.memory)} of "
                 "memory"
             )
         return f"the chat template {took} for one conversation; {GIVE_ANOTHER}"
 
 
 def load_template(given: str | None, tokenizer: Any, model: str) -> tuple[Renderer, str]:
-    """The template that a job gives, else the tokenizer's own, and what it writes after an answer.
+    """The job's template, else the tokenizer's own, and the end token that it writes after an answer.
 
-    Raises `ConfigError` if the given one cannot be read, `TokenizerError` if there is none, or it cannot be used.
+    Raises `ConfigError` if the job's cannot be read, `TokenizerError` if there is none, or it cannot be used.
     """
     source = _read(given) if given is not None else _own(tokenizer, model)
     whose = "data.chat_template" if given is not None else f"the chat template of {model!r}"
@@ -142,7 +137,7 @@ def load_template(given: str | None, tokenizer: Any, model: str) -> tuple[Render
     try:
         text, answers = renderer.write(PROBE)
     except Refused as error:
-        raise TokenizerError(f"{whose} cannot be used, with a question and an answer: {error}") from error
+        raise TokenizerError(f"{whose} cannot render a question and an answer: {error}") from error
     _require_same(renderer, Renderer(source, special, order=1), whose)
     if len(answers) != 1:
         raise TokenizerError(f"{whose} marks {len(answers)} answers in a conversation with one; {GIVE_ANOTHER}")
@@ -150,17 +145,17 @@ def load_template(given: str | None, tokenizer: Any, model: str) -> tuple[Render
     _, found, end = said.partition(PROBE[1].content)
     if not found:
         raise TokenizerError(
-            f"{whose} does not write what the assistant says: of {PROBE[1].content!r} it makes {said!r}"
+            f"{whose} does not write what the assistant says: for {PROBE[1].content!r} it writes {said!r}"
         )
     _require_end(end.strip(), tokenizer, whose)
     return renderer, end.strip()
 
 
 def bound_template(tokenizer: Any, model: str) -> None:
-    """Have a tokenizer render a conversation only after a process with bounds has, for what renders by itself, as
-    lm-eval does.
+    """Make a tokenizer render a conversation only after a process with limits has; for callers such as lm-eval that
+    render without limits.
 
-    What that refuses raises `jinja2.TemplateError`, as a template does. Raises `TokenizerError` if there is none.
+    Refusals raise `jinja2.TemplateError`, as in a template. Raises `TokenizerError` if there is no template.
     """
     source, apply = _own(tokenizer, model), tokenizer.apply_chat_template
     renderer = Renderer(source, tokenizer.special_tokens_map)
@@ -180,13 +175,13 @@ def bound_template(tokenizer: Any, model: str) -> None:
 
 
 def _require_same(renderer: Renderer, other: Renderer, whose: str) -> None:
-    """Raise `TokenizerError` unless another process writes the same of each probe, or refuses the same."""
+    """Raise `TokenizerError` unless another process writes the same text for each probe, or refuses it equally."""
     for probe in PROBES:
         first, second = (_tried(each, probe) for each in (renderer, other))
         if first != second:
             raise TokenizerError(
-                f"{whose} writes the same conversation once as {first!r}, and once as {second!r}, so that what is "
-                f"trained on would depend on chance; {GIVE_ANOTHER}"
+                f"{whose} writes the same conversation once as {first!r} and once as {second!r}, so training data "
+                f"would be random; {GIVE_ANOTHER}"
             )
     other.close()
 
@@ -205,8 +200,8 @@ def _read(given: str) -> str:
         return Path(given).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"data.chat_template {given!r} cannot be read: {reason_of(error)}; it is a Jinja template, or the path of "
-            "one"
+            f"data.chat_template {given!r} cannot be read: {reason_of(error)}; expected a Jinja template, or the path "
+            "of one"
         ) from error
 
 
@@ -216,24 +211,24 @@ def _own(tokenizer: Any, model: str) -> str:
     except ValueError as error:
         several = isinstance(tokenizer.chat_template, dict)
         found = f"several chat templates ({', '.join(tokenizer.chat_template)})" if several else "no chat template"
-        raise TokenizerError(f"the tokenizer of {model!r} has {found}; give one in data.chat_template") from error
+        raise TokenizerError(f"the tokenizer of {model!r} has {found}; set data.chat_template") from error
 
 
 def _require_end(end: str, tokenizer: Any, whose: str) -> None:
-    """Raise `TokenizerError` unless what ends an answer is one token, at which a model stops."""
+    """Raise `TokenizerError` unless an answer ends with one token, at which a model stops."""
     ids = tokenizer.backend_tokenizer.encode(end, add_special_tokens=False).ids
     if len(ids) != 1:
         found = f"{end!r}, which is {len(ids)} tokens of this tokenizer" if end else "nothing"
         raise TokenizerError(
-            f"{whose} writes {found} after what the assistant says; expected is one token, such as "
-            f"{{{{ eos_token }}}}, that a model learns to stop with; {GIVE_ANOTHER}"
+            f"{whose} writes {found} after what the assistant says; expected one token, such as {{{{ eos_token }}}}, "
+            f"that a model learns to stop with; {GIVE_ANOTHER}"
         )
 
 
 def main() -> int:
-    """Answer requests until there are none."""
+    """Answer requests until the input ends."""
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_IGN)  # they are for the one that asks, which may have to finish
+        signal.signal(signum, signal.SIG_IGN)  # for the parent process, which may have to finish
     setup = json.loads(sys.stdin.buffer.readline())
     resource.setrlimit(resource.RLIMIT_AS, (setup["memory"], setup["memory"]))
     template: Template | None = None
@@ -249,7 +244,7 @@ def main() -> int:
             )
         except Refused as error:
             answer = _line({"refused": str(error)})
-        except Exception as error:  # Jinja's own, and Python's of a template that cannot be compiled
+        except Exception as error:  # Jinja's errors, and Python's for a template that cannot be compiled
             answer = _line({"refused": f"the chat template cannot be read: {brief(error)}"})
         signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.buffer.write(answer)

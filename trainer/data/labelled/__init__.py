@@ -1,1 +1,1 @@
-"""Labelled data to encoded sets: what a row is, what its labels are, and its tokens."""
+"""Labelled data to encoded sets: parsing rows and labels, and tokenizing."""

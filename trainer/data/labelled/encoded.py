@@ -1,12 +1,12 @@
-"""Splits of encoded labelled data, as training reads them, and what each class counts in the loss.
+"""Splits of encoded labelled data, as training reads them, and the weights of classes in the loss.
 
 train.arrow  validation.arrow  test.arrow
     id              string
     input_ids       list<int32>
-    token_type_ids  list<int8>, where the model knows token types
-    labels          int64 class ids, float64 numbers or, of several labels, an int8 for each class; null if unlabelled
-    first_tokens    list<int32>, where each word has a label: the place of its first token, -1 if it has none; `labels`
-                    are then list<int32>, the id of each word's class
+    token_type_ids  list<int8>, if the model has token types
+    labels          int64 class ids, float64 numbers or, for several labels, an int8 per class; null if unlabelled
+    first_tokens    list<int32>, if each word has a label: the index of its first token, -1 if it has none; `labels`
+                    is then list<int32>, the id of each word's class
 """
 
 import difflib
@@ -27,15 +27,15 @@ LISTS = {"input_ids": pa.int32(), "token_type_ids": pa.int8()}
 FIRST_TOKENS = "first_tokens"
 
 UNSEEN = -1
-"""Stands for the first token of a word that is cut off, or that the tokenizer gives no token."""
+"""Represents the first token of a word that is cut off, or that the tokenizer gives no tokens."""
 
 
 class EncodedSplit:
-    """Examples that have one label each, or several as one.
+    """Examples with one label each, or one set of several labels.
 
     `lengths`: tokens of each example, int64 [N]; `labelled`: whether it has a label, bool [N]; `labels`: int64 or
-    float64 [N], or int8 [N, C], in which those that are missing mean nothing. `predictions` counts what a model says:
-    one for each example.
+    float64 [N], or int8 [N, C], where entries of unlabelled examples are meaningless. `predictions` counts a model's
+    predictions: one per example.
     """
 
     def __init__(self, table: pa.Table, pad_id: int) -> None:
@@ -50,14 +50,14 @@ class EncodedSplit:
 
     @property
     def ids(self) -> list[str]:
-        """The names of the examples, in order."""
+        """The ids of the examples, in order."""
         names: list[str] = self._names.to_pylist()
         return names
 
     def read(self, places: Sequence[int] | NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
         """Some examples, padded on the right to the longest of them.
 
-        Returns int64 arrays of shape [B, T]: input_ids, attention_mask, and token_type_ids where they are stored.
+        Returns int64 arrays of shape [B, T]: input_ids, attention_mask, and token_type_ids if they are stored.
         """
         places = np.asarray(places, dtype=np.int64)
         lengths = self.lengths[places]
@@ -69,19 +69,19 @@ class EncodedSplit:
         return {**inputs, "attention_mask": (np.arange(width) < lengths[:, None]).astype(np.int64)}
 
     def rows(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the labels and the predictions of some examples stand."""
+        """The indices of some examples' labels and predictions."""
         return examples
 
     def example_at(self, row: int) -> int:
-        """The example that a label or a prediction is of."""
+        """The example of a label or a prediction."""
         return row
 
     def pick(self, examples: NDArray[np.int64], logits: Any) -> Any:
-        """Those of a model's logits of a batch that say something of these examples, of shape [B, C]."""
+        """The logits of these examples out of those of a batch; shape [B, C]."""
         return logits[: len(examples)]
 
     def batch_labels(self, examples: NDArray[np.int64], width: int) -> NDArray[Any]:
-        """The labels of a batch of labelled examples, each of `width` tokens."""
+        """The labels of a batch of labelled examples, each padded to `width` tokens."""
         labels: NDArray[Any] = self.labels[examples]
         return labels
 
@@ -96,9 +96,9 @@ class EncodedSplit:
 
 
 class EncodedWords(EncodedSplit):
-    """Examples of which each word has a label.
+    """Examples in which each word has a label.
 
-    Those that the model sees stand one after another: `labels` are theirs, int64 [S], `predictions` counts them.
+    The words that the model sees are concatenated: `labels` has theirs, int64 [S], and `predictions` counts them.
     """
 
     def __init__(self, table: pa.Table, pad_id: int) -> None:
@@ -107,14 +107,14 @@ class EncodedWords(EncodedSplit):
         self._seen = firsts != UNSEEN
         self._first_tokens = firsts[self._seen].astype(np.int64)
         self._words: NDArray[np.int32] = lists.value_lengths().to_numpy()
-        """Of each example, seen or not."""
+        """The number of words of each example, seen or not."""
         starts = np.concatenate([[0], np.cumsum(self._words, dtype=np.int64)])
         self._seen_starts = np.concatenate([[0], np.cumsum(self._seen)])[starts]
         super().__init__(table, pad_id)
         self.predictions = len(self._first_tokens)
 
     def rows(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the labels and the predictions of the words of some examples stand, one example after another."""
+        """The indices of the labels and predictions of some examples' words, example by example."""
         spans = zip(self._seen_starts[examples], self._seen_starts[examples + 1], strict=True)
         return np.concatenate([np.empty(0, dtype=np.int64), *(np.arange(start, end) for start, end in spans)])
 
@@ -122,23 +122,23 @@ class EncodedWords(EncodedSplit):
         return int(np.searchsorted(self._seen_starts, row, side="right")) - 1
 
     def pick(self, examples: NDArray[np.int64], logits: Any) -> Any:
-        """The logits of the words of these examples, of shape [S, C], out of those of their tokens, [B, T, C]."""
+        """The logits of the words of these examples, of shape [S, C], out of their tokens' logits, [B, T, C]."""
         return logits[self._places(examples)]
 
     def batch_labels(self, examples: NDArray[np.int64], width: int) -> NDArray[Any]:
-        """The label of each of `width` tokens, IGNORED but for the first ones of words, of shape [B, width]."""
+        """The label of each token, IGNORED except for the first token of each word; shape [B, width]."""
         by_token = np.full((len(examples), width), IGNORED, dtype=np.int64)
         by_token[self._places(examples)] = self.labels[self.rows(examples)]
         return by_token
 
     def named(self, examples: NDArray[np.int64], ids: NDArray[Any], classes: Sequence[str]) -> list[list[str]]:
-        """The names of the classes of the seen words of some examples, in lists by example."""
+        """The class names of the seen words of some examples, in lists by example."""
         names = [classes[number] for number in ids.tolist()]
         ends = np.cumsum(self._counts(examples)).tolist()
         return [names[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def seen(self) -> list[NDArray[np.bool_]]:
-        """Which words of each example are seen."""
+        """Which words of each example are seen, a bool array per example."""
         return np.split(self._seen, np.cumsum(self._words)[:-1])
 
     def _counts(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -146,7 +146,7 @@ class EncodedWords(EncodedSplit):
         return found
 
     def _places(self, examples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the seen words of some examples stand in a batch of them: row and token."""
+        """The rows and tokens of the seen words of some examples in a batch of these examples."""
         return np.repeat(np.arange(len(examples)), self._counts(examples)), self._first_tokens[self.rows(examples)]
 
     def _read_labels(self, table: pa.Table) -> NDArray[Any]:
@@ -157,7 +157,7 @@ class EncodedWords(EncodedSplit):
 
 
 def open_split(table: pa.Table, pad_id: int) -> EncodedSplit:
-    """The examples of a table, with a label for each, or for each of its words."""
+    """The examples of a table, with one label each, or one per word."""
     return (EncodedWords if FIRST_TOKENS in table.column_names else EncodedSplit)(table, pad_id)
 
 
@@ -165,17 +165,16 @@ EncodedSet = SplitSet[EncodedSplit]
 
 
 def open_encoded(store: Store, key: str) -> EncodedSet:
-    """Map a published data set. Raises `ArtifactError` if there is none, or it is damaged."""
+    """Map a published data set. Raises `ArtifactError` if it is missing or damaged."""
     return open_set(store, key, lambda table, told, pad_id: open_split(table, pad_id))
 
 
 def find_class_weights(wanted: ClassWeights, classes: Sequence[str], counts: Mapping[str, int] | None) -> list[float]:
-    """The weight of each class, by its id; `counts` are the examples, or words that are seen, that train has of each,
-    or None while that is not known.
+    """The weight of each class, by id; `counts` are train's examples, or seen words, of each class, None if unknown.
 
-    Balanced ones are examples / (classes x examples of the class), as scikit-learn's `compute_class_weight` has it. Of
-    weights by name, a class that is not named counts 1. Raises `ConfigError` for the name of no class, and if a class
-    that is to be balanced has no example.
+    Balanced weights are examples / (classes x examples of the class), as in scikit-learn's `compute_class_weight`. In
+    weights by name, a missing class has weight 1. Raises `ConfigError` for an unknown class, and for balanced weights
+    if a class has no examples.
     """
     if wanted != BALANCED:
         _check_names(wanted, classes)
@@ -184,8 +183,8 @@ def find_class_weights(wanted: ClassWeights, classes: Sequence[str], counts: Map
         return [1.0] * len(classes)
     if absent := [name for name in classes if not counts[name]]:
         raise ConfigError(
-            f"training.class_weights is {BALANCED}, but nothing that is trained on has the class {absent[0]!r}; give "
-            "the weights by the names of the classes"
+            f"training.class_weights is {BALANCED}, but no training example has the class {absent[0]!r}; set the "
+            "weights by class name"
         )
     examples = sum(counts[name] for name in classes)
     return [examples / (len(classes) * counts[name]) for name in classes]
@@ -196,6 +195,6 @@ def _check_names(wanted: Mapping[str, float], classes: Sequence[str]) -> None:
         close = difflib.get_close_matches(unknown[0], classes, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(
-            f"training.class_weights names {unknown[0]!r}, but the classes are {', '.join(map(repr, classes[:12]))}"
+            f"training.class_weights has {unknown[0]!r}, but the classes are {', '.join(map(repr, classes[:12]))}"
             f"{' …' if len(classes) > 12 else ''}{hint}"
         )

@@ -1,4 +1,4 @@
-"""The step that encodes a labelled data set, in blocks of examples, and whole files for a finished classifier."""
+"""The step that encodes a labelled data set in blocks of examples; encodes whole files for a finished classifier."""
 
 import logging
 import tempfile
@@ -42,23 +42,22 @@ log = logging.getLogger(__name__)
 FORMAT = 8
 
 TAGS = pa.list_(pa.int32())
-"""How labels of words are held."""
+"""The type of words' labels."""
 
 LabelledBlock = tuple[list[Example], NDArray[Any]]
-"""Some examples, and their labels."""
+"""Some examples and their labels."""
 
 Carry = Callable[[Callable[[LabelledBlock], "EncodedBlock"], Iterable[LabelledBlock]], Iterable["EncodedBlock"]]
 
 BLOCK_CHARACTERS, BLOCK_EXAMPLES = 2**20, 1024
-"""Text that is encoded, and written, at a time."""
+"""Text encoded and written at a time."""
 
 
 def encode(store: Store, job: FinetuneJob, progress: Progress, model_folder: str | Path | None = None) -> Step:
-    """The step that encodes the job's data set with the model's tokenizer; the model's folder is looked for unless it
-    is given.
+    """The step that encodes the job's data set with the model's tokenizer; finds the model's folder unless it is given.
 
-    It raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer that cannot be used,
-    `ConfigError` for a length beyond the model's positions, `StorageError` if the store refuses.
+    It raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for an unusable tokenizer, `ConfigError`
+    for a length beyond the model's positions, `StorageError` if the store refuses.
     """
     data = job.data
     folder = model_folder or find_model(store, job.model.pretrained, hub=True).folder
@@ -110,10 +109,9 @@ def write_split(
     advance: Callable[[int], None],
     carry: Carry = map,
 ) -> dict[str, Any]:
-    """Encode a split into its file, a block at a time; `told` names it in errors, and `carry` is `map`, or one that has
-    it done elsewhere.
+    """Encode a split into its file, block by block; returns counts of what was encoded.
 
-    Returns what was counted.
+    `told` is the split's name in errors; `carry` is `map`, or runs the blocks elsewhere.
     """
     kind = TAGS if examples.labels.dtype == object else pa.from_numpy_dtype(examples.labels.dtype)
     if examples.labels.ndim > 1:
@@ -151,8 +149,8 @@ def _encode_labelled(block: LabelledBlock, encoder: TextEncoder, kind: pa.DataTy
 
 
 class EncodedBlock(NamedTuple):
-    """Encoded examples as rows of such a file, the tokens of the longest, and what was counted of them: the truncated,
-    and tokens; where each word has a label, all words, and those that the model does not see.
+    """Encoded examples as rows of the file, the tokens of the longest, and counts: truncated examples and tokens; if
+    each word has a label, also all words and those that the model does not see.
     """
 
     rows: pa.RecordBatch
@@ -161,15 +159,13 @@ class EncodedBlock(NamedTuple):
 
 
 def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array, name: str) -> EncodedBlock:
-    """Encode some examples. Raises `RecordError` if the tokenizer gives no token for one of them; `name` is their
-    set's.
-    """
+    """Encode some examples. Raises `RecordError` if one gets no tokens; `name` is the data set's."""
     encodings = encoder.encode([example.texts for example in block])
     lengths = np.array([len(each.input_ids) for each in encodings])
     if not lengths.all():
         example = block[int(np.argmin(lengths))].id
         raise RecordError(
-            f"data set {name}: the tokenizer gives no token for the text of example {example!r}; leave it out"
+            f"data set {name}: the tokenizer gives no tokens for the text of example {example!r}; remove it"
         )
     schema = _schema(encoder, labels.type)
     columns = [_lists(encodings, each, LISTS[each], lengths) for each in LISTS if each in schema.names]
@@ -181,12 +177,12 @@ def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array, n
     if not seen.all():
         example = block[int(np.argmin(seen))].id
         why = (
-            "the last word is longer than data.max_length, and texts are cut on the left; raise it, or leave the "
-            "example out"
+            "the last word is longer than data.max_length, and texts are cut on the left; increase it, or remove the "
+            "example"
             if encodings[int(np.argmin(seen))].truncated
-            else "the tokenizer gives no token for any word; leave it out"
+            else "the tokenizer gives no tokens for any word; remove it"
         )
-        raise RecordError(f"data set {name}: of example {example!r}, no word can have a label: {why}")
+        raise RecordError(f"data set {name}: no word of example {example!r} can have a label: {why}")
     words = np.array([len(example.texts) for example in block])
     columns.append(_lists(encodings, FIRST_TOKENS, pa.int32(), words))
     counts |= {"words": int(words.sum()), "unseen_words": int(words.sum() - seen.sum())}
@@ -210,18 +206,18 @@ def _tell_of_tokenizer(encoder: TextEncoder) -> None:
     if encoder.pad_is_end:
         log.info("the tokenizer has no padding token: padding with its end token %r", encoder.pad_token)
     if encoder.divider is not None:
-        log.info("the tokenizer puts nothing between the texts of a pair: putting %r there", encoder.divider)
+        log.info("the tokenizer puts nothing between the texts of a pair: adding %r there", encoder.divider)
     if encoder.other_class is not None:
         log.warning(
-            "beside such a model `AutoTokenizer.from_pretrained` makes %s of the published tokenizer, which puts no "
-            "space before words, as the model is trained to read them: load it with `%s.from_pretrained`",
+            "`AutoTokenizer.from_pretrained` loads the published tokenizer of such a model as %s, which puts no space "
+            "before words, unlike in training: load it with `%s.from_pretrained`",
             encoder.other_class, PLAIN_CLASS,
         )  # fmt: skip
 
 
 @contextmanager
 def _carry(engine: Engine, store: Store) -> Iterator[Carry]:
-    """Who encodes blocks of examples: this process, or tasks of a cluster."""
+    """Where blocks of examples are encoded: in this process, or in tasks of a cluster."""
     if isinstance(engine, RayEngine):
         from trainer.engines.ray_tasks import ray_tasks
 
@@ -232,17 +228,17 @@ def _carry(engine: Engine, store: Store) -> Iterator[Carry]:
 
 
 def describe_columns(details: dict[str, Any]) -> str:
-    """What became of the data set's columns, in one line."""
+    """The use of the data set's columns, in one line."""
     texts, dropped = " and ".join(details["text_columns"]), ", ".join(details["dropped_columns"]) or "none"
-    return f"text from {texts}; {details['label_column']} became labels; dropped: {dropped}"
+    return f"text columns: {texts}; label columns: {details['label_column']}; unused columns: {dropped}"
 
 
 def _warn_of_unlabelled(data: LabelledDataConfig, labelled: LabelledSet) -> None:
     for split, found in labelled.splits.items():
         if 0 < (missing := int(unlabelled(found.labels).sum())) < len(found):
             log.warning(
-                "data set %s: %d of %d examples of the %s split have no label: all are predicted, and the figures are "
-                "of the %d others",
+                "data set %s: %d of %d examples of the %s split have no label: all are predicted, but metrics use only "
+                "the other %d",
                 data.name, missing, len(found), split, len(found) - missing,
             )  # fmt: skip
 
@@ -252,14 +248,14 @@ def _warn_of_unseen(details: dict[str, Any]) -> None:
         if unseen := split.get("unseen_words"):
             log.warning(
                 "data set %s: the model does not see %d of %d words of the %s split: they are beyond %d tokens, or "
-                "have none; they are neither trained on nor measured",
+                "have no tokens; they are neither trained on nor measured",
                 details["name"], unseen, split["words"], name, details["max_length"],
             )  # fmt: skip
 
 
 def _count(split: EncodedSplit, classes: list[str] | None) -> dict[str, Any]:
-    """How many examples are labelled; how many, or how many words that the model sees, of each class, or the numbers'
-    mean and range.
+    """The number of labelled examples; the count of each class among examples or seen words, or the numbers' mean and
+    range.
     """
     known = split.labels[split.rows(np.flatnonzero(split.labelled))]
     labelled = int(split.labelled.sum())
@@ -272,7 +268,7 @@ def _count(split: EncodedSplit, classes: list[str] | None) -> dict[str, Any]:
 
 
 def count_classes(ids: NDArray[Any], classes: list[str]) -> dict[str, int]:
-    """How many labels there are of each class: ids of shape [N], or which apply, [N, C]."""
+    """The number of labels of each class; `ids` has shape [N], or is 0 or 1 per class, [N, C]."""
     counts = np.bincount(ids, minlength=len(classes)) if ids.ndim == 1 else ids.sum(axis=0, dtype=np.int64)
     return dict(zip(classes, counts.tolist(), strict=True))
 
@@ -280,7 +276,7 @@ def count_classes(ids: NDArray[Any], classes: list[str]) -> dict[str, int]:
 def _describe(
     data: LabelledDataConfig, encoder: TextEncoder, classes: list[str] | None, splits: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """What a manifest's details say of any encoded examples."""
+    """The entries common to all manifests of encoded examples."""
     return {
         "name": data.name,
         "task": data.task,
@@ -302,11 +298,10 @@ def encode_files(
     classes: list[str] | None,
     progress: Progress,
 ) -> Iterator[EncodedSet]:
-    """The examples of some files, named as training files by `data`, as the test split of a set; it lasts for the
-    block.
+    """The examples of some files, given as training files in `data`, as a set with only a test split, for the block.
 
-    Raises `CorpusError` and `RecordError` as reading training data does: for a missing column, labels that are none of
-    the `classes`, and files without a label.
+    Raises `CorpusError` and `RecordError` as reading training data does: for a missing column, labels that are not
+    among the `classes`, and files without labels.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         parts = [fetch_part(part, Path(folder)) for part in source.parts[TRAIN]]
@@ -320,7 +315,7 @@ def encode_files(
         if not labelled:
             names = ", ".join(part.name for part in parts)
             raise CorpusError(
-                f"{names}: no example has a label, so that nothing can be measured; `predict` predicts them"
+                f"{names}: no example has a label, so nothing can be measured; use `predict` to predict them"
             )
         with progress.bar(f"encode {data.name}", len(split), "example") as bar:
             figures = write_split(Path(folder), TEST, split, encoder, data.name, bar.advance)

@@ -1,6 +1,6 @@
-"""Labelled data: read and checked as a whole, so that nothing bad is found when long work has begun.
+"""Labelled data, read and checked completely before long work begins.
 
-One look at the rows of each split keeps a few bytes a row; the texts are read again when they are needed, in blocks.
+A scan of each split's rows keeps a few bytes per row; the texts are read again, in blocks, when they are needed.
 """
 
 import logging
@@ -38,13 +38,13 @@ log = logging.getLogger(__name__)
 
 
 MOST_TOLD = 12
-"""Classes that a message lists."""
+"""The most classes that a message lists."""
 
 
 def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tuple[list[str], list[str] | None]:
-    """The columns that are left out, and the data set's own class names, which a test split alone does not give.
+    """The columns that are not used, and the data set's own class names, unless only the test split has them.
 
-    Raises `CorpusError` if a column is missing, or if parts, or `classes`, number the same classes otherwise.
+    Raises `CorpusError` if a column is missing, or if parts, or `classes`, number the same classes differently.
     """
     wanted = columns_of(data)
     dropped: dict[str, None] = {}
@@ -64,35 +64,35 @@ def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tup
         _check_ids(data, parts, identified)
     if len({tuple(each) for each in names.values()}) > 1:
         found = "; ".join(f"{part} has {', '.join(each)}" for part, each in names.items())
-        raise CorpusError(f"data set {data.name!r}: its parts do not number the same classes alike: {found}")
+        raise CorpusError(f"data set {data.name!r}: its parts number the classes differently: {found}")
     for part_name, own in names.items():
         _require_numbered_alike(data, part_name, own)
     return list(dropped), named
 
 
 def _require_numbered_alike(data: LabelledDataConfig, part: str, own: list[str]) -> None:
-    """Raise `CorpusError` if `classes` gives one of a part's own names to the id of another: it would be renamed."""
+    """Raise `CorpusError` if `classes` gives one of a part's names another id: labels would be renamed."""
     asked, numbers = data.classes or [], {name: number for number, name in enumerate(own)}
     for number, name in enumerate(asked):
         if numbers.get(name, number) != number:
             raise CorpusError(
                 f"data set {data.name!r}: {name!r} is number {number} of the classes ({', '.join(asked)}), but "
-                f"{numbers[name]} in {part} ({', '.join(own)}); number them alike, or write the labels as names"
+                f"{numbers[name]} in {part} ({', '.join(own)}); number them equally, or write the labels as names"
             )
 
 
 def _class_names(feature: Any) -> list[str] | None:
-    """The names that a data set gives to the classes of a column, if it does."""
+    """The data set's names of the classes of a column, if it has any."""
     if feature is None:
         return None
     from datasets import ClassLabel
 
-    feature = getattr(feature, "feature", feature)  # of a list's entries
+    feature = getattr(feature, "feature", feature)  # a list's entries
     return list(feature.names) if isinstance(feature, ClassLabel) else None
 
 
 def require_columns(data: LabelledDataConfig, split: str, part: Part, found: list[str]) -> None:
-    """Raise `CorpusError` if the columns of a split's part lack texts, or labels, which a test split may do without."""
+    """Raise `CorpusError` if a split's part lacks text or label columns; a test split may have no label columns."""
     labelled = split != TEST or not set(data.columns_of_labels).isdisjoint(found)
     needed = [*data.text_columns, *(data.columns_of_labels if labelled else [])]
     if missing := [column for column in needed if column not in found]:
@@ -100,7 +100,7 @@ def require_columns(data: LabelledDataConfig, split: str, part: Part, found: lis
 
 
 def _check_ids(data: LabelledDataConfig, parts: dict[str, list[Part]], identified: dict[str, set[bool]]) -> None:
-    """Raise `CorpusError` if no split has the id column, or some files of a split and not others."""
+    """Raise `CorpusError` if no split has the id column, or only some files of a split have it."""
     assert data.id_column is not None
     if not any(True in found for found in identified.values()):
         part = parts[TRAIN][0]
@@ -108,26 +108,26 @@ def _check_ids(data: LabelledDataConfig, parts: dict[str, list[Part]], identifie
     if mixed := [split for split, found in identified.items() if len(found) > 1]:
         raise CorpusError(
             f"data set {data.name!r}: some files of the {mixed[0]} split have the column {data.id_column!r} and others "
-            "do not; leave id_column out, or give files that are alike"
+            "do not; remove id_column, or use files with the same columns"
         )
 
 
 def lacks_column(data: LabelledDataConfig, part: Part, column: str, found: list[str]) -> CorpusError:
-    """The error for a part without a column that is needed; `found` are those that it has."""
+    """The error for a part without a required column; `found` are the columns that it has."""
     hint = delimiter_hint(found, columns_of(data)) if data.source == "csv" else ""
     if not hint and data.source == "csv" and not data.columns:
-        hint = "; if its first line is no header, name its columns in `columns`"
+        hint = "; if its first line is not a header, list its columns in `columns`"
     elif not hint and data.columns and column in data.columns_of_labels and len(found) < len(data.columns):
-        hint = f": its first line has {len(found)} columns, and `columns` names {len(data.columns)}"
+        hint = f": its first line has {len(found)} columns, and `columns` has {len(data.columns)}"
     return CorpusError(f"{part.name} has no column {column!r}; it has {', '.join(found) or 'none'}{hint}")
 
 
 def require_all_classes(
     data: LabelledDataConfig, labels: Labels, parts: Sequence[Part], kept: NDArray[np.bool_], meant: NDArray[Any]
 ) -> None:
-    """Raise `CorpusError` for a class of train that nothing but a greater id speaks for: no name, and no example.
+    """Raise `CorpusError` for a class of train that exists only because of a greater id: it has no name and no example.
 
-    `kept`: which rows of the parts are good, of shape [rows]; `meant`: the ids of the good ones.
+    `kept`: whether each row of the parts is good, of shape [rows]; `meant`: the labels of the good ones.
     """
     if labels.classes is None:
         return
@@ -140,15 +140,15 @@ def require_all_classes(
     place = next(islice(read_rows(data, parts), row, None)).place
     raise CorpusError(
         f"data set {data.name!r}: column {data.label_column!r} holds "
-        f"{_listed([labels.classes[each] for each in present])} in train; ids from 0 on make that "
-        f"{len(labels.classes)} classes, and {_listed(absent)} {'has' if len(absent) == 1 else 'have'} no example. "
-        f"{last} stands first at {place()}. Correct the labels, or name the classes in `classes`: in the order of "
+        f"{_listed([labels.classes[each] for each in present])} in train; as ids from 0 these mean "
+        f"{len(labels.classes)} classes, but {_listed(absent)} {'has' if len(absent) == 1 else 'have'} no example. "
+        f"{last} is first at {place()}. Correct the labels, or list the classes in `classes`: in the order of "
         f"their ids, or, if these integers are names, the integers themselves; for numbers, {REGRESSION}"
     )
 
 
 def classes_present(meant: NDArray[Any]) -> NDArray[np.int64]:
-    """The ids of the classes that some example has, of labels as a `LabelledSplit` has them."""
+    """The ids of the classes that have examples; `meant` is as `LabelledSplit.labels`."""
     if meant.ndim > 1:
         return np.flatnonzero((meant > 0).any(axis=0))
     return np.unique(all_words(meant) if meant.dtype == object else meant)
@@ -162,10 +162,9 @@ def _listed(names: Sequence[str]) -> str:
 class LabelledSplit:
     """The good examples of one split.
 
-    `labels` has the shape [examples]: int64 ids, -1 where there is none, or float64 numbers, NaN where there is none.
-    Of several labels an example it has the shape [examples, classes]: int8, 1 for those that apply, -1 where nothing is
-    said. Of a label for each word it is an array of arrays, [examples] of int32 [words], of no word where there is
-    none. `kept` has the shape [rows], `bad` are the rows that were skipped.
+    `labels` by task: int64 ids [examples], -1 if missing; float64 numbers [examples], NaN if missing; for several
+    labels int8 [examples, classes], 1 for those that apply, -1 if missing; for a label per word an object array
+    [examples] of int32 [words], empty if missing. `kept` has the shape [rows], `bad` are the rows that were skipped.
     """
 
     data: LabelledDataConfig
@@ -178,14 +177,14 @@ class LabelledSplit:
         return len(self.labels)
 
     def examples(self) -> Iterator[Example]:
-        """The examples in the order of their rows, read anew. An id is the id column's value, else the row's number."""
+        """The examples in the order of their rows, read again. An id is the id column's value, else the row's index."""
         for number, row in enumerate(read_rows(self.data, self.parts)):
             if self.kept[number]:
                 yield row.example(number)
 
 
 class LabelledSet(NamedTuple):
-    """Checked data: the names of the classes (None: regression), the splits, and the columns that are left out.
+    """Checked data: the names of the classes (None: regression), the splits, and the columns that are not used.
 
     `in_train` counts the labelled examples of each other split whose texts are in train as well.
     """
@@ -198,10 +197,10 @@ class LabelledSet(NamedTuple):
 
 @contextmanager
 def open_labelled(data: LabelledDataConfig, source: SplitSource, progress: Progress) -> Iterator[LabelledSet]:
-    """Check all rows; the set can be read for the length of the block.
+    """Check all rows; the set can be read within the block.
 
     Raises `CorpusError` for a missing column, an empty split, or labels that cannot be classes, and `RecordError` for
-    the first bad row of a split that may not be passed over.
+    the first bad row of a split that may not be skipped.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         parts = {split: [fetch_part(part, Path(folder)) for part in each] for split, each in source.parts.items()}
@@ -222,8 +221,8 @@ def open_labelled(data: LabelledDataConfig, source: SplitSource, progress: Progr
         if source.cut:
             splits[TRAIN], splits[VALIDATION] = _cut(data, splits[TRAIN], train.held)
             log.info(
-                "data set %s has no split named validation: %d of %d training examples are held out, by a hash of "
-                "their text",
+                "data set %s has no validation split: %d of %d training examples are held out, by a hash of their "
+                "text",
                 data.name, len(splits[VALIDATION]), len(splits[VALIDATION]) + len(splits[TRAIN]),
             )  # fmt: skip
         _warn_of_classes(data, labels, splits)
@@ -235,16 +234,16 @@ def open_labelled(data: LabelledDataConfig, source: SplitSource, progress: Progr
             in_train[split] = int(np.isin(held_out, learnt).sum())
             if in_train[split]:
                 log.warning(
-                    "data set %s: %d of %d %s examples are in train as well, so %s figures will flatter",
+                    "data set %s: %d of %d %s examples are also in train, so metrics on %s are too optimistic",
                     data.name, in_train[split], len(held_out), split, split,
                 )  # fmt: skip
         yield LabelledSet(labels.classes, {split: splits[split] for split in order}, dropped, in_train)
 
 
 def read_split(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan) -> LabelledSplit:
-    """The good rows of a split with what their labels mean; of others, which were skipped, a warning tells.
+    """The good rows of a split with their labels; warns about skipped rows.
 
-    Raises `RecordError` for a label that means nothing and may not be skipped, `CorpusError` if nothing is left.
+    Raises `RecordError` for an invalid label that may not be skipped, `CorpusError` if no row is left.
     """
     meant, good = read_labels(data, labels, split, scan)
     if scan.bad.count:
@@ -256,12 +255,10 @@ def read_split(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan)
 def read_labels(
     data: LabelledDataConfig, labels: Labels, split: str, scan: Scan
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """What the label of each good row means, and which rows are good. Raises `RecordError` for a label that means
-    nothing.
-    """
+    """The labels of the good rows, and which rows are good. Raises `RecordError` for an invalid label."""
     kind = TASKS[data.task]
     missing = kind.missing(labels)
-    meanings: list[Any] = [missing] * (len(scan.values) + 1)  # the last one is that of BAD
+    meanings: list[Any] = [missing] * (len(scan.values) + 1)  # the last entry is for BAD, which is -1
     problems: dict[int, ValueError] = {}
     for code, value in enumerate(scan.values):
         try:
@@ -276,27 +273,27 @@ def read_labels(
     good = (scan.codes != BAD) & ~wrong
     meant = kind.gather(meanings)[scan.codes[good]]
     if split == TEST and data.task == "multi-label" and not (meant > 0).any():
-        meant[:] = UNLABELLED  # empty texts or columns of 0 throughout: labels that are withheld
+        meant[:] = UNLABELLED  # empty texts or columns of 0 throughout: the labels are withheld
     if split == TEST and data.task == "regression" and (meant == UNLABELLED).all():
-        meant[:] = np.nan  # how GLUE withholds numbers
+        meant[:] = np.nan  # GLUE withholds numbers as -1
     return meant, good
 
 
 def _meaningless(
     data: LabelledDataConfig, scan: Scan, wrong: NDArray[np.bool_], problems: dict[int, ValueError]
 ) -> Iterator[RecordError]:
-    """The errors of rows whose labels mean nothing; their places are looked for again, as only errors ask for them."""
+    """The errors of rows with invalid labels; reads the rows again, because a scan does not keep their locations."""
     for code, row in compress(zip(scan.codes.tolist(), read_rows(data, scan.parts), strict=False), wrong):
         yield RecordError(f"{row.place()}: column {data.columns_of_labels[0]!r}: {problems[code]}")
 
 
 def _labels_given(data: LabelledDataConfig, scan: Scan) -> int:
-    """How many labels there may be of one class: one a row, or one a word."""
+    """The most labels that one class can have: one per row, or one per word."""
     return sum(map(len, filter(None, scan.values))) if data.task == "tokens" else len(scan.codes)
 
 
 def require_examples(data: LabelledDataConfig, split: str, scan: Scan, good: NDArray[np.bool_]) -> None:
-    """Raise `CorpusError` for a split without a good example."""
+    """Raise `CorpusError` for a split without good examples."""
     if not good.any():
         raise CorpusError(
             f"data set {data.name!r}: the {split} split is empty: {len(good)} records, {len(good)} of them bad; check "
@@ -307,14 +304,14 @@ def require_examples(data: LabelledDataConfig, split: str, scan: Scan, good: NDA
 def _cut(
     data: LabelledDataConfig, whole: LabelledSplit, held: NDArray[np.bool_]
 ) -> tuple[LabelledSplit, LabelledSplit]:
-    """Train and validation out of one split, by the hash of the texts; equal texts stay together."""
+    """Split into train and validation by the hash of the texts, so equal texts stay together."""
 
     def side(split: str, kept: NDArray[np.bool_]) -> LabelledSplit:
         if not kept.any():
             raise CorpusError(
-                f"data set {data.name!r}: no validation data is given, and a hash of the texts leaves the {split} "
-                f"split without an example, out of {len(whole)}; give validation data, or another validation_fraction "
-                f"than {data.validation_fraction}"
+                f"data set {data.name!r}: no validation data is given, and the hash of the texts leaves the {split} "
+                f"split empty, out of {len(whole)} examples; give validation data, or change validation_fraction, now "
+                f"{data.validation_fraction}"
             )
         return replace(whole, kept=kept, labels=whole.labels[kept[whole.kept]])
 
@@ -340,10 +337,10 @@ def _warn_of_classes(data: LabelledDataConfig, labels: Labels, splits: dict[str,
 def _texts_of(
     data: LabelledDataConfig, split: str, parts: Sequence[Part], field: str
 ) -> Iterator[tuple[int, int, str]]:
-    """The texts of a column of the good rows of a split's parts, a row's words in one.
+    """The texts of a column of the good rows of a split's parts; a row's words are joined by spaces.
 
-    Raises `CorpusError` for a missing column and `RecordError` for the first bad row that may not be passed over, as
-    reading the data as a whole does. Only what that says of labels because of other splits is not known here.
+    Raises `CorpusError` for a missing column and `RecordError` for the first bad row that may not be skipped, as
+    reading the whole data set does, except for checks of labels that need other splits.
     """
     for part in parts:
         require_columns(data, split, part, look_at_columns(part, reading_of(data)).names)
@@ -351,7 +348,7 @@ def _texts_of(
     column = data.text_columns.index(field)
     for place, part in enumerate(parts):
         for number, row in enumerate(read_rows(data, [part])):
-            if next(is_good, False):  # a file that has grown is refused at its end
+            if next(is_good, False):  # if a file has grown, `read_rows` raises at its end
                 yield place, number, " ".join(row.texts) if data.task == "tokens" else row.texts[column]
 
 

@@ -1,7 +1,7 @@
-"""What the labels of a data set mean, by task: the id of a class, several, one for each word, or a number.
+"""The labels of a data set, by task: the id of a class, several ids, one for each word, or a number.
 
-Integers are ids already, unless the configured classes are integers themselves: then they are names, like all other
-texts. Numbers that are written with a fraction are no classes, unless `classes` names them.
+Integers are ids, unless the configured classes are integers: then they are names, like all texts. Numbers written with
+a fraction are not classes, unless `classes` contains them.
 """
 
 import math
@@ -21,25 +21,26 @@ from trainer.data.encoded import IGNORED
 INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 FRACTION = re.compile(r"\s*[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)?\s*")
 UNLABELLED = -1
-"""What stands in place of a label where there is none, by the convention of GLUE's test splits."""
+"""Represents a missing label, as in GLUE's test splits."""
 
 REGRESSION = "set task to regression"
 
 Label = str | int | float
-"""A label as the data has it."""
+"""A label in the data's form."""
 
 
 class Labels(NamedTuple):
-    """The classes by id, and the id of each label as the data writes it; neither for regression."""
+    """The classes by id, and the id of each label in the data's form; None and empty for regression."""
 
     classes: list[str] | None
     ids: dict[str | int, int]
 
 
 def plain_label(value: object, data: LabelledDataConfig) -> Label | None:
-    """A label as it is found in a row, or None if it is missing. Raises `ValueError` if it can be none at all.
+    """The label in a row, or None if it is missing. Raises `ValueError` if it cannot be a label.
 
-    A truth value, and a whole number of a table, is a class that is so spelt (true, 1.0), else an integer.
+    A boolean, or a whole number in a table, becomes the class of that spelling (true, 1.0) if there is one, else an
+    integer.
     """
     if (
         value is None
@@ -49,22 +50,21 @@ def plain_label(value: object, data: LabelledDataConfig) -> Label | None:
         return None
     if isinstance(value, bool) or (isinstance(value, float) and data.task != "regression" and value.is_integer()):
         spelt = (name for name in data.classes or () if name.casefold() == str(value).casefold())
-        return next(spelt, int(value))  # a table holds integers beside missing values as such numbers
+        return next(spelt, int(value))  # tables store integers beside missing values as floats
     if isinstance(value, str | int | float):
         return value
     hint = ""
     if isinstance(value, list) and data.task != "tokens":
-        hint = "; for several labels an example, set task to multi-label, for a label for each word to tokens"
+        hint = "; for several labels per example, set task to multi-label; for a label per word, to tokens"
     raise ValueError(f"column {data.label_column!r} holds {type(value).__name__}, not a label{hint}")
 
 
 def find_labels(
     data: LabelledDataConfig, values: Iterable[Label | None], named: list[str] | None, examples: int
 ) -> Labels:
-    """The meaning of the labels from the distinct ones in train; `named` are the data set's own class names.
+    """The labels' ids, from the distinct labels in train; `named` are the data set's own class names.
 
-    Raises `CorpusError` if they cannot be labels of at least two classes, or name more classes than there are
-    `examples`.
+    Raises `CorpusError` if they cannot be labels of at least two classes, or imply more classes than `examples`.
     """
     if data.task == "regression":
         return Labels(None, {})
@@ -76,8 +76,8 @@ def find_labels(
         largest = max(int(value) for value in found if _is_integer(value))
         if classes is None and largest >= examples:
             raise CorpusError(
-                f"{where} holds integers up to {largest:,} in {examples:,} examples, so they are not ids of classes; "
-                "choose another label_column, name the classes, or set task to regression"
+                f"{where} holds integers up to {largest:,} in {examples:,} examples, so they cannot be class ids; "
+                "choose another label_column, list the classes, or set task to regression"
             )
         classes = classes or [str(number) for number in range(largest + 1)]
         as_names = data.classes is not None and named is None and all(INTEGER.fullmatch(name) for name in classes)
@@ -88,43 +88,43 @@ def find_labels(
     if len(classes) < 2:
         _refuse_mixed(where, found)
         what = f"only the class {classes[0]!r}" if classes else "no label"
-        raise CorpusError(f"{where} has {what} in train; at least two classes are needed: name them in `classes`")
+        raise CorpusError(f"{where} has {what} in train; at least two classes are needed: list them in `classes`")
     return Labels(classes, ids)
 
 
 def refuse_fractions(data: LabelledDataConfig, values: Iterable[Label | None], named: list[str] | None) -> list[Label]:
-    """Those of the values that can be classes. Raises `CorpusError` if all of them are numbers with a fraction."""
+    """The values that can be classes. Raises `CorpusError` if all of them are numbers with a fraction."""
     every = [value for value in values if value is not None]
     found = [value for value in every if not _is_fraction(value, data.classes or named)]
     if every and not found:
         raise CorpusError(
             f"data set {data.name!r}: column {data.label_column!r} holds numbers with a fraction, such as "
-            f"{every[0]!r}, which are no classes: {REGRESSION}, or name them in `classes` if they are names"
+            f"{every[0]!r}, which cannot be classes: {REGRESSION}, or list them in `classes` if they are names"
         )
     return found
 
 
 def _name_classes(where: str, found: Sequence[Label]) -> list[str]:
-    """The distinct texts as names. Raises `CorpusError` if some of them look like slips of the pen for others."""
+    """The distinct texts as names. Raises `CorpusError` if some of them look like misspellings of others."""
     names = sorted({value for value in found if isinstance(value, str)})
     _refuse_mixed(where, names)
     alike: dict[str, str] = {}
     for name in names:
         if (other := alike.setdefault(unicodedata.normalize("NFC", name).strip().casefold(), name)) != name:
             raise CorpusError(
-                f"{where} holds {other!r} and {name!r}, which differ by case, blanks or their form in Unicode alone: "
-                "correct them, or name all classes in `classes`"
+                f"{where} holds {other!r} and {name!r}, which differ only in case, blanks or their form in Unicode: "
+                "correct them, or list all classes in `classes`"
             )
     return names
 
 
 def _refuse_mixed(where: str, found: Sequence[Label]) -> None:
-    """Raise `CorpusError` if some labels are integers, or are written as such, and others are not."""
+    """Raise `CorpusError` if some labels are integers, or written as integers, and others are not."""
     numbers = sorted({value for value in found if _is_integer(value)}, key=str)
     words = sorted({value for value in found if isinstance(value, str) and not _is_integer(value)})
     if numbers and words:
         raise CorpusError(
-            f"{where} holds integers ({_few(numbers)}) and other texts ({_few(words)}): correct them, or name all "
+            f"{where} holds integers ({_few(numbers)}) and other texts ({_few(words)}): correct them, or list all "
             "classes in `classes`"
         )
 
@@ -134,7 +134,7 @@ def _few(names: Sequence[Label]) -> str:
 
 
 def read_label(labels: Labels, value: Label | None, optional: bool) -> int | float | None:
-    """The class id or the number that a label means; None where it is missing and that is allowed.
+    """The class id or the number of a label; None if it is missing and `optional`.
 
     Raises `ValueError` with what was found and expected.
     """
@@ -146,7 +146,7 @@ def read_label(labels: Labels, value: Label | None, optional: bool) -> int | flo
         return labels.ids[key]
     if optional and (value is None or value in (UNLABELLED, str(UNLABELLED))):
         return None
-    found = "no label" if value is None else f"{value!r} is no class"
+    found = "no label" if value is None else f"{value!r} is not a class"
     if value is not None and _is_fraction(value, labels.classes):
         found += f" (for numbers, {REGRESSION})"
     raise ValueError(f"{found}; the classes are {_listed(labels)}")
@@ -165,7 +165,7 @@ def _read_number(value: Label | None, optional: bool) -> float | None:
 
 
 def _are_integers(found: Sequence[Label], data: LabelledDataConfig) -> bool:
-    """Whether the labels are integers, for the most part at least. Files of csv hold nothing but text."""
+    """Whether the labels are integers, at least most of them. csv files contain only text."""
     if data.source != "csv":
         return any(isinstance(value, int) for value in found)
     if data.classes is not None:
@@ -174,7 +174,7 @@ def _are_integers(found: Sequence[Label], data: LabelledDataConfig) -> bool:
 
 
 def _is_fraction(value: Label, classes: Sequence[str] | None) -> bool:
-    """Whether a label is a number written with a fraction, such as 2.5 or the text 0.0, and no class's name."""
+    """Whether a label is a number written with a fraction, such as 2.5 or the text 0.0, and not a class's name."""
     if isinstance(value, str):
         return bool(FRACTION.fullmatch(value)) and value not in (classes or ())
     return isinstance(value, float)
@@ -185,9 +185,7 @@ def _is_integer(value: Label) -> bool:
 
 
 def _listed(labels: Labels) -> str:
-    """The labels that mean a class, as the data writes them, the first dozen; with the class's name if it is
-    another.
-    """
+    """The valid labels in the data's form, up to twelve, each with the class's name if that differs."""
     names = labels.classes or []
     shown = [
         repr(key) if str(key) == names[number] else f"{key!r} ({names[number]!r})" for key, number in labels.ids.items()
@@ -196,30 +194,30 @@ def _listed(labels: Labels) -> str:
 
 
 OTHER_SEPARATOR = re.compile(r"[;|\t]")
-"""What labels may be divided by where it is not said."""
+"""Possible separators of labels if none is configured."""
 
 YES, NO = ("1", "true"), ("0", "false")
 
 LabelList = tuple[Label, ...]
-"""The labels of one example: those that apply, each once, or one for each of its words, in their order."""
+"""The labels of one example: the distinct ones that apply, or one for each of its words in order."""
 
 
 def plain_labels(value: Any, data: LabelledDataConfig) -> LabelList | None:
-    """The labels of a row, or None if they are missing. Raises `ValueError` if it can be none at all."""
+    """The labels of a row, or None if they are missing. Raises `ValueError` if they cannot be labels."""
     if data.label_columns is not None:
         return _of_columns(value, data.label_columns)
     if isinstance(value, str) and data.source == "csv":
         value = _divided(value, data)
     if value is None:
         return None
-    if not isinstance(value, bool) and value == UNLABELLED:  # what stands where others have a list
+    if not isinstance(value, bool) and value == UNLABELLED:  # instead of a list
         return (UNLABELLED,)
     if not isinstance(value, list | tuple):
         raise ValueError(f"column {data.label_column!r} holds {type(value).__name__}, not a list of labels")
     if any(isinstance(each, bool) for each in value):
         raise ValueError(
-            f"column {data.label_column!r} holds a list of true and false, but a list names the labels that apply; if "
-            "they stand for the classes in turn, give each a column of its own (label_columns)"
+            f"column {data.label_column!r} holds a list of true and false, but a list must have the labels that apply; "
+            "if they stand for the classes in order, give each class a column (label_columns)"
         )
     found = [plain_label(each, data) for each in value]
     if None in found:
@@ -227,26 +225,26 @@ def plain_labels(value: Any, data: LabelledDataConfig) -> LabelList | None:
     distinct = tuple(dict.fromkeys(each for each in found if each is not None))
     if len(distinct) < len(found) and {str(each) for each in distinct} <= {"0", "1"}:
         raise ValueError(
-            f"column {data.label_column!r} holds {len(found)} labels that are 0 or 1, but a list names each label that "
-            "applies once; if they stand for the classes in turn, give each a column of its own (label_columns)"
+            f"column {data.label_column!r} holds {len(found)} labels that are 0 or 1, but a list must have each label "
+            "that applies once; if they stand for the classes in order, give each class a column (label_columns)"
         )
     return distinct
 
 
 def _divided(text: str, data: LabelledDataConfig) -> list[str]:
-    """The labels that a text names. Raises `ValueError` for one that seems to be divided in another way."""
+    """The labels in a text. Raises `ValueError` if it seems to use another separator."""
     where = f"column {data.label_column!r} holds {text!r}"
     if text.lstrip().startswith("["):
-        raise ValueError(f"{where}, a list written as text; write its labels alone, divided by label_separator")
+        raise ValueError(f"{where}, a list written as text; write only the labels, separated by label_separator")
     if data.label_separator is None and data.classes is None and (other := OTHER_SEPARATOR.search(text)):
         raise ValueError(
-            f"{where}; set label_separator to {other[0]!r} if that divides labels, to ',' if it is a part of one"
+            f"{where}; set label_separator to {other[0]!r} if that separates labels, or to ',' if it is part of a label"
         )
     return [part.strip() for part in text.split(data.label_separator or ",") if part.strip()]
 
 
 def _of_columns(values: Sequence[Any] | None, columns: Sequence[str]) -> LabelList | None:
-    """The columns that say yes; None if all are empty, or -1, by which test data says nothing."""
+    """The columns with a true value; None if all are empty, or -1, as in test data with withheld labels."""
     said = ["" if value is None else str(value).strip().lower().removesuffix(".0") for value in values or ()]
     if set(said) in (set(), {""}, {"nan"}, {str(UNLABELLED)}):
         return None
@@ -259,15 +257,15 @@ def _of_columns(values: Sequence[Any] | None, columns: Sequence[str]) -> LabelLi
 def find_listed(
     data: LabelledDataConfig, values: Iterable[LabelList | None], named: list[str] | None, examples: int
 ) -> Labels:
-    """What `find_labels` says where each of the values that train has is a list of labels."""
+    """The same as `find_labels` for values that are lists of labels."""
     if data.label_columns is not None:
         return Labels(data.label_columns, {name: number for number, name in enumerate(data.label_columns)})
     given = [value for value in values if value is not None]
     if data.task == "multi-label" and given and all(sorted(map(str, value)) == ["0", "1"] for value in given):
         raise CorpusError(
-            f"data set {data.name!r}: column {data.label_column!r} holds 0 and 1 in each list, but a list names the "
-            "labels that apply, which would be both everywhere; if they stand for the classes in turn, give each a "
-            "column of its own (label_columns)"
+            f"data set {data.name!r}: column {data.label_column!r} holds 0 and 1 in each list, but a list must have "
+            "the labels that apply, which would be both everywhere; if they stand for the classes in order, give each "
+            "class a column (label_columns)"
         )
     distinct = dict.fromkeys(label for value in given for label in value)
     return find_labels(data, distinct, named, examples)
@@ -276,21 +274,21 @@ def find_listed(
 def _read_given(
     labels: Labels, value: LabelList | None, optional: bool, withheld: Iterable[int] = (UNLABELLED,)
 ) -> LabelList | None:
-    """The labels of an example; None where they are missing and that is allowed.
+    """The labels of an example; None if they are missing and `optional`.
 
-    They are missing, too, if they are nothing but marks for those that test data withholds, and no classes. Raises
-    `ValueError` where there are none and that is not allowed.
+    They also count as missing if all are marks of withheld labels and not classes. Raises `ValueError` for missing
+    labels that are not optional.
     """
     said = {str(each) for each in value or ()}
     if optional and said and said <= set(map(str, withheld)) and not said & set(map(str, labels.ids)):
         return None
     if value is None and not optional:
-        raise ValueError("no labels are given")
+        raise ValueError("there are no labels")
     return value
 
 
 def read_list(labels: Labels, value: LabelList | None, optional: bool) -> NDArray[np.int8] | None:
-    """1 for each class that applies, of shape [C]; None where labels are missing and that is allowed.
+    """1 for each class that applies, of shape [C]; None if labels are missing and `optional`.
 
     Raises `ValueError` with what was found and expected.
     """
@@ -303,9 +301,7 @@ def read_list(labels: Labels, value: LabelList | None, optional: bool) -> NDArra
 
 
 def plain_tags(value: Any, words: int, data: LabelledDataConfig) -> LabelList | None:
-    """The labels of a row's words in their order, or None if they are missing. Raises `ValueError` if they can be
-    none.
-    """
+    """The labels of a row's words in order, or None if missing. Raises `ValueError` if they cannot be labels."""
     if value is None:
         return None
     column = data.label_column
@@ -314,17 +310,17 @@ def plain_tags(value: Any, words: int, data: LabelledDataConfig) -> LabelList | 
     if len(value) != words:
         raise ValueError(
             f"column {data.text_columns[0]!r} holds {words} words, but column {column!r} holds {len(value)} labels; "
-            "each word needs one"
+            "each word needs one label"
         )
     found = [plain_label(each, data) for each in value]
     if None in found:
         raise ValueError(f"column {column!r}: word {found.index(None) + 1} of {words} has an empty label")
-    # Each row of a file has texts of its own, though there are a few labels only.
+    # Each row has its own string objects, although there are few distinct labels.
     return tuple(sys.intern(each) if isinstance(each, str) else each for each in found if each is not None)
 
 
 def read_tags(labels: Labels, value: LabelList | None, optional: bool) -> NDArray[np.int32] | None:
-    """The id of each word's class; None where labels are missing and that is allowed.
+    """The id of each word's class; None if labels are missing and `optional`.
 
     Raises `ValueError` with what was found and expected.
     """
@@ -340,7 +336,7 @@ def read_tags(labels: Labels, value: LabelList | None, optional: bool) -> NDArra
 
 
 def as_column(found: Sequence[NDArray[np.int32]]) -> NDArray[Any]:
-    """Arrays of any lengths as an array of arrays, of shape [N]."""
+    """Arrays of different lengths as an array of arrays, of shape [N]."""
     column = np.empty(len(found), dtype=object)
     for number, each in enumerate(found):
         column[number] = each
@@ -348,21 +344,21 @@ def as_column(found: Sequence[NDArray[np.int32]]) -> NDArray[Any]:
 
 
 def all_words(labels: NDArray[Any]) -> NDArray[np.int32]:
-    """The ids of all words, of labels by example."""
+    """The ids of all words, from labels by example."""
     return np.concatenate([np.empty(0, dtype=np.int32), *labels])
 
 
 AnyLabel = Label | LabelList
-"""What a row says of its example: a label, or several."""
+"""A row's label or labels."""
 
 
 class LabelKind(NamedTuple):
-    """What is done with the labels of a task.
+    """The functions for the labels of a task.
 
-    `plain` makes a label out of a row's value, of which the example has so many texts, or words; None if it is missing.
-    `find` tells the classes by the values of train. `read` says what a label means, `missing` what stands where there
-    is none, and `gather` makes an array of such meanings. The first and the third raise `ValueError`, the second
-    `CorpusError`.
+    `plain` returns the label of a row's value, given the number of the example's texts or words; None if missing.
+    `find` finds the classes from the values in train. `read` converts a label to its id or number, `missing` returns
+    what represents a missing one, and `gather` builds an array of them. `plain` and `read` raise `ValueError`, `find`
+    raises `CorpusError`.
     """
 
     plain: Callable[[Any, int, LabelledDataConfig], AnyLabel | None]
@@ -390,7 +386,7 @@ TASKS = {
 
 
 def unlabelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which examples have no label."""
+    """Whether each example lacks a label, of shape [N]."""
     if labels.dtype == object:
         return np.array([not len(each) for each in labels], dtype=np.bool_)
     if labels.ndim > 1:

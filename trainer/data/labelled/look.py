@@ -1,4 +1,4 @@
-"""A look at labelled data before long work: at all of it if that takes seconds, else at how files begin."""
+"""Checking labelled data before long work: all of it if that takes seconds, else the first rows of each file."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -22,17 +22,16 @@ from trainer.records.results import Lengths
 from trainer.store.storage import Store
 
 SAMPLED = 2000
-"""Examples of a split that are measured."""
+"""Examples of a split whose length is measured."""
 
 MOST_CHARACTERS = 64
-"""Characters of a text, for each token that the model is given, that are measured: what is longer is cut in any case.
-"""
+"""Characters of a text that are measured, per token of the model's limit: a longer text is cut in any case."""
 
 BLOCK_EXAMPLES, BLOCK_CHARACTERS = 512, 2**20
 
 
 def measure_lengths(examples: Iterable[Example], count: int, encoder: TextEncoder) -> Lengths:
-    """The lengths of some of `count` examples."""
+    """The lengths of a sample of `count` examples."""
     lengths: list[int] = []
     cut = 0
     sample = islice(examples, 0, None, max(1, count // SAMPLED))
@@ -52,27 +51,27 @@ def _shortened(example: Example, encoder: TextEncoder) -> Example:
 
 
 WHOLE_BYTES = 64 * 2**20
-"""Data that takes no more than this, as it is stored, is looked at as a whole: that takes some seconds."""
+"""Data up to this stored size is checked completely: that takes some seconds."""
 
 HEAD_ROWS = 10_000
-"""Rows of each file that are looked at where there is more."""
+"""Rows of each file that are checked if there is more data."""
 
 
 def rows_to_look_at(parts: Sequence[Part]) -> int | None:
-    """How many rows of each part are looked at before long work; None: all of them."""
+    """How many rows of each part are checked before long work; None for all."""
     return None if sum(map(stored_bytes, parts)) <= WHOLE_BYTES else HEAD_ROWS
 
 
 def tell_heads(what: str, parts: Sequence[Part]) -> str:
-    """What was looked at where that was not all."""
+    """Describe what was checked when it was not all."""
     return f"the first {count(HEAD_ROWS)} {what} of each of {plural(len(parts), 'file')}"
 
 
 class Look(NamedTuple):
-    """What a look at data has shown; `classes` and `splits` are None where all of it must be read to know them.
+    """The result of a check; `classes` and `splits` are None if they can be known only by reading all of the data.
 
-    `splits` are the numbers of examples; `told` says what was looked at. `seen` are labels of words, where not all are
-    known. `lengths` are by split, and `balance` counts the classes of train, of what was looked at.
+    `splits` has the numbers of examples; `told` describes what was checked. `seen` has the words' labels found if not
+    all are known. `lengths` is by split, and `balance` counts the classes in train; both cover what was checked.
     """
 
     classes: list[str] | None
@@ -84,7 +83,7 @@ class Look(NamedTuple):
 
 
 def look_at_labelled(store: Store, data: LabelledDataConfig, encoder: TextEncoder, progress: Progress) -> Look:
-    """Check the data as far as that is cheap. Raises `CorpusError` and `RecordError` as encoding it would."""
+    """Check the data as far as that is fast. Raises `CorpusError` and `RecordError` as encoding it would."""
     source = find_splits(store, data)
     parts = [part for each in source.parts.values() for part in each]
     if rows_to_look_at(parts) is not None:
@@ -95,21 +94,21 @@ def look_at_labelled(store: Store, data: LabelledDataConfig, encoder: TextEncode
         known = all_words(labels) if labels.dtype == object else labels[~unlabelled(labels)]
         counts = count_classes(known, found.classes) if found.classes else None
         lengths = {split: measure_lengths(each.examples(), len(each), encoder) for split, each in found.splits.items()}
-        told = f"all of it, {plural(sum(sizes.values()), 'example')}"
+        told = f"all {plural(sum(sizes.values()), 'example')}"
         return Look(found.classes, sizes, told, lengths, counts)
 
 
 def _look_at_heads(
     data: LabelledDataConfig, source: SplitSource, encoder: TextEncoder, progress: Progress, told: str
 ) -> Look:
-    """Check columns and first rows: what labels mean if the classes are known, else only that they can be some."""
+    """Check columns and first rows; labels only for their type, unless the classes are known."""
     _, named = check_columns(data, source.parts)
     classes = data.label_columns or data.classes or named
     known = data.task == "regression" or classes is not None
     seen: set[str] = set()
     lengths: dict[str, Lengths] = {}
     balance: Counter[str] = Counter()
-    with progress.bar(f"look at {data.name}", None, "row") as bar:
+    with progress.bar(f"check {data.name}", None, "row") as bar:
         for split, parts in source.parts.items():
             first = (row.example(0) for row in read_rows(data, parts, HEAD_ROWS) if row.wrong is None)
             lengths[split] = measure_lengths(first, HEAD_ROWS * len(parts), encoder)
@@ -127,7 +126,7 @@ def _look_at_heads(
 
 
 def stored_bytes(part: Part) -> int:
-    """What a part takes as it is stored."""
+    """The stored size of a part."""
     if part.loaded is not None:
         return int(part.loaded.data.nbytes)
     fs, path = fsspec.url_to_fs(part.path)

@@ -1,4 +1,4 @@
-"""Rows of labelled data: what a record says, and a look at all of them, which keeps labels and digests of texts."""
+"""Rows of labelled data: parsing a record, and a scan of all rows, which keeps labels and digests of texts."""
 
 import hashlib
 from array import array
@@ -20,16 +20,16 @@ from trainer.data.shards import is_held_out
 from trainer.data.splits import Part, bad_records, look_at_columns, read_part
 
 BAD = -1
-"""Stands for the number of the label in rows that are passed over."""
+"""Represents the label of skipped rows."""
 
 NAMELESS = 0
-"""Stands for the digest of an id where there is none."""
+"""Represents a missing id."""
 
 
 class Row(NamedTuple):
-    """What a record says, or what is `wrong` with it: the texts of its example, or its words, its label, and its id.
+    """A record's contents: texts or words, label, and id; or the error in `wrong`.
 
-    An id is None where there is no such column.
+    The id is None if there is no id column.
     """
 
     place: Callable[[], str]
@@ -40,52 +40,52 @@ class Row(NamedTuple):
 
     @property
     def text(self) -> bytes:
-        """All texts in one, by whose hash examples are held out."""
+        """All texts joined; its hash decides which examples are held out."""
         return b"\0".join(map(str.encode, self.texts))
 
     def example(self, number: int) -> "Example":
-        """A good row as it is encoded: named by its id, else by its number."""
+        """A good row as an example; its name is its id, else its number."""
         return Example(str(number if self.id is None else self.id), self.texts)
 
 
 class Example(NamedTuple):
-    """What is encoded: the example's name, and its text, the two of a pair, or its words."""
+    """An example to encode: its name, and its text, the two texts of a pair, or its words."""
 
     id: str
     texts: tuple[str, ...]
 
 
 def characters_of(example: Example) -> int:
-    """The length of an example's texts."""
+    """The total length of an example's texts."""
     return sum(map(len, example.texts))
 
 
 def columns_of(data: LabelledDataConfig) -> list[str]:
-    """The columns that are read: texts, label or labels, and id if there is one."""
+    """The columns to read: texts, labels, and id if configured."""
     return [*data.text_columns, *data.columns_of_labels, *([data.id_column] if data.id_column else [])]
 
 
 def reading_of(data: LabelledDataConfig) -> Reading:
-    """How the files of the data are read."""
+    """How to read the files of the data."""
     return Reading(data.source, data, name_columns=partial(_name_columns, data))
 
 
 def _name_columns(data: LabelledDataConfig, file: str, first: list[str]) -> tuple[list[str], str]:
-    """The names of a csv file's columns, and what names them: its first line, or the setting `columns`.
+    """The names of a csv file's columns, and their origin: the first line, or the setting `columns`.
 
-    With that setting, a first line is a header only if it names the text columns itself. A file that has as many
-    columns as the setting names besides those of labels is one without labels, as test files are.
+    With that setting, a first line is a header only if it has the text columns. A file with as many columns as the
+    setting has besides the label columns has no labels, as test files.
     """
     if data.columns is None or set(data.text_columns) <= set(first):
         if twice := [column for column in columns_of(data) if first.count(column) > 1]:
-            raise CorpusError(f"{file}: the first line names the column {twice[0]!r} twice; rename one of them")
+            raise CorpusError(f"{file}: the first line has the column {twice[0]!r} twice; rename one of them")
         return first, FIRST_LINE
     named, labels = list(data.columns), data.columns_of_labels
     pairs = zip(first, named, strict=False)
     if like := [cell for cell, name in pairs if cell.strip().casefold() == name.casefold()]:
         raise CorpusError(
-            f"{file}: line 1 looks like a header, as it names {like[0]!r}; leave `columns` out, or name text_columns "
-            "as it does"
+            f"{file}: line 1 looks like a header, because it has {like[0]!r}; remove `columns`, or spell text_columns "
+            "as in that line"
         )
     if len(first) == len(named) - len(labels) and set(labels) <= set(named):
         without = f"`columns` without the label{'s'[: len(labels) > 1]}"
@@ -96,7 +96,7 @@ def _name_columns(data: LabelledDataConfig, file: str, first: list[str]) -> tupl
 def read_rows(
     data: LabelledDataConfig, parts: Sequence[Part], most: int | None = None, watch: bool = False
 ) -> Iterator[Row]:
-    """Every row, or so many of each part; `watch`: warn at the end of a csv file whose quotes look misunderstood."""
+    """Every row, or the first `most` of each part; with `watch`, warn about a csv file with suspicious quotes."""
     how = reading_of(data)
     for part in parts:
         there = look_at_columns(part, how).names
@@ -116,7 +116,7 @@ def read_rows(
 
 
 def _read(data: LabelledDataConfig, record: Record, there: Sequence[str]) -> Row:
-    """What a record of these columns says. Raises `ValueError` if one of its values cannot be what it should."""
+    """Parse a record with the columns `there`. Raises `ValueError` for a value of the wrong kind."""
     values, column, by_words = record.values, data.text_columns[0], data.task == "tokens"
     if by_words:
         _require_words(column, values.get(column))
@@ -124,39 +124,39 @@ def _read(data: LabelledDataConfig, record: Record, there: Sequence[str]) -> Row
     for each, text in zip(repeat(column) if by_words else data.text_columns, texts, strict=False):
         if not isinstance(text, str):
             found = "no text" if text is None else f"{type(text).__name__}, not text"
-            hint = "; for words that each have a label, set task to tokens" if isinstance(text, list) else ""
+            hint = "; if each word has a label, set task to tokens" if isinstance(text, list) else ""
             raise ValueError(f"column {each!r} holds {found}{hint}")
         _require_utf8(each, text)
     if not any(map(str.strip, texts)):
         raise ValueError(f"column {column!r} is empty")
     label, name = None, None
-    # The columns of jsonl are those of its first record, which may be the one without a label.
+    # The columns of jsonl are those of the first record, which may lack a label.
     if set(labels := data.columns_of_labels) <= set(there) or any(values.get(each) is not None for each in labels):
         label = values.get(data.label_column)
         if data.label_columns is not None:
             label = tuple(map(values.get, data.label_columns))
         _require_utf8(data.columns_of_labels[0], label)
     if data.id_column is not None and data.id_column not in there and values.get(data.id_column) is not None:
-        raise ValueError(f"column {data.id_column!r} is not in the first record of this file; give it there too")
+        raise ValueError(f"column {data.id_column!r} is not in the first record of this file; add it there too")
     if data.id_column is not None and data.id_column in there:
         name = values.get(data.id_column)
         _require_utf8(data.id_column, name)
         if name is None or name == "":
-            raise ValueError(f"column {data.id_column!r} is empty; leave id_column out to number the examples instead")
+            raise ValueError(f"column {data.id_column!r} is empty; remove id_column to number the examples instead")
     return Row(record.place, texts, TASKS[data.task].plain(label, len(texts), data), name)
 
 
 def _require_words(column: str, value: Any) -> None:
-    """Raise `ValueError` if a row has no list with a word in it."""
+    """Raise `ValueError` unless a row has a nonempty list of words."""
     if not isinstance(value, list | tuple):
         found = "nothing" if value is None else type(value).__name__
         raise ValueError(f"column {column!r} holds {found}, not a list of words")
     if not value:
-        raise ValueError(f"column {column!r} holds an empty list, without a word")
+        raise ValueError(f"column {column!r} holds an empty list instead of words")
 
 
 def _require_utf8(column: str, value: Any) -> None:
-    """Raise `ValueError` if a text, or one in a list, has characters that UTF-8 cannot write."""
+    """Raise `ValueError` if a text, or one in a list, cannot be encoded in UTF-8."""
     for text in value if isinstance(value, list) else [value]:
         try:
             _ = isinstance(text, str) and text.encode()
@@ -167,11 +167,10 @@ def _require_utf8(column: str, value: Any) -> None:
 
 
 class Scan(NamedTuple):
-    """What is kept of a split's rows: a few bytes each, and each label once, so that lists for words are about as many
-    as rows.
+    """The result of a scan of a split: a few bytes per row, and each label once (lists of words' labels mostly differ).
 
-    `codes`: the number of the row's label among the distinct `values`, or BAD; `digests`: of its texts; `held`: whether
-    a hash of them puts it on the validation side; all of shape [rows]. `bad` are the rows that are BAD.
+    `codes`: the index of the row's label in the distinct `values`, or BAD; `digests`: of its texts; `held`: whether
+    their hash selects it for validation; each of shape [rows]. `bad` are the BAD rows.
     """
 
     parts: Sequence[Part]
@@ -190,11 +189,9 @@ def scan_rows(
     advance: Callable[[int], None],
     most: int | None = None,
 ) -> Scan:
-    """Look at all rows of a split, or at `most` of each part; with `cut`, decide which of them are held out for
-    validation.
+    """Scan all rows of a split, or `most` of each part; with `cut`, decide which are held out for validation.
 
-    Raises `RecordError` for the first bad row that may not be passed over; a row whose id names an earlier one too is
-    bad.
+    Raises `RecordError` for the first bad row that may not be skipped; a row with the id of an earlier one is bad.
     """
     codes, digests, held, ids = array("q"), array("Q"), array("b"), array("Q")
     values: dict[AnyLabel | None, int] = {}
@@ -216,7 +213,7 @@ def scan_rows(
 
 
 def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which rows have the id of an earlier one."""
+    """Whether each row has the id of an earlier one."""
     repeated: NDArray[np.bool_] = ids != NAMELESS
     rows = np.flatnonzero(repeated)
     repeated[rows[np.unique(ids[rows], return_index=True)[1]]] = False
@@ -226,11 +223,11 @@ def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
 def _repeats(
     data: LabelledDataConfig, rows: Callable[[], Iterator[Row]], repeated: NDArray[np.bool_]
 ) -> Iterator[RecordError]:
-    """The errors of rows whose ids earlier ones have; both are read again."""
+    """The errors of rows with the ids of earlier ones; reads both again."""
     for row in compress(rows(), repeated):
         first = next(each for each in rows() if each.id is not None and str(each.id) == str(row.id))
         yield RecordError(
-            f"{row.place()}: column {data.id_column!r}: {row.id!r} names {first.place()} too; ids may not repeat"
+            f"{row.place()}: column {data.id_column!r}: {row.id!r} is also the id of {first.place()}; ids must differ"
         )
 
 

@@ -1,10 +1,10 @@
 """Texts and pairs of texts to token ids, by a pretrained model's own tokenizer.
 
-Byte-level tokenizers know a word by the space before it: without one, words would be read as if written together.
+Byte-level tokenizers recognise a word by the space before it; without it, a list of words would be read as one string
+without spaces.
 
-Whole texts are encoded without special tokens, cut, and then framed as the tokenizer frames them. The ids are those of
-`tokenizer(a, b, truncation="longest_first")`, which takes time and memory that grow with the product of the two
-lengths.
+Whole texts are encoded without special tokens, cut, and then framed like the tokenizer frames them. The ids equal those
+of `tokenizer(a, b, truncation="longest_first")`, whose time and memory grow with the product of the two lengths.
 """
 
 import json
@@ -30,9 +30,7 @@ from trainer.store.manifest import digest_file, fingerprint
 
 
 class Frame(NamedTuple):
-    """The special tokens before, between and after one text or the two of a pair; their types, and those of the
-    texts.
-    """
+    """Special tokens before, between and after one text or the two of a pair; token types of these and of the texts."""
 
     tokens: tuple[NDArray[np.int32], ...]
     types: tuple[NDArray[np.int8], ...]
@@ -40,12 +38,12 @@ class Frame(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Tokens that are added to the texts."""
+        """The number of special tokens."""
         return sum(map(len, self.tokens))
 
 
 def find_frame(backend: Tokenizer, members: int) -> Frame:
-    """The frame of one text, or of a pair (`members` 2), found by encoding a text of few tokens."""
+    """The frame of one text, or of a pair (`members` 2), found by encoding a short text."""
     text = next(
         (each for each in ("a", *backend.get_vocab(True)) if backend.encode(each, add_special_tokens=False).ids), "a"
     )
@@ -62,7 +60,7 @@ def find_frame(backend: Tokenizer, members: int) -> Frame:
 
 
 def put_between(backend: Tokenizer, token: str) -> None:
-    """Have a tokenizer put a token between the texts of a pair, besides what it puts around them."""
+    """Make a tokenizer insert a token between the texts of a pair, besides its other special tokens."""
     present = json.loads(backend.post_processor.__getstate__()) if backend.post_processor is not None else None
     processors = [] if present is None else present["processors"] if present["type"] == "Sequence" else [present]
     template = next((each for each in processors if each["type"] == "TemplateProcessing"), None)
@@ -74,13 +72,13 @@ def put_between(backend: Tokenizer, token: str) -> None:
     template["pair"].insert(place, {"SpecialToken": {"id": token, "type_id": 0}})
     template["special_tokens"][token] = {"id": token, "ids": [backend.token_to_id(token)], "tokens": [token]}
     whole = processors[0] if len(processors) == 1 else {"type": "Sequence", "processors": processors}
-    # A post-processor can be made from JSON only as a part of a tokenizer.
+    # A post-processor can be loaded from JSON only as a part of a tokenizer.
     bearer = json.loads(Tokenizer(models.WordLevel({}, unk_token="")).to_str())
     backend.post_processor = Tokenizer.from_str(json.dumps({**bearer, "post_processor": whole})).post_processor
 
 
 def cut_lengths(lengths: Sequence[int], room: int) -> list[int]:
-    """How many tokens of one text, or of the two of a pair, are kept: the longer text is cut first, then both alike.
+    """How many tokens of one text, or of the two of a pair, to keep: the longer text is cut first, then both equally.
 
     The same as the strategy `longest_first` of the `tokenizers` library.
     """
@@ -95,15 +93,15 @@ def cut_lengths(lengths: Sequence[int], room: int) -> list[int]:
 PREPEND = [
     {"type": "Prepend", "prepend": " "}, {"type": "Replace", "pattern": {"Regex": "^  "}, "content": " "},
 ]  # fmt: skip
-"""Put a space before a text that does not begin with one, as tokenizer.json has it."""
+"""Normalizers, in tokenizer.json's form, that put a space before a text that does not begin with one."""
 
 
 def space_words(tokenizer: Any) -> bool:
-    """Have a tokenizer put a space before each word of an example; returns whether only its tokenizer.json can say so.
+    """Make a tokenizer put a space before each word of an example; returns whether this is only in its tokenizer.json.
 
-    Those of the kind of GPT-2's have a setting for it. Where text is split before its bytes are looked up, as by Llama
-    3, Qwen2 and SmolLM, that setting would put a space before each part of a word ("isn", " 't"), so a normalizer puts
-    it before all.
+    Tokenizers like GPT-2's have a setting for it. If text is split before the byte-level step, as by Llama 3, Qwen2 and
+    SmolLM, that setting would put a space before each part of a word ("isn", " 't"), so a normalizer puts one before
+    the whole word.
     """
     backend: Tokenizer = tokenizer.backend_tokenizer
     split = backend.pre_tokenizer
@@ -123,27 +121,26 @@ def space_words(tokenizer: Any) -> bool:
 
 
 def _looks_up_bytes_later(split: dict[str, Any]) -> bool:
-    """Whether text is split in several ways of which one is byte-level and puts no space before the parts."""
+    """Whether a later pre-tokenizer of a sequence is byte-level and puts no space before the parts."""
     parts = split.get("pretokenizers", [])
     return any(part["type"] == "ByteLevel" and not part["add_prefix_space"] for part in parts)
 
 
 UNSET_LENGTH = 10**20
-"""From here on, a tokenizer's `model_max_length` means that nobody set it."""
+"""A tokenizer's `model_max_length` from here on means that it is not set."""
 
 POSITIONS_AFTER_PADDING = frozenset(
     ("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
     "roberta",
      "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod")
 )  # fmt: skip
-"""Families that number positions from the padding id + 1 on, so that their tables hold as many more than can be used.
-"""
+"""Families that number positions from padding id + 1, so their tables have that many unusable positions."""
 
 
 class Encoding(NamedTuple):
     """One example: ids and their types, of shape [T], and whether tokens were cut off.
 
-    Of an example of words, also where each begins, of shape [words], as `_first_tokens` has it.
+    For an example of words also the index of each word's first token, of shape [words], see `_first_tokens`.
     """
 
     input_ids: NDArray[np.int32]
@@ -154,13 +151,12 @@ class Encoding(NamedTuple):
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """A tokenizer made ready for a data set.
+    """A tokenizer prepared for a data set.
 
-    `max_length` counts special tokens; `pad_is_end` says that it had no padding token, and pads with its end token;
-    `divider` is a token that it did not put between the texts of a pair by itself; `has_types` says whether the model
-    knows token types; `digest` names the files that `save` writes. `by_words`: an example is one text in words, each of
-    which is tokenized by itself; `spaced`: with a space before it, of which only tokenizer.json says so. `model_type`
-    is the model's.
+    `max_length` counts special tokens; `pad_is_end`: it had no padding token and pads with its end token; `divider`: a
+    token that was added between the texts of a pair; `has_types`: whether the model has token types; `digest`
+    identifies the files that `save` writes. `by_words`: an example is a list of words, each tokenized separately;
+    `spaced`: with a space before it, which only tokenizer.json specifies. `model_type` is the model's.
     """
 
     tokenizer: Any
@@ -177,14 +173,14 @@ class TextEncoder:
 
     @cached_property
     def other_class(self) -> str | None:
-        """The class that `AutoTokenizer` makes of the saved files beside such a model, if it puts no space before
+        """The class that `AutoTokenizer` loads from the saved files beside such a model, if it puts no space before
         words.
         """
         return find_other_class(self.tokenizer.backend_tokenizer.to_str(), self.model_type) if self.spaced else None
 
     @property
     def cuts_left(self) -> bool:
-        """Whether the end of a text is kept where it is too long."""
+        """Whether the end of a text is kept if it is too long."""
         return bool(self.tokenizer.truncation_side == "left")
 
     @property
@@ -196,11 +192,11 @@ class TextEncoder:
         return int(self.tokenizer.pad_token_id)
 
     def save(self, folder: Path) -> None:
-        """Write the files that `AutoTokenizer.from_pretrained` reads, to give the same ids as `encode`."""
+        """Write files from which `AutoTokenizer.from_pretrained` loads a tokenizer with the same ids as `encode`."""
         _save(self.tokenizer, self.spaced or self.divider is not None, folder)
 
     def encode(self, texts: Sequence[tuple[str, ...]]) -> list[Encoding]:
-        """The examples, each a text, the two of a pair, or words, cut to `max_length`."""
+        """Encode the examples, each a text, the two of a pair, or words, cut to `max_length`."""
         if self.by_words:
             words = [list(each) for each in texts]
             found = self._reader.encode_batch(words, is_pretokenized=True, add_special_tokens=False)
@@ -216,7 +212,7 @@ class TextEncoder:
 
     @cached_property
     def _reader(self) -> Tokenizer:
-        """What reads texts. As when pretraining, what spells a special token in them does not become that token."""
+        """Reads texts. As in pretraining, the spelling of a special token in a text does not become that token."""
         return text_reader(self.tokenizer.backend_tokenizer.to_str())
 
     def _framed_words(self, found: Any, words: int) -> Encoding:
@@ -238,10 +234,10 @@ class TextEncoder:
 
 
 def _first_tokens(word_ids: Sequence[int], kept: slice, frame: int, words: int) -> NDArray[np.int32]:
-    """The place of the first token of each word, UNSEEN where there is none or it is cut off, of shape [words].
+    """The index of the first token of each word, UNSEEN if it has none or it is cut off; shape [words].
 
-    `word_ids` are the numbers of the words that an example's tokens belong to, of which some are `kept`, after `frame`
-    others.
+    `word_ids` are the words' numbers of an example's tokens; `kept` is the range of kept tokens, which follow `frame`
+    special tokens.
     """
     firsts = np.full(words, UNSEEN, dtype=np.int32)
     found, places = np.unique(np.array(word_ids, dtype=np.int64), return_index=True)
@@ -251,9 +247,9 @@ def _first_tokens(word_ids: Sequence[int], kept: slice, frame: int, words: int) 
 
 
 def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: bool = False) -> TextEncoder:
-    """The tokenizer of a model folder or a pretrained name, made ready for a data set.
+    """The tokenizer of a model folder or a pretrained name, prepared for a data set.
 
-    Beside a `finished` model, which is not trained any more, words are read as that tokenizer reads them. Raises
+    For a `finished` model, which is not trained any more, words are read as its tokenizer reads them. Raises
     `TokenizerError` if it cannot be loaded or used, `ConfigError` if the model cannot be read or is too short.
     """
     name, by_words = str(model), data.task == "tokens"
@@ -270,7 +266,7 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: boo
         raise ConfigError(
             f"data.max_length is {length}, but the tokenizer of {name!r} adds {frame.size} tokens of its own"
         )
-    # Not every tokenizer that gives types belongs to a model that knows them: GPT-2 would look them up as token ids.
+    # Some tokenizers return types although the model has none: GPT-2 would look them up as token ids.
     has_types = "token_type_ids" in tokenizer.model_input_names and (getattr(config, "type_vocab_size", 0) or 0) > 1
     inputs = ["input_ids", "token_type_ids", "attention_mask"] if has_types else ["input_ids", "attention_mask"]
     keep_settings(tokenizer, model_input_names=inputs, model_max_length=length, split_special_tokens=True)
@@ -283,17 +279,15 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: boo
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a model's folder names the class that takes tokenizer.json as it is, as `TextEncoder.save` may have
-    written.
-    """
+    """Whether a model's folder specifies the class that uses tokenizer.json as it is; `TextEncoder.save` may do so."""
     path = Path(name, TOKENIZER_CONFIG)
     return path.is_file() and read_object(path).get("tokenizer_class") == PLAIN_CLASS
 
 
 def resolve_length(data: LabelledDataConfig, tokenizer: Any, config: Any, name: str) -> int:
-    """Tokens an example at most: as given, else the lesser of what the tokenizer says and the model's positions.
+    """The most tokens of an example: as configured, else the lesser of the tokenizer's limit and the model's positions.
 
-    Raises `ConfigError` if that is beyond the model's positions, or nothing says it.
+    Raises `ConfigError` if that exceeds the model's positions, or if there is no limit.
     """
     positions: int | None = getattr(config, "max_position_embeddings", None)
     if positions is not None and config.model_type in POSITIONS_AFTER_PADDING:
@@ -305,14 +299,12 @@ def resolve_length(data: LabelledDataConfig, tokenizer: Any, config: Any, name: 
         return data.max_length
     said = [length for length in (tokenizer.model_max_length, known) if length is not None and length < UNSET_LENGTH]
     if not said:
-        raise ConfigError(
-            f"neither the model {name!r} nor its tokenizer says how long a text may be; set data.max_length"
-        )
+        raise ConfigError(f"neither the model {name!r} nor its tokenizer has a maximum length; set data.max_length")
     return int(min(said))
 
 
 def keep_settings(tokenizer: Any, **settings: Any) -> None:
-    """Set what a tokenizer saves, so that the published one, loaded again, gives what the model was trained on."""
+    """Set what a tokenizer saves, so that the published tokenizer gives the ids that the model was trained on."""
     for key, value in {**settings, "padding_side": "right"}.items():
         setattr(tokenizer, key, value)
         tokenizer.init_kwargs[key] = value
@@ -326,12 +318,12 @@ def digest_saved(save: Callable[[Path], None]) -> str:
 
 
 def choose_padding(tokenizer: Any, name: str) -> bool:
-    """Pad with the end token where there is no padding token; returns whether that is so."""
+    """Pad with the end token if there is no padding token; returns whether that is so."""
     if tokenizer.pad_token is not None:
         return False
     if tokenizer.eos_token is None:
         raise TokenizerError(
-            f"the tokenizer of {name!r} has neither a padding token nor an end token to pad with; name one in its "
+            f"the tokenizer of {name!r} has neither a padding token nor an end token to pad with; set one in its "
             "tokenizer_config.json"
         )
     tokenizer.pad_token = tokenizer.eos_token
@@ -339,9 +331,7 @@ def choose_padding(tokenizer: Any, name: str) -> bool:
 
 
 def _choose_frame(tokenizer: Any, members: int, name: str) -> tuple[Frame, str | None]:
-    """The tokenizer's frame. Where it puts nothing between the texts of a pair, its separator or end token is put
-    there.
-    """
+    """The tokenizer's frame; adds its separator or end token between the texts of a pair if it puts nothing there."""
     backend: Tokenizer = tokenizer.backend_tokenizer
     frame = find_frame(backend, members)
     if members == 1 or len(frame.tokens[1]):
@@ -350,12 +340,12 @@ def _choose_frame(tokenizer: Any, members: int, name: str) -> tuple[Frame, str |
     if token is None:
         raise TokenizerError(
             f"the tokenizer of {name!r} puts nothing between the texts of a pair, and has no separator or end token "
-            "that could stand there; name one in its tokenizer_config.json"
+            "to put there; set one in its tokenizer_config.json"
         )
     put_between(backend, str(token))
     return find_frame(backend, members), str(token)
 
 
 def _save(tokenizer: Any, plain: bool, folder: Path) -> None:
-    # Some families build what stands around texts by themselves; the plain class takes it from tokenizer.json.
+    # Some families build special tokens in code; the plain class takes them from tokenizer.json.
     save_flat(tokenizer, folder, **({"tokenizer_class": PLAIN_CLASS} if plain else {}))

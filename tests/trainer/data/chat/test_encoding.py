@@ -299,35 +299,35 @@ def test_the_template_of_the_tokenizer_is_taken_and_saved(llama: Path, tmp_path:
         (
             "{{ messages[0].get }}" + MARKED,
             TokenizerError,
-            "writes where an object is in memory, which differs each time",
+            "writes the memory address of an object, which differs in each run",
         ),
-        ("{{ (messages[0].get | string)[-9:] }}" + MARKED, TokenizerError, "what is trained on would depend on chance"),
+        ("{{ (messages[0].get | string)[-9:] }}" + MARKED, TokenizerError, "training data would be random"),
         (
             "{{ (dict.fromkeys('abcdefghijkl').keys() - ['a']) | join }}" + MARKED,
             TokenizerError,
-            "what is trained on would depend on chance",
+            "training data would be random",
         ),
         ("{{ 'a' * 2500000000 }}" + MARKED, TokenizerError, "the chat template takes more than 2.0 GiB of memory"),
         (
             "{{ 'a' * 3000000 }}" + MARKED,
             TokenizerError,
-            "writes more than 1,050,752 characters of a conversation of 16",
+            "writes more than 1,050,752 characters for a conversation of 16",
         ),
-        ("{{ messages", TokenizerError, "data.chat_template cannot be used, with a question and an answer"),
+        ("{{ messages", TokenizerError, "data.chat_template cannot render a question and an answer"),
         (
             "{% for m in messages %}{{ messages | length ~ m.content ~ eos_token }}{% endfor %}",
             TokenizerError,
-            "writes the beginning of a conversation otherwise once the answer is there",
+            "writes the beginning of a conversation differently once the answer is there",
         ),
         (
             "{% for m in messages %}{{ m.role + ': ' + m.content + eos_token }}{% endfor %}",
             TokenizerError,
-            "writes 'assistant:' before what the assistant says, but not where a model is asked for it",
+            "writes 'assistant:' before what the assistant says, but not in the prompt for an answer",
         ),
         (
             "{% for m in messages %}{{ m.content + '\n' }}{% endfor %}",
             TokenizerError,
-            "writes nothing after what the assistant says; expected is one token, such as {{ eos_token }}",
+            "writes nothing after what the assistant says; expected one token, such as {{ eos_token }}",
         ),
         (
             "{% for m in messages %}{{ m.content + '<|no_such_token|>' }}{% endfor %}",
@@ -351,7 +351,7 @@ def test_a_template_that_cannot_be_used_is_refused(
 
 def test_a_tokenizer_without_a_template_is_refused(tmp_path: Path) -> None:
     model = chat_model(tmp_path / "bare", template=None)
-    with pytest.raises(TokenizerError, match=r"has no chat template; give one in data\.chat_template"):
+    with pytest.raises(TokenizerError, match=r"has no chat template; set data\.chat_template"):
         encoder_of(model)
 
 
@@ -382,13 +382,13 @@ def assistant(text: Any = "b") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("messages", "problem"),
     [
-        ("a", "`messages` is text; expected is a list of messages"),
-        ({"role": "user"}, "`messages` is an object; expected is a list"),
+        ("a", "`messages` is text; expected a list of messages"),
+        ({"role": "user"}, "`messages` is an object; expected a list"),
         ([], "`messages` is an empty list"),
-        ([user(), user()], "message 2 is of the role user, where assistant is expected: .* the order is user, user"),
-        ([assistant()], "message 1 is of the role assistant, where user is expected"),
-        ([user(), {"role": "system", "content": "c"}], "message 2 is of the role system, where assistant is expected"),
-        ([user()], "the assistant never speaks, so there is nothing to learn; the roles are user"),
+        ([user(), user()], "message 2 has the role user, expected assistant: .* the order is user, user"),
+        ([assistant()], "message 1 has the role assistant, expected user"),
+        ([user(), {"role": "system", "content": "c"}], "message 2 has the role system, expected assistant"),
+        ([user()], "there is no assistant message, so nothing to learn; the roles are user"),
         ([user(), assistant("")], r"the content of message 2 \(assistant\) is empty"),
         ([user(" \n"), assistant()], r"the content of message 1 \(user\) is empty"),
         ([user(None), assistant()], r"the content of message 1 \(user\) is missing"),
@@ -398,7 +398,7 @@ def assistant(text: Any = "b") -> dict[str, Any]:
         ([user(), {"from": "gpt", "content": "b"}], "message 2 has the unknown field 'from'"),
         ([user(), {"content": "b"}], "message 2 has no role"),
         ([user(), {"role": "bot", "content": "b"}], "message 2 has the role 'bot'; roles are system, user, assistant"),
-        ([user(), "b"], "message 2 is text; expected is an object"),
+        ([user(), "b"], "message 2 is text; expected an object"),
     ],
 )
 def test_a_bad_conversation_is_refused_with_what_is_wrong(messages: Any, problem: str) -> None:
@@ -409,10 +409,10 @@ def test_a_bad_conversation_is_refused_with_what_is_wrong(messages: Any, problem
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ([None, None, None], "neither `messages` nor `prompt` and `completion` are there; the record has text, id"),
+        ([None, None, None], "`messages`, or `prompt` and `completion`, are missing; the record has text, id"),
         ([None, "a", None], "`completion` is missing"),
         ([None, "", "b"], "`prompt` is empty"),
-        ([[user(), assistant()], "a", "b"], "`messages` are there, and a `completion` too"),
+        ([[user(), assistant()], "a", "b"], "the record has both `messages` and a `completion`"),
     ],
 )
 def test_a_record_without_a_conversation_is_refused(values: list[Any], problem: str) -> None:

@@ -171,7 +171,7 @@ def rendered(source: str, conversation: Sequence[Message], asks: bool = False, m
     try:
         return render_jinja_template([messages], chat_template=source, **given)
     except Exception as error:
-        raise Refused(f"the chat template refuses it: {error}") from error
+        raise Refused(f"the chat template refuses this conversation: {error}") from error
 
 
 def by_each_beginning(source: str, conversation: Sequence[Message]) -> Written:
@@ -186,7 +186,7 @@ def by_each_beginning(source: str, conversation: Sequence[Message]) -> Written:
         before = conversation[:number]
         asked, answered = rendered(source, before, asks=True)[0][0], rendered(source, [*before, message])[0][0]
         if not answered.startswith(asked) or not whole.startswith(answered):
-            raise Refused("the chat template writes the beginning of a conversation otherwise")
+            raise Refused("the chat template writes the beginning of a conversation differently")
         header, found, _ = answered[len(asked) :].partition(message.content.strip())
         if found and header.strip() and asked == rendered(source, before)[0][0]:
             raise Refused(f"the chat template writes {header.strip()!r} before what the assistant says")
@@ -283,7 +283,7 @@ def test_half_a_character_is_refused() -> None:
     """JSON may spell one, which no tokenizer takes."""
     halves = [Template("{{ '\\ud83d' }}" + LINEAR["chatml"], SPECIAL), Template(LINEAR["chatml"], SPECIAL)]
     for template, said in zip(halves, ("This.", "\udc00"), strict=True):
-        with pytest.raises(Refused, match="half of a character, which cannot be tokenized"):
+        with pytest.raises(Refused, match="half of a surrogate pair, which cannot be tokenized"):
             template.write([Message("user", "What?"), Message("assistant", said)])
 
 
@@ -335,5 +335,5 @@ def test_places_in_memory_that_messages_speak_of_are_written() -> None:
     conversation = [Message("user", "Is a <b"), Message("assistant", "It is at 0x7f001234abcd>.")]
     source = "{% for m in messages %}{{ m.content }}{% endfor %}"
     assert Template(source, SPECIAL).text(conversation) == "Is a <bIt is at 0x7f001234abcd>."
-    with pytest.raises(Refused, match="writes where an object is in memory, which differs each time: at 0x"):
+    with pytest.raises(Refused, match="writes the memory address of an object, which differs in each run: at 0x"):
         Template(source + "{{ messages[0].get }}", SPECIAL).text(conversation)

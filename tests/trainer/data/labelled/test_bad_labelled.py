@@ -55,21 +55,21 @@ MESSAGES = {
     "half a surrogate pair": "column 'a' is not valid UTF-8 at character 0",
     "half a surrogate pair in a label": "column 'label' is not valid UTF-8 at character 0",
     "not JSON": "not valid JSON",
-    "not an object": "a JSON object was expected, found list",
+    "not an object": "expected a JSON object, found list",
     "a missing label": "column 'label': no label; the classes are 0, 1",
-    "GLUE's mark of no label": "column 'label': -1 is no class; the classes are 0, 1",
-    "a label beyond the classes": "column 'label': 2 is no class; the classes are 0 .'p'., 1 .'q'.",
-    "an unknown class": "column 'label': 'r' is no class; the classes are 0, 1",
+    "GLUE's mark of no label": "column 'label': -1 is not a class; the classes are 0, 1",
+    "a label beyond the classes": "column 'label': 2 is not a class; the classes are 0 .'p'., 1 .'q'.",
+    "an unknown class": "column 'label': 'r' is not a class; the classes are 0, 1",
     "a list for a label": "column 'label' holds list, not a label",
     "an infinite number": "column 'label': inf is not a finite number",
     "a word for a number": "column 'label': 'six' is not a finite number",
     "no number": "column 'label': no number",
-    "too few columns": "2 columns, the first line names 3",
-    "too many columns": "4 columns, the first line names 3",
+    "too few columns": "2 columns, the first line has 3",
+    "too many columns": "4 columns, the first line has 3",
     "bytes that are not UTF-8": "column 'a' is not valid UTF-8 at character 0",
-    "a stray quote": "not valid CSV: ',' expected after '\"'; if quote characters are text here, set quoting to false",
+    "a stray quote": "not valid CSV: ',' expected after '\"'; if quote characters are plain text here, set quoting to false",
     "an empty label": "column 'label': no label; the classes are 0, 1",
-    "a word among integers": "column 'label': 'z' is no class; the classes are 0 .'p'., 1 .'q'.",
+    "a word among integers": "column 'label': 'z' is not a class; the classes are 0 .'p'., 1 .'q'.",
     "not a number": "column 'label': 'nan' is not a finite number",
 }
 
@@ -131,7 +131,7 @@ def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
 
 def test_a_column_named_twice_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "id,a,b,label,a\n1,x,y,0,z\n")
-    with pytest.raises(CorpusError, match="the first line names the column 'a' twice"):
+    with pytest.raises(CorpusError, match="the first line has the column 'a' twice"):
         read(source="csv", train=[path])
 
 
@@ -154,8 +154,8 @@ def test_labels_that_cannot_be_classes_are_an_error(tmp_path: Path) -> None:
         return str(caught.value)
 
     assert "has only the class 'yes' in train; at least two classes are needed" in error_of(["yes", "yes"])
-    assert "integers up to 700,002 in 3 examples, so they are not ids of classes" in error_of([1, 700_002, 5])
-    assert "0.25 is no class (for numbers, set task to regression)" in error_of([0.25, 1.0])
+    assert "integers up to 700,002 in 3 examples, so they cannot be class ids" in error_of([1, 700_002, 5])
+    assert "0.25 is not a class (for numbers, set task to regression)" in error_of([0.25, 1.0])
     assert "has no label in train" in error_of([None, None])
 
 
@@ -169,7 +169,7 @@ def test_a_damaged_file_is_an_error(data: bytes, tmp_path: Path) -> None:
 
 def test_lines_that_end_in_carriage_returns_alone_are_refused_rather_than_taken_for_one(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "id,a,b,label\r1,x,y,0\r2,z,w,1\r")
-    with pytest.raises(CorpusError, match=r"a\.csv: line 1: not valid CSV: a carriage return stands alone"):
+    with pytest.raises(CorpusError, match=r"a\.csv: line 1: not valid CSV: lone carriage return"):
         read(source="csv", train=[path])
 
 
@@ -198,8 +198,8 @@ def test_skipped_rows_of_labelled_data_are_named(tmp_path: Path, caplog: pytest.
     assert details["splits"]["train"]["bad_records"] == 4 and "skipped" not in details["splits"]["validation"]
     first = [
         f"{path}: line 4: column 'a' holds no text",
-        f"{path}: line 8: column 'id': 'x002' names {path}: line 3 too; ids may not repeat",
-        f"{path}: line 6: column 'label': 'maybe' is no class of no, yes",
+        f"{path}: line 8: column 'id': 'x002' is also the id of {path}: line 3; ids must differ",
+        f"{path}: line 6: column 'label': 'maybe' is not a class of no, yes",
     ]
     found = details["splits"]["train"]["skipped"]
     assert found[:2] == first[:2] and found[2].startswith(first[2].split(" of ")[0])

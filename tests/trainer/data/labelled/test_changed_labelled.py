@@ -73,7 +73,7 @@ def test_labelled_data_that_changes_after_the_look_is_refused_by_its_file(
     found = find_splits(Store(str(tmp_path / "store")), data)
     if moment == "before it is checked":
         flip(path)
-    with pytest.raises(ChangedFile, match="has changed since it was looked at") as refused:  # noqa: SIM117
+    with pytest.raises(ChangedFile, match="has changed since it was read first") as refused:  # noqa: SIM117
         with open_labelled(data, found, silent()) as labelled:
             if moment == "before it is encoded":
                 flip(path)

@@ -136,8 +136,8 @@ def test_a_split_without_labels_is_predicted_only(
     assert found.splits["test"].labels[1::2].tolist() == [1] * 5
     assert found.details["splits"]["test"]["labelled"] == 5
     assert caplog.messages == [
-        "data set small: 5 of 10 examples of the test split have no label: all are predicted, and the figures are of "
-        "the 5 others"
+        "data set small: 5 of 10 examples of the test split have no label: all are predicted, but metrics use "
+        "only the other 5"
     ]
 
 

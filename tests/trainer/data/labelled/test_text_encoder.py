@@ -137,7 +137,7 @@ def test_where_nothing_stands_between_a_pair_the_end_token_is_put_there(
     assert found.pad_id == (end if plain.pad_token is None else plain.pad_token_id)
     said = caplog.messages.count(f"the tokenizer has no padding token: padding with its end token {END!r}")
     assert said == (plain.pad_token is None)
-    assert caplog.messages.count(f"the tokenizer puts nothing between the texts of a pair: putting {END!r} there") == 1
+    assert caplog.messages.count(f"the tokenizer puts nothing between the texts of a pair: adding {END!r} there") == 1
     (folder,) = (tmp_path / "store" / "encoded").iterdir()
     shutil.copy(model / "config.json", folder)
     again = load(folder)(rows[0]["a"], rows[0]["b"], truncation=True)
@@ -193,7 +193,7 @@ def test_positions_that_begin_after_the_padding_id_are_not_counted(bert: Path, t
 def test_a_length_that_nothing_says_must_be_given(bert: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(bert, tmp_path / "t5"))
     T5Config(vocab_size=400).save_pretrained(model)
-    with pytest.raises(ConfigError, match=r"says how long a text may be; set data.max_length"):
+    with pytest.raises(ConfigError, match=r"has a maximum length; set data.max_length"):
         length_of(model, tmp_path)
     assert length_of(model, tmp_path, max_length=1000) == 1000
 
@@ -238,7 +238,7 @@ def test_a_text_of_which_no_token_is_left_is_an_error(tmp_path: Path) -> None:
     backend.add_special_tokens([END])
     model = gpt2_folder(tmp_path / "letters", tokenizer=backend, unk_token=None)
     rows = [{"id": f"x{n}", "a": text, "label": n % 2} for n, text in enumerate(["ab", "a", "日本", "b"])]
-    with pytest.raises(RecordError, match="small: train: the tokenizer gives no token for the text of example 'x2'"):
+    with pytest.raises(RecordError, match="small: train: the tokenizer gives no tokens for the text of example 'x2'"):
         encoded_rows(tmp_path, rows, model, text_columns=["a"])
 
 

@@ -107,7 +107,8 @@ def test_a_word_that_fills_a_text_cut_on_the_left_is_refused_with_the_reason(tmp
     path.write_text(json.dumps({**json.loads(path.read_text()), "truncation_side": "left"}))
     rows = [{"tokens": ["a", "a-" * 45], "ner_tags": CLASSES[:1] * 2}]
     with pytest.raises(
-        RecordError, match=r"no word can have a label: the last word is longer than data.max_length, and texts"
+        RecordError,
+        match=r"no word of example '.*' can have a label: the last word is longer than data.max_length, and texts",
     ):
         encoded(tmp_path, [*word_rows(5), *rows], model)
 
@@ -173,7 +174,7 @@ def test_bad_words_and_labels_name_their_line(tmp_path: Path) -> None:
             (["a", "b"], ["O"]),
             r"line 2: column 'tokens' holds 2 words, but column 'ner_tags' holds 1 labels; each word needs one",
         ),
-        (([], []), r"line 2: column 'tokens' holds an empty list, without a word"),
+        (([], []), r"line 2: column 'tokens' holds an empty list instead of words"),
         (([" "], ["O"]), r"line 2: column 'tokens' is empty"),
         (("a b", ["O", "O"]), r"line 2: column 'tokens' holds str, not a list of words"),
         ((None, ["O"]), r"line 2: column 'tokens' holds nothing, not a list of words"),
@@ -181,23 +182,21 @@ def test_bad_words_and_labels_name_their_line(tmp_path: Path) -> None:
         ((["a", "\ud800"], ["O", "O"]), r"line 2: column 'tokens' is not valid UTF-8 at character 0"),
         ((["a"], "O"), r"line 2: column 'ner_tags' holds str, not a list with a label for each word"),
         ((["a", "b"], ["O", None]), r"line 2: column 'ner_tags': word 2 of 2 has an empty label"),
-        ((["a"], None), r"line 2: column 'ner_tags': no labels are given"),
+        ((["a"], None), r"line 2: column 'ner_tags': there are no labels"),
         ((["a"], [[1]]), r"line 2: column 'ner_tags' holds list, not a label"),
     ):
         with pytest.raises(RecordError, match=rf"train split: .*train.jsonl: {message}"):
             labels_of(tmp_path, good, row)
     with pytest.raises(
-        RecordError, match=r"line 2: column 'ner_tags': word 2 of 2: 'I-Y' is no class; the classes are 'B-X', 'O'"
+        RecordError, match=r"line 2: column 'ner_tags': word 2 of 2: 'I-Y' is not a class; the classes are 'B-X', 'O'"
     ):
         labels_of(tmp_path, good, (["a", "b"], ["O", "I-Y"]), classes=["B-X", "O"])
-    with pytest.raises(RecordError, match=r"line 1: column 'ner_tags': word 1 of 1: -100 is no class"):
+    with pytest.raises(RecordError, match=r"line 1: column 'ner_tags': word 1 of 1: -100 is not a class"):
         labels_of(tmp_path, (["a"], [-100]), classes=["B-X", "O"])
-    with pytest.raises(
-        CorpusError, match=r"make that 4 classes, and 2 has no example. 3 stands first at .*train.jsonl: line 2"
-    ):
+    with pytest.raises(CorpusError, match=r"mean 4 classes, but 2 has no example. 3 is first at .*train.jsonl: line 2"):
         labels_of(tmp_path, (["a", "b"], [0, 1]), (["a", "b"], [0, 3]))
     with pytest.raises(
-        CorpusError, match=r"holds integers \(0\) and other texts \('B-X'\): correct them, or name all classes"
+        CorpusError, match=r"holds integers \(0\) and other texts \('B-X'\): correct them, or list all classes"
     ):
         labels_of(tmp_path, (["a", "b"], [0, "B-X"]))
     with pytest.raises(CorpusError, match="integers up to 70 in 4 examples"):
@@ -227,8 +226,8 @@ def test_words_that_the_model_does_not_see_are_told(tmp_path: Path, caplog: pyte
     assert isinstance(split, EncodedWords)
     assert [each.tolist() for each in split.seen()] == [[True] * 10 + [False] * 3, [True, False, True]]
     assert [split.example_at(row) for row in (0, 9, 10, 11)] == [0, 0, 1, 1]
-    assert "does not see 4 of 16 words of the train split: they are beyond 12 tokens, or have none" in caplog.text
-    with pytest.raises(RecordError, match="of example '1', no word can have a label: the tokenizer gives no token"):
+    assert "does not see 4 of 16 words of the train split: they are beyond 12 tokens, or have no tokens" in caplog.text
+    with pytest.raises(RecordError, match="no word of example '1' can have a label: the tokenizer gives no tokens"):
         encoded(tmp_path, [rows[0], {"tokens": ["\u0007"], "ner_tags": ["O"]}], tmp_path / "model")
 
 
@@ -350,8 +349,8 @@ def test_a_model_beside_which_another_class_is_made_predicts_what_was_measured(
     measured = (store / run.key / "predictions" / "validation.jsonl").read_text()
     assert (store / made.key / "predictions.jsonl").read_text() == measured
     told = (
-        "AutoTokenizer.from_pretrained` makes Qwen2Tokenizer of the published tokenizer, which puts no space before "
-        "words"
+        "AutoTokenizer.from_pretrained` loads the published tokenizer of such a model as Qwen2Tokenizer, which puts no "
+        "space before words, unlike in training"
     )
     assert told in caplog.text
     make_report(Store(job.store), run.key)
