@@ -221,7 +221,7 @@ class CurationRun:
                 self._filter_across(corpus.name, pieces, self.borders)
 
     def _filter_across(self, corpus: str, pieces: Sequence[Piece], borders: BorderWords) -> None:
-        """Drop adjacent parts of a document that are both kept so far and share an n-gram across their border."""
+        """Drop adjacent kept parts of a document that share an n-gram across their border with an evaluation set."""
         assert self.overlap is not None
         file_of = np.cumsum([0, *(one.path != other.path for one, other in pairwise(pieces))])
         files = np.repeat(file_of, self.numbering.counts[corpus])
