@@ -106,7 +106,7 @@ BAD: dict[str, tuple[Any, list[dict[str, Any]], str]] = {
     ),
     "ids": (
         finetune_values, [pair(SENTENCES[1], SENTENCES[3], id="a"), pair(SENTENCES[2], SHORT, id="a")],
-        "line 2: column 'id': 'a' names .* line 1 too",
+        "line 2: column 'id': 'a' is also the id of .* line 1",
     ),
 }  # fmt: skip
 

@@ -76,7 +76,7 @@ def test_a_function_is_asked_about_the_corpora_that_it_is_for(tmp_path: Path, mo
         ("import numpy\ndef judge(text): return numpy.array([1.0])", r"returned array\(\[1.\]\), expected"),
         ("def judge(text): return 10**400", r"returned a whole number of 1,329 bits, expected less than 2\*\*1024"),
         ("def judge(text): return -(10**5000)", "returned a whole number of 16,610 bits"),
-        ("judge = 3", "is no function"),
+        ("judge = 3", "is not callable"),
         ("def judge(text: return", "SyntaxError"),
         ("raise RuntimeError('not now')", "RuntimeError: not now"),
     ],
