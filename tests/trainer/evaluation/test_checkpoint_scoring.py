@@ -154,7 +154,7 @@ def test_rows_of_new_files_that_are_skipped_are_told(
     change_job(run, "data", max_bad_records=5)
     result = measure(run, "pairs", labelled=[path])
     assert sum(each.support for each in result.classification["test"].classes) == 8
-    assert "skipped 2 bad records" in caplog.text and "'maybe' is no class" in caplog.text
+    assert "skipped 2 bad records" in caplog.text and "'maybe' is not a class" in caplog.text
 
 
 def test_a_model_may_be_divided_whatever_it_was_trained_with(run: Finished, runtime: Runtime) -> None:
@@ -187,7 +187,7 @@ def test_files_that_a_classifier_cannot_be_measured_on_are_refused(
     row = {"summary": "one", "code": "two", "id": "1"}
     for rows, says in {
         "label": ([row], "has no column 'label'; it has summary, code, id"),
-        "class": ([{**row, "label": "maybe"}], "line 1: column 'label': 'maybe' is no class"),
+        "class": ([{**row, "label": "maybe"}], "line 1: column 'label': 'maybe' is not a class"),
         "none": (
             [{**row, "label": None}],
             "no example has a label, so nothing can be measured; use `predict` to predict them",

@@ -88,7 +88,7 @@ def test_a_test_file_without_header_and_labels_has_as_many_columns_as_are_left(t
         [1, 0],
     ]
     assert read(**options, test=[written(tmp_path / "test.csv", "a,q,p\nu,1,0\n")]).labels["test"] == [[0, 1]]
-    with pytest.raises(RecordError, match="line 2: 4 columns, `columns` without the labels names 2"):
+    with pytest.raises(RecordError, match="line 2: 4 columns, `columns` without the labels has 2"):
         read(**options, test=[written(tmp_path / "test.csv", "0,u\n1,v,0,1\n")])
     with pytest.raises(RecordError, match="line 1: 3 columns, `columns` has 4"):
         read(**options, test=[written(tmp_path / "test.csv", "0,u,1\n")])

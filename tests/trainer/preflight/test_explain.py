@@ -114,7 +114,7 @@ def test_a_changed_file_makes_its_shard_and_what_follows(place: Place) -> None:
     assert found["training"].work == "depends on shards of code, which will be made"
     actual = run_stages(job)
     kept = len(earlier & fingerprints(place.store / str(found["shards of code"].key)))
-    assert found["shards of code"].work.startswith(f"{kept} of 2 shards taken over, {2 - kept} to be built from ")
+    assert found["shards of code"].work.startswith(f"{kept} of 2 shards reused, {2 - kept} to build from ")
     assert actual == {name: stage.verdict == "reused" for name, stage in found.items()}
     assert {stage.key for stage in look(job).values()} >= {found["shards of code"].key, found["training"].key}
 
@@ -177,7 +177,7 @@ def test_another_tokenizer_is_the_reason_with_what_differs_in_it(place: Place) -
     assert reason.startswith("the tokenizer: tokenizers/bpe-") and reason.endswith(
         "(data.tokenizer.vocab_size: 384 -> 400)"
     )
-    assert found.work.startswith("0 of 2 shards taken over, 2 to be built")
+    assert found.work.startswith("0 of 2 shards reused, 2 to build")
 
 
 @pytest.mark.parametrize(("fault", "said"), [(bytes.upper, "does not match its checksum"), (None, "is missing")])
@@ -187,7 +187,7 @@ def test_a_damaged_shard_is_named(place: Place, fault: Callable[[bytes], bytes] 
     found = look(small_job(*place, verify=True))["shards of code"]
     assert found.verdict == "made" and len(found.reasons) == 1
     assert found.reasons[0].startswith("shard-00001.bin") and said in found.reasons[0]
-    assert found.work.startswith("1 of 2 shards taken over, 1 to be built")
+    assert found.work.startswith("1 of 2 shards reused, 1 to build")
 
 
 def test_a_run_that_was_begun_continues_and_a_named_one_with_other_settings_is_refused(place: Place) -> None:

@@ -94,7 +94,7 @@ def test_bad_data_is_refused_before_any_work(
         "spearmanr",
     ]
     written(tmp_path / "cola.tsv", "\n".join([*lines, "gj04\tmaybe\t\tNo ."]))
-    assert "'maybe' is no class" in refused(RecordError, **{**cola, "data__classes": ["no", "yes"]})
+    assert "'maybe' is not a class" in refused(RecordError, **{**cola, "data__classes": ["no", "yes"]})
 
 
 def test_classes_are_those_of_the_data_before_it_is_encoded(pairs: Path, pretrained: Path, tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def renderers() -> Iterator[Callable[..., Renderer]]:
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        (ENDLESS, "takes more than 1 second of computing for one conversation"),
+        (ENDLESS, "takes more than 1 second of CPU time for one conversation"),
         ("{{ 'a' * 2500000000 }}", "takes more than 256.0 MiB of memory"),
         ("{% for a in range(99999) %}{{ 'aaaaaaaa' * 1000 }}{% endfor %}", "writes more than 1,050,704 characters"),
     ],
