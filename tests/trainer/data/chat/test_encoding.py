@@ -288,7 +288,7 @@ def test_the_template_of_the_tokenizer_is_taken_and_saved(llama: Path, tmp_path:
     ("template", "error", "message"),
     [
         ("no/such.jinja", ConfigError, "data.chat_template 'no/such.jinja' cannot be read: No such file or directory"),
-        ("{{ strftime_now('%Y') }}" + CHATML, TokenizerError, "it writes the date of today (strftime_now), so that"),
+        ("{{ strftime_now('%Y') }}" + CHATML, TokenizerError, "it writes the date of today (strftime_now), so the same"),
         ("{{ ['a', 'b'] | random }}" + MARKED, TokenizerError, "takes something at random (the filter `random`)"),
         (
             "{{ ['a'] | map('random') | list }}" + MARKED,
@@ -361,7 +361,7 @@ def test_a_template_that_changes_its_beginning_later_is_refused_where_that_shows
         "message['content'] +", "('' if loop.last or message['role'] == 'user' else '* ') + message['content'] +"
     )
     encoder = encoder_of(llama, later)
-    with pytest.raises(ValueError, match="otherwise once what follows is there"):
+    with pytest.raises(ValueError, match="differently once what follows is there"):
         encoder.encode(ASKED)
 
 
