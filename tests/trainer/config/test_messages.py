@@ -319,8 +319,8 @@ TABLE = [
     Said(
         "a bad record",
         ["data.corpora.1.paths=[{here}/bad.jsonl]"],
-        "RecordError: {here}/bad.jsonl: line 2: no field 'text'; it has body; set text_field to the field that holds the text "
-        "(max_bad_records is 0: mend it, or let some be skipped)",
+        "RecordError: {here}/bad.jsonl: line 2: no field 'text'; it has body; set text_field to the field that holds "
+        "the text (max_bad_records is 0: mend it, or let some be skipped)",
     ),
     Said(
         "one bad record too many",

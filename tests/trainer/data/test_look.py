@@ -42,7 +42,10 @@ def refusal(data: bytes, path: Path, **options: Any) -> str:
         (TEXT.encode("utf-32"), "is UTF-32"),
         (TEXT.encode("utf-16-le"), "convert it, such as by `iconv -f UTF-16LE -t UTF-8`, or leave"),
         (TEXT.encode("utf-16-be"), "convert it, such as by `iconv -f UTF-16BE -t UTF-8`, or leave"),
-        (("и так далее " * 900).encode("utf-16-le"), "characters are NUL, as in a binary file, or in UTF-16; expected text"),
+        (
+            ("и так далее " * 900).encode("utf-16-le"),
+            "characters are NUL, as in a binary file, or in UTF-16; expected text",
+        ),
         ("Grüße\n".encode("latin-1") * 100, "byte 2 (0xfc) is not valid UTF-8"),
         (b"\0\0\0\7" * 9000, "are NUL, as in a binary file, or"),
         (gzip.compress(NOISE.randbytes(9000)), "is compressed by gzip; give it a name that ends in .gz"),

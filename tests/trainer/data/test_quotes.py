@@ -44,8 +44,7 @@ def test_a_record_that_goes_on_over_lines_among_short_ones_is_told_by_its_line(
     else:
         assert len(read(source="csv", train=[path], validation=[path], **SHORT).texts["train"]) == 76
     assert (
-        f"{path}: line 12: a record in quotes spans several lines, while the other 75 are short"
-        in caplog.messages[0]
+        f"{path}: line 12: a record in quotes spans several lines, while the other 75 are short" in caplog.messages[0]
     )
     assert "set quoting to false" in caplog.messages[0]
 

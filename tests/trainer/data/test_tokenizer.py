@@ -119,9 +119,7 @@ def test_fewer_tokens_than_were_asked_for_are_refused_with_how_many_there_are(te
     path.write_text("aaaa bbbb " * 9)
     data = data_of(path.parent, {"vocab_size": 400})
     data = data.model_copy(update={"corpora": [data.corpora[0].model_copy(update={"paths": [str(path)]})]})
-    with pytest.raises(
-        TokenizerError, match=r"vocab_size is 400, but the text gives only (\d+) tokens"
-    ) as caught:
+    with pytest.raises(TokenizerError, match=r"vocab_size is 400, but the text gives only (\d+) tokens") as caught:
         make(empty_store, data)
     assert empty_store.names("tokenizers") == []
     most = int(re.findall(r"set it to (\d+) or less", str(caught.value))[0])

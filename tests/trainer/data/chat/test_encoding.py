@@ -288,7 +288,11 @@ def test_the_template_of_the_tokenizer_is_taken_and_saved(llama: Path, tmp_path:
     ("template", "error", "message"),
     [
         ("no/such.jinja", ConfigError, "data.chat_template 'no/such.jinja' cannot be read: No such file or directory"),
-        ("{{ strftime_now('%Y') }}" + CHATML, TokenizerError, "it writes the date of today (strftime_now), so the same"),
+        (
+            "{{ strftime_now('%Y') }}" + CHATML,
+            TokenizerError,
+            "it writes the date of today (strftime_now), so the same",
+        ),
         ("{{ ['a', 'b'] | random }}" + MARKED, TokenizerError, "takes something at random (the filter `random`)"),
         (
             "{{ ['a'] | map('random') | list }}" + MARKED,

@@ -67,7 +67,7 @@ MESSAGES = {
     "too few columns": "2 columns, the first line has 3",
     "too many columns": "4 columns, the first line has 3",
     "bytes that are not UTF-8": "column 'a' is not valid UTF-8 at character 0",
-    "a stray quote": "not valid CSV: ',' expected after '\"'; if quote characters are plain text here, set quoting to false",
+    "a stray quote": "not valid CSV: ',' expected after '\"'; if quote characters are plain text here, set quoting to",
     "an empty label": "column 'label': no label; the classes are 0, 1",
     "a word among integers": "column 'label': 'z' is not a class; the classes are 0 .'p'., 1 .'q'.",
     "not a number": "column 'label': 'nan' is not a finite number",
