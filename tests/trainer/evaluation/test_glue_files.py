@@ -57,7 +57,7 @@ def test_a_test_file_without_a_header_and_without_labels_is_taken_as_it_is(tmp_p
     with pytest.raises(
         CorpusError,
         match=r"has no column 'label'; it has source, mark, sentence: its first line has 3 columns, and `columns` "
-        r"names 4",
+        r"has 4",
     ):
         read(**{**options, "train": options["test"]})
 
