@@ -65,7 +65,7 @@ def test_a_model_that_needs_code_of_its_repository_is_refused_by_name(model: Pat
         auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"},
         model_type="evil",
     )
-    expected = r"config.json of model .* has an auto_map .*evil.Config.*never run here"
+    expected = r"config.json of model .* has an auto_map .*evil.Config.*headrace never runs"
     with pytest.raises(ConfigError, match=expected):
         load_model(model)
     with pytest.raises(ConfigError, match=expected):
@@ -118,7 +118,7 @@ def test_pickled_weights_are_not_loaded_and_the_message_says_how_to_convert_them
         classification(model),
         {"task": "classification", "classes": ["a", "b"], "pad_id": 0, "vocab_size": 1},
     )
-    expected = r"pytorch_model.bin is pickled and is not loaded; convert it .*save_pretrained"
+    expected = r"pytorch_model.bin is pickled and is not loaded; if you trust it, convert it: .*save_pretrained"
     with pytest.raises(ConfigError, match=expected):
         load_model(model)
     with pytest.raises(ConfigError, match=expected):
