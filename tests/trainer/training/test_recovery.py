@@ -287,7 +287,7 @@ def test_a_fork_of_nothing_is_refused_before_any_work(raw: Path, pairs: Path, pr
         (preflight, small_job(raw, tmp_path / "store", run="one", resume="fork")),
         (labelled_preflight, finetune_job(pairs, tmp_path / "store", pretrained, run="one", resume="fork")),
     ):
-        with pytest.raises(RunError, match=r"there is no .*/runs/one to fork from"):
+        with pytest.raises(RunError, match=r"there is no .*/runs/one to fork;"):
             check(job, silent())  # type: ignore[operator]
 
 
