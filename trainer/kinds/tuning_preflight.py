@@ -179,4 +179,4 @@ def _read_data(
         return Known(None, tell_heads("conversations", parts), None, lengths)
     tell(data, counts)
     sizes = {split: each.examples for split, each in counts.items()}
-    return Known(sizes, f"all of it, {plural(sum(sizes.values()), 'conversation')}", None, lengths)
+    return Known(sizes, f"all {plural(sum(sizes.values()), 'conversation')}", None, lengths)
