@@ -258,7 +258,7 @@ def _look_at(path: str, corpus: CorpusConfig, bad: BadRecords) -> int:
     if is_tar(path):
         raise CorpusError(f"corpus {corpus.name!r}: {path} is a tar archive; unpack it, and use its files")
     documents = characters = nulls = alternating = 0
-    before = bad.count
+    before, text = bad.count, ""
 
     def on_bad(error: RecordError) -> None:
         bad.add(error)
@@ -284,6 +284,12 @@ def _look_at(path: str, corpus: CorpusConfig, bad: BadRecords) -> int:
             f"corpus {corpus.name!r}: {path}: {nulls / characters:.0%} of its first {count(characters)} characters are "
             f"NUL, {like}; expected text in UTF-8: {convert} the file out of data.corpora's paths"
         )
+    by_lines = corpus.format == "lines" or corpus.separator is not None
+    if by_lines and documents == 1 and "\r" in text.rstrip("\r") and "\n" not in text:
+        log.warning(
+            "corpus %r: %s is one document, because its lines end in carriage returns alone; if it holds several, "
+            "convert them, such as by `tr '\\r' '\\n'`", corpus.name, path,
+        )  # fmt: skip
     return documents
 
 

@@ -78,6 +78,18 @@ def test_records_without_text_are_refused(name: str, data: bytes, options: Any, 
     assert says in refusal(data, tmp_path / name, **options)
 
 
+@pytest.mark.parametrize("options", [{"format": "lines"}, {"separator": "%"}])
+def test_lines_that_end_in_carriage_returns_alone_are_warned_of(
+    options: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.txt"
+    for end in ("\n", "\r\n", "\r"):
+        assert not caplog.text
+        path.write_bytes(f"one{end}%{end}two{end}".encode())
+        look(path, **options)
+    assert f"{path} is one document, because its lines end in carriage returns alone" in caplog.text
+
+
 def test_a_parquet_column_of_lists_or_of_another_name_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     for column, says in {
