@@ -204,11 +204,11 @@ def size_tiles(facts: RunFacts) -> list[Tile]:
     """Key figures: the model's size, and its training length."""
     stored = ", ".join(DTYPES.get(kind, kind) for kind in facts.parameters)
     family = facts.model_config.get("model_type", "model")
-    epochs, trained = facts.steps / facts.plan.steps_per_epoch, facts.trained
+    epochs, trained = significant(facts.steps / facts.plan.steps_per_epoch), facts.trained
     return [
         Tile("Parameters", short(facts.whole_parameters), f"{family}, {stored}"),
         *([Tile("Trained parameters", short(trained["trained"]), _share(trained))] if trained else []),
-        Tile("Optimizer steps", count(facts.steps), f"{significant(epochs)} epoch{'' if epochs == 1 else 's'}"),
+        Tile("Optimizer steps", count(facts.steps), f"{epochs} epoch{'' if epochs == '1' else 's'}"),
     ]
 
 
