@@ -19,8 +19,8 @@ def test_its_flow_run_does_not_stand_as_running(server: dict[str, str], tmp_path
     wait_until(lambda: (store / "opened").exists() or command.status() is not None)
     os.kill(command.pid, signal.SIGTERM)
     ended = command.wait()
-    assert ended.status == EXIT_PREEMPTED and "it came to no place to stop" in ended.stderr, ended
+    assert ended.status == EXIT_PREEMPTED and "forced to stop" in ended.stderr, ended
     with get_client(sync_client=True) as client:
         (run,) = client.read_flow_runs(flow_filter=FlowFilter(name=FlowFilterName(any_=["stuck"])))
     assert run.state is not None and run.state.type is StateType.CRASHED
-    assert run.state.message == "asked to stop: what is finished is kept; run it again to continue"
+    assert run.state.message == "asked to stop: finished work is kept; run it again to continue"

@@ -53,7 +53,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_task_waits_for_what_passes(caplog: pytest.LogCaptureFixture) -> None:
     FOUND.extend([StorageError("the disk is full", transient=True)] * 3)
     assert meeting("it") == "met it"
-    assert sum("the disk is full (tried again in" in record.getMessage() for record in caplog.records) == 3
+    assert sum("the disk is full (retrying in" in record.getMessage() for record in caplog.records) == 3
 
 
 def test_what_does_not_pass_in_time_is_a_crash_and_75() -> None:

@@ -90,7 +90,7 @@ def test_a_changed_value_is_trained_with(server: dict[str, str], deployment: Pat
     once(
         ("training.learning_rate=-1", "training.learning_rate: expected more than 0, found -1"),
         ("training.epochs=2", "training: give either epochs or max_steps"),
-        ("data.corpora.7.name=x", "the list data.corpora has 2 entries, counted from 0; none of them is 7"),
+        ("data.corpora.7.name=x", "the list data.corpora has 2 entries, numbered from 0; 7 is not one of them"),
     ),
 )
 def test_a_bad_value_is_refused_by_its_path_before_anything_is_done(

@@ -113,7 +113,7 @@ TABLE = [
     Wrong(
         "a CSV for conversations",
         "finetune chat.yaml data.source=csv data.train=[labels.csv] --dry-run",
-        "csv holds no conversations: write",
+        "csv cannot hold conversations: write",
     ),
     Wrong(
         "a CSV given as conversations",
@@ -159,7 +159,7 @@ TABLE = [
     Wrong(
         "the entry of a list",
         "run job.yaml 'data.corpora[0].format=text'",
-        "stands after a dot: data.corpora.0.format=text",
+        "index of a list entry after a dot: data.corpora.0.format=text",
     ),
     Wrong(
         "an option",
@@ -182,7 +182,7 @@ TABLE = [
     Wrong(
         "minutes for steps",
         "run job.yaml training.max_steps=10min",
-        "found '10min'; it is a plain number, without a unit",
+        "found '10min'; write a plain number without a unit",
     ),
     Wrong("thousands", "run job.yaml training.max_steps=10k", "found '10k'; written out that is 10000"),
     Wrong("a tenth of the steps", "run job.yaml training.warmup_steps=10%", "expected a whole number, found '10%'"),

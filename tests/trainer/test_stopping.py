@@ -62,7 +62,7 @@ def work():
 """,
     )
     assert ended.status == EXIT_PREEMPTED, ended
-    assert ended.stderr == "asked to stop: what is finished is kept; run it again to continue\n"
+    assert ended.stderr == "asked to stop: finished work is kept; run it again to continue\n"
 
 
 def test_a_request_during_an_import_that_is_only_tried_is_heeded(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def work():
         latest=0.5,
     )
     assert ended.status == EXIT_PREEMPTED, ended
-    assert "it came to no place to stop within 0.5 s" in ended.stderr
+    assert "forced to stop after 0.5 s" in ended.stderr
     assert time.monotonic() - began < 20
     wait_until(lambda: not Path(f"/proc/{ended.stdout.strip()}").exists(), seconds=10)
 

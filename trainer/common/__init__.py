@@ -1,1 +1,1 @@
-"""What every room uses: errors, stopping, waiting, progress, and how numbers are told."""
+"""Used by all packages: errors, stop requests, retries, progress, process control, and formatting of numbers."""

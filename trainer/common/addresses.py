@@ -1,7 +1,6 @@
-"""Addresses with credentials in them: a user's password before the host, or a signature or key in the query.
+"""Detection of credentials in addresses: a password before the host, or a signature or key in the query.
 
-An address is recorded with whatever is made of it, and told in logs and messages, so one that holds credentials is
-refused.
+Addresses are recorded with the artifacts and appear in logs and messages, so addresses with credentials are refused.
 """
 
 import re
@@ -10,21 +9,21 @@ from urllib.parse import unquote
 HIDDEN = "***"
 
 WHOLE = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*::)*[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-"""How a text begins that is an address as a whole."""
+"""Start of a text that is an address as a whole."""
 
 CHAIN = re.compile(r"::(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
-"""Between the addresses of a chain, such as zip://a.csv::s3://bucket/a.zip."""
+"""Separator of the addresses in a chain, such as zip://a.csv::s3://bucket/a.zip."""
 
 WITHIN = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]+://[^\s'\"<>]+")
-"""An address, or a chain, in a text. It begins where a word does, so that a long word is read only once."""
+"""An address, or a chain, in a text. It starts at a word boundary, so that a long word is scanned only once."""
 
 WEB = ("http", "https")
-"""Where a user without a password may be a token, unless it is the one that code hosts give everybody."""
+"""Schemes in which a user without a password may be a token, unless it is one of `ANYBODY`."""
 
 ANYBODY = ("git", "anonymous")
 
 WITHOUT_PASSWORDS = {"file", "local", "memory", "github", "git", "hf"}
-"""Where a colon and an @ mean something else: a drive, or a repository and its revision."""
+"""Schemes in which a colon and an @ have another meaning: a drive, or a repository and its revision."""
 
 QUERY = re.compile(r"([?&;#])([^=?&;#]+)=([^&;#]+)")
 
@@ -33,29 +32,29 @@ SECRET = re.compile(
     r"|(?:access|auth|security|session|refresh|id)[-_]?token)$|^(?:sig|pwd|pass|jwt)$",
     re.IGNORECASE,
 )
-"""What a query says of who asks, as the signed addresses of S3, Google and Azure do."""
+"""Query parameters with credentials, as in signed addresses of S3, Google and Azure."""
 
 MAYBE_SECRET, LONG = (
     re.compile(r"(?<!page)(?<!page[-_])(?<!next[-_])(?<!next)token$|^(?:key|auth|code)$", re.IGNORECASE),
     16,
 )
-"""What may be anything, like the number of a version, unless its value has so many characters."""
+"""Query parameters that are treated as credentials only if the value has at least `LONG` characters."""
 
 INSTEAD = (
-    "leave them out, and give them where the store's own tools look for them: environment variables such as "
-    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or their files"
+    "remove them, and provide them as the store's own tools expect: in environment variables such as "
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in the tools' credential files"
 )
 
 
 def redacted(text: str) -> str:
-    """A text without the credentials of the addresses in it."""
+    """Return the text with credentials in addresses replaced by `HIDDEN`."""
     return WITHIN.sub(lambda found: _hide_in_chain(found[0]), text) if "://" in text else text
 
 
 def check_address(text: str) -> None:
-    """Raise `ValueError` if a text is, as a whole, an address with credentials in it."""
+    """Raise `ValueError` if the whole text is an address with credentials."""
     if "://" in text and WHOLE.match(text) and (shown := _hide_in_chain(text)) != text:
-        raise ValueError(f"{shown!r} holds credentials, which would be recorded with all that is made: {INSTEAD}")
+        raise ValueError(f"{shown!r} holds credentials, which would be recorded with the results: {INSTEAD}")
 
 
 def _hide_in_chain(chain: str) -> str:
@@ -71,7 +70,7 @@ def _hide(address: str) -> str:
 
 
 def _has_password(scheme: str, path: str) -> bool:
-    """Whether what stands before an @ of a path is a user with a password, which may hold slashes and @, or a token."""
+    """Whether the part before an @ is a token, or a user with a password, which may contain slashes and @."""
     first = path.split("/", 1)[0]
     user, _, password = first.rpartition("@")[0].partition(":")
     if "@" in first:

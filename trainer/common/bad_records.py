@@ -1,6 +1,4 @@
-"""Bad records that a job lets be skipped: they are counted, the first are kept to be shown, and one too many is
-refused.
-"""
+"""Skipping of bad records within the limit that a job allows: counts them and keeps the first few for reports."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -10,13 +8,11 @@ from trainer.common.errors import RecordError
 from trainer.common.formats import plural
 
 SHOWN = 3
-"""Skipped records that are named, each with its place and what is wrong with it."""
+"""Number of skipped records that are reported with location and error."""
 
 
 class BadRecords:
-    """The bad records of some data, of which `allowed` may be skipped; `where` names the data in the error of one too
-    many.
-    """
+    """The bad records of some data; up to `allowed` are skipped. `where` precedes the error raised for one more."""
 
     def __init__(self, allowed: int, where: str = "") -> None:
         self._allowed, self._where = allowed, where
@@ -24,11 +20,11 @@ class BadRecords:
         self.first: list[str] = []
 
     def add(self, error: RecordError) -> None:
-        """Skip a bad record. Raises `RecordError`, with what to do, if it is one too many."""
+        """Skip a bad record; raise `RecordError` if it exceeds the limit."""
         self.add_all(1, iter([error]))
 
     def add_all(self, number: int, errors: Iterator[RecordError]) -> None:
-        """Skip so many bad records. `errors` gives the errors of these, and is read only as far as they are shown."""
+        """Skip `number` bad records. `errors` yields their errors; only those that are reported are read."""
         self.count += number
         if self.count > self._allowed:
             error = next(errors)
@@ -36,31 +32,31 @@ class BadRecords:
         self.first += map(str, islice(errors, SHOWN - len(self.first)))
 
     def describe(self) -> str:
-        """How many there are, and the first of them, in one line."""
+        """The number of bad records and the first ones, in one line."""
         return describe_bad(self.count, self.first)
 
     def told(self) -> dict[str, Any]:
-        """As the manifest of what is made of the data tells it: `bad_records`, and the first that were `skipped`."""
+        """Entries for the manifest: `bad_records`, the number, and the first ones as `skipped`."""
         return {"bad_records": self.count, **({"skipped": self.first} if self.first else {})}
 
 
 def describe_bad(count: int, first: Sequence[str]) -> str:
-    """How many records are bad, and the first of them, in one line."""
+    """The number of bad records and the first ones, in one line."""
     more = [f"and {count - len(first):,} more"] if count > len(first) else []
     return plural(count, "bad record") + (f" ({'; '.join([*first, *more])})" if first else "")
 
 
 def check_budget(what: str, most: int, found: Mapping[str, Any]) -> None:
-    """Raise `RecordError` if more records were bad, as a manifest tells of some data, than may be skipped."""
+    """Raise `RecordError` if a manifest records more bad records than may be skipped."""
     if (bad := found["bad_records"]) > most:
         raise RecordError(
-            f"{what}: at most {most} bad records may be skipped, but {describe_bad(bad, found.get('skipped', []))}; "
-            "mend the files or raise max_bad_records"
+            f"{what}: max_bad_records allows {most}, found {describe_bad(bad, found.get('skipped', []))}; correct "
+            "the files or raise max_bad_records"
         )
 
 
 def skipped_rows(details: Mapping[str, Any]) -> list[dict[str, object]]:
-    """A row for each skipped record that the details of a corpus, or of data in splits, name."""
+    """One row for each skipped record in the manifest details of a corpus or of data in splits."""
     corpus = {details["corpus"]: {**details["totals"], **details}} if "corpus" in details else {}
     return [
         {"data": name, "bad records skipped": part["bad_records"], "where and why": record}
@@ -71,11 +67,11 @@ def skipped_rows(details: Mapping[str, Any]) -> list[dict[str, object]]:
 
 
 def first_of(parts: Iterable[Sequence[str]]) -> list[str]:
-    """The first records that were skipped, of data in parts."""
+    """The first skipped records of data in parts."""
     return [each for part in parts for each in part][:SHOWN]
 
 
 def _how_to_skip(allowed: int) -> str:
     if allowed:
-        return f" (more than the {allowed} that max_bad_records allows: mend them, or raise it)"
-    return " (max_bad_records is 0: mend it, or let some be skipped)"
+        return f" (more than the {allowed} that max_bad_records allows: correct the records or raise it)"
+    return " (max_bad_records is 0: correct the record or raise it)"

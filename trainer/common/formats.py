@@ -1,6 +1,4 @@
-"""How numbers, names, values and tables are told to people, in terminals and markdown, and to programs as JSON. What is
-missing is a dash.
-"""
+"""Formatting of numbers, names, values and tables for terminals and Markdown, and as JSON. A missing value is –."""
 
 import difflib
 import json
@@ -19,7 +17,7 @@ UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 
 
 def number(value: float | None, places: int = 3) -> str:
-    """A fixed number of decimals, thousands apart: 6.528, 1,234.500."""
+    """A fixed number of decimals, with thousands separators: 6.528, 1,234.500."""
     if value is None or not math.isfinite(value):
         return NOTHING
     return f"{value:,.{places}f}".replace("-", MINUS)
@@ -31,7 +29,7 @@ def count(value: float | None) -> str:
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """A few significant digits, without an exponent where it can be: 0.0306, 12.5, 4,530, 1.2e+06."""
+    """A few significant digits, without an exponent if possible: 0.0306, 12.5, 4,530, 1.2e+06."""
     if value is None or not math.isfinite(value):
         return NOTHING
     text = f"{value:.{digits}g}"
@@ -39,16 +37,14 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 
 def score(value: float | None) -> str:
-    """A metric: four decimals, or four significant digits where decimals say too little or too much: 0.8603,
-    2.5e-05.
-    """
+    """A metric: four decimals, or four significant digits for very small or large values: 0.8603, 2.5e-05."""
     if value is None or value == 0 or 1e-3 <= abs(value) < 1e4:
         return number(value, 4)
     return significant(value, 4)
 
 
 def short(value: float | None) -> str:
-    """A large number in three digits: 2.62 M."""
+    """A large number with three digits: 2.62 M."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if abs(value) < 1e4:
@@ -59,12 +55,12 @@ def short(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of one, in three digits: 40.6 %."""
+    """A fraction as a percentage with three digits: 40.6 %."""
     return NOTHING if share is None or not math.isfinite(share) else f"{significant(100 * share)} %"
 
 
 def duration(seconds: float | None) -> str:
-    """A time in its natural unit: 0.3 ms, 451 ms, 28.2 s, 4 min 05 s, 2 h 03 min."""
+    """A duration: 0.3 ms, 451 ms, 28.2 s, 4 min 05 s, 2 h 03 min."""
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     if seconds < 0.9995:
@@ -88,22 +84,22 @@ def size(value: float) -> str:
 
 
 def perplexity_of(loss: float) -> float:
-    """The exponential of a mean loss in nats; of one beyond what a float holds, about the greatest."""
+    """The exponential of a mean loss in nats, limited to about the largest float."""
     return math.exp(min(loss, 700.0))
 
 
 def perplexity(loss: float | None) -> str:
-    """The same in three digits or whole: 3.42, 684, 4,194."""
+    """The perplexity of a loss with three digits, or as a whole number: 3.42, 684, 4,194."""
     return NOTHING if loss is None or not math.isfinite(loss) else significant(perplexity_of(loss))
 
 
 def plural(value: int, noun: str, many: str | None = None) -> str:
-    """A number and what it counts: 1 rank, 60 steps."""
+    """A number with its noun: 1 rank, 60 steps."""
     return f"{count(value)} {noun if value == 1 else many or noun + 's'}"
 
 
 def show(text: str) -> None:
-    """Print a text, also to a reader that stops early, such as `head`."""
+    """Print a text; a reader that stops early, such as `head`, is not an error."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -112,14 +108,14 @@ def show(text: str) -> None:
 
 
 NAMED = 5
-"""Names that are told at most."""
+"""Maximum number of names in a message."""
 
 ALIKE = 0.5
-"""The least similarity of a name that may be meant, by `difflib`: of a run's, also without the digest at its end."""
+"""Minimum similarity, by `difflib`, of a suggested name; low enough to match a run's name without its digest."""
 
 
 def tell_nearest(name: str, known: Sequence[str]) -> str:
-    """The names that are the most like one, as the end of a message; of names that are all unlike it, the first."""
+    """The known names most similar to a name, as the end of a message; if none is similar, the first names."""
     if not known:
         return "there is none"
     if close := difflib.get_close_matches(name, known, NAMED, ALIKE):
@@ -129,15 +125,13 @@ def tell_nearest(name: str, known: Sequence[str]) -> str:
 
 
 def show_json(value: Any) -> None:
-    """Print a value as JSON: models and named tuples as objects, times in ISO 8601, figures that are no numbers as
-    null.
-    """
+    """Print a value as JSON: models and named tuples as objects, times in ISO 8601, NaN and infinities as null."""
     plain = to_jsonable_python(_named(value), inf_nan_mode="null")
     show(json.dumps(plain, indent=2, ensure_ascii=False) + "\n")
 
 
 def _named(value: Any) -> Any:
-    """The value with the names of named tuples, which JSON would write as mere lists."""
+    """The value with named tuples as dictionaries; JSON would write them as lists."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: _named(each) for name, each in value._asdict().items()}
     if isinstance(value, dict):
@@ -148,14 +142,13 @@ def _named(value: Any) -> Any:
 
 
 Pairs = list[tuple[str, str]]
-"""Things told one at a time: a name and a text."""
+"""Pairs of a name and a text."""
 
 
 class Table(NamedTuple):
-    """Columns and rows of text; the first `words` columns are words, the others figures. `total` is a last, weightier
-    row.
+    """Columns and rows of text; the first `words` columns are words, the others numbers. `total` is a last, bold row.
 
-    `diagonal`: in row i the figure in column i stands out.
+    `diagonal`: highlight the number in row i and column i.
     """
 
     columns: list[str]
@@ -166,7 +159,7 @@ class Table(NamedTuple):
 
 
 def markdown_table(table: Table) -> str:
-    """A table in markdown, with figures to the right."""
+    """A table in Markdown, with numbers right-aligned."""
     marks = [":---" if place < table.words else "---:" for place in range(len(table.columns))]
     total = [[f"**{markdown_text(cell)}**" if cell else "" for cell in table.total]] if table.total else []
     rows = [[markdown_text(cell) for cell in row] for row in [table.columns, *table.rows]]
@@ -174,7 +167,7 @@ def markdown_table(table: Table) -> str:
 
 
 def text_table(table: Table) -> str:
-    """A table as lines of text, in columns, with figures to the right."""
+    """A table as lines of text, with numbers right-aligned."""
     rows = [table.columns, *table.rows, *([table.total] if table.total else [])]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = ["<" if place < table.words else ">" for place in range(len(widths))]
@@ -185,20 +178,20 @@ def text_table(table: Table) -> str:
 
 
 def text_pairs(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """A line for each pair, the texts in a column of their own."""
+    """One line for each pair, with the texts aligned."""
     return [f"{name:<15} {text}" for name, text in pairs]
 
 
 def markdown_pairs(title: str, pairs: Pairs) -> str:
-    """Pairs as a markdown table of two columns."""
+    """Pairs as a Markdown table of two columns."""
     return markdown_table(Table([title, "Value"], [list(pair) for pair in pairs], words=2))
 
 
 MARKS = re.compile(r"[\\`*\[\]|$]|(?<![^\W_])_|_(?![^\W_])|(?<!\s)~|~(?!\s)")
-"""What means something in markdown; not an underscore within a word, nor a tilde by itself."""
+"""Characters with a meaning in Markdown; not an underscore inside a word, nor a tilde surrounded by spaces."""
 
 
 def markdown_text(text: str) -> str:
-    """Text on one line that markdown shows as it is."""
+    """The text on one line, escaped for Markdown."""
     escaped = re.sub(r"[<>&]", lambda mark: f"&#{ord(mark[0])};", MARKS.sub(r"\\\g<0>", " ".join(text.split())))
     return escaped

@@ -1,4 +1,4 @@
-"""What Python files import, read from their import statements: nothing is run for it."""
+"""Imports of Python files, read from their import statements without running them."""
 
 import ast
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from importlib.util import resolve_name
 from pathlib import Path
 
 BESIDE = "beside"
-"""The package that a folder's files are taken to be of, whatever it is called."""
+"""Stand-in name for the package of a folder's files."""
 
 
 def imports_of(path: Path, package: str) -> Iterator[str]:
-    """The names of what the import statements of a package's file may load, wherever they stand in it."""
+    """Yield the names that the import statements anywhere in a package's file may load."""
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, RecursionError):  # not loaded: it is of another version of Python, for instance
+    except (SyntaxError, ValueError, RecursionError):  # not importable, for instance written for another Python version
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -23,22 +23,20 @@ def imports_of(path: Path, package: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             try:
                 base = resolve_name("." * node.level + (node.module or ""), package)
-            except ImportError:  # beyond the top package, where nothing is loaded from
+            except ImportError:  # beyond the top package: nothing is imported
                 continue
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def with_imports(path: Path) -> list[Path]:
-    """A file, and after it, by name, those of its folder that it imports, directly or not, by relative or plain
-    names.
-    """
+    """A file, followed by the files in its folder that it imports, directly or indirectly, sorted by name."""
     return [path, *sorted(_followed([path], path.parent) - {path})]
 
 
 def files_behind(module: str, folder: Path, within: str | None = None) -> list[Path]:
-    """The files of a folder that importing a module there loads, directly or not: all, or those `within` one top
-    package.
+    """The files of a folder that importing a module there loads, directly or indirectly; optionally only those `within`
+    one top package.
     """
     return sorted(_followed(_files_of(module, folder), folder, within))
 
@@ -57,7 +55,7 @@ def _followed(files: list[Path], folder: Path, within: str | None = None) -> set
 
 
 def _files_of(module: str, folder: Path) -> list[Path]:
-    """The files of a folder that Python loads a module from: the module's own, and those of the packages above it."""
+    """The files of a folder that Python loads for a module: its own, and the `__init__` of the packages above it."""
     place = folder.joinpath(*module.split("."))
     packages = [place, *(each for each in place.parents if each.is_relative_to(folder) and each != folder)]
     stems = [str(place), *(str(each / "__init__") for each in packages)]

@@ -1,4 +1,4 @@
-"""This process: its parent, its cores and threads, its rank and exit status, and the versions that it runs."""
+"""Control of this process: parent, name, memory, cores and threads, rank, exit status, and package versions."""
 
 import atexit
 import ctypes
@@ -21,7 +21,7 @@ from trainer.common.transient import exit_status
 
 THREADS = "OMP_NUM_THREADS"
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
-"""Set in the environment of what torchrun or `accelerate launch` has started."""
+"""Environment variables that torchrun and `accelerate launch` set for the processes that they start."""
 
 T = TypeVar("T")
 
@@ -30,10 +30,10 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def die_with_parent(parent: int, signum: signal.Signals = signal.SIGTERM) -> None:
-    """Have the kernel send this process a signal when its parent ends, so that a killed pipeline leaves no orphan.
+    """Have the kernel signal this process when its parent ends, so that a killed pipeline leaves no orphans.
 
-    `parent` is the process id of the parent that this process expects: if it is gone already, exit at once. Linux only;
-    elsewhere nothing happens.
+    `parent` is the expected parent process id; if that process has already ended, exit immediately. Linux only;
+    elsewhere this does nothing.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -43,15 +43,15 @@ def die_with_parent(parent: int, signum: signal.Signals = signal.SIGTERM) -> Non
 
 
 def name_process(name: str) -> None:
-    """Give this process a name of up to 15 bytes, which `ps -o comm` and `top` show. Linux only; elsewhere nothing
-    happens.
+    """Set the name (up to 15 bytes) that `ps -o comm` and `top` show for this process. Linux only; elsewhere this does
+    nothing.
     """
     with suppress(OSError):
         Path("/proc/self/comm").write_text(name)
 
 
 def in_thread(work: Callable[[], T], name: str) -> Future[T]:
-    """What is done in a thread that the process does not wait for at its end."""
+    """Run `work` in a daemon thread, which the process does not wait for when it ends; return its future."""
     outcome: Future[T] = Future()
 
     def settle() -> None:
@@ -65,9 +65,9 @@ def in_thread(work: Callable[[], T], name: str) -> Future[T]:
 
 
 class QuickEnd:
-    """Ends a process without taking its objects apart, which takes a third of a second once libraries are loaded.
+    """Ends the process without destroying its objects, which takes a third of a second once libraries are loaded.
 
-    What is registered to be done at the end is done, if it was registered after this was made: so this is made first.
+    Only `atexit` functions registered after this object was created are run, so create it first.
     """
 
     def __init__(self) -> None:
@@ -86,19 +86,17 @@ class QuickEnd:
 
 
 def return_freed_memory() -> None:
-    """Have glibc give back to the system what was freed and it keeps for later, in fragments: gigabytes after
-    training.
-    """
+    """Have glibc return freed memory to the system; after training this can be gigabytes in fragments."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def return_large_buffers() -> None:
-    """Have glibc give freed buffers of 128 KiB and more back to the system at once.
+    """Have glibc return freed buffers of 128 KiB and more to the system immediately.
 
-    Left to itself it raises that bound with every large buffer freed, and then keeps, in fragments, several times what
-    a process uses that reads and encodes a few MiB at a time.
+    By default glibc raises that threshold with every large buffer freed. A process that reads and encodes a few MiB at
+    a time would then keep several times the memory it uses, in fragments.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -106,9 +104,9 @@ def return_large_buffers() -> None:
 
 
 def keep_large_buffers() -> None:
-    """Have glibc keep freed buffers of up to 32 MiB for the next ones, for work that needs the same again and again.
+    """Have glibc keep freed buffers of up to 32 MiB for reuse, for work that repeatedly allocates the same sizes.
 
-    A new one costs a page fault for each 4 KiB: a third of the time that the work itself takes.
+    A new buffer costs a page fault for each 4 KiB: a third of the time of the work itself.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -127,23 +125,23 @@ def cores_per_rank() -> int:
 
 
 def threads_asked_for() -> int | None:
-    """The threads that somebody asked for with OMP_NUM_THREADS, or None. Raises `ConfigError` if that is no number.
+    """The number of threads that the user set with OMP_NUM_THREADS, or None; raises `ConfigError` if it is invalid.
 
-    Launchers set it themselves where nobody has; then their own environment lacks it.
+    A launcher sets the variable itself if the user did not; in that case the launcher's own environment lacks it.
     """
     said = os.environ.get(THREADS, "")
     if not said or (any(name in os.environ for name in LAUNCHERS) and not _parent_was_given(THREADS)):
         return None
-    first = said.split(",")[0].strip()  # what follows is for regions within regions
+    first = said.split(",")[0].strip()  # further entries are for nested parallel regions
     if not first.isdecimal() or int(first) < 1:
         raise ConfigError(
-            f"the environment variable {THREADS} is {said!r}, not a number of threads; set it to one, or unset it"
+            f"the environment variable {THREADS} is {said!r}, expected a number of threads; correct or unset it"
         )
     return int(first)
 
 
 def _parent_was_given(variable: str) -> bool:
-    """Whether the process that started this one was itself started with a variable; where nothing tells, it was."""
+    """Whether the parent process was started with an environment variable; True if this cannot be determined."""
     try:
         given = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -158,26 +156,26 @@ def own_rank() -> int | None:
 
 
 def on_rank(work: Callable[[], None]) -> int:
-    """Do a command's work. Returns 0, 2 on bad input, 75 if it can be continued, 1 on any other error; all tell why."""
+    """Do a command's work; return 0, 2 on bad input, 75 if it can be continued, 1 on other errors. Prints errors."""
     try:
         with stoppable():
             check_stop()
             work()
     except Preempted as stop:
-        _tell(str(stop))
+        _print_error(str(stop))
         return EXIT_PREEMPTED
     except FirstRankFailed as error:
         return exit_status(error)
     except Exception as error:
-        _tell(
+        _print_error(
             f"{type(error).__name__}: {error}" if isinstance(error, PipelineError) else traceback.format_exc().rstrip()
         )
         return exit_status(error)
     return 0
 
 
-def _tell(message: str) -> None:
-    """Write a message at once, so that those of several ranks do not mix."""
+def _print_error(message: str) -> None:
+    """Write a message in one call, so that messages of several ranks do not interleave."""
     rank = own_rank()
     sys.stderr.write(f"{'' if rank is None else f'[rank {rank}] '}{message}\n")
     sys.stderr.flush()
@@ -190,12 +188,12 @@ PACKAGES = [
 
 
 def versions() -> dict[str, str]:
-    """The versions of those packages that are installed."""
+    """The versions of the installed packages among `PACKAGES`."""
     return {name: found for name in PACKAGES if (found := _version(name)) is not None}
 
 
 def _version(package: str) -> str | None:
-    """A package's version; None where it is not installed, as Prefect need not be on a machine that only trains."""
+    """A package's version, or None if it is not installed; a machine that only trains does not need Prefect."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -204,15 +202,13 @@ def _version(package: str) -> str | None:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """For the length of a block that loads libraries. What they made stays, and is left out of all later
-    collections.
-    """
+    """Disable garbage collection while a block loads libraries, and exclude their objects from later collections."""
     enabled, loaded = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
-        if len(sys.modules) > loaded:  # else what is there is not the libraries'
+        if len(sys.modules) > loaded:  # otherwise no library was loaded, and the objects are the program's own
             gc.freeze()
         if enabled:
             gc.enable()

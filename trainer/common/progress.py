@@ -1,4 +1,4 @@
-"""Progress of long work: a bar in a terminal, plain lines elsewhere, JSON events for a parent process."""
+"""Progress of long work: bars in a terminal, plain lines elsewhere, JSON events for a parent process."""
 
 import json
 import sys
@@ -14,9 +14,9 @@ from trainer.common.formats import plural
 
 @dataclass(frozen=True)
 class Update:
-    """How far one piece of work is: `done` of `total` units (None: not known), and a note such as the loss.
+    """State of one piece of work: `done` of `total` units (None: unknown), and a note such as the loss.
 
-    `start` units were done before the `seconds` began, by a run that this one continues.
+    `start` units were done by an earlier run that this one continues, before `seconds` began.
     """
 
     title: str
@@ -33,7 +33,7 @@ Show = Callable[[Update], None]
 
 
 class Bar:
-    """Counts one piece of work, from any thread, and shows it at most every `interval` seconds."""
+    """Counts the units of one piece of work, from any thread, and shows them at most every `interval` seconds."""
 
     def __init__(self, title: str, total: int | None, unit: str, show: Show, interval: float, done: int = 0) -> None:
         self.title, self.total, self.unit = title, total, unit
@@ -44,22 +44,22 @@ class Bar:
         self._lock = threading.Lock()
 
     def advance(self, units: int) -> None:
-        """Count more units."""
+        """Add units to the count."""
         with self._lock:
             self.done += units
-            self._tell()
+            self._update()
 
     def reach(self, done: int, note: str = "") -> None:
-        """Set the count, and the note if there is one."""
+        """Set the count, and the note if it is not empty."""
         with self._lock:
             self.done, self._note = done, note or self._note
-            self._tell()
+            self._update()
 
     def finish(self) -> None:
         with self._lock:
-            self._tell(finished=True)
+            self._update(finished=True)
 
-    def _tell(self, finished: bool = False) -> None:
+    def _update(self, finished: bool = False) -> None:
         now = time.monotonic()
         if finished or now - self._shown >= self._interval:
             self._shown = now
@@ -70,14 +70,14 @@ class Bar:
 
 
 class Progress:
-    """Makes bars that all show in one place."""
+    """Creates bars that share one output."""
 
     def __init__(self, show: Show, interval: float) -> None:
         self._show, self._interval = show, interval
 
     @contextmanager
     def bar(self, title: str, total: int | None, unit: str, done: int = 0) -> Iterator[Bar]:
-        """A bar for the length of a block; nothing is shown for work that turns out to be none."""
+        """Create a bar for the duration of a block; nothing is shown if no unit was done."""
         bar = Bar(title, total, unit, self._show, self._interval, done)
         try:
             yield bar
@@ -87,7 +87,7 @@ class Progress:
 
 
 def silent() -> Progress:
-    """Progress that nobody watches."""
+    """Progress without output."""
     return Progress(lambda update: None, interval=float("inf"))
 
 
@@ -97,7 +97,7 @@ def for_people(stream: TextIO = sys.stderr) -> Progress:
 
 
 def as_events(stream: TextIO = sys.stdout) -> Progress:
-    """One JSON object a line, for the process that started this one."""
+    """One JSON object per line, for the parent process."""
 
     def show(update: Update) -> None:
         emit(stream, "progress", **asdict(update))
@@ -106,7 +106,7 @@ def as_events(stream: TextIO = sys.stdout) -> Progress:
 
 
 def emit(stream: TextIO, event: str, **values: object) -> None:
-    """Write one event as a line of JSON. When nobody listens any more, the work goes on to where it can stop."""
+    """Write one event as a line of JSON. Ignore a closed pipe, so that the work continues to its next stop point."""
     with suppress(BrokenPipeError):
         stream.write(json.dumps({"event": event, **values}) + "\n")
         stream.flush()

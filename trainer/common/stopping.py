@@ -1,15 +1,13 @@
-"""Stopping when asked to, by SIGTERM or SIGINT.
+"""Cooperative stopping on SIGTERM or SIGINT.
 
-A signal sets a flag, and nothing else: an exception that a handler raised would land anywhere, also in an import that a
-library only tries or in the callback of a weak reference, where it is lost. Between two units of work (files,
-documents, batches) `check_stop` looks at the flag and raises. What must come to its end, like the save of a step, is
-`defer_stop`.
+The signal handler only sets a flag. An exception raised in a handler could surface anywhere, also in an import that a
+library handles, or in a weak reference's callback, where it is lost. Between two units of work (files, documents,
+batches), `check_stop` checks the flag and raises. Work that must finish first, like saving a step, uses `defer_stop`.
 
-A worker of a cluster is asked in another way: whoever started it says so when it is asked (`stopping_when`).
+A worker of a cluster receives no signal; it polls a function instead (`stopping_when`).
 
-A library may compute for long between two looks. So a signal also wakes a thread, which ends a command `LATEST` seconds
-later as a kill would, unless it has ended by itself or is finishing. Stores survive that, as they do a kill at any
-instant.
+A library may compute for a long time between two checks. So a signal also wakes a thread, which ends the process
+`LATEST` seconds later, like a kill, unless it has ended or is in `defer_stop`. Stores survive a kill at any instant.
 """
 
 import logging
@@ -29,25 +27,25 @@ log = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 LATEST = 6.0
-"""Seconds from the request, or from the end of what had to be finished, to the end of the process."""
+"""Seconds from the request, or from the end of deferred work, until the process is ended."""
 
 TELLING_SECONDS = 3.0
-"""What those who are told that the process is ended may take; it is ended meanwhile if they take longer."""
+"""Seconds that functions registered by `tell_if_ended` may take before the process is ended."""
 
 LOOK_SECONDS = 1.0
-"""Between two questions of a worker whether it is asked to stop."""
+"""Seconds between two polls of a worker whether it is asked to stop."""
 
-KEPT = "asked to stop: what is finished is kept; run it again to continue"
+KEPT = "asked to stop: finished work is kept; run it again to continue"
 
 
 class StopRequested(BaseException):
-    """Passes through whatever handles errors, up to `stoppable`."""
+    """Not an `Exception`, so that error handlers let it pass up to `stoppable`."""
 
 
 class _Request:
     """Whether this process was asked to stop.
 
-    The flag is a plain value: a handler that took a lock could wait for ever for the code that it interrupted.
+    The flag is a plain value: a handler that acquires a lock could deadlock with the code that it interrupted.
     """
 
     def __init__(self) -> None:
@@ -55,15 +53,15 @@ class _Request:
         self.told = threading.Event()
 
     def make(self) -> None:
-        """Ask, and tell those who wait for that."""
+        """Request a stop, and notify waiting threads and registered functions."""
         self.requested = True
         self.told.set()
         for call in list(_calls):
             call()
 
 
-class _Heeding(_Request):
-    """The handlers, and the thread that a signal wakes also while the main thread is inside a library."""
+class _SignalRequest(_Request):
+    """The signal handlers, and a thread that a signal wakes even while the main thread is inside a library."""
 
     def __init__(self, latest: float | None) -> None:
         super().__init__()
@@ -75,7 +73,7 @@ class _Heeding(_Request):
         threading.Thread(target=self._watch, args=(reader,), name="stop", daemon=True).start()
 
     def end(self) -> None:
-        """Put back what was before."""
+        """Restore the earlier handlers."""
         self._over.set()
         for signum, earlier in self._before.items():
             signal.signal(signum, earlier)
@@ -99,37 +97,36 @@ class _Heeding(_Request):
             if self._over.wait(0.1):
                 return
             waited = 0.0 if _unfinished else waited + 0.1
-        _tell_end()
+        _notify_of_end()
         if self.status == EXIT_PREEMPTED:
-            os.write(2, f"{KEPT} (it came to no place to stop within {latest:g} s)\n".encode())
+            os.write(2, f"{KEPT} (forced to stop after {latest:g} s)\n".encode())
         end_at_once(self.status)
 
 
-_heeding: _Request | None = None
+_request: _Request | None = None
 _calls: list[Callable[[], None]] = []
-_told_of_end: list[Callable[[], None]] = []
+_called_at_end: list[Callable[[], None]] = []
 _unfinished: list[None] = []
-"""One entry for each block that is finishing, in any thread."""
+"""One entry for each active `defer_stop` block, in any thread."""
 
 
 def install_signal_handlers(latest: float = LATEST) -> None:
-    """From now on, SIGTERM and SIGINT ask this process to stop. For commands: it stays so until `leave`.
+    """Treat SIGTERM and SIGINT as stop requests, until `leave`; for commands.
 
-    Also one that came before, if this process was started with them `blocked_stops`.
+    If the process was started within `blocked_stops`, this includes signals that arrived earlier.
     """
-    global _heeding
-    if _heeding is None and threading.current_thread() is threading.main_thread():
-        _heeding = _Heeding(latest)
+    global _request
+    if _request is None and threading.current_thread() is threading.main_thread():
+        _request = _SignalRequest(latest)
         os.register_at_fork(after_in_child=_forget)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 @contextmanager
 def blocked_stops() -> Iterator[None]:
-    """Have what this thread starts in the block begin with these signals blocked, until it has said what they mean to
-    it.
+    """Start processes in this block with the stop signals blocked, until they install their handlers.
 
-    Python's own handler would end it with a traceback of wherever its imports are.
+    Python's default handler would end them with a traceback during their imports.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -140,58 +137,55 @@ def blocked_stops() -> Iterator[None]:
 
 @contextmanager
 def signal_handlers() -> Iterator[None]:
-    """The same for the length of a block, in a process that is not a command of this project: it is never ended from
-    here.
+    """Treat SIGTERM and SIGINT as stop requests during a block; for processes that are not commands of this project.
 
-    Raises `Preempted` if it was stopped.
+    The process is never ended by force. Raises `Preempted` if it was asked to stop.
     """
-    global _heeding
-    if _heeding is not None or threading.current_thread() is not threading.main_thread():
+    global _request
+    if _request is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    _heeding = signals = _Heeding(None)
+    _request = signals = _SignalRequest(None)
     try:
         with stoppable():
             yield
     finally:
         signals.end()
-        _heeding = None
+        _request = None
 
 
 @contextmanager
 def stopping_when(is_asked: Callable[[], bool]) -> Iterator[None]:
-    """For the length of a block, this process is asked to stop once `is_asked` says so, which is called every second.
+    """During a block, request a stop as soon as `is_asked` returns True; it is called every second.
 
-    For a process whose main thread, and with it its signals, is somebody else's. It is called to the end, as a sign of
-    life.
+    For a process whose main thread, and so its signals, belongs to other code. The calls continue after a stop request,
+    because they also show that the process is alive.
     """
-    global _heeding
-    _heeding = request = _Request()
+    global _request
+    _request = request = _Request()
     over = threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         while not over.wait(LOOK_SECONDS):
             if is_asked() and not request.requested:
                 request.make()
 
     if is_asked():
         request.make()
-    looking = threading.Thread(target=look, name="stop", daemon=True)
-    looking.start()
+    polling = threading.Thread(target=poll, name="stop", daemon=True)
+    polling.start()
     try:
         yield
     finally:
         over.set()
-        looking.join()
-        _heeding = None
+        polling.join()
+        _request = None
 
 
 def leave(status: int) -> int:
-    """End a command's work with an exit status: what is asked from now on, while the interpreter ends, changes
-    nothing.
-    """
-    if _heeding is not None:
-        _heeding.status = status
+    """Ignore stop signals from now on, while the interpreter ends; return `status`, the command's exit status."""
+    if _request is not None:
+        _request.status = status
         for signum in SIGNALS:
             signal.signal(signum, signal.SIG_IGN)
     return status
@@ -199,28 +193,26 @@ def leave(status: int) -> int:
 
 def stop_requested() -> bool:
     """Whether this process was asked to stop."""
-    return _heeding is not None and _heeding.requested
+    return _request is not None and _request.requested
 
 
 def check_stop() -> None:
-    """Raise `StopRequested` if this process was asked to stop, unless it is finishing something."""
+    """Raise `StopRequested` if this process was asked to stop, except within `defer_stop`."""
     if stop_requested() and not _unfinished:
         raise StopRequested
 
 
 def wait(seconds: float) -> None:
-    """Wait, until asked to stop at the longest."""
-    if _heeding is None:
+    """Wait, at most until this process is asked to stop."""
+    if _request is None:
         threading.Event().wait(seconds)
     else:
-        _heeding.told.wait(seconds)
+        _request.told.wait(seconds)
 
 
 @contextmanager
 def defer_stop() -> Iterator[None]:
-    """What is done in the block comes to its end: `check_stop` raises nothing, and the process is not ended
-    meanwhile.
-    """
+    """Let the block finish: within it `check_stop` does not raise, and the process is not ended by force."""
     _unfinished.append(None)
     try:
         yield
@@ -230,9 +222,7 @@ def defer_stop() -> Iterator[None]:
 
 @contextmanager
 def on_stop(call: Callable[[], None]) -> Iterator[None]:
-    """Have a function called, in another thread, when a stop is asked for during the block; at once if it was
-    before.
-    """
+    """Call a function when a stop is requested during the block, from another thread; immediately if it was before."""
     _calls.append(call)
     try:
         if stop_requested():
@@ -243,25 +233,25 @@ def on_stop(call: Callable[[], None]) -> Iterator[None]:
 
 
 def tell_if_ended(call: Callable[[], None]) -> None:
-    """Have a function called, in another thread, if this process is ended because it came to no place to stop."""
-    _told_of_end.append(call)
+    """Register a function that is called, in another thread, before this process is ended by force."""
+    _called_at_end.append(call)
 
 
-def _tell_end() -> None:
-    tellers = [threading.Thread(target=call, daemon=True) for call in _told_of_end]
-    for each in tellers:
+def _notify_of_end() -> None:
+    threads = [threading.Thread(target=call, daemon=True) for call in _called_at_end]
+    for each in threads:
         each.start()
     end = time.monotonic() + TELLING_SECONDS
-    for each in tellers:
+    for each in threads:
         each.join(max(0.0, end - time.monotonic()))
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Raise `Preempted` where the block was stopped. What breaks after a stop was asked for, breaks by it.
+    """Raise `Preempted` if the block was stopped. Unexpected errors after a stop request count as caused by it.
 
-    The same signal may have ended a worker or another rank first, which is noticed as an error. Errors that tell what
-    to do pass as they are.
+    The same signal may have ended a worker or another rank first, which causes an error here. A `PipelineError` is
+    raised unchanged.
     """
     try:
         yield
@@ -272,12 +262,12 @@ def stoppable() -> Iterator[None]:
     except Exception as error:
         if not stop_requested():
             raise
-        log.warning("while it was stopped: %s: %s", type(error).__name__, error)
+        log.warning("error while stopping: %s: %s", type(error).__name__, error)
         raise Preempted(KEPT) from error
 
 
 def end_at_once(status: int) -> NoReturn:
-    """End this process as a kill would, and leave no process behind that would have been ended by this one."""
+    """End this process like a kill, after killing all its child processes."""
     import psutil
 
     for child in psutil.Process().children(recursive=True):
@@ -287,10 +277,10 @@ def end_at_once(status: int) -> NoReturn:
 
 
 def _forget() -> None:
-    """In a forked child: its signals are its own, and not to be told to its parent."""
-    global _heeding
-    if _heeding is not None:
+    """Reset the handlers in a forked child, so that its signals do not reach the parent's thread."""
+    global _request
+    if _request is not None:
         signal.set_wakeup_fd(-1)
         for signum in SIGNALS:
             signal.signal(signum, signal.SIG_DFL)
-        _heeding = None
+        _request = None

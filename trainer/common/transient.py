@@ -1,9 +1,9 @@
-"""Transient errors, and trying again: a store that cannot be reached, a disk that is full.
+"""Detection and retry of transient errors, such as an unreachable store or a full disk.
 
-    HEADRACE_PATIENCE   seconds to go on trying, from the first failure; by default six hours
+    HEADRACE_PATIENCE   seconds to retry, from the first failure; by default six hours
 
-A wrong address looks like a server that is away, unless no name server knows the host. So what a job begins with is not
-waited for as long: `AT_THE_START`.
+A wrong address looks like an unreachable server, unless no name server knows the host. So at the start of a job errors
+are retried for a shorter time: `AT_THE_START`.
 """
 
 import errno
@@ -30,18 +30,17 @@ DEFAULT_SECONDS = 6 * 3600.0
 AT_THE_START = 60.0
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds between two attempts: doubled each time."""
+"""Seconds between two attempts; doubled after each attempt."""
 
 ANOTHER = 900.0
-"""An attempt that went on for so many seconds before it failed has met another outage than the one before it: longer
-than a client's own attempts take."""
+"""Seconds after which a failing attempt counts as a new outage: longer than a client's own retries take."""
 
 LONG_ATTEMPTS = 3
-"""So many of them in a row, each of which failed in the end, are enough."""
+"""Number of such long attempts in a row after which to give up."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 AWAY = (
-    errno.EBUSY, errno.EREMOTEIO,  # as s3fs says of a server that is too busy, or broken
+    errno.EBUSY, errno.EREMOTEIO,  # raised by s3fs for a server that is too busy or broken
     errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EHOSTDOWN,
     errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.ENOTCONN, errno.ESTALE,
 )  # fmt: skip
@@ -50,20 +49,20 @@ TRANSPORT = {
     ("botocore.exceptions", "IncompleteReadError"), ("botocore.exceptions", "CredentialRetrievalError"),
     ("aiohttp.client_exceptions", "ClientError"),
 }  # fmt: skip
-"""How libraries that local stores do not load say that a connection failed."""
+"""Connection errors of libraries that are not loaded for local stores, so by name."""
 LASTING = {
     ("botocore.exceptions", "SSLError"), ("aiohttp.client_exceptions", "ClientSSLError"),
     ("aiohttp.client_exceptions", "InvalidURL"),
 }  # fmt: skip
-"""What they count among those, and what stays as it is: a certificate, an address."""
+"""Subclasses of these errors that are permanent: invalid certificates and addresses."""
 UNRESOLVED = {("aiohttp.client_exceptions", "ClientConnectorDNSError")}
-"""A host without an address: it is misspelt, or it is the name server that is away."""
+"""Name resolution failed: the host is misspelt, or the name server is unreachable."""
 BROKEN_OFF = ("BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch")
-"""Codes of S3 for a body that did not arrive as it was sent."""
+"""S3 error codes for a request body that arrived damaged or incomplete."""
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether an error is of what ends by itself: as it says if it is one of ours, else by what it was raised from."""
+    """Whether an error is transient: by its `transient` for a `PipelineError`, else by its type and its causes."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, PipelineError):
@@ -75,9 +74,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def exit_status(error: Exception) -> int:
-    """The exit status of a process that an error ended: 75 for what passes, 2 for what a person must change, 1 for a
-    crash.
-    """
+    """The exit status after an error: 75 if transient, 2 if the user must correct something, 1 for a crash."""
     if isinstance(error, RankLost):
         return error.status
     if is_transient(error):
@@ -86,12 +83,12 @@ def exit_status(error: Exception) -> int:
 
 
 def waited_for(error: BaseException) -> bool:
-    """Whether an error was met again and again for as long as patience lasts."""
+    """Whether an error has been retried until the time limit."""
     return bool(getattr(error, "waited_for", False))
 
 
 def number_of(error: BaseException) -> int | None:
-    """An error's number; safetensors has an error of its own, which only spells it out."""
+    """An error's errno; safetensors raises its own error type, with the number only in the message."""
     spelt = re.search(r"\(os error (\d+)\)", str(error))
     return getattr(error, "errno", None) or (int(spelt[1]) if spelt else None)
 
@@ -107,34 +104,33 @@ def _is_away(error: BaseException) -> bool:
     if kinds & LASTING:
         return False
     if isinstance(error, socket.gaierror) or kinds & UNRESOLVED:
-        return number_of(error) in (socket.EAI_AGAIN, None)  # aiodns, where it is installed, gives no number
+        return number_of(error) in (socket.EAI_AGAIN, None)  # aiodns, if installed, sets no number
     refused = isinstance(error, ConnectionError | TimeoutError) and not isinstance(error, BrokenPipeError)
     return refused or bool(kinds & TRANSPORT)
 
 
 def _is_busy(status: int) -> bool:
-    """Whether an HTTP status is of a server that may answer otherwise later."""
+    """Whether a request with this HTTP status may succeed later."""
     return status == 429 or (status >= 500 and status not in (501, 505))
 
 
 def patience() -> float:
-    """Seconds that are waited, as the environment says. Raises `ConfigError` if that is no number."""
+    """Seconds to retry, from the environment; raises `ConfigError` if the value is invalid."""
     said = os.environ.get(PATIENCE) or str(DEFAULT_SECONDS)
     try:
         seconds = float(said)
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:
-        raise ConfigError(f"{PATIENCE} is {said!r}; it must be a number of seconds, at least 0")
+        raise ConfigError(f"{PATIENCE} is {said!r}, expected a number of seconds, at least 0")
     return seconds
 
 
 def retry_transient(work: Callable[[], T], tell: Callable[[str], object] = log.warning, most: float | None = None) -> T:
-    """Do something again as long as it ends by what passes, after growing pauses; raises what it raises otherwise.
+    """Call `work` until it succeeds, retrying transient errors after growing pauses; other errors are raised.
 
-    It is given up after `patience()` seconds, or `most` if that is less, and after one more attempt when this process
-    is asked to stop: then raises the last error. So it is where the work itself, or another process that did it, has
-    waited as long.
+    Gives up, raising the last error, after `patience()` seconds, or `most` if that is less; if the error is already
+    marked `waited_for`; and after one more attempt when this process is asked to stop.
     """
     limit = patience() if most is None else min(patience(), most)
     pause, since, long = FIRST_PAUSE, None, 0
@@ -153,8 +149,8 @@ def retry_transient(work: Callable[[], T], tell: Callable[[str], object] = log.w
             if waited_for(error) or stop_requested() or not is_transient(error):
                 raise
             pause = min(pause, left)
-            tell(f"{error} (tried again in {duration(pause)}, for {duration(left)} at most)")
+            tell(f"{error} (retrying in {duration(pause)}, for at most {duration(left)})")
             wait(pause)
             if stop_requested():
-                return work()  # what it waits for may be there by now
+                return work()  # the condition may have passed by now
             pause = min(2 * pause, LONGEST_PAUSE)

@@ -1,1 +1,1 @@
-"""The schemas of jobs, their YAML files, and what is said of bad values."""
+"""Job schemas, reading of jobs from YAML files and the command line, and messages about invalid values."""

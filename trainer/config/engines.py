@@ -1,4 +1,4 @@
-"""Where units of work run: shards, encoded pieces of labelled data, the ranks of training and evaluation."""
+"""Schemas of the engine: where shards, pieces of labelled data, and the ranks of training and evaluation run."""
 
 from typing import Annotated, Literal, Self
 
@@ -10,48 +10,47 @@ CLIENT = "ray://"
 
 
 class LocalEngine(Schema):
-    """This machine's processes."""
+    """Processes on this machine."""
 
-    kind: Literal["local"] = Field(default="local", description="processes of this machine")
+    kind: Literal["local"] = Field(default="local", description="processes on this machine")
 
 
 class RayEngine(Schema):
-    """The nodes of a Ray cluster, one of which is this machine."""
+    """The nodes of a Ray cluster; this machine must be one of them."""
 
-    kind: Literal["ray"] = Field(description="tasks and workers of a Ray cluster, of which this machine is a node")
+    kind: Literal["ray"] = Field(description="tasks and workers of a Ray cluster that this machine is a node of")
     address: str = Field(
         default="auto",
         min_length=1,
-        description="HOST:PORT of the cluster's head; auto: what RAY_ADDRESS says, else the cluster that runs on this "
-        "machine",
+        description="HOST:PORT of the cluster's head; auto: the value of RAY_ADDRESS, else the cluster that runs on "
+        "this machine",
     )
     min_workers: int | None = Field(
         default=None,
         ge=1,
-        description="ranks with which training goes on, and starts, where the cluster has no room for "
-        "training.processes; default: no fewer than those",
+        description="fewest ranks with which training starts and continues if the cluster lacks resources for "
+        "training.processes; default: training.processes",
     )
     cpus_per_worker: int = Field(
-        default=1, ge=1, description="cores that the cluster keeps for each rank, and its threads"
+        default=1, ge=1, description="cores that the cluster reserves for each rank; also the rank's number of threads"
     )
     max_failures: int = Field(
         default=3,
         ge=-1,
-        description="times that the ranks, or one shard, are started again because a node or process was lost; -1: "
-        "every time",
+        description="restarts of the ranks, or of one shard, after the loss of a node or process; -1: unlimited",
     )
     resize_seconds: float = Field(
         default=60.0,
         gt=0,
-        description="seconds between two looks whether there is room for more ranks; with min_workers",
+        description="with min_workers: seconds between checks whether the cluster has resources for more ranks",
     )
 
     @model_validator(mode="after")
     def _is_a_node(self) -> Self:
         if self.address.startswith(CLIENT):
             raise ValueError(
-                f"address {self.address!r} is one of Ray's clients, which end when the network is away for half a "
-                "minute: run on a node of the cluster, and give HOST:PORT of its head, or auto"
+                f"address {self.address!r} is for Ray clients, which end after a network outage of half a minute: run "
+                "on a node of the cluster and set HOST:PORT of its head, or auto"
             )
         return self
 
@@ -60,6 +59,6 @@ Engine = Annotated[
     LocalEngine | RayEngine,
     Field(
         discriminator="kind",
-        description="where the work runs: local, or the nodes of a Ray cluster; the results are the same",
+        description="where the work runs: on this machine or on a Ray cluster; the results are the same",
     ),
 ]

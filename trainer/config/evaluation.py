@@ -1,4 +1,4 @@
-"""The schemas of how a language model is measured, and of what lm-eval measures of it."""
+"""Schemas of the evaluation of language models, and of the lm-eval tasks that they are evaluated on."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Self
@@ -8,116 +8,115 @@ from pydantic import Field, model_validator
 from trainer.config.schema import Schema
 
 PREFIX = "harness/"
-"""What the names of its figures begin with: harness/TASK/acc."""
+"""Prefix of the names of lm-eval metrics: harness/TASK/acc."""
 
 TaskName = Annotated[str, Field(min_length=1, pattern=r"^[^\s,*/]+$")]
 
 
 class HarnessConfig(Schema):
-    """Tasks of lm-eval, and how they are given to the model."""
+    """Tasks of lm-eval, and how they are presented to the model."""
 
     tasks: list[TaskName] = Field(
         min_length=1,
-        description="names of tasks, groups or tags: those of include_path, else those that come with lm-eval",
+        description="names of tasks, groups or tags, searched in include_path first, then among those of lm-eval",
     )
-    limit: int | None = Field(default=None, ge=1, description="examples of each task, its first ones; default: all")
+    limit: int | None = Field(default=None, ge=1, description="use only the first examples of each task; default: all")
     few_shot: int | None = Field(
-        default=None, ge=0, description="solved examples before each question; default: as many as the task says"
+        default=None, ge=0, description="solved examples before each question; default: as the task specifies"
     )
     include_path: str | None = Field(
-        default=None, min_length=1, description="a folder with tasks of one's own, as YAML files"
+        default=None, min_length=1, description="a folder with your own tasks, as YAML files"
     )
     chat_template: bool = Field(
         default=False,
         exclude_if=lambda value: not value,
-        description="whether each question is asked as a user's message, and solved examples as earlier turns, written "
-        "by the model's chat template; default: as plain text",
+        description="use the model's chat template: each question is a user message, and solved examples are earlier "
+        "turns; default: plain text",
     )
 
     @model_validator(mode="after")
     def _names_each_once(self) -> Self:
         if twice := sorted({name for name in self.tasks if self.tasks.count(name) > 1}):
-            raise ValueError(f"tasks names {', '.join(twice)} twice")
+            raise ValueError(f"tasks lists {', '.join(twice)} twice")
         return self
 
 
 class TrainedHarnessConfig(HarnessConfig):
-    """Tasks of lm-eval, how they are given to the model, and when during training."""
+    """Tasks of lm-eval, how they are presented to the model, and when they run during training."""
 
     every: int | None = Field(
         default=None,
         ge=1,
         exclude_if=lambda value: value is None,
-        description="steps between measurements during training, besides those before the first step and after the "
-        "last; where a task's figure is evaluation.best_by, at each evaluation too, and each measurement is one that "
-        "early_stopping counts; default: only the finished model",
+        description="steps between runs of the tasks during training, in addition to one before the first step and one "
+        "after the last. If evaluation.best_by is a metric of a task, the tasks also run at each evaluation, and "
+        "early_stopping counts each run of them. Default: only the finished model",
     )
 
     def of_finished(self) -> HarnessConfig:
-        """How the finished model is measured."""
+        """Settings for the finished model."""
         return HarnessConfig(**self.model_dump(exclude={"every"}))
 
 
 _BESIDE: Any = Field(
-    exclude_if=lambda value: value is None, description="what lm-eval measures besides; default: nothing"
+    exclude_if=lambda value: value is None, description="tasks of lm-eval to run as well; default: none"
 )
 HarnessSetting = Annotated[HarnessConfig | None, _BESIDE]
 TrainedHarnessSetting = Annotated[TrainedHarnessConfig | None, _BESIDE]
-"""The setting `evaluation.harness`, of a measurement alone, and of a job that trains a language model."""
+"""The setting `evaluation.harness`: of an evaluation alone, and of a job that trains a language model."""
 
 
 class SelectionConfig(Schema):
-    """What says which checkpoint is best."""
+    """Choice of the best checkpoint."""
 
-    best_by: str = Field(default="loss", description="the validation figure that decides which checkpoint is best")
+    best_by: str = Field(default="loss", description="the validation metric that decides which checkpoint is best")
     greater_is_better: bool | None = Field(
-        default=None, description="whether a greater `best_by` is better; default: not for a loss or an error, else yes"
+        default=None,
+        description="whether a greater `best_by` is better; default: false for a loss or an error, else true",
     )
 
 
 def check_metric(setting: str, metric: str, figures: Sequence[str], harness: HarnessConfig | None) -> None:
-    """Raise `ValueError` if a setting names what is not measured; which figures a task of lm-eval has, the task
-    says.
-    """
+    """Raise `ValueError` if a setting names an unknown metric. Any metric of a configured lm-eval task is accepted."""
     tasks = [f"{PREFIX}{name}/" for name in harness.tasks] if harness else []
     if metric in figures or metric.startswith(tuple(tasks)):
         return
     named = [*figures, *(f"{begin}FIGURE" for begin in tasks)]
-    hint = "; tasks of lm-eval are named in evaluation.harness" if metric.startswith(PREFIX) and not tasks else ""
-    raise ValueError(f"{setting} is {metric!r}; what is measured are {', '.join(named)}{hint}")
+    hint = "; set the tasks of lm-eval in evaluation.harness" if metric.startswith(PREFIX) and not tasks else ""
+    raise ValueError(f"{setting} is {metric!r}; expected one of {', '.join(named)}{hint}")
 
 
 TEXT_FIGURES = ("loss", "perplexity", "bits_per_byte")
-"""What a language model is measured by: the mean loss in nats a token, its exponential, and bits a byte of text."""
+"""Metrics of a causal language model: mean loss in nats per token, its exponential, and bits per byte of text."""
 
 MASKED_FIGURES = ("loss", "perplexity", "accuracy")
-"""The same of a masked one, over the tokens that are hidden: and the share of them that it tells."""
+"""Metrics of a masked language model: the same over the hidden tokens, and the share of them predicted correctly."""
 
 
 class EvaluationConfig(Schema):
-    """How a model is measured on the held-out documents."""
+    """Evaluation of a model on held-out documents."""
 
-    batch: int = Field(default=16, ge=1, description="windows a forward pass")
+    batch: int = Field(default=16, ge=1, description="windows per forward pass")
     max_windows: int | None = Field(
-        default=None, ge=1, description="windows a corpus, evenly spaced; default: all held-out text"
+        default=None, ge=1, description="windows per corpus, evenly spaced; default: all held-out text"
     )
-    prompts: list[str] = Field(default=[], description="texts that the model continues")
-    new_tokens: int = Field(default=48, ge=1, description="tokens a continuation")
-    temperature: float = Field(default=0.8, ge=0, description="sampling temperature; 0 takes the likeliest token")
-    top_k: int = Field(default=50, ge=1, description="sample from this many likeliest tokens")
+    prompts: list[str] = Field(default=[], description="texts that the finished model continues for the report")
+    new_tokens: int = Field(default=48, ge=1, description="tokens per continuation")
+    temperature: float = Field(default=0.8, ge=0, description="sampling temperature; 0: greedy decoding")
+    top_k: int = Field(default=50, ge=1, description="sample from this many most likely tokens")
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the continuations")
     harness: HarnessSetting = None
 
 
 class PretrainingEvaluationConfig(SelectionConfig, EvaluationConfig):
-    """How a model is measured on the held-out documents, while it is trained and after."""
+    """Evaluation of a model on held-out documents, during and after training."""
 
     during_training: int | None = Field(
-        default=64, ge=1, description="windows a corpus for the evaluations during training; null: all"
+        default=64, ge=1, description="windows per corpus in evaluations during training; null: all"
     )
     harness: TrainedHarnessSetting = None
 
     def of_finished(self) -> EvaluationConfig:
-        """How the finished model is measured."""
+        """Settings for the finished model."""
         same = self.model_dump(include={*EvaluationConfig.model_fields}, exclude={"harness"})
         return EvaluationConfig(**same, harness=self.harness and self.harness.of_finished())

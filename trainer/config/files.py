@@ -1,4 +1,4 @@
-"""Jobs from YAML files and `key=value` words, in which a key stands once, and the explanation of every field."""
+"""Reading of jobs from YAML files and `key=value` words, and help texts for their fields. Duplicate keys are errors."""
 
 import json
 import re
@@ -23,17 +23,15 @@ from trainer.config.problems import describe_problems, find_truths, shown
 from trainer.config.schema import allows_list_of_text, allows_text, schemas_in, wants_text
 
 JSON_MARK = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}]')
-"""In a valid JSON text: a string, with a colon after it if it is a key; or where an object begins or ends."""
+"""In a valid JSON text: a string, followed by a colon if it is a key; or the start or end of an object."""
 
 
 class DuplicateKey(ValueError):
-    """A key that stands twice in one mapping; the message names it and both lines."""
+    """A key occurs twice in one mapping; the message contains the key and both lines."""
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text. Raises `ValueError` if it is no YAML, `DuplicateKey` if one stands twice in a
-    mapping.
-    """
+    """Return the value of a YAML text; raise `ValueError` if invalid, `DuplicateKey` if a mapping repeats a key."""
     try:
         return yaml.load(text, _Loader)
     except RecursionError as error:
@@ -47,9 +45,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text. Raises `ValueError` if it is no JSON, `DuplicateKey` if one stands twice in an
-    object.
-    """
+    """Return the value of a JSON text; raise `ValueError` if invalid, `DuplicateKey` if an object repeats a key."""
     try:
         values = json.loads(text)
     except RecursionError as error:
@@ -66,7 +62,7 @@ def parse_json(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Compares the keys while a mapping is read: later, `<<` has put others among them, which a key may replace."""
+    """Detects duplicate keys while a mapping is parsed, before `<<` merges in keys that may be overridden."""
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
@@ -82,8 +78,8 @@ NUMBERS = {
     "tag:yaml.org,2002:float": r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?$"
     r"|[-+]?[0-9]+[eE][-+]?[0-9]+$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$",
 }
-"""What is a number, as YAML 1.2 and JSON have it; in YAML 1.1, 1e-5 is text, 010 is 8 and 1:30 is 90. 010 is left to
-whoever wants a number, or text.
+"""Numbers as in YAML 1.2 and JSON. In YAML 1.1, 1e-5 is text, 010 is 8 and 1:30 is 90. Here 010 stays text, which
+pydantic converts for number fields.
 """
 
 _Loader.yaml_implicit_resolvers = {
@@ -95,29 +91,27 @@ for _tag, _pattern in NUMBERS.items():
 
 
 def _note(lines: dict[Any, int], key: Hashable, line: int) -> None:
-    """Write down the line of a key. Raises `DuplicateKey` if it has one already."""
+    """Record the line of a key; raise `DuplicateKey` if it already has one."""
     if key in lines:
-        raise DuplicateKey(
-            f"the key {key!r} stands twice, in lines {lines[key]} and {line}: only one of them can count"
-        )
+        raise DuplicateKey(f"duplicate key {key!r} in lines {lines[key]} and {line}; remove one of them")
     lines[key] = line
 
 
 ENTRY = re.compile(r"\[(\d+)\]")
 
 NOTHING = ("", "~", "null", "Null", "NULL")
-"""How YAML spells that there is no value."""
+"""YAML's spellings of null."""
 
 
 def set_value(values: dict[str, Any], word: str, schemas: Sequence[type[BaseModel]]) -> None:
-    """Set what a word says in the values of a file, which may be of any of the schemas. Raises `ConfigError`."""
+    """Apply one `key=value` word to the values of a file of one of the schemas; raise `ConfigError`."""
     path, equals, text = word.partition("=")
     if not equals or not path:
         hint = "; a YAML file is given before all settings" if Path(word).suffix in (".yaml", ".yml") else ""
         raise ConfigError(f"{word!r} is not key=value, such as training.max_steps=100{hint}")
     if ENTRY.search(path):
         dotted = ENTRY.sub(r".\1", path)
-        raise ConfigError(f"{word!r} cannot be set: the number of a list's entry stands after a dot: {dotted}={text}")
+        raise ConfigError(f"{word!r} cannot be set: write the index of a list entry after a dot: {dotted}={text}")
     keys = path.split(".")
     if wants_text(schemas, keys):
         value: Any = _read_text(text)
@@ -125,7 +119,7 @@ def set_value(values: dict[str, Any], word: str, schemas: Sequence[type[BaseMode
         value = _read_yaml(text, word)
         if value is None and text.strip() not in NOTHING:
             hint = _as_text(path, text.strip(), schemas)
-            raise ConfigError(f"{word!r} cannot be set: YAML reads {text!r} as a comment, which is nothing{hint}")
+            raise ConfigError(f"{word!r} cannot be set: YAML reads {text!r} as a comment, so the value is empty{hint}")
     place: Any = values
     for depth in range(1, len(keys)):
         key = _key_in(place, keys[:depth], word)
@@ -136,9 +130,7 @@ def set_value(values: dict[str, Any], word: str, schemas: Sequence[type[BaseMode
 
 
 def _read_text(text: str) -> str | None:
-    """What a word says where text is wanted: itself, with its blanks, whatever else YAML would read in it; without
-    quotation marks around the whole.
-    """
+    """Return the value for a text field: the text as written, without YAML parsing, but without enclosing quotes."""
     if text in NOTHING:
         return None
     if text[0] in "'\"":
@@ -159,17 +151,17 @@ def _read_yaml(text: str, word: str) -> Any:
 
 
 def _as_text(path: str, text: str, schemas: Sequence[type[BaseModel]]) -> str:
-    """How to give a value as text on the command line, where text can stand."""
+    """Return a hint how to quote a value on the command line if the field accepts text."""
     keys, quoted = path.split("."), json.dumps(text, ensure_ascii=False)
     if allows_text(schemas, keys):
-        return f"; in quotes it is text: {shlex.quote(f'{path}={quoted}')}"
+        return f"; to pass it as text, quote it: {shlex.quote(f'{path}={quoted}')}"
     if allows_list_of_text(schemas, keys):
-        return f"; a list of one text is {shlex.quote(f'{path}=[{quoted}]')}"
+        return f"; a list with one text is {shlex.quote(f'{path}=[{quoted}]')}"
     return ""
 
 
 def _key_in(place: Any, keys: list[str], word: str) -> str | int:
-    """The last of some keys, as a key or number in `place`, to which the ones before it lead. Raises `ConfigError`."""
+    """Return the last of the keys as a key or index of `place`, the value under the other keys; raise `ConfigError`."""
     *before, key = keys
     if isinstance(place, dict):
         return key
@@ -177,27 +169,25 @@ def _key_in(place: Any, keys: list[str], word: str) -> str | int:
     if not isinstance(place, list):
         raise ConfigError(f"{word!r} cannot be set: {where} is {shown(place)}, which has no keys")
     if not key.isdecimal() or int(key) >= len(place):
-        there = f"has {plural(len(place), 'entry', 'entries')}, counted from 0"
-        raise ConfigError(f"{word!r} cannot be set: the list {where} {there}; none of them is {key}")
+        entries = f"{plural(len(place), 'entry', 'entries')}, numbered from 0"
+        raise ConfigError(f"{word!r} cannot be set: the list {where} has {entries}; {key} is not one of them")
     return int(key)
 
 
 Job = TypeVar("Job", bound=BaseModel)
 
 Overrides = Sequence[Annotated[str, Field(description="key=value, such as training.max_steps=100")]]
-"""Words that replace settings of a job, each by the path of its field."""
+"""`key=value` words that replace settings of a job; a key is the path of a field."""
 
 COMMAND_LINE = "on the command line"
-"""Stands for the path of a configuration that consists of `key=value` words alone."""
+"""Used instead of a file's path for a configuration that consists of `key=value` words only."""
 
 BOUNDS = {Ge: "ge", Gt: "gt", Le: "le", Lt: "lt"}
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
 
 
 def load_job(schema: type[Job], path: str, overrides: Overrides = ()) -> Job:
-    """Read a YAML file, apply `key=value` words to it, and validate the whole. Raises `ConfigError` naming every bad
-    key.
-    """
+    """Read a YAML file, apply `key=value` words, and validate; the `ConfigError` raised lists every invalid key."""
     path, overrides = split_settings(path, overrides)
     return validate_job(schema, read_values(path, overrides, (schema,)), path)
 
@@ -212,10 +202,10 @@ def split_settings(path: str, overrides: Overrides = ()) -> tuple[str, Overrides
 
 
 def read_values(path: str, overrides: Overrides = (), schemas: Sequence[type[BaseModel]] = ()) -> dict[str, Any]:
-    """The values of a YAML file, or of `COMMAND_LINE`, with `key=value` words applied. Raises `ConfigError`.
+    """Return the values of a YAML file, or of `COMMAND_LINE`, with `key=value` words applied; raise `ConfigError`.
 
-    `schemas` are those that the values may be of: a word is taken as it stands where each that knows its field wants
-    text.
+    `schemas` are the possible schemas. A word's value is not parsed as YAML if its field is text in each schema that
+    has the field.
     """
     values = {} if path == COMMAND_LINE else _read_file(path)
     for word in overrides:
@@ -237,31 +227,31 @@ def _read_file(path: str) -> dict[str, Any]:
     try:
         return {key: _unshared(each) for key, each in values.items()}
     except RecursionError as error:
-        raise ConfigError(f"configuration {path}: an alias stands within what it names") from error
+        raise ConfigError(f"configuration {path}: an alias refers to a value that contains it") from error
 
 
 def _unshared(value: Any) -> Any:
-    """The same with a copy of its own in each place that an alias put it, so that a word changes one of them."""
+    """Copy the values that YAML aliases share, so that a word changes only one of them."""
     if isinstance(value, dict):
         return {key: _unshared(each) for key, each in value.items()}
     return [_unshared(each) for each in value] if isinstance(value, list) else value
 
 
 def validate_job(schema: type[Job], values: Any, where: str) -> Job:
-    """Validate values that came from `where`. Raises `ConfigError`."""
+    """Validate values read from `where`; raise `ConfigError`."""
     truths = dict(find_truths(schema, values))
     try:
         job = schema.model_validate(values)
     except ValidationError as error:
-        told = [each for each in describe_problems(schema, error) if each.partition(":")[0] not in truths]
-        raise ConfigError(f"configuration {where}: {'; '.join([*truths.values(), *told])}") from error
+        others = [each for each in describe_problems(schema, error) if each.partition(":")[0] not in truths]
+        raise ConfigError(f"configuration {where}: {'; '.join([*truths.values(), *others])}") from error
     if truths:
         raise ConfigError(f"configuration {where}: {'; '.join(truths.values())}")
     return job
 
 
 def override(job: Job, words: Overrides) -> Job:
-    """A job with `key=value` words applied to what it was given. Raises `ConfigError` naming every bad key."""
+    """Return the job with `key=value` words applied; the `ConfigError` raised lists every invalid key."""
     if not words:
         return job
     values = job.model_dump(mode="json", exclude_unset=True)
@@ -271,26 +261,21 @@ def override(job: Job, words: Overrides) -> Job:
 
 
 def add_config(parser: ArgumentParser) -> None:
-    """Have a command take a configuration: `config`, a YAML file, and `overrides`, words that replace settings of
-    it.
-    """
+    """Add the arguments `config`, a YAML file, and `overrides`, the `key=value` words that replace its settings."""
     parser.add_argument("config", help="a YAML file, or the first key=value if there is no file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
 
 
 def add_verify(parser: ArgumentParser) -> None:
-    """Have a command that prepares data take `--verify`, for the setting of that name: `verify`, words as `overrides`
-    are.
-    """
+    """Add `--verify` to a command that prepares data; it is parsed to a list of words, like `overrides`."""
     parser.add_argument(
         "--verify", action="append_const", const="verify=true", default=[],
-        help="read all shards that are published already and compare them with their checksums, before anything else "
-             "is done",
+        help="first read all published shards and compare them with their checksums",
     )  # fmt: skip
 
 
 def explain(schema: type[BaseModel], names: Sequence[str] = ()) -> str:
-    """A line for each field, or for those of some names: its name, type, bounds, default and meaning."""
+    """Describe each field, or those in `names`: its name, type, bounds, default and meaning."""
     if not names:
         return "\n".join(text for _, text in _explained(schema, ""))
     texts = dict(_explained(schema, ""))
@@ -298,13 +283,13 @@ def explain(schema: type[BaseModel], names: Sequence[str] = ()) -> str:
 
 
 def _explained(schema: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
-    """Names of fields, and what explains each."""
+    """Yield the path and the description of each field."""
     for name, field in schema.model_fields.items():
         nested = schemas_in(field.annotation)
         many = get_origin(field.annotation) is list
         if nested:
             yield f"{prefix}{name}", f"{prefix}{name}{': a list of' if many else ':'}  ({field.description})"
-            for each in nested:  # several where a `kind` tells them apart
+            for each in nested:  # several if they differ by `kind`
                 yield from _explained(each, f"{prefix}{name}.{'N.' if many else ''}")
         else:
             kind = f"{type_name(field.annotation)}{bounds_of(field)}, {default_of(field)}"

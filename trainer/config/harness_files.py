@@ -1,6 +1,6 @@
-"""Tasks of lm-eval as their YAML files tell them, and the local files of their examples.
+"""Tasks of lm-eval as defined in YAML files, and the local files of their examples.
 
-lm-eval takes the files below include_path the same way; here they are read without it, in a moment.
+lm-eval reads the files below include_path in the same way. This module avoids the slow import of lm-eval.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,19 +15,17 @@ from trainer.common.imports import with_imports
 from trainer.config.evaluation import HarnessConfig
 
 LOCAL_FORMATS = ("json", "csv", "parquet", "text", "arrow")
-"""The `dataset_path` of tasks whose examples are in files."""
+"""Values of `dataset_path` of tasks whose examples are in local files."""
 
 Settings = dict[str, Any]
 
 
 class FunctionName(str):
-    """The name of a function in a task's file, in the place of what it gives."""
+    """The name of a function in a task's file; the function is not called."""
 
 
 class LocalTask(NamedTuple):
-    """A task or a group that a file below include_path tells: its settings, and the files that they are in, with
-    functions.
-    """
+    """A task or group defined in a YAML file: its settings, and the files with its settings and functions."""
 
     name: str
     settings: Settings
@@ -35,7 +33,7 @@ class LocalTask(NamedTuple):
 
     @property
     def members(self) -> list[str]:
-        """The tasks of a group; none of a task."""
+        """The tasks of a group; empty for a task."""
         listed = self.settings.get("task")
         return (
             [str(each["task"] if isinstance(each, dict) else each) for each in listed]
@@ -50,35 +48,29 @@ class LocalTask(NamedTuple):
 
     @property
     def asked(self) -> str | None:
-        """The split whose examples are asked."""
+        """The split that the model is evaluated on."""
         split: str | None = self.settings.get("test_split") or self.settings.get("validation_split")
         return split
 
 
 def local_tasks(options: HarnessConfig) -> dict[str, LocalTask]:
-    """The tasks, groups and tags below include_path, by name. Raises `ConfigError` if it is no folder, or holds
-    none.
-    """
+    """Tasks, groups and tags below include_path, by name; raises `ConfigError` if it is not a folder or has none."""
     if options.include_path is None:
         return {}
     folder = Path(options.include_path)
     if not folder.is_dir():
-        raise ConfigError(
-            f"evaluation.harness.include_path: there is no folder {options.include_path!r}; correct the path"
-        )
+        raise ConfigError(f"evaluation.harness.include_path: no folder {options.include_path!r}; correct the path")
     found = tasks_below(folder, "evaluation.harness")
     if not found:
         raise ConfigError(
-            f"evaluation.harness.include_path: no .yaml file below {options.include_path!r} tells a task; one has the "
-            "key `task` or `group`"
+            f"evaluation.harness.include_path: no .yaml file below {options.include_path!r} defines a task (with the "
+            "key `task` or `group`)"
         )
     return found
 
 
 def tasks_below(folder: Path, where: str) -> dict[str, LocalTask]:
-    """The same of a folder, which a setting names. Raises `ConfigError` for a file that is no YAML file of keys and
-    values.
-    """
+    """Tasks, groups and tags below a folder, by name; raises `ConfigError` for a file that is not a YAML mapping."""
     found: dict[str, LocalTask] = {}
     for path in sorted(folder.rglob("*.yaml")):
         if (task := _read_task(path, where)) is not None:
@@ -87,23 +79,23 @@ def tasks_below(folder: Path, where: str) -> dict[str, LocalTask]:
 
 
 def task_of_file(path: Path, where: str) -> LocalTask:
-    """The task or the group of one file. Raises `ConfigError` if it tells none."""
+    """The task or group defined in one file; raises `ConfigError` if it defines none."""
     if (task := _read_task(path, where)) is None:
-        raise ConfigError(f"{where}: {path} tells no task of lm-eval; one has the key `task` or `group`")
+        raise ConfigError(f"{where}: {path} defines no lm-eval task (with the key `task` or `group`)")
     return task
 
 
 def data_files(task: LocalTask, where: str) -> list[tuple[str, bool]]:
-    """The patterns of a task's local files, and whether what they hold is asked; each leads to some.
+    """The patterns of a task's local files, each with whether the file is of the evaluated split.
 
-    Raises `ConfigError` if a path leads to none.
+    Raises `ConfigError` if a pattern matches no file.
     """
     if not task.reads_files:
         return []
     options = task.settings.get("dataset_kwargs") or {}
     folder, named = options.get("data_dir"), options.get("data_files")
     if folder and not named:
-        return [(str(Path(folder, "**", "*.*")), False)]  # their own names tell what is asked
+        return [(str(Path(folder, "**", "*.*")), False)]  # the file names decide the split
     by_split = named if isinstance(named, dict) else {None: named}
     found = []
     for split, paths in by_split.items():
@@ -111,8 +103,8 @@ def data_files(task: LocalTask, where: str) -> list[tuple[str, bool]]:
             whole = str(Path(folder or "", path))
             if not glob(whole, recursive=True):
                 raise ConfigError(
-                    f"{where}: task {task.name!r} reads {whole!r}, which is not there; relative paths begin where "
-                    f"the command is started. {task.files[0]} names it"
+                    f"{where}: task {task.name!r} ({task.files[0]}) reads {whole!r}, which does not exist; relative "
+                    "paths start at the working directory of the command"
                 )
             found.append((whole, split is None or split == task.asked))
     return found
@@ -121,9 +113,7 @@ def data_files(task: LocalTask, where: str) -> list[tuple[str, bool]]:
 def leaves(
     name: str, local: dict[str, LocalTask], above: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, LocalTask | None]]:
-    """The tasks that a name stands for: itself, or those of a group. Of one that comes with lm-eval no more is
-    known.
-    """
+    """Yield the tasks that a name refers to: one task, or those of a group; None for names not defined locally."""
     task = local.get(name)
     if task is None or not task.members or name in above:
         yield name, task
@@ -133,7 +123,7 @@ def leaves(
 
 
 def _tags(tasks: Iterable[LocalTask]) -> dict[str, LocalTask]:
-    """The tags of tasks, each as a group of those that have it."""
+    """The tags of tasks, each as a group of the tasks that have it."""
     members: dict[str, list[LocalTask]] = {}
     for task in tasks:
         tags = task.settings.get("tag") or []
@@ -148,7 +138,7 @@ def _tags(tasks: Iterable[LocalTask]) -> dict[str, LocalTask]:
 
 
 def _read_task(path: Path, where: str) -> LocalTask | None:
-    """The task or group of a file; None of one that tells none."""
+    """The task or group that a file defines, or None."""
     files: list[Path] = []
     settings = _read(path, files, where)
     name = settings.get("group") or settings.get("task")
@@ -156,7 +146,7 @@ def _read_task(path: Path, where: str) -> LocalTask | None:
 
 
 def _read(path: Path, files: list[Path], where: str, after: tuple[Path, ...] = ()) -> Settings:
-    """A YAML file with those that it includes; notes the files that it is told in."""
+    """The settings of a YAML file and of the files that it includes; adds all files that were read to `files`."""
 
     def function(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> FunctionName:
         said = FunctionName(loader.construct_scalar(node))
@@ -166,20 +156,20 @@ def _read(path: Path, files: list[Path], where: str, after: tuple[Path, ...] = (
         return said
 
     class Loader(yaml.SafeLoader):
-        """Takes functions as their names."""
+        """Reads functions as their names."""
 
     Loader.add_constructor("!function", function)
     files.append(path)
     try:
         settings = yaml.load(path.read_bytes(), Loader)
         if not isinstance(settings, dict):
-            raise ValueError("it holds no keys and values")
+            raise ValueError("it is not a mapping of keys to values")
         if path in after:
             raise ValueError("it includes itself")
         included = settings.pop("include", None) or []
-        told: Settings = {}
+        inherited: Settings = {}
         for each in [included] if isinstance(included, str) else included:
-            told |= _read(path.parent / each, files, where, (*after, path))
+            inherited |= _read(path.parent / each, files, where, (*after, path))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{where}: {path} is no task of lm-eval: {brief(error)}") from error
-    return {**told, **settings}
+        raise ConfigError(f"{where}: {path} is not an lm-eval task: {brief(error)}") from error
+    return {**inherited, **settings}

@@ -1,4 +1,6 @@
-"""The schemas of jobs on corpora, of evaluation, promotion and garbage; labelled.py and chat.py have the others."""
+"""Schemas of jobs on corpora, and of evaluation, promotion and garbage collection; labelled.py and chat.py have the
+others.
+"""
 
 from typing import Annotated, Literal, Self
 
@@ -28,19 +30,19 @@ class PrepareJob(Schema):
     data: DataConfig = Field(description="corpora, tokenizer and shards")
     verify: bool = Field(
         default=False,
-        description="whether all shards that are published already are read and compared with their checksums, before "
-        "anything else is done; else each block is compared when it is first trained or measured on",
+        description="first read all published shards and compare them with their checksums; by default, each block "
+        "is verified when training or evaluation first reads it",
     )
     engine: Engine = LocalEngine()
 
     @property
     def corpora(self) -> list[str]:
-        """The names of the corpora that it makes shards of."""
+        """Names of the corpora that the job tokenizes into shards."""
         return [corpus.name for corpus in self.data.corpora]
 
     @property
     def runs_begin_with(self) -> str | None:
-        """How the names of its runs begin; None if it makes none."""
+        """Prefix of the names of its runs; None if it has no runs."""
         return None
 
 
@@ -55,25 +57,25 @@ class PipelineJob(RunJob, PrepareJob):
 
     @property
     def holds_out(self) -> bool:
-        """Whether something may be held out to be measured on."""
+        """Whether the job may hold out documents for evaluation."""
         return self.data.validation_fraction > 0
 
     def preparation(self) -> PrepareJob:
-        """The part of the job that makes the shards."""
+        """The part of the job that builds the shards."""
         return PrepareJob(store=self.store, name=self.name, data=self.data, verify=self.verify, engine=self.engine)
 
     @model_validator(mode="after")
     def _masked_models_tell_tokens(self) -> Self:
         if self.training.objective == "masked" and self.evaluation.prompts:
             raise ValueError(
-                "evaluation.prompts goes with training.objective: causal: a masked model continues no text"
+                "evaluation.prompts requires training.objective: causal: a masked model cannot continue text"
             )
         if self.training.objective == "masked" and self.evaluation.harness is not None:
-            raise ValueError("evaluation.harness goes with training.objective: causal: its tasks ask for continuations")
+            raise ValueError("evaluation.harness requires training.objective: causal: its tasks score continuations")
         if self.evaluation.harness is not None and self.evaluation.harness.chat_template:
-            raise ValueError("evaluation.harness.chat_template goes with models that are tuned on conversations")
+            raise ValueError("evaluation.harness.chat_template requires a model tuned on conversations")
         if self.training.objective == "masked" and self.model.lora is not None:
-            raise ValueError("model.lora goes with training.objective: causal, and with classifiers")
+            raise ValueError("model.lora requires training.objective: causal, or a classifier")
         return self
 
     @model_validator(mode="after")
@@ -81,15 +83,17 @@ class PipelineJob(RunJob, PrepareJob):
         figures = TEXT_FIGURES if self.training.objective == "causal" else MASKED_FIGURES
         if self.promotion is not None:
             check_metric("promotion.metric", self.promotion.metric, figures, self.evaluation.harness)
-        on_the_way = [figure for figure in figures if figure != "perplexity"]  # which says what the loss says
+        on_the_way = [
+            figure for figure in figures if figure != "perplexity"
+        ]  # perplexity ranks checkpoints as the loss does
         check_metric("evaluation.best_by", self.evaluation.best_by, on_the_way, self.evaluation.harness)
         if not self.holds_out and (asked := self.asked_of_held_out_text):
-            raise ValueError(f"{asked} needs data.validation_fraction above 0: nothing is held out")
+            raise ValueError(f"{asked} needs data.validation_fraction above 0: no text is held out")
         return self
 
     @property
     def asked_of_held_out_text(self) -> str | None:
-        """A setting that means nothing where no text is held out, if there is one."""
+        """The first setting that needs held-out text, or None."""
         asked = {
             "promotion": self.promotion,
             "evaluation.harness": self.evaluation.harness,
@@ -101,9 +105,7 @@ class PipelineJob(RunJob, PrepareJob):
 
 
 class EvaluateJob(Schema):
-    """A checkpoint, measured on held-out text; one of a fine-tuned run, on the labelled splits of that run or on new
-    files.
-    """
+    """Evaluation of a checkpoint: a language model on held-out text, a classifier on labelled splits or new files."""
 
     store: Place
     checkpoint: str = Field(
@@ -112,74 +114,74 @@ class EvaluateJob(Schema):
     )
     shards: list[Annotated[Key, Field(pattern=SHARD_SET)]] | None = Field(
         default=None,
-        description="shard sets in the store, such as shards/code-0123456789abcdef; default: its training's; not for a "
-        "classifier",
+        description="for a language model: shard sets in the store, such as shards/code-0123456789abcdef; default: "
+        "those of its training",
     )
     context: int | None = Field(
-        default=None, ge=2, description="window length in tokens; default: that of its training; not for a classifier"
+        default=None, ge=2, description="for a language model: window length in tokens; default: that of its training"
     )
     labelled: list[str] | None = Field(
         default=None,
         min_length=1,
-        description="for a classifier: files of labelled examples to measure it on, with the columns that it was "
-        "trained on; paths or globs, local or any fsspec URL; default: the labelled splits of its run",
+        description="for a classifier: files of labelled examples with the columns that it was trained on; paths or "
+        "globs, local or any fsspec URL; default: the labelled splits of its run",
     )
     precision: Precision = "fp32"
     device: Device = "auto"
     processes: int = Field(
         default=1,
         ge=1,
-        description="ranks the pipeline starts on this machine, such as one a GPU; with any number the same figures",
+        description="ranks to start on this machine, such as one per GPU; the results do not depend on it",
     )
     sharding: Literal["none", "fsdp"] = Field(
         default="none",
-        description="none: every rank holds the model; fsdp: it is divided among the ranks, with the same figures",
+        description="none: every rank holds the whole model; fsdp: the model is sharded across ranks; the results "
+        "are the same",
     )
-    cpu_offload: bool = Field(default=False, description="sharding fsdp: weights lie in the host's memory")
+    cpu_offload: bool = Field(default=False, description="sharding fsdp: keep the weights in host memory")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
     engine: Engine = LocalEngine()
 
     @model_validator(mode="after")
     def _shardable(self) -> Self:
         if self.cpu_offload and self.sharding == "none":
-            raise ValueError("cpu_offload goes with sharding: fsdp")
+            raise ValueError("cpu_offload requires sharding: fsdp")
         return self
 
 
 class PromoteJob(Schema):
-    """A run's model to become the champion under a name."""
+    """Promotion of a run's model to the champion under a name."""
 
     store: Place
-    name: Name = Field(description="the name under which models are used")
-    run: Name = Field(description="the run whose final model it is to be")
-    reason: str = Field(default="by hand", description="why, for the history")
+    name: Name = Field(description="the name of the champion")
+    run: Name = Field(description="the run whose final model becomes the champion")
+    reason: str = Field(default="by hand", description="reason, recorded in the history")
     another_use: bool = Field(
         default=False,
-        description="take the place of a champion that is for another use: of another kind or task, or with other "
-        "classes",
+        description="replace the champion even if it has another use: another kind or task, or other classes",
     )
 
 
 class RollbackJob(Schema):
-    """The champion before the present one to be champion again."""
+    """Return to the previous champion."""
 
     store: Place
-    name: Name = Field(description="the name under which models are used")
-    reason: str = Field(default="by hand", description="why, for the history")
+    name: Name = Field(description="the name of the champion")
+    reason: str = Field(default="by hand", description="reason, recorded in the history")
 
 
 class GarbageJob(Schema):
-    """What no run, champion or pin reaches, to be found and removed."""
+    """Garbage collection: artifacts that no run, champion or pin refers to are found and removed."""
 
     store: Place
     older_than_days: float = Field(
-        default=7.0, ge=0, le=36500, description="what was written to since then stays: days"
+        default=7.0, ge=0, le=36500, description="days; artifacts written to since then are kept"
     )
     runs_older_than_days: float | None = Field(
         default=None,
         ge=0,
         le=36500,
-        description="runs that were not written to for so many days go too, but for champions, pins and what others "
-        "were made from; default: no run goes",
+        description="days; runs not written to for this long are removed too, except champions, pinned runs and runs "
+        "that others depend on; default: keep all runs",
     )
-    remove: bool = Field(default=False, description="remove what is found; else it is only shown")
+    remove: bool = Field(default=False, description="remove the artifacts; default: only list them")

@@ -1,4 +1,4 @@
-"""The kinds of job, a line each, by names: what is named here is loaded when it is asked for."""
+"""The table of job kinds. It refers to modules by name, and they are imported only when needed."""
 
 import importlib
 from collections.abc import Mapping
@@ -6,28 +6,28 @@ from typing import Any, NamedTuple
 
 
 class JobKind(NamedTuple):
-    """One kind of job that trains. Runs record their job, so a run is of the kind that its job is of."""
+    """One kind of training job. A run has the kind of the job recorded in its config.json."""
 
     name: str
-    """As people read it."""
+    """Name in messages and reports."""
     folder: str
-    """The package whose `kind` module has the `KIND`."""
+    """The package whose `kind` module defines `KIND`."""
     job: str
     """The class of its jobs."""
     command: str
-    """The command of `headrace` that reads its jobs; the first of a command is the one that its help begins with."""
+    """The `headrace` command that runs its jobs. A command's help begins with its first kind."""
     mark: str
-    """The key of a job's `data` by which the kind is seen."""
+    """The key in a job's `data` that identifies the kind."""
     value: str | None = None
-    """What `data` has under that key, if that tells the kind; such a mark goes before those of keys alone."""
+    """The value that `data` must have under that key; None: any. Kinds with a value take precedence."""
     trained_on: str = "key"
-    """The field of config.json's `data` that its runs have: the key of an encoded set, or shards."""
+    """The field in the `data` of its runs' config.json: the key of an encoded set, or shards."""
     texts: str | None = None
-    """Its `trainer.data.splits.SplitTexts`: curation keeps out of a corpus what its jobs measure a model on."""
+    """Its `trainer.data.splits.SplitTexts`, with which curation keeps evaluation texts of its jobs out of corpora."""
 
     @property
     def schema(self) -> Any:
-        """The class of its jobs: it validates the YAML file, the command line and a deployment's form."""
+        """The class of its jobs, which validates YAML files, command lines and the forms of deployments."""
         return load(self.job)
 
     @property
@@ -36,7 +36,7 @@ class JobKind(NamedTuple):
         return load(f"{self.folder}.kind.KIND")
 
     def is_of(self, values: Any) -> bool:
-        """Whether the values of a job have its mark."""
+        """Whether the values of a job are of this kind."""
         data = values.get("data") if isinstance(values, Mapping) else None
         return isinstance(data, Mapping) and self.mark in data and self.value in (None, data[self.mark])
 
@@ -72,34 +72,33 @@ KINDS = (
         texts="trainer.data.chat.messages.PAIR_TEXTS",
     ),
 )
-"""The table of kinds."""
 
 
 def marked(values: Any) -> list[JobKind]:
-    """The kinds whose mark the values of a job have; it is of the first."""
+    """The kinds that match the values of a job; the first is the job's kind."""
     return sorted((kind for kind in KINDS if kind.is_of(values)), key=lambda kind: kind.value is None)
 
 
 def kind_of_run(config: Mapping[str, Any]) -> JobKind:
-    """The kind of the run whose config.json this is. Raises `ValueError` if its job is that of none, or its data is not
-    what a run of that kind is trained on.
+    """The kind of a run, from its config.json. Raises `ValueError` if the job has no kind, or the run's data does not
+    match it.
     """
     found = marked(config.get("job"))
     if not found:
         marks = " nor ".join(f"`{kind.mark}` ({kind.name})" for kind in KINDS if kind.value is None)
-        raise ValueError(f"job.data names neither {marks}")
+        raise ValueError(f"job.data has neither {marks}")
     kind, data = found[0], config.get("data")
     if not isinstance(data, Mapping) or not data.get(kind.trained_on):
-        raise ValueError(f"data names no `{kind.trained_on}`, which a run of {kind.name} has")
+        raise ValueError(f"data has no `{kind.trained_on}`, which a run of {kind.name} needs")
     return kind
 
 
 def kinds_read_by(command: str) -> list[JobKind]:
-    """The kinds whose jobs a command reads."""
+    """The kinds whose jobs a command runs."""
     return [kind for kind in KINDS if kind.command == command]
 
 
 def load(path: str) -> Any:
-    """What a module has under a name, of `module.name`."""
+    """Import `module.name` and return the attribute."""
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)

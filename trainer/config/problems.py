@@ -1,4 +1,4 @@
-"""What is wrong with a job's values, told as whoever wrote them sees it, and what was probably meant."""
+"""Messages about invalid values of a job, in the user's terms, with a suggestion of the intended value."""
 
 import difflib
 import re
@@ -39,10 +39,10 @@ OTHER_NAMES = {
     "validation": ["valid", "val", "dev", "eval"],
     "store": ["output_dir", "out_dir", "output"],
 }
-"""Names that other tools, or everyday speech, have for a field."""
+"""Names used by other tools, or in everyday speech, for a field."""
 
 MOST_MEANT = 2
-"""Fields that a message proposes at most."""
+"""Maximum number of fields that a message suggests."""
 
 AMOUNT = re.compile(r"\s*(\d[\d_]*(?:,\d{3})*(?:\.\d+)?(?:e\d+)?)\s*([A-Za-z%]*)\s*")
 BYTES = {
@@ -58,9 +58,7 @@ COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "%": 0.01}
 
 
 def meant_by(schemas: Sequence[type[BaseModel]], key: str, near: Sequence[str]) -> list[str]:
-    """The fields that an unknown key probably stands for: of those `near` it, by name, else of whole schemas, by
-    path.
-    """
+    """The fields that an unknown key probably refers to: names in `near` (its siblings), else paths in the schemas."""
     names = [field for field, others in OTHER_NAMES.items() if key in others]
     if here := [name for name in names if name in near] or difflib.get_close_matches(key, near, 1):
         return here[:1]
@@ -71,7 +69,7 @@ def meant_by(schemas: Sequence[type[BaseModel]], key: str, near: Sequence[str]) 
 
 
 def setting_of_option(schemas: Sequence[type[BaseModel]], words: Sequence[str], options: Sequence[str]) -> str | None:
-    """The `key=value` word that was meant where a setting is written as an option, `--key value`; None if none is."""
+    """The intended `key=value` word if a setting is written as an option, `--key value`; else None."""
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")
         if not word.startswith("--") or name in options:
@@ -87,26 +85,27 @@ def setting_of_option(schemas: Sequence[type[BaseModel]], words: Sequence[str], 
 
 
 def amount_hint(field: str, value: str, whole: bool) -> str:
-    """How a number with a unit is written in a field, whose name tells its own unit, and which may take whole numbers
-    only.
+    """A hint how to write a number with a unit in a field: converted to the unit in the field's name.
+
+    `whole`: the field takes only whole numbers.
     """
     if not (match := AMOUNT.fullmatch(value)):
         return ""
     number, unit = float(match[1].replace(",", "").replace("_", "")), match[2].lower()
     if "bytes" in field and unit in BYTES:
-        told = _told_amount("in bytes", number * BYTES[unit], whole)
-        binary = _plain(number * BYTES[f"{unit[0]}ib"]) if told and unit[0] in "kmgt" and "ib" not in unit else None
-        return f"{told} ({match[1]} {unit[0].upper()}iB: {binary})" if binary else told
+        hint = _amount_hint("in bytes", number * BYTES[unit], whole)
+        binary = _plain(number * BYTES[f"{unit[0]}ib"]) if hint and unit[0] in "kmgt" and "ib" not in unit else None
+        return f"{hint} ({match[1]} {unit[0].upper()}iB: {binary})" if binary else hint
     for own, seconds in (("seconds", 1), ("minutes", 60), ("hours", 3600), ("days", 86400)):
         if own in field and unit in SECONDS:
-            return _told_amount(f"in {own}", number * SECONDS[unit] / seconds, whole)
+            return _amount_hint(f"in {own}", number * SECONDS[unit] / seconds, whole)
     if unit in COUNTS:
-        return _told_amount("written out", number * COUNTS[unit], whole)
-    return "; it is a plain number, without a unit" if unit in SECONDS or unit in BYTES else ""
+        return _amount_hint("written out", number * COUNTS[unit], whole)
+    return "; write a plain number without a unit" if unit in SECONDS or unit in BYTES else ""
 
 
-def _told_amount(how: str, amount: float, whole: bool) -> str:
-    """The amount as it is to be written; nothing if the field does not take it, or it is more than any field does."""
+def _amount_hint(how: str, amount: float, whole: bool) -> str:
+    """The hint for an amount; empty if the field does not accept it, or it exceeds what any field accepts."""
     return f"; {how} that is {_plain(amount)}" if amount < 2**53 and (amount.is_integer() or not whole) else ""
 
 
@@ -115,7 +114,7 @@ def _plain(number: float) -> str:
 
 
 def _paths(schema: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """The path of every field, entries of lists as the first."""
+    """Yield the path of every field, with index 0 for list entries."""
     for name, field in schema.model_fields.items():
         yield f"{prefix}{name}"
         many = "0." if get_origin(field.annotation) is list else ""
@@ -147,13 +146,13 @@ LENGTHS = {
 }
 KINDS: dict[type, str] = {list: "list", dict: "mapping", date: "date"}
 SHOWN = 60
-"""Characters of a value that are shown."""
+"""Maximum number of characters shown of a value."""
 
 Place = tuple[str | int, ...]
 
 
 def describe_problems(schema: type[BaseModel], error: ValidationError) -> list[str]:
-    """A phrase for each value that is wrong, such as `training.max_steps: expected a whole number, found 1.5`."""
+    """A phrase for each invalid value, such as `training.max_steps: expected a whole number, found 1.5`."""
     problems: dict[Place, list[ErrorDetails]] = {}
     tried: set[Place] = set()
     for problem in error.errors():
@@ -161,11 +160,11 @@ def describe_problems(schema: type[BaseModel], error: ValidationError) -> list[s
         problems.setdefault(place, []).append(problem)
         tried |= {place} if is_one_of_several else set()
     deeper = {place[:depth] for place in tried for depth in range(len(place))}
-    return [_told(schema, place, found) for place, found in problems.items() if place not in tried & deeper]
+    return [_describe(schema, place, found) for place, found in problems.items() if place not in tried & deeper]
 
 
 def find_truths(annotation: Any, value: Any, place: Place = ()) -> Iterator[tuple[str, str]]:
-    """The path of each true and false where a number is wanted, with what is said of it: it would be read as 1 or 0."""
+    """Yield the path and message of each true or false in a number field; pydantic would accept them as 1 and 0."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, each in entries:
         types = [found for option in options_of(annotation) for found in inside(option, key)]
@@ -179,7 +178,7 @@ def find_truths(annotation: Any, value: Any, place: Place = ()) -> Iterator[tupl
 
 
 def shown(value: Any) -> str:
-    """A value as it would be written in a file, and of which kind it is where that is not plain to see."""
+    """A value as written in a file, with its type if this is not obvious."""
     if value is None:
         return "nothing"
     if isinstance(value, str):
@@ -188,7 +187,7 @@ def shown(value: Any) -> str:
     return kind + _cut(_as_yaml(value))
 
 
-def _told(schema: type[BaseModel], place: Place, problems: list[ErrorDetails]) -> str:
+def _describe(schema: type[BaseModel], place: Place, problems: list[ErrorDetails]) -> str:
     kind, path = problems[0]["type"], ".".join(map(str, place))
     if kind.startswith("union_tag"):
         if strange := [key for key in problems[0]["input"] if key not in _fields_at(schema, place)]:
@@ -198,7 +197,7 @@ def _told(schema: type[BaseModel], place: Place, problems: list[ErrorDetails]) -
     if kind == "extra_forbidden":
         known = _fields_at(schema, place[:-1])
         if place[-1] in known:
-            return f"{path}: goes with another {'.'.join(map(str, place[:-1]))}.kind"
+            return f"{path}: requires another {'.'.join(map(str, place[:-1]))}.kind"
         return _unknown(schema, place)
     if kind == "missing":
         fields = [each.model_fields.get(str(place[-1])) for each in _schemas_at(schema, place[:-1])]
@@ -217,12 +216,12 @@ def _told(schema: type[BaseModel], place: Place, problems: list[ErrorDetails]) -
 def _unknown(schema: type[BaseModel], place: Place) -> str:
     known = _fields_at(schema, place[:-1])
     meant = meant_by([schema], str(place[-1]), known)
-    hint = f"did you mean {' or '.join(map(repr, meant))}?" if meant else f"known are {', '.join(known)}"
+    hint = f"did you mean {' or '.join(map(repr, meant))}?" if meant else f"known keys are {', '.join(known)}"
     return f"{'.'.join(map(str, place))}: unknown key; {hint}"
 
 
 def _expected(problem: ErrorDetails) -> str | None:
-    """What a value had to be, in words; None if the message of the problem says it already."""
+    """The expected value in words; None if the problem's own message contains it."""
     kind, said = problem["type"], problem.get("ctx", {})
     if kind in BOUNDS:
         words, name = BOUNDS[kind]
@@ -240,13 +239,13 @@ def _expected(problem: ErrorDetails) -> str | None:
 
 
 def _hint(schema: type[BaseModel], place: Place, wanted: list[str | None], problem: ErrorDetails) -> str:
-    """How to write what was probably meant."""
+    """A hint how to write the value that was probably intended."""
     value = problem["input"]
     if wanted == [TEXT] and value is not None:
         text, path = _cut(_as_yaml(value)), ".".join(map(str, place))
         return f"""; in quotes it is text: "{text}" in a file, '{path}="{text}"' on the command line"""
     if wanted == [LIST] and isinstance(value, str):
-        return f"; a list of one is [{_cut(value)}]"
+        return f"; a list with one entry is [{_cut(value)}]"
     if isinstance(value, str) and {INTEGER, NUMBER} & set(wanted):
         field = next((key for key in reversed(place) if isinstance(key, str)), "")
         return amount_hint(field, value, whole=NUMBER not in wanted)
@@ -262,7 +261,7 @@ def _as_yaml(value: Any) -> str:
             .removesuffix("...\n")
             .strip()
         )
-    except yaml.YAMLError:  # of a job that was made in Python
+    except yaml.YAMLError:  # of a job built in Python
         return repr(value)
 
 
@@ -272,9 +271,9 @@ def _cut(text: str) -> str:
 
 
 def _place(schema: type[BaseModel], location: tuple[Any, ...]) -> tuple[Place, bool]:
-    """The keys that lead to a value, and whether it may be of several types, of which this problem tells of one.
+    """The path of a value, and whether the problem is about one of several possible types of the value.
 
-    Between the keys a location names the type that was tried.
+    Pydantic's location also contains, between the keys, the types that were tried.
     """
     kept: list[str | int] = []
     annotation: Any = schema
@@ -294,7 +293,7 @@ def _place(schema: type[BaseModel], location: tuple[Any, ...]) -> tuple[Place, b
 
 
 def _schemas_at(schema: type[BaseModel], place: Place) -> list[type[BaseModel]]:
-    """Those that a value may be of: several where a `kind` tells them apart."""
+    """The possible schemas of a value: several if they differ by `kind`."""
     found = [schema]
     for key in place:
         within = [part for each in found for annotation in inside(each, key) for part in schemas_in(annotation)]

@@ -1,6 +1,4 @@
-"""What every job says that makes a run: of its folder, its model card, the gate behind it, and where the work is
-done.
-"""
+"""Base schema of all jobs that train: run folder, model card, promotion and engine."""
 
 from typing import Annotated, Literal, Self
 
@@ -14,45 +12,42 @@ from trainer.config.training import OptimizationConfig, Tracking
 
 
 class CardConfig(Schema):
-    """What the model card says of the model's use; what is left out is taken from the card of the pretrained model, if
-    any.
-    """
+    """Metadata of the model card; a field that is not set is copied from the pretrained model's card, if any."""
 
     license: Annotated[str, Field(pattern=LICENSE)] | None = Field(
-        default=None, description="the license, by its identifier on the Hugging Face hub, such as apache-2.0"
+        default=None, description="the license's identifier on the Hugging Face hub, such as apache-2.0"
     )
     language: list[Annotated[str, Field(pattern=LANGUAGE)]] = Field(
-        default=[], description="the languages of the text, by their ISO 639 codes, such as en; or code, multilingual"
+        default=[], description="languages of the text: ISO 639 codes, such as en; or code, multilingual"
     )
 
 
 class PromotionConfig(Schema):
     """The gate that decides whether a trained model becomes the champion under a name."""
 
-    name: Name = Field(description="the name under which models are used: its champion is models/NAME/champion")
-    metric: str = Field(
-        default="loss", description="what decides: a figure of the held-out text, or of the validation split"
-    )
+    name: Name = Field(description="name of the champion, which is stored in models/NAME/champion")
+    metric: str = Field(default="loss", description="the deciding metric, of held-out text or of the validation split")
     greater_is_better: bool | None = Field(
-        default=None, description="whether a greater `metric` is better; default: not for a loss or an error, else yes"
+        default=None,
+        description="whether a greater `metric` is better; default: false for a loss or an error, else true",
     )
-    threshold: float | None = Field(default=None, description="the least that passes, or the most if smaller is better")
+    threshold: float | None = Field(
+        default=None, description="the smallest value that passes, or the largest if smaller is better"
+    )
     better_by: float | None = Field(
-        default=None, ge=0, description="how much better than the champion it must be, measured on the same data"
+        default=None, ge=0, description="required improvement over the champion, both evaluated on the same data"
     )
     approval: bool = Field(default=False, description="wait for a person to resume the run in Prefect's UI")
 
     @model_validator(mode="after")
     def _has_a_gate(self) -> Self:
         if self.threshold is None and self.better_by is None:
-            raise ValueError("give a threshold, or better_by: how much better than the champion")
+            raise ValueError("set threshold, or better_by (the required improvement over the champion)")
         return self
 
 
 class RunJob(Schema):
-    """Data and a model to a trained, evaluated model. Each kind of job says which data, which model, and how it is
-    measured.
-    """
+    """Training of a model; each kind of job defines its data, model and evaluation."""
 
     store: Place
     name: JobName
@@ -62,27 +57,30 @@ class RunJob(Schema):
     )
     resume: Literal["exact", "fork"] = Field(
         default="exact",
-        description="exact: continue the run, or refuse if its settings differ; fork: where they differ, start a new "
-        "run beside it from the weights of its newest checkpoint",
+        description="exact: continue the run; different settings are an error; fork: if settings differ, start a new "
+        "run from the weights of its newest checkpoint",
     )
-    data: Schema = Field(description="what it is trained on")
+    data: Schema = Field(description="training data")
     model: ModelConfig | TunedModelConfig = Field(description="the model to train")
     training: OptimizationConfig = Field(description="optimisation")
     evaluation: Schema = Field(description="measurement")
     card: CardConfig = Field(default=CardConfig(), description="the model card")
-    promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
+    promotion: PromotionConfig | None = Field(
+        default=None, description="when the model becomes the champion; default: never"
+    )
     tracking: Tracking = Field(default=[])
     engine: Engine = LocalEngine()
 
     @property
     def best_by(self) -> str:
-        """The figure that says which checkpoint is best."""
+        """The metric that decides which checkpoint is best."""
         return self.evaluation.best_by if isinstance(self.evaluation, SelectionConfig) else "loss"
 
     @property
     def judged_every(self) -> list[int]:
-        """Steps between evaluations that say which checkpoint is best, besides each epoch's end: where a task of
-        lm-eval says it, the model is also evaluated whenever that is asked.
+        """Intervals, in steps, of evaluations that can change the best checkpoint, in addition to each epoch's end.
+
+        If a metric of an lm-eval task decides, each run of the task is such an evaluation too.
         """
         harness: TrainedHarnessConfig | None = getattr(self.evaluation, "harness", None)
         asks = harness.every if harness is not None and self.best_by.startswith(PREFIX) else None
@@ -90,7 +88,7 @@ class RunJob(Schema):
 
     @property
     def runs_begin_with(self) -> str:
-        """How the names of its runs begin."""
+        """Prefix of the names of its runs."""
         return self.run or self.name
 
     @model_validator(mode="after")
@@ -103,7 +101,6 @@ class RunJob(Schema):
     def _lora_goes_with_the_rest(self) -> Self:
         if self.model.lora is not None and self.training.sharding == "fsdp":
             raise ValueError(
-                "model.lora goes with training.sharding: none: an adapter is small, and its checkpoints are not "
-                "written in parts"
+                "model.lora requires training.sharding: none: sharded checkpoints of adapters are not supported"
             )
         return self

@@ -1,4 +1,4 @@
-"""What all schemas share: they are frozen; what names look like, and what may stand in a field."""
+"""Base class of all schemas, shared field types, and inspection of the types of fields."""
 
 from collections.abc import Iterable, Iterator
 from types import NoneType, UnionType
@@ -21,43 +21,43 @@ SPELLINGS = {
     SHARD_SET: "a shard set of the store, such as shards/code-0123456789abcdef",
     DELIMITER: 'one character, no quote or line end (a tab is "\\t" in double quotes)',
 }
-"""What is expected where a pattern says it, in words."""
+"""The patterns in words, for messages."""
 
 Name = Annotated[str, Field(pattern=NAME, max_length=64)]
 JobName = Annotated[Name, Field(description="name of the job")]
-Place = Annotated[str, Field(description="where artifacts live: a folder or any fsspec URL")]
+Place = Annotated[str, Field(description="where artifacts are stored: a folder or any fsspec URL")]
 Precision = Annotated[Literal["fp32", "bf16", "fp16"], Field(description="arithmetic of the forward pass")]
 TableFormat = Literal["csv", "jsonl", "parquet"]
-"""Formats of trainer/data/records.py whose records have columns: any data but conversations may take them."""
-Device = Annotated[Literal["auto", "cpu", "gpu"], Field(description="auto: the GPUs if there are any")]
+"""Formats of trainer/data/records.py whose records have columns; accepted for all data except conversations."""
+Device = Annotated[Literal["auto", "cpu", "gpu"], Field(description="auto: GPUs if available, else the CPU")]
 Delimiter = Annotated[
     str | None,
-    Field(pattern=DELIMITER, description="csv: default is a tab for .tsv files, else a comma"),
+    Field(pattern=DELIMITER, description="csv: column separator; default: a tab for .tsv files, else a comma"),
 ]
 Quoting = Annotated[
     bool | None,
     Field(
-        description="csv: whether quote characters quote; false takes them as text; default: not where tabs divide "
-        "columns, else yes"
+        description="csv: whether quote characters enclose values; false: they are plain text; default: false if the "
+        "delimiter is a tab, else true"
     ),
 ]
 
 
 def require_records(setting: str, form: str) -> None:
-    """Raise `ValueError` for a setting that names fields of records where files of a format hold none."""
+    """Raise `ValueError` for a setting about fields of records if the file format has none."""
     if form not in get_args(TableFormat):
-        raise ValueError(f"{setting} goes with format {' or '.join(get_args(TableFormat))}, not {form!r}")
+        raise ValueError(f"{setting} requires format {' or '.join(get_args(TableFormat))}, not {form!r}")
 
 
 OF_CSV = ("delimiter", "quoting", "columns")
-"""Settings of how csv is read."""
+"""Settings that apply to csv files only."""
 
 
 def require_csv(data: BaseModel, setting: str, form: str) -> None:
-    """Raise `ValueError` for settings of how csv is read where something else is read."""
+    """Raise `ValueError` if settings for csv files are set for another format."""
     for name in OF_CSV:
         if form != "csv" and getattr(data, name, None) is not None:
-            raise ValueError(f"{name} goes with {setting} csv, not {form!r}")
+            raise ValueError(f"{name} requires {setting} csv, not {form!r}")
 
 
 TEXTS = {
@@ -71,11 +71,11 @@ TEXTS = {
     "eos_token",
     "mask_token",
 }
-"""Fields that hold any text, so that what looks like an address in them is none that is read."""
+"""Fields of free text: they are not searched for credentials in addresses."""
 
 
 class Schema(BaseModel):
-    """Frozen, and refuses keys that it does not know."""
+    """Base schema: frozen; unknown keys and credentials in addresses are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
@@ -96,32 +96,32 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def schemas_in(annotation: Any) -> list[type[BaseModel]]:
-    """The schemas that a field's type is made of."""
+    """The schemas contained in a field's type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [found for part in get_args(annotation) for found in schemas_in(part)]
 
 
 def wants_text(schemas: Iterable[type[BaseModel]], keys: Iterable[str]) -> bool:
-    """Whether nothing but text can stand under these keys, by each schema that knows them."""
+    """Whether each schema that has a field at these keys accepts only text there."""
     options = _options_at(schemas, keys)
     return bool(options) and all(option is str for option in options)
 
 
 def allows_text(schemas: Iterable[type[BaseModel]], keys: Iterable[str]) -> bool:
-    """Whether text can stand under these keys, by one of the schemas, or as none of them knows the field."""
+    """Whether a schema accepts text at these keys, or none has the field."""
     options = _options_at(schemas, keys)
     return not options or any(option in (str, Any) for option in options)
 
 
 def allows_list_of_text(schemas: Iterable[type[BaseModel]], keys: Iterable[str]) -> bool:
-    """Whether a list that holds text can stand under these keys."""
+    """Whether a schema accepts a list of texts at these keys."""
     lists = [option for option in _options_at(schemas, keys) if get_origin(option) is list]
     return any(option in (str, Any) for each in lists for option in options_of(get_args(each)[0]))
 
 
 def options_of(annotation: Any) -> list[Any]:
-    """The types that a value may have, other than none at all."""
+    """The possible types of a value, without None."""
     if get_origin(annotation) is Annotated:
         return options_of(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -130,7 +130,7 @@ def options_of(annotation: Any) -> list[Any]:
 
 
 def _options_at(schemas: Iterable[type[BaseModel]], keys: Iterable[str]) -> list[Any]:
-    """The types that a value under these keys may have, by each schema that knows them."""
+    """The possible types of a value at these keys, over the schemas that have the field."""
     types: list[Any] = list(schemas)
     for key in keys:
         types = [found for each in types for option in options_of(each) for found in inside(option, key)]
@@ -138,7 +138,7 @@ def _options_at(schemas: Iterable[type[BaseModel]], keys: Iterable[str]) -> list
 
 
 def inside(annotation: Any, key: Any) -> Iterator[Any]:
-    """The type of what is under a key of a value of some type."""
+    """Yield the type of the value at `key` inside a value of type `annotation`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         if key in annotation.model_fields:
             yield annotation.model_fields[key].annotation
@@ -147,5 +147,5 @@ def inside(annotation: Any, key: Any) -> Iterator[Any]:
 
 
 def of_kind(annotations: Iterable[Any], kind: Any) -> list[Any]:
-    """Of several schemas that a `kind` tells apart, the one of that kind."""
+    """Of schemas that differ by `kind`, the one of the given kind."""
     return [each for each in annotations if schemas_in(each) and kind in get_args(next(inside(each, "kind"), None))]

@@ -55,7 +55,7 @@ PLAIN = [
 
 @pytest.mark.parametrize("address", SECRETS)
 def test_an_address_with_credentials_is_refused_and_shown_without_them(address: str) -> None:
-    with pytest.raises(ValueError, match="holds credentials, which would be recorded with all that is made") as refused:
+    with pytest.raises(ValueError, match="holds credentials, which would be recorded with the results") as refused:
         check_address(address)
     assert "h0pe" not in str(refused.value)
     assert redacted(f"it says '{address}' and {address}").count("***") >= 2

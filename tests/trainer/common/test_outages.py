@@ -49,7 +49,7 @@ def test_what_passes_is_tried_again_after_growing_pauses(monkeypatch: pytest.Mon
     said: list[str] = []
     assert retry_transient(failing(9, StorageError("away", transient=True)), said.append) == "done"
     assert paused == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert said[0] == "away (tried again in 1.0 s, for 6 h 00 min at most)"
+    assert said[0] == "away (retrying in 1.0 s, for at most 6 h 00 min)"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_was_waited_for_within_is_not_waited_for_again(quick: None, monkeyp
 @pytest.mark.parametrize("said", ["soon", "-1", "nan"])
 def test_a_patience_that_is_no_time_is_refused(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(transient.PATIENCE, said)
-    with pytest.raises(ConfigError, match=f"HEADRACE_PATIENCE is '{said}'; it must be a number of seconds"):
+    with pytest.raises(ConfigError, match=f"HEADRACE_PATIENCE is '{said}', expected a number of seconds"):
         retry_transient(lambda: None)
 
 

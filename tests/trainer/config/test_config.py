@@ -44,8 +44,12 @@ def test_a_job_cannot_be_changed_after_it_was_checked() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        ("data.tokenizer.path", "tokenizer.json", "give either vocab_size (train a tokenizer) or path (take one)"),
-        ("data.tokenizer", {}, "give either vocab_size (train a tokenizer) or path (take one)"),
+        (
+            "data.tokenizer.path",
+            "tokenizer.json",
+            "give either vocab_size (train a tokenizer) or path (use an existing one)",
+        ),
+        ("data.tokenizer", {}, "give either vocab_size (train a tokenizer) or path (use an existing one)"),
         ("data.corpora", [CORPUS, CORPUS], "two corpora share the name 'docs'"),
         ("data.corpora", [], "at least 1 item"),
         ("data.corpora.0.paths", [], "at least 1 item"),
@@ -64,38 +68,38 @@ def test_a_job_cannot_be_changed_after_it_was_checked() -> None:
         (
             "training",
             {"max_steps": 5, "warmup_steps": 2, "schedule": "constant"},
-            "warmup_steps 2 would do nothing; set schedule: constant_with_warmup",
+            "warmup_steps 2 would have no effect; set schedule: constant_with_warmup",
         ),
         (
             "training",
             {"max_steps": 5, "optimizer": "adafactor", "beta1": 0.8},
-            "beta1 goes with optimizer adamw or muon: adafactor has none; leave it out",
+            "beta1 requires optimizer adamw or muon: adafactor has none; remove it",
         ),
-        ("training", {"max_steps": 5, "optimizer": "sgd", "epsilon": 1e-6}, "epsilon goes with optimizer adamw"),
+        ("training", {"max_steps": 5, "optimizer": "sgd", "epsilon": 1e-6}, "epsilon requires optimizer adamw"),
         (
             "data.corpora",
             [{"name": "a", "paths": ["*"], "text_field": "body"}],
-            "text_field goes with format csv or jsonl or parquet, not 'text'",
+            "text_field requires format csv or jsonl or parquet, not 'text'",
         ),
         (
             "data.curation",
             {"decontaminate": {"files": [{"paths": ["*"], "fields": ["question"]}]}},
-            "fields goes with format csv or jsonl or parquet, not 'lines'",
+            "fields requires format csv or jsonl or parquet, not 'lines'",
         ),
         (
             "data.tokenizer",
             {"vocab_size": 300, "eos_token": "<end>"},
-            "eos_token goes with path: a tokenizer that is trained ends documents with <|endoftext|>",
+            "eos_token requires path: a newly trained tokenizer ends documents with <|endoftext|>",
         ),
         (
             "data.tokenizer",
             {"path": "tokenizer.json", "sample_bytes": 10},
-            "sample_bytes goes with vocab_size: a tokenizer that is taken is trained on nothing",
+            "sample_bytes requires vocab_size: the tokenizer in path is not trained",
         ),
         (
             "data.curation",
             {"decontaminate": {"files": [{"paths": ["*"], "delimiter": ";"}]}},
-            "delimiter goes with format csv, not 'lines'",
+            "delimiter requires format csv, not 'lines'",
         ),
         ("training.learning_rate", float("nan"), "finite number"),
         ("training.precision", "fp8", "Input should be 'fp32', 'bf16' or 'fp16'"),
@@ -109,15 +113,15 @@ def test_evaluation_during_training_needs_held_out_text() -> None:
     values = changed(JOB, "training.evaluate_every", 10)
     PipelineJob.model_validate(values)
     message = refusal(PipelineJob, changed(values, "data.validation_fraction", 0))
-    assert "training.evaluate_every needs data.validation_fraction above 0: nothing is held out" in message
+    assert "training.evaluate_every needs data.validation_fraction above 0: no text is held out" in message
 
 
 @pytest.mark.parametrize(
     ("values", "problem"),
     [
-        ({"format": "jsonl", "separator": "%%"}, "separator goes with format 'text', not 'jsonl'"),
-        ({"format": "jsonl", "quoting": False}, "quoting goes with format csv, not 'jsonl'"),
-        ({"separator": "%%\n"}, "separator is one line: leave its line end out"),
+        ({"format": "jsonl", "separator": "%%"}, "separator requires format 'text', not 'jsonl'"),
+        ({"format": "jsonl", "quoting": False}, "quoting requires format csv, not 'jsonl'"),
+        ({"separator": "%%\n"}, "separator is one line: remove its line end"),
         ({"separator": ""}, "at least 1 character"),
         ({"format": "csv", "delimiter": ";;"}, "should match pattern"),
         ({"format": "csv", "delimiter": '"'}, "should match pattern"),

@@ -105,7 +105,7 @@ def test_the_quickstart_is_a_valid_job() -> None:
         ("training.max_steps=1.5", "training.max_steps"),
         ("training.schedule=cubic", "training.schedule: expected 'linear', 'cosine', 'cosine_with_restarts'"),
         ("training.epochs=2", "training: give either epochs or max_steps"),
-        ("data.corpora.1.separator=x", "separator goes with format 'text', not 'jsonl'"),
+        ("data.corpora.1.separator=x", "separator requires format 'text', not 'jsonl'"),
     ],
 )  # fmt: skip
 def test_a_bad_word_is_refused_by_its_place_and_its_reason(config: Path, word: str, expected: str) -> None:
@@ -123,7 +123,7 @@ def test_a_bad_word_is_refused_by_its_place_and_its_reason(config: Path, word: s
         ("model.pretrain=x", "model.pretrain: unknown key; did you mean 'pretrained'?"),
         ("training.lerning_rate=1", "training.lerning_rate: unknown key; did you mean 'learning_rate'?"),
         ("evaluation.tempreature=1", "evaluation.tempreature: unknown key; did you mean 'temperature'?"),
-        ("evaluation.zzz=1", "evaluation.zzz: unknown key; known are batch, max_windows, prompts"),
+        ("evaluation.zzz=1", "evaluation.zzz: unknown key; known keys are batch, max_windows, prompts"),
     ],
 )  # fmt: skip
 def test_an_unknown_key_at_any_level_is_refused_with_the_one_that_was_meant(
@@ -159,14 +159,14 @@ def test_a_file_that_is_no_configuration_is_refused_by_name(content: bytes, expe
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("store: a\ndata:\n  x: 1\nstore: b\n", "the key 'store' stands twice, in lines 1 and 4"),
+        ("store: a\ndata:\n  x: 1\nstore: b\n", "duplicate key 'store' in lines 1 and 4"),
         (
             "training:\n  max_steps: 1\n  learning_rate: 1\n  max_steps: 2\n",
-            "the key 'max_steps' stands twice, in lines 2 and 4",
+            "duplicate key 'max_steps' in lines 2 and 4",
         ),
-        ("model: {config: {n_layer: 1,\n n_layer: 2}}\n", "the key 'n_layer' stands twice, in lines 1 and 2"),
-        ("corpora:\n- {name: a}\n- name: b\n  'name': c\n", "the key 'name' stands twice, in lines 3 and 4"),
-        ("a: &a {x: 1}\nb:\n  <<: *a\n  y: 1\n  y: 2\n", "the key 'y' stands twice, in lines 4 and 5"),
+        ("model: {config: {n_layer: 1,\n n_layer: 2}}\n", "duplicate key 'n_layer' in lines 1 and 2"),
+        ("corpora:\n- {name: a}\n- name: b\n  'name': c\n", "duplicate key 'name' in lines 3 and 4"),
+        ("a: &a {x: 1}\nb:\n  <<: *a\n  y: 1\n  y: 2\n", "duplicate key 'y' in lines 4 and 5"),
     ],
 )
 def test_a_key_that_stands_twice_is_refused_with_both_lines(content: str, expected: str, tmp_path: Path) -> None:
@@ -182,9 +182,7 @@ def test_a_key_may_replace_one_that_was_merged_in_and_stand_again_elsewhere(tmp_
 
 
 def test_a_word_whose_value_has_a_key_twice_is_refused(config: Path) -> None:
-    assert "the key 'n_layer' stands twice" in refused(
-        config, "model.config={model_type: gpt2, n_layer: 1, n_layer: 2}"
-    )
+    assert "duplicate key 'n_layer'" in refused(config, "model.config={model_type: gpt2, n_layer: 1, n_layer: 2}")
 
 
 def test_a_value_that_is_no_date_after_all_is_no_yaml(tmp_path: Path) -> None:
@@ -226,7 +224,7 @@ def test_true_and_false_are_no_numbers(word: str, says: str, config: Path) -> No
 def test_an_alias_within_what_it_names_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("train: &x [*x]\n")
-    with pytest.raises(ConfigError, match="an alias stands within what it names"):
+    with pytest.raises(ConfigError, match="an alias refers to a value that contains it"):
         read_values(str(path))
 
 
@@ -300,9 +298,12 @@ def test_a_word_for_a_text_is_taken_as_it_stands(said: str, meant: str | None, c
         ),
         (
             "evaluation.prompts=#x",
-            """'#x' as a comment, which is nothing; a list of one text is 'evaluation.prompts=["#x"]'""",
+            """'#x' as a comment, so the value is empty; a list with one text is 'evaluation.prompts=["#x"]'""",
         ),
-        ("model.config.act=#x", """as a comment, which is nothing; in quotes it is text: 'model.config.act="#x"'"""),
+        (
+            "model.config.act=#x",
+            """as a comment, so the value is empty; to pass it as text, quote it: 'model.config.act="#x"'""",
+        ),
         ("training.max_steps=[9]", "training.max_steps: expected a whole number, found the list [9]"),
     ],
 )
@@ -311,7 +312,7 @@ def test_a_word_for_another_thing_is_told_how_to_be_quoted(word: str, says: str,
 
 
 def test_a_comment_for_a_number_is_not_told_to_be_text(config: Path) -> None:
-    assert refused(config, "training.max_steps=#9").endswith("YAML reads '#9' as a comment, which is nothing")
+    assert refused(config, "training.max_steps=#9").endswith("YAML reads '#9' as a comment, so the value is empty")
 
 
 def test_a_file_after_a_setting_is_told_to_come_first(config: Path) -> None:

@@ -48,19 +48,19 @@ TABLE = [
         "credentials in the store's address",
         ["store=s3://AKIA:h0pe@bucket/prefix"],
         "ConfigError: configuration {here}/job.yaml: store: 's3://***@bucket/prefix' holds credentials, which would be "
-        f"recorded with all that is made: {INSTEAD}",
+        f"recorded with the results: {INSTEAD}",
     ),
     Said(
         "a signature in the address of a text",
         ['data.corpora.0.paths=["https://host/a.txt?a=1&sig=h0pe"]'],
         "ConfigError: configuration {here}/job.yaml: data.corpora.0.paths: 'https://host/a.txt?a=1&sig=***' "
-        f"holds credentials, which would be recorded with all that is made: {INSTEAD}",
+        f"holds credentials, which would be recorded with the results: {INSTEAD}",
     ),
     Said(
         "credentials where no text is expected",
         ["data.corpora.0.paths=s3://AKIA:h0pe@bucket/raw"],
         "ConfigError: configuration {here}/job.yaml: data.corpora.0.paths: expected a list, found "
-        "'s3://***@bucket/raw'; a list of one is [s3://***@bucket/raw]",
+        "'s3://***@bucket/raw'; a list with one entry is [s3://***@bucket/raw]",
     ),
     Said(
         "credentials under a key that there is not",
@@ -78,7 +78,7 @@ TABLE = [
         "one text where a list is expected",
         ["data.corpora.0.paths=raw/*.txt"],
         "ConfigError: configuration {here}/job.yaml: data.corpora.0.paths: expected a list, found 'raw/*.txt'; a list "
-        "of one is [raw/*.txt]",
+        "with one entry is [raw/*.txt]",
     ),
     Said(
         "an empty list",
@@ -216,14 +216,14 @@ TABLE = [
     Said(
         "an entry beyond a list's end",
         ["data.corpora.7.name=x"],
-        "ConfigError: 'data.corpora.7.name=x' cannot be set: the list data.corpora has 2 entries, counted from 0; none "
-        "of them is 7",
+        "ConfigError: 'data.corpora.7.name=x' cannot be set: the list data.corpora has 2 entries, numbered from 0; 7 "
+        "is not one of them",
     ),
     Said(
         "an entry of a list by name",
         ["data.corpora.code.name=x"],
-        "ConfigError: 'data.corpora.code.name=x' cannot be set: the list data.corpora has 2 entries, counted from 0; "
-        "none of them is code",
+        "ConfigError: 'data.corpora.code.name=x' cannot be set: the list data.corpora has 2 entries, numbered from 0; "
+        "code is not one of them",
     ),
     Said(
         "a key of a text",
@@ -320,13 +320,13 @@ TABLE = [
         "a bad record",
         ["data.corpora.1.paths=[{here}/bad.jsonl]"],
         "RecordError: {here}/bad.jsonl: line 2: no field 'text'; it has body; set text_field to the field that holds "
-        "the text (max_bad_records is 0: mend it, or let some be skipped)",
+        "the text (max_bad_records is 0: correct the record or raise it)",
     ),
     Said(
         "one bad record too many",
         ["data.corpora.1.paths=[{here}/bad.jsonl]", "data.corpora.1.max_bad_records=1"],
         "RecordError: {here}/bad.jsonl: line 3: field 'text' holds int, not text (more than the 1 that max_bad_records "
-        "allows: mend them, or raise it)",
+        "allows: correct the records or raise it)",
     ),
     Said(
         "a stop that no evaluation can bring about",
@@ -344,13 +344,13 @@ TABLE = [
         "a stop without held-out text",
         ["training.early_stopping=2", "data.validation_fraction=0"],
         "ConfigError: configuration {here}/job.yaml: training.early_stopping needs data.validation_fraction above 0: "
-        "nothing is held out",
+        "no text is held out",
     ),
     Said(
         "the best without held-out text",
         ["training.final=best", "data.validation_fraction=0"],
         "ConfigError: configuration {here}/job.yaml: training.final: best needs data.validation_fraction above 0: "
-        "nothing is held out",
+        "no text is held out",
     ),
     Said(
         "an option that a schedule does not take",
@@ -371,7 +371,7 @@ TABLE = [
         "'num_decay_steps'",
     ),
     Said(
-        "an option that goes with others",
+        "an option that requires one of two others",
         ["training.schedule=cosine_with_min_lr"],
         "ConfigError: training.schedule_options do not fit the schedule 'cosine_with_min_lr': it needs either "
         "min_lr or min_lr_rate",

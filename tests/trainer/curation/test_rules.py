@@ -26,12 +26,15 @@ def job_of(tmp_path: Path, *filters: dict[str, Any]) -> PrepareJob:
 @pytest.mark.parametrize(
     ("rule", "says"),
     [
-        ({"kind": "length"}, "it has no bound, so nothing would go: set least_bytes or most_bytes"),
+        ({"kind": "length"}, "the rule has no bound and would drop nothing: set least_bytes or most_bytes"),
         ({"kind": "pattern", "name": "x", "pattern": "a"}, "set least_matches or most_matches"),
         ({"kind": "score", "column": "q"}, "set least_score or most_score"),
         ({"kind": "pattern", "name": "x", "pattern": "(", "most_matches": 0}, "not a regular expression"),
         ({"kind": "language", "languages": ["english"]}, "String should match pattern"),
-        ({"kind": "length", "least_bytes": 1, "corpora": ["none"]}, "is for the corpus 'none'; there are one, two"),
+        (
+            {"kind": "length", "least_bytes": 1, "corpora": ["none"]},
+            "names the unknown corpus 'none'; data.corpora has one, two",
+        ),
     ],
 )
 def test_a_rule_that_cannot_be_meant_is_refused(tmp_path: Path, rule: dict[str, Any], says: str) -> None:

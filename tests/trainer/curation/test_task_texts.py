@@ -80,7 +80,7 @@ def test_a_group_stands_for_its_tasks(tmp_path: Path) -> None:
         ),
         (
             {"dataset_kwargs": {"data_files": "none.jsonl"}},
-            r"tiny.yaml: task 'tiny' reads 'none.jsonl', which is not there",
+            r"task 'tiny' \(.*tiny.yaml\) reads 'none.jsonl', which does not exist",
         ),
         ({"test_split": "held_out"}, r"task 'tiny' asks the split 'held_out', which has no file"),
         (
@@ -88,7 +88,7 @@ def test_a_group_stands_for_its_tasks(tmp_path: Path) -> None:
             r"task 'tiny' builds its questions by a function, or has none; list its files and fields",
         ),
         ({"doc_to_text": "{{ passage"}, r"the question of task 'tiny' is not a jinja2 template"),
-        ({"task": None}, r"tiny.yaml tells no task of lm-eval; one has the key `task` or `group`"),
+        ({"task": None}, r"tiny.yaml defines no lm-eval task \(with the key `task` or `group`\)"),
     ],
 )
 def test_a_task_that_cannot_be_kept_out_is_refused_before_anything_is_measured(

@@ -48,11 +48,11 @@ def of_engine(engine: Any) -> str:
         ({"address": "auto"}, "engine.kind: expected 'local' or 'ray', found nothing"),
         ("ray", "engine: expected keys with values, found 'ray'; known keys are kind, address, "),
         ({"kind": "ray", "adress": "x:1"}, "engine.adress: unknown key; did you mean 'address'?"),
-        ({"kind": "local", "address": "x:1"}, "engine.address: goes with another engine.kind"),
+        ({"kind": "local", "address": "x:1"}, "engine.address: requires another engine.kind"),
         ({"kind": "ray", "min_workers": 0}, "engine.min_workers: expected at least 1, found 0"),
         (
             {"kind": "ray", "address": "ray://head:10001"},
-            "run on a node of the cluster, and give HOST:PORT of its head",
+            "run on a node of the cluster and set HOST:PORT of its head",
         ),
     ],
 )

@@ -91,9 +91,9 @@ def test_a_file_without_a_header_is_not_taken_for_one_with_a_header(tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"columns": ["a", "b", "a"]}, "columns names 'a' twice"),
-        ({"columns": ["b", "label"]}, "columns does not name 'a', which is one of text_columns"),
-        ({"columns": ["a", "label"], "source": "jsonl"}, "columns goes with source csv, not .jsonl."),
+        ({"columns": ["a", "b", "a"]}, "columns contains 'a' twice"),
+        ({"columns": ["b", "label"]}, "columns lacks 'a', which is one of text_columns"),
+        ({"columns": ["a", "label"], "source": "jsonl"}, "columns requires source csv, not .jsonl."),
     ],
 )
 def test_columns_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:

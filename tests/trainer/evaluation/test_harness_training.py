@@ -265,8 +265,8 @@ def test_what_a_task_asks_names_a_run_whose_best_checkpoint_it_decides(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"best_by": "harness/other/acc"}, "'harness/other/acc'; what is measured are loss, bits_per_byte, harness/ti"),
-        ({"best_by": "perplexity"}, "evaluation.best_by is 'perplexity'; what is measured are loss, bits_per_byte"),
+        ({"best_by": "harness/other/acc"}, "'harness/other/acc'; expected one of loss, bits_per_byte, harness/ti"),
+        ({"best_by": "perplexity"}, "evaluation.best_by is 'perplexity'; expected one of loss, bits_per_byte"),
         ({"harness": {"tasks": ["tiny"], "every": 0}}, "evaluation.harness.every"),
     ],
 )

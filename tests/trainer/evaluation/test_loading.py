@@ -162,12 +162,15 @@ def test_a_gate_on_a_figure_that_no_task_has_is_refused_before_training(
     ("changes", "said"),
     [
         ({"evaluation__harness": {"tasks": []}}, "harness"),
-        ({"evaluation__harness": {"tasks": ["a", "a"]}}, "names a twice"),
+        ({"evaluation__harness": {"tasks": ["a", "a"]}}, "lists a twice"),
         (
             {"evaluation__harness": {"tasks": ["a"]}, "data__validation_fraction": 0},
             "needs data.validation_fraction above 0",
         ),
-        ({"promotion": {"name": "m", "metric": "harness/a/acc", "threshold": 0}}, "are named in evaluation.harness"),
+        (
+            {"promotion": {"name": "m", "metric": "harness/a/acc", "threshold": 0}},
+            "set the tasks of lm-eval in evaluation.harness",
+        ),
         (
             {
                 "promotion": {"name": "m", "metric": "harness/b/acc", "threshold": 0},

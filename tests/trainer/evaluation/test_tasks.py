@@ -67,10 +67,10 @@ def test_a_tasks_questions_are_made_of_fields_of_the_files_that_it_asks(tmp_path
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda folder: shutil.rmtree(folder), "there is no folder"),
+        (lambda folder: shutil.rmtree(folder), "no folder"),
         (lambda folder: (folder / "tiny.yaml").unlink(), "no .yaml file below"),
-        (lambda folder: (folder / "questions.jsonl").unlink(), "questions.jsonl', which is not there"),
-        (lambda folder: (folder / "tiny.yaml").write_text("task: [tiny"), "tiny.yaml is no task of lm-eval"),
+        (lambda folder: (folder / "questions.jsonl").unlink(), "questions.jsonl', which does not exist"),
+        (lambda folder: (folder / "tiny.yaml").write_text("task: [tiny"), "tiny.yaml is not an lm-eval task"),
         (lambda folder: (folder / "tiny.yaml").write_text("include: tiny.yaml"), "it includes itself"),
     ],
 )

@@ -308,7 +308,7 @@ def test_training_ends_early_when_nothing_gets_better_and_the_best_becomes_final
         ),
         ({"training__early_stopping": 0}, "training.early_stopping"),
         ({"model__pretrained": "no/such/model/here"}, "no checkpoint 'no/such/model/here'"),
-        ({"data__label_column": "code"}, "the column 'code' is named twice"),
+        ({"data__label_column": "code"}, "the column 'code' occurs twice"),
         ({"data__max_length": 33}, "33"),
         ({"data__classes": ["yes", "no"]}, "match"),
     ],

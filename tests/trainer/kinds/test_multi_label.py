@@ -207,23 +207,23 @@ def test_lists_of_a_saved_data_set_name_its_classes(kind: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task": "classification", "label_columns": ["b", "c"]}, "label_columns goes with task multi-label"),
+        ({"task": "classification", "label_columns": ["b", "c"]}, "label_columns requires task multi-label"),
         (
             {"label_columns": ["b", "c"], "classes": ["b", "c"]},
-            "label_columns name the classes themselves: leave classes out",
+            "label_columns already names the classes: remove classes",
         ),
         ({"label_columns": ["b", "c"], "label_column": "d"}, "leave label_column out"),
         (
             {"task": "regression", "label_separator": ";"},
-            "label_separator goes with task multi-label, not 'regression'",
+            "label_separator requires task multi-label, not 'regression'",
         ),
         (
             {"label_separator": ";", "source": "jsonl"},
-            "label_separator goes with source csv: 'jsonl' holds lists of labels",
+            "label_separator requires source csv: 'jsonl' holds lists of labels",
         ),
         (
             {"label_columns": ["a", "c"]},
-            "the column 'a' is named twice among text_columns, label_columns and id_column",
+            "the column 'a' occurs twice in text_columns, label_columns and id_column",
         ),
     ],
 )

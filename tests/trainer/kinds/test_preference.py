@@ -152,7 +152,7 @@ def test_a_base_without_a_template_is_refused(preferences: Path, tmp_path: Path)
         ({"training__gamma": 1.0}, "gamma goes with loss simpo, not 'dpo'"),
         ({"training__loss": "ipo", "training__label_smoothing": 0.1}, "label_smoothing goes with loss dpo"),
         ({"data__source": "csv"}, "csv holds no conversations: write the pairs as JSON Lines"),
-        ({"promotion": {"name": "a", "metric": "bleu", "threshold": 1.0}}, "what is measured are loss, accuracy"),
+        ({"promotion": {"name": "a", "metric": "bleu", "threshold": 1.0}}, "expected one of loss, accuracy"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], problem: str, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_key_that_stands_twice_in_a_file_is_refused_with_both_lines(
 ) -> None:
     path = tmp_path / name
     path.write_text(content)
-    assert f"the key 'n_layer' stands twice, in lines {lines}" in refused(ModelConfig(config=str(path)))
+    assert f"duplicate key 'n_layer' in lines {lines}" in refused(ModelConfig(config=str(path)))
 
 
 def test_a_common_name_of_a_setting_is_known_under_every_family() -> None:

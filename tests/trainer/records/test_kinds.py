@@ -30,7 +30,7 @@ def test_a_run_is_of_the_kind_whose_mark_its_job_has() -> None:
 def test_data_of_no_kind_is_refused_with_what_each_kind_names() -> None:
     for config in ({}, {"job": {}}, {"job": {"data": {"shards": []}}}):
         with pytest.raises(
-            ValueError, match=r"job.data names neither `corpora` \(pretraining\) nor `source` \(fine-tuning\)"
+            ValueError, match=r"job.data has neither `corpora` \(pretraining\) nor `source` \(fine-tuning\)"
         ):
             kind_of_run(config)
 

@@ -106,7 +106,7 @@ def test_what_is_asked_for_to_the_last_digit_is_enough() -> None:
 
 
 def test_a_gate_without_a_condition_or_with_a_metric_that_was_not_measured_is_refused() -> None:
-    with pytest.raises(ValidationError, match="give a threshold, or better_by"):
+    with pytest.raises(ValidationError, match="set threshold, or better_by"):
         gate()
     with pytest.raises(RunError, match="'f1', which was not measured; measured were loss"):
         judge(gate(metric="f1", threshold=1), "runs/new", "new", {"loss": 1.0}, [])

@@ -206,10 +206,10 @@ def test_another_packing_makes_another_run_and_none_the_same_as_before(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"training__stride": 16}, r"stride goes with packing: stream"),
+        ({"training__stride": 16}, r"stride requires packing: stream"),
         (
             {"training__objective": "masked", "evaluation__prompts": []},
-            r"packing: best_fit goes with objective: causal",
+            r"packing: best_fit requires objective: causal",
         ),
     ],
 )

@@ -164,7 +164,7 @@ def test_families_that_carry_a_state_on_are_refused_before_training(
 
 
 def test_it_does_not_go_with_masked_models(texts: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"document_mask goes with objective: causal, not 'masked'"):
+    with pytest.raises(ConfigError, match=r"document_mask requires objective: causal, not 'masked'"):
         short_job(texts, tmp_path, **MASK, training__objective="masked", evaluation__prompts=[])
 
 

@@ -261,7 +261,7 @@ def test_a_router_that_is_a_linear_layer_is_not_adapted() -> None:
     ("changes", "said"),
     [
         ({"model__lora__rank": 0}, r"model.lora.rank: expected at least 1, found 0"),
-        ({"training__sharding": "fsdp"}, r"model.lora goes with training.sharding: none"),
+        ({"training__sharding": "fsdp"}, r"model.lora requires training.sharding: none"),
     ],
 )
 def test_settings_that_do_not_go_with_an_adapter_are_refused(
@@ -272,7 +272,7 @@ def test_settings_that_do_not_go_with_an_adapter_are_refused(
 
 
 def test_a_new_model_is_not_adapted(raw: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model: lora goes with pretrained"):
+    with pytest.raises(ConfigError, match=r"model: lora requires pretrained"):
         small_job(raw, tmp_path, model__lora=LORA)
 
 

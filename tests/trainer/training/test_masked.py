@@ -168,13 +168,13 @@ def test_a_tokenizer_without_a_mask_token_is_refused_before_anything_is_done(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"training__masking": {"mask_share": 0.95}}, r"mask_share 0.95 and random_share 0.1 are more than 1 together"),
+        ({"training__masking": {"mask_share": 0.95}}, r"mask_share 0.95 plus random_share 0.1 is more than 1"),
         (
             {"training__objective": "causal", "training__masking": {}},
-            r"masking goes with objective: masked, not 'causal'",
+            r"masking requires objective: masked, not 'causal'",
         ),
-        ({"training__sharding": "fsdp"}, r"objective: masked goes with sharding: none"),
-        ({"evaluation__prompts": ["a"]}, r"evaluation.prompts goes with training.objective: causal"),
+        ({"training__sharding": "fsdp"}, r"objective: masked requires sharding: none"),
+        ({"evaluation__prompts": ["a"]}, r"evaluation.prompts requires training.objective: causal"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(

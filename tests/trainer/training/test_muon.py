@@ -174,9 +174,9 @@ def test_rates_follow_inputs_and_outputs_however_a_family_stores_its_weights(fam
     [
         (
             {"training__sharding": "fsdp"},
-            r"training: sharding: fsdp goes with optimizer adamw or sgd: muon orthogonalises",
+            r"training: sharding: fsdp requires optimizer adamw or sgd: muon orthogonalises",
         ),
-        ({"training__optimizer": "adamw"}, r"training: muon goes with optimizer: muon, not 'adamw'"),
+        ({"training__optimizer": "adamw"}, r"training: muon requires optimizer: muon, not 'adamw'"),
     ],
 )
 def test_settings_that_do_not_go_with_muon_are_refused(

@@ -132,7 +132,7 @@ def test_conversations_and_preferences_are_learnt_beside_one(
 @pytest.mark.parametrize(
     ("model", "problem"),
     [
-        ({"pretrained": "x", "quantize": "nf4"}, "quantize goes with lora"),
+        ({"pretrained": "x", "quantize": "nf4"}, "quantize requires lora"),
         ({"pretrained": "x", "lora": {}, "quantize": "int2"}, "quantize"),
     ],
 )

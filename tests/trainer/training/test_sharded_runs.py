@@ -201,8 +201,8 @@ def test_a_classifier_is_fine_tuned_from_parts_and_divided_itself(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"cpu_offload": True}, "cpu_offload goes with sharding: fsdp"),
-        ({"sharding": "fsdp", "optimizer": "adafactor"}, "sharding: fsdp goes with optimizer adamw or sgd"),
+        ({"cpu_offload": True}, "cpu_offload requires sharding: fsdp"),
+        ({"sharding": "fsdp", "optimizer": "adafactor"}, "sharding: fsdp requires optimizer adamw or sgd"),
         ({"sharding": "zero"}, "training.sharding"),
     ],
 )

@@ -110,7 +110,7 @@ def test_the_threads_are_those_that_are_asked_for(
 def test_what_is_no_number_of_threads_is_refused(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", said)
     with pytest.raises(
-        ConfigError, match=f"the environment variable OMP_NUM_THREADS is '{said}', not a number of threads"
+        ConfigError, match=f"the environment variable OMP_NUM_THREADS is '{said}', expected a number of threads"
     ):
         threads_asked_for()
 

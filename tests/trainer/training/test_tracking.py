@@ -150,7 +150,7 @@ def test_a_tracker_that_is_not_installed_is_refused_at_the_start(
 
 def test_a_job_names_trackers_that_there_are_and_each_once(raw: Path, tmp_path: Path) -> None:
     assert "tracking" not in small_job(raw, tmp_path).model_dump()
-    for tracking_, said in ((["wandb", "wandb"], "names one twice"), (["excel"], "tracking.0")):
+    for tracking_, said in ((["wandb", "wandb"], "occurs twice"), (["excel"], "tracking.0")):
         with pytest.raises(ConfigError, match=said):
             small_job(raw, tmp_path, tracking=tracking_)
 

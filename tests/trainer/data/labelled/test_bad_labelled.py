@@ -86,7 +86,8 @@ def test_a_bad_record_is_named_by_its_place_or_counted(what: str, tmp_path: Path
     for split in ("train", "validation"):
         files = {"train": [clean], "validation": [clean], split: [path]}
         with pytest.raises(
-            RecordError, match=rf"'small', {split} split: {path}: line 6: {MESSAGES[what]}.*max_bad_records is 0: mend"
+            RecordError,
+            match=rf"'small', {split} split: {path}: line 6: {MESSAGES[what]}.*max_bad_records is 0: correct",
         ):
             read(**files, **options)
         found = read(**files, **options, max_bad_records=1)

@@ -259,11 +259,11 @@ def test_a_tokenizer_that_knows_no_words_is_refused(tmp_path: Path) -> None:
     [
         (
             {"source": "csv"},
-            "task tokens needs lists of words, which source csv does not hold: take jsonl, parquet, hub or disk",
+            "task tokens needs lists of words, which source csv cannot hold: use jsonl, parquet, hub or disk",
         ),
-        ({"text_columns": ["a", "b"]}, "task tokens reads one column with lists of words: name one in text_columns"),
-        ({"label_columns": ["a", "b"]}, "label_columns goes with task multi-label, not 'tokens'"),
-        ({"label_separator": ";"}, "label_separator goes with task multi-label, not 'tokens'"),
+        ({"text_columns": ["a", "b"]}, "task tokens reads one column with lists of words: set one in text_columns"),
+        ({"label_columns": ["a", "b"]}, "label_columns requires task multi-label, not 'tokens'"),
+        ({"label_separator": ";"}, "label_separator requires task multi-label, not 'tokens'"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
