@@ -52,7 +52,7 @@ def test_a_dry_run_looks_at_the_conversations_and_says_what_is_wrong_with_one(
     ended = command("finetune", config, "--dry-run")
     assert ended.status == 0, ended.stderr
     assert "metrics         loss, perplexity, bits_per_byte" in ended.stdout
-    assert re.search(r"^looked at +all \d+ conversations$", ended.stdout, re.MULTILINE)
+    assert re.search(r"^checked +all \d+ conversations$", ended.stdout, re.MULTILINE)
     ended = command("finetune", config, "--dry-run", "data.packing=maybe", "data.contxt=9")
     assert ended.status == 2
     assert "data.contxt" in ended.stderr and "data.packing" in ended.stderr and "text_columns" not in ended.stderr

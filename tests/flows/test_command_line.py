@@ -64,7 +64,7 @@ def test_a_dry_run_prints_the_plan_and_publishes_nothing(
     assert ended.status == 0, ended.stderr
     for row in (r"code +\d+ ", r"docs +1 ", r"model +[\d,]+ parameters", r"steps +about 123 on 1 rank", r"disk +about"):
         assert re.search(row, ended.stdout), ended.stdout
-    assert "until then windows and steps are estimates" in ended.stdout
+    assert "Windows and steps are estimates until the text is tokenized" in ended.stdout
     assert digests(tmp_path / "store") == {}
     assert [path.name for path in (tmp_path / "store").iterdir()] == [".staging"]
 

@@ -68,7 +68,7 @@ def test_a_second_run_finds_everything_done_touches_nothing_and_prints_it(
     config = write_config(tmp_path / "job.yaml", done.job.model_dump(mode="json"))
     ended = command("flows.data_to_model", config)
     assert ended.status == 0, ended.stderr
-    assert f"preflight: {outcome.run} is finished and measured: there is nothing to compute" in caplog.messages
+    assert f"preflight: {outcome.run} is finished and evaluated: nothing to compute" in caplog.messages
     assert [stamps(folder) for folder in watched] == before
     again = latest_run("data-to-model")
     assert again != done.flow_run

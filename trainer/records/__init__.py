@@ -1,1 +1,1 @@
-"""What is read back of a store, sealed and of a known shape; leases; and how artifacts are found or made (steps.py)."""
+"""Records read back from a store: sealed and validated files, leases, and finding or building artifacts (steps.py)."""

@@ -1,4 +1,4 @@
-"""What figures were measured on, and whether two of them can be compared."""
+"""The data and settings that metrics were measured with, and whether two metrics are comparable."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,13 +12,13 @@ from trainer.store.names import Count, Digest
 
 
 class Record(BaseModel):
-    """Frozen, and refuses fields that it does not know."""
+    """Frozen base model; unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class TaskData(Record):
-    """A local file of a task's examples: those that are asked, or others, such as the solved ones before them."""
+    """A local file of a task's examples; `asked`: evaluated examples, else others, such as solved ones for prompts."""
 
     path: str
     sha256: Digest
@@ -26,10 +26,10 @@ class TaskData(Record):
 
 
 class TaskIdentity(Record):
-    """What a task asks, and how: two figures of one name can be compared if these are equal.
+    """A task's questions and settings; metrics of one name are comparable if these are equal.
 
-    `definition` is the digest of its YAML files and functions, `data` are its local files. One that comes with lm-eval
-    has neither: its version tells what it is, and its data is what the hub has under the name.
+    `definition` is the digest of the task's YAML files and functions, `data` its local files. A task of lm-eval itself
+    has neither: its version identifies it, and its data is that of the hub.
     """
 
     definition: Digest | None = None
@@ -37,24 +37,24 @@ class TaskIdentity(Record):
     limit: Count | None = None
     few_shot: Count | None = None
     chat_template: bool = Field(default=False, exclude_if=lambda value: not value)
-    """Whether questions are asked as messages, by the model's own template."""
+    """Whether questions are messages in the model's chat template."""
     lm_eval: str
 
 
 def task_of(figure: str) -> str | None:
-    """The task that a figure is of, by its name; None if it is none of lm-eval."""
+    """The lm-eval task in a metric's name, or None if it is not a metric of lm-eval."""
     return figure.removeprefix(PREFIX).split("/")[0] if figure.startswith(PREFIX) else None
 
 
 Pieces = list[tuple[int, int, str]]
-"""A file's pieces in order: each its begin, its end and its digest."""
+"""A file's pieces in order, each with its start, end and digest."""
 
 SEVERAL = "dataset_dict.json"
-"""What `save_to_disk` writes beside the folders of several splits."""
+"""The file that `save_to_disk` writes next to the folders of several splits."""
 
 
 def by_file(pieces: Iterable[Mapping[str, Any]], name: str = "key") -> dict[str, Pieces]:
-    """The pieces of a set's sources.json of each file, by its key or its `path`."""
+    """Group the pieces in a set's sources.json by file, identified by its key or its `path`."""
     files: dict[str, Pieces] = {}
     for piece in sorted(pieces, key=lambda each: (each[name], each["index"])):
         files.setdefault(piece[name], []).append((piece["start"], piece["end"], piece["sha256"]))
@@ -62,10 +62,9 @@ def by_file(pieces: Iterable[Mapping[str, Any]], name: str = "key") -> dict[str,
 
 
 def labelled_digests(identity: Any, paths: Mapping[str, list[str]]) -> dict[str, str]:
-    """The digests that make up a labelled set's identity: of files by path, or by split and number if that is not
-    known.
+    """The digests in a labelled set's identity: of files, by path, or by split and number if the path is unknown.
 
-    Of a folder that `save_to_disk` wrote, by the way from there; of a data set of the hub, of its splits.
+    For a folder written by `save_to_disk`, by relative path; for a data set of the hub, by split.
     """
     if isinstance(identity, dict):
         found: dict[str, str] = {}
@@ -80,9 +79,9 @@ def labelled_digests(identity: Any, paths: Mapping[str, list[str]]) -> dict[str,
 
 
 def without_test(identity: Any) -> Any:
-    """A labelled set's identity as far as its training and validation splits are read.
+    """A labelled set's identity without its test split.
 
-    Of a folder that `save_to_disk` wrote with several splits, each lies in a folder of its name.
+    In a folder written by `save_to_disk`, each of several splits has a subfolder with its name.
     """
     if isinstance(identity, dict):
         return _but_test(identity)
@@ -101,11 +100,11 @@ def _but_test(splits: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_file(path: str, pieces: Pieces, file_bytes: int) -> dict[str, Any]:
-    """A raw file with its size as it lies there, and its digest, or those of its pieces if it was cut."""
+    """A raw file with its stored size, and its digest, or those of its pieces if it was split."""
     whole = re.fullmatch(r"([0-9a-f]{64}):\d+-\d+", pieces[0][2])
     if whole:  # Parquet, cut between row groups
         return {"path": path, "bytes": file_bytes, "sha256": whole[1]}
-    # Of a CSV file's later pieces the digest of the first line comes first.
+    # The digest of a CSV file's later pieces is preceded by that of its first line.
     cut = [{"start": start, "end": end, "sha256": digest.rpartition(":")[2]} for start, end, digest in pieces]
     rest = {"sha256": cut[0]["sha256"]} if len(cut) == 1 else {"pieces": cut}
     return {"path": path, "bytes": pieces[-1][1], **rest}
@@ -114,28 +113,28 @@ def describe_file(path: str, pieces: Pieces, file_bytes: int) -> dict[str, Any]:
 BITS_PER_BYTE = "bits_per_byte"
 
 OF_CLASS = " of "
-"""Between a metric and the class that its figure is of, where a job names one."""
+"""Separator between a metric and the class that it refers to, if the job sets one."""
 
 KEPT = 0.999
-"""The share of a text's bytes that its tokens must stand for, so that they are said to tell all of it."""
+"""Share of a text's bytes that its tokens must represent to count as lossless."""
 
 
 class Basis(Record):
-    """What all have that figures are measured on."""
+    """Common fields of all bases of metrics."""
 
     harness: dict[str, str] | None = Field(default=None, exclude_if=lambda value: value is None)
-    """What each task of lm-eval is, where figures of such tasks stand beside the others."""
+    """Identity of each lm-eval task, if the tasks were evaluated as well."""
 
 
 class HarnessBasis(Basis):
-    """Of figures of lm-eval's tasks, where nothing else was measured."""
+    """Basis of metrics of lm-eval tasks alone."""
 
 
 class TextBasis(Basis):
-    """Of a language model's figures: the held-out text, a digest by corpus, and how the model read it.
+    """Basis of a language model's metrics: digests of the held-out text by corpus, and how the model read it.
 
-    `tokenizer` is the SHA-256 of its tokenizer.json, `keeps_text` whether its tokens stand for all of the text,
-    `shards` names the sets that were read.
+    `tokenizer` is the SHA-256 of tokenizer.json, `keeps_text` whether tokenization is lossless, `shards` the sets that
+    were read.
     """
 
     held_out: dict[str, str]
@@ -146,31 +145,29 @@ class TextBasis(Basis):
     context: int
     precision: str
     masking: dict[str, Any] | None = None
-    """How tokens are hidden; None for models that predict each next token."""
+    """Settings of masking; None for causal models."""
     document_mask: bool = Field(default=False, exclude_if=lambda value: not value)
-    """Whether attention stayed within a document, of which the first token was then not predicted."""
+    """Whether attention was limited to a document; the first token of each is then not predicted."""
 
 
 class ExamplesBasis(Basis):
-    """Of a fine-tuned model's figures: a name of the validation examples with their labels, and how figures were
-    made.
-    """
+    """Basis of a fine-tuned model's metrics: a fingerprint of the labelled validation examples, and the settings."""
 
     examples: str
     metrics: list[str]
     precision: str
     answers: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Of a model that answers, a name of the text of the answers, whatever its tokenizer, if its tokens stand for all
-    of it.
+    """For a model that answers: a fingerprint of the answers' text, independent of the tokenizer, if tokenization is
+    lossless.
     """
     others: dict[str, "ExamplesBasis"] = Field(default={}, exclude_if=lambda value: not value)
-    """What the figures of other splits than the judged one were measured on, by split."""
+    """Bases of the other splits than the judged one, by split."""
 
 
 def basis_by_split(
     of: Callable[[str], ExamplesBasis], measured: Iterable[str], judged: str = "validation"
 ) -> ExamplesBasis:
-    """What the figures of the `judged` split are measured on, and those of the others that were `measured`."""
+    """The basis of the `judged` split, with those of the other `measured` splits."""
     return of(judged).model_copy(update={"others": {split: of(split) for split in measured if split != judged}})
 
 
@@ -183,9 +180,9 @@ def text_basis(
     masking: dict[str, Any] | None = None,
     document_mask: bool = False,
 ) -> TextBasis:
-    """What is measured on the held-out text of shard sets, whose manifests have these details.
+    """The basis of metrics on the held-out text of shard sets, from the details of their manifests.
 
-    All must have been made with the same tokenizer.
+    All sets must have the same tokenizer.
     """
     totals = [each["totals"] for each in details]
     return TextBasis(
@@ -203,22 +200,23 @@ def text_basis(
 
 
 def split_content(details: Mapping[str, Any], data: Mapping[str, Any], split: str) -> list[Any]:
-    """What tells the labelled examples of a split from any others, whatever the tokenizer and wherever they lie.
+    """Values that identify the labelled examples of a split, independent of tokenizer and location.
 
-    Of examples of words, those that are measured: whatever the tokenizer too, if the model sees all.
+    For examples of words these are the evaluated words, which depend on the tokenizer only if the model does not see
+    all of them.
 
-    `details` are those of the encoded set's manifest, `data` is the job's section on its data.
+    `details` are those of the encoded set's manifest; `data` is the job's section `data`.
     """
     found = details["splits"][split]
     read = [details["text_columns"], details["label_column"], data["quoting"], data["columns"]]
-    told = [details["task"], details["classes"], *read, found["examples"], found["labelled"]]
-    if unseen := found.get("unseen_words"):  # the figures are of the others: which these are depends on how it was cut
-        told += [unseen, details["max_length"], details["tokenizer"]]
-    return [*told, *_raw_content(details, data, split)]
+    parts = [details["task"], details["classes"], *read, found["examples"], found["labelled"]]
+    if unseen := found.get("unseen_words"):  # only the seen words are evaluated; which, depends on the truncation
+        parts += [unseen, details["max_length"], details["tokenizer"]]
+    return [*parts, *_raw_content(details, data, split)]
 
 
 def _raw_content(details: Mapping[str, Any], data: Mapping[str, Any], split: str) -> list[Any]:
-    """What tells the raw records of a split from any others."""
+    """Values that identify the raw records of a split."""
     source = details["source"]
     cut = source["validation_cut"] and split != "test"
     content = source["identity"] if split == "test" else without_test(source["identity"])
@@ -230,33 +228,33 @@ def _raw_content(details: Mapping[str, Any], data: Mapping[str, Any], split: str
 def examples_basis(
     details: Mapping[str, Any], data: Mapping[str, Any], split: str, metrics: list[str], precision: str
 ) -> ExamplesBasis:
-    """What is measured on a labelled split; the arguments are those of `split_content`."""
+    """The basis of metrics on a labelled split; arguments as for `split_content`."""
     return ExamplesBasis(
         examples=fingerprint(split_content(details, data, split)), metrics=metrics, precision=precision
     )
 
 
 def encoded_basis(
-    details: Mapping[str, Any], data: Mapping[str, Any], split: str, precision: str, *told: Any
+    details: Mapping[str, Any], data: Mapping[str, Any], split: str, precision: str, *more: Any
 ) -> ExamplesBasis:
-    """What is measured on a split of an encoded set, as tokens of one tokenizer; with what is `told` of it besides.
+    """The basis of metrics on a split of an encoded set, tied to one tokenizer; `more` adds to its identity.
 
-    The arguments are those of `split_content`.
+    Arguments as for `split_content`.
     """
-    found = [details["task"], details["tokenizer"], *told, *_raw_content(details, data, split)]
+    found = [details["task"], details["tokenizer"], *more, *_raw_content(details, data, split)]
     return ExamplesBasis(examples=fingerprint(found), metrics=[], precision=precision)
 
 
 def answers_basis(details: Mapping[str, Any], data: Mapping[str, Any], split: str, precision: str) -> ExamplesBasis:
-    """What is measured on a split of conversations: their answers, as tokens of one tokenizer with one chat template.
+    """The basis of metrics on a split of conversations: their answers, as tokens of one tokenizer and chat template.
 
-    Whatever the tokenizer, it is the same text if that has as many bytes, which are fewer where conversations are cut.
-    The arguments are those of `split_content`.
+    For other tokenizers the text is the same if it has the same number of bytes; truncated conversations have fewer.
+    Arguments as for `split_content`.
     """
     found, text_bytes = details["splits"][split], details["splits"][split]["answer_bytes"]
     keeps_text = text_bytes and details["keeps_text"] and found["answer_token_bytes"] >= KEPT * text_bytes
-    told = (details["context"], found["examples"], found["answer_tokens"])
-    basis = encoded_basis(details, data, split, precision, *told)
+    more = (details["context"], found["examples"], found["answer_tokens"])
+    basis = encoded_basis(details, data, split, precision, *more)
     if not keeps_text:
         return basis
     answers = fingerprint([found["examples"], text_bytes, *_raw_content(details, data, split)])
@@ -267,11 +265,11 @@ AnyBasis = TextBasis | ExamplesBasis | HarnessBasis
 
 
 def facts_of(figure: str, basis: AnyBasis) -> dict[str, Any]:
-    """What must be the same, by name, for a figure to be compared with another.
+    """Facts, by name, that must be equal for two metrics to be comparable.
 
-    The bits a byte of a whole text are comparable between tokenizers: how a model reads a text is then part of what it
-    is, and so is its context. A choice of windows is one of tokens, and stands for other text in other shards. With a
-    document mask the first token of a document is not predicted: how many bytes that are, the tokenizer decides.
+    Bits per byte of a whole text are comparable between tokenizers and contexts, which then count as part of the model.
+    A selection of windows depends on the tokens and is other text in other shards. With a document mask the first token
+    of each document is not predicted, and its number of bytes depends on the tokenizer.
     """
     if task := task_of(figure):
         return {f"lm-eval's task {task}": (basis.harness or {}).get(task)}
@@ -289,26 +287,28 @@ def facts_of(figure: str, basis: AnyBasis) -> dict[str, Any]:
     if figure == BITS_PER_BYTE and basis.max_windows is None and basis.keeps_text:
         return {**text, "tokenizer": basis.tokenizer} if basis.document_mask else text
     read = {"tokenizer": basis.tokenizer, "context": basis.context, "precision": basis.precision}
-    chosen = None if basis.max_windows is None else f"{basis.max_windows} windows a corpus of {', '.join(basis.shards)}"
+    chosen = (
+        None if basis.max_windows is None else f"{basis.max_windows} windows per corpus of {', '.join(basis.shards)}"
+    )
     hidden = {"masking": fingerprint(basis.masking)} if basis.masking else {}
     return {**text, "choice": chosen, **read, **hidden}
 
 
 def why_incomparable(figure: str, one: AnyBasis | None, other: AnyBasis | None) -> list[str]:
-    """Why a figure cannot be compared with another, as `context: 32 here, 64 there`; nothing if it can."""
+    """Why a metric cannot be compared with another, as `context: 32 here, 64 there`; empty if it can."""
     if one is None or other is None:
-        return ["what it was measured on is not recorded"]
-    return list(_tell(facts_of(figure, one), facts_of(figure, other)))
+        return ["the data of a measurement is not recorded"]
+    return list(_differences(facts_of(figure, one), facts_of(figure, other)))
 
 
-def _tell(one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
+def _differences(one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
     for name in dict.fromkeys([*one, *other]):
         if one.get(name) != other.get(name):
             yield f"{name}: {_short(one.get(name))} here, {_short(other.get(name))} there"
 
 
 def _short(value: Any) -> str:
-    """A value as text, digests by their first digits."""
+    """A value as text; digests are shortened."""
     if value is None:
         return "none"
     return f"{value[:12]}…" if isinstance(value, str) and re.fullmatch("[0-9a-f]{17,}", value) else str(value)

@@ -1,6 +1,4 @@
-"""What was measured of a model, of whatever kind, as the store holds it and as stages hand it on; free of heavy
-imports.
-"""
+"""Evaluation results of models of all kinds, as stored and as returned by stages; without heavy imports."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, Self
@@ -15,27 +13,27 @@ from trainer.store.names import Count, Digest, Figure, Key, Share
 FORMAT = 5
 
 FIRST = ("loss", "perplexity", "bits_per_byte")
-"""The figures that are told first."""
+"""The metrics that are listed first."""
 
 ALL = "all"
-"""How the figures of all groups together are called, for people."""
+"""Name of the row with the metrics of all groups together."""
 
 
 class Criterion(NamedTuple):
-    """The validation figure that says which checkpoint is best."""
+    """The validation metric that decides which checkpoint is best."""
 
     figure: str
     greater_is_better: bool
 
 
 def best_by(job: Mapping[str, Any]) -> str:
-    """The figure of a recorded job's criterion."""
+    """The metric of a recorded job's criterion."""
     figure: str = job["evaluation"].get("best_by", "loss")
     return figure
 
 
 class KeptOutFile(Record):
-    """A file of an evaluation set, by its content, and the field of it that was looked for."""
+    """A file of an evaluation set, identified by its content, and the field that was searched for."""
 
     path: str
     field: str
@@ -43,11 +41,10 @@ class KeptOutFile(Record):
 
 
 class CleanOf(Record):
-    """Evaluation sets that no text shares an n-gram of words with that a model was trained on, and the decisions for
-    that.
+    """Evaluation sets that share no n-gram of words with a model's training text, and the decisions that ensured it.
 
-    Examples of fewer words than `ngram` count as a whole; those of fewer than `least_words` were not looked for: so
-    many, `too_short`, of all `texts`.
+    Examples with fewer words than `ngram` are matched as a whole. Of all `texts`, `too_short` have fewer than
+    `least_words` and were not searched for.
     """
 
     ngram: Count
@@ -61,36 +58,33 @@ class CleanOf(Record):
         """In one sentence."""
         paths = list(dict.fromkeys(file.path for file in self.files))
         return (
-            f"The text that the model was trained on shares no {self.ngram}-gram of words with {', '.join(paths)} (by "
-            f"{', '.join(self.decisions)}; examples of fewer than {self.least_words} words were not looked for: "
+            f"The model's training text shares no {self.ngram}-gram of words with {', '.join(paths)} (by "
+            f"{', '.join(self.decisions)}; examples of fewer than {self.least_words} words were not searched for: "
             f"{self.too_short:,} of {self.texts:,})."
         )
 
 
 class Scores(Record):
-    """Figures of a corpus, a split or a task, by name, and counts of what they are of: tokens, windows, bytes of text,
-    examples.
+    """Metrics of a corpus, split or task, by name, and the counts they are based on: tokens, windows, bytes, examples.
 
-    Losses are means in nats, `perplexity` is the exponential of one, `bits_per_byte` are of the text that the predicted
-    tokens stand for.
+    Losses are means in nats; `perplexity` is the exponential of the loss; `bits_per_byte` refers to the text of the
+    predicted tokens.
     """
 
     figures: dict[str, Figure]
     counts: dict[str, Count] = Field(default={})
     errors: dict[str, Figure] = Field(default={}, exclude_if=lambda value: not value)
-    """Standard errors of figures, where they are known."""
+    """Standard errors of metrics, if known."""
 
     @field_validator("figures")
     @classmethod
     def _with_the_loss_first(cls, figures: dict[str, float]) -> dict[str, float]:
-        """In the order in which one reads of them; JSON files have them by name."""
+        """Sort the metrics in reading order; JSON files have them by name."""
         return {name: figures[name] for name in dict.fromkeys([*FIRST, *figures]) if name in figures}
 
 
 class Sample(Record):
-    """A prompt, what the model made of it, what stands there in the data, if that is known, and what the model made of
-    it before it was tuned, if it was asked.
-    """
+    """A prompt and the model's continuation; if known, the expected text, and the continuation before tuning."""
 
     prompt: str
     continuation: str
@@ -99,7 +93,7 @@ class Sample(Record):
 
 
 class ClassScore(Record):
-    """How well one class is told, as scikit-learn's precision_recall_fscore_support has it."""
+    """Metrics of one class, as of scikit-learn's precision_recall_fscore_support."""
 
     name: str
     precision: Share
@@ -109,9 +103,9 @@ class ClassScore(Record):
 
 
 class Classification(Record):
-    """A split's confusion matrix (rows are labels, columns predictions) and the figures of each class.
+    """A split's confusion matrix (rows: labels, columns: predictions) and the metrics of each class.
 
-    The matrix is empty where several classes may apply to an example.
+    The matrix is empty if several classes may apply to an example.
     """
 
     confusion: list[list[Count]]
@@ -119,10 +113,10 @@ class Classification(Record):
 
 
 class Task(Record):
-    """A task or a group of tasks of lm-eval: what it is, and whether its questions were kept out of training.
+    """An lm-eval task or group: its identity, and whether its questions were kept out of training.
 
-    `kept_out`: whether all questions of local data were kept out of the text that the model was trained on, but for
-    those of fewer than `least_words` words; None if that is not known, as of data of the hub.
+    `kept_out`: whether all questions of local data with at least `least_words` words were kept out of the training
+    text; None if unknown, as for data of the hub.
     """
 
     version: str
@@ -130,7 +124,7 @@ class Task(Record):
     kept_out: bool | None = None
     least_words: Count | None = None
     greater_is_better: dict[str, bool] = Field(default={}, exclude_if=lambda value: not value)
-    """Of its figures, where lm-eval says so."""
+    """By metric, if lm-eval specifies it."""
 
     def tell_kept_out(self) -> str:
         """Whether they were kept out, in a few words."""
@@ -140,7 +134,7 @@ class Task(Record):
 
 
 class Asked(Record):
-    """What lm-eval was asked, and what is doubtful about its figures, mostly in its own words."""
+    """The tasks given to lm-eval, and its warnings about the metrics."""
 
     lm_eval: str
     limit: Count | None = None
@@ -149,15 +143,15 @@ class Asked(Record):
 
 
 BASES = {"corpus": TextBasis, "split": ExamplesBasis, "task": HarnessBasis}
-"""What figures are measured on, by what they are of."""
+"""The type of basis by the kind of group."""
 
 
 class Result(Record):
-    """What was measured of a model: figures by group, what they were measured on and how, and samples.
+    """Evaluation of a model: metrics by group, the data and settings they were measured with, and samples.
 
-    `recipe` is all that decides the figures, as JSON; its fingerprint names them. A group is a corpus, a split or a
-    task of lm-eval, and `total` all corpora together. `data` are the artifacts that were read, `files` labelled ones
-    that are of no artifact.
+    `recipe` contains everything that decides the metrics, as JSON; its fingerprint identifies them. A group is a
+    corpus, a split or an lm-eval task; `total` is over all corpora. `data` are the artifacts that were read, `files`
+    labelled files outside the store.
     """
 
     format: int
@@ -166,7 +160,7 @@ class Result(Record):
     key: str
     checkpoint: str
     model: str | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The key that was found under `checkpoint`; None for no model of the store, and in a run's own record."""
+    """The key that `checkpoint` resolved to; None for a model outside the store, and in a run's own record."""
     by: Literal["corpus", "split", "task"]
     data: list[Key] = Field(default=[])
     files: list[str] = Field(default=[], exclude_if=lambda value: not value)
@@ -175,58 +169,56 @@ class Result(Record):
     measured_on: TextBasis | ExamplesBasis | HarnessBasis
     samples: list[Sample] = Field(default=[])
     clean_of: CleanOf | None = Field(default=None, exclude_if=lambda value: value is None)
-    """None if that is not known of all that the model was trained on."""
+    """None if unknown for a part of the training data."""
     positive: dict[str, str] = Field(default={}, exclude_if=lambda value: not value)
-    """The figures that are of one class of two, and that class's name."""
+    """Metrics that refer to one class of two, with that class's name."""
     classification: dict[str, Classification] = Field(default={}, exclude_if=lambda value: not value)
-    """By split, of a model that tells classes."""
+    """By split, for a classifier."""
     predictions: dict[Key, Digest] = Field(default={}, exclude_if=lambda value: not value)
-    """The files of predictions, with their SHA-256."""
+    """Files of predictions, with their SHA-256."""
     asked: Asked | None = Field(default=None, exclude_if=lambda value: value is None)
-    """Of figures by task."""
+    """Set for metrics by task."""
     harness: "Result | None" = Field(default=None, exclude_if=lambda value: value is None)
-    """What lm-eval measured of the same model, which is a record of its own."""
+    """lm-eval's results for the same model, stored as a separate record."""
     reused: bool = False
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """What a gate, a page and a comparison take of it is there."""
+        """Check that everything read by gates, reports and comparisons is present."""
         if self.format != FORMAT or self.fingerprint != fingerprint(self.recipe):
-            raise ValueError("its format or its fingerprint is not that of its recipe")
+            raise ValueError("its format is another, or its fingerprint does not match its recipe")
         if not isinstance(self.measured_on, BASES[self.by]):
-            raise ValueError(f"what it was measured on is not what figures by {self.by} are measured on")
+            raise ValueError(f"measured_on has the wrong type for metrics by {self.by}")
         if isinstance(self.measured_on, TextBasis):
             if self.total is None:
-                raise ValueError("it has no figures of all held-out text")
-            told: Iterable[str] = self.measured_on.held_out
+                raise ValueError("it has no metrics of all held-out text")
+            known: Iterable[str] = self.measured_on.held_out
         elif self.by == "split":
             if self._judged not in self.groups:
-                raise ValueError(f"it has no figures of the {self._judged} split")
-            told = self.groups
+                raise ValueError(f"it has no metrics of the {self._judged} split")
+            known = self.groups
         else:
-            told = (self.asked.tasks if self.asked else {}).keys() & (self.measured_on.harness or {}).keys()
+            known = (self.asked.tasks if self.asked else {}).keys() & (self.measured_on.harness or {}).keys()
             if any("examples" not in scores.counts for scores in self.groups.values()):
                 raise ValueError("it does not count the examples of each task")
         whole = [self.total] if self.total else []
         if self.by != "task" and any("loss" not in scores.figures for scores in (*whole, *self.groups.values())):
-            raise ValueError("it has figures without a loss")
-        if unknown := self.groups.keys() - set(told):
-            raise ValueError(f"what {', '.join(sorted(unknown))} was measured on is not said")
+            raise ValueError("it has metrics without a loss")
+        if unknown := self.groups.keys() - set(known):
+            raise ValueError(f"measured_on lacks {', '.join(sorted(unknown))}")
         return self
 
     def recorded(self) -> dict[str, Any]:
-        """What its own record holds."""
+        """The content of its own record."""
         return self.model_dump(exclude={"reused", "harness"})
 
     def beside(self, harness: "Result") -> Self:
-        """The figures with what lm-eval measured of the same model."""
+        """The result combined with lm-eval's results for the same model."""
         basis = self.measured_on.model_copy(update={"harness": harness.measured_on.harness})
         return self.model_copy(update={"harness": harness, "measured_on": basis})
 
     def basis_of(self, group: str | None) -> TextBasis | ExamplesBasis | None:
-        """What the figures of a corpus, of a split, or of all corpora were measured on; None if that is not recorded,
-        or if they are of tasks.
-        """
+        """The basis of a corpus, a split, or of all corpora (None); None if it is not recorded, or for tasks."""
         basis = self.measured_on
         if isinstance(basis, TextBasis):
             return basis if group is None else basis.model_copy(update={"held_out": {group: basis.held_out[group]}})
@@ -236,7 +228,7 @@ class Result(Record):
 
     @property
     def judged(self) -> Scores:
-        """The scores that a gate asks for: of all groups, of the validation split, or of new files."""
+        """The scores used by a gate: of all groups, the validation split, or new files."""
         return self.total or self.groups[self._judged]
 
     @property
@@ -244,7 +236,7 @@ class Result(Record):
         return "test" if self.files else "validation"
 
     def figures(self) -> dict[str, float]:
-        """The figures that are judged and those of lm-eval's tasks, as a gate's `metric` names them."""
+        """The judged metrics and those of lm-eval tasks, named as in a gate's `metric`."""
         if self.by == "task":
             return {
                 f"{PREFIX}{task}/{name}": value
@@ -254,22 +246,22 @@ class Result(Record):
         return {**self.judged.figures, **(self.harness.figures() if self.harness else {})}
 
     def by_group(self) -> dict[str, dict[str, float]]:
-        """The figures by group, and those of lm-eval's tasks under `harness`."""
+        """The metrics by group, and those of lm-eval tasks under `harness`."""
         tasks = self.harness.figures() if self.harness else {}
         beside = {PREFIX.rstrip("/"): {name.removeprefix(PREFIX): value for name, value in tasks.items()}}
         return {**{name: scores.figures for name, scores in self.groups.items()}, **(beside if tasks else {})}
 
     def label(self, figure: str) -> str:
-        """A figure's name for people: it says of which class it is, if it is of one."""
+        """A metric's name for display, with the class that it refers to, if any."""
         return label_figure(figure, self.positive)
 
     def describe(self) -> str:
-        """The figures that are judged, in one line."""
+        """The judged metrics in one line."""
         figures = self.figures() if self.by == "task" else self.judged.figures
         return ", ".join(f"{self.label(name)} {value:.4f}" for name, value in figures.items())
 
     def rows(self) -> list[dict[str, object]]:
-        """A row for each group, and one for all of them."""
+        """A row for each group, and one for all together."""
         return [
             {
                 self.by: name,
@@ -282,16 +274,16 @@ class Result(Record):
         ]
 
     def lines(self) -> list[str]:
-        """The same for a terminal, with all that is to be known of the figures."""
+        """The rows for a terminal, with notes about the metrics."""
         rows = list(self._rows())
         width = max([10, *(len(name) for name, _ in rows)])
-        told = [f"{name:<{width}} {self._line(name, scores)}" for name, scores in rows]
+        lines = [f"{name:<{width}} {self._line(name, scores)}" for name, scores in rows]
         doubts = [f"doubtful: {doubt}" for doubt in self.asked.doubts] if self.asked else []
         beside = self.harness.lines() if self.harness else []
-        return [*told, *doubts, *beside, *([self.clean_of.describe()] if self.clean_of else [])]
+        return [*lines, *doubts, *beside, *([self.clean_of.describe()] if self.clean_of else [])]
 
     def _line(self, group: str, scores: Scores) -> str:
-        place = f"{PREFIX}{group}/" if self.by == "task" else ""  # as a gate's `metric` names them
+        place = f"{PREFIX}{group}/" if self.by == "task" else ""  # named as in a gate's `metric`
         figures = [
             f"{place}{self.label(name)} {value:.4f}{f' ± {scores.errors[name]:.4f}' if name in scores.errors else ''}"
             for name, value in scores.figures.items()
@@ -314,11 +306,11 @@ class OfRun(Result):
 
 
 class OfTasks(Result):
-    """The record of what lm-eval measured of it."""
+    """The record of lm-eval's results for a run's final model."""
 
     by: Literal["task"]
 
 
 def label_figure(figure: str, positive: dict[str, str]) -> str:
-    """A figure's name with the class that it is of, if it is among those that are of one."""
+    """A metric's name, with the class that it refers to, if any."""
     return f"{figure} of {positive[figure]!r}" if figure in positive else figure

@@ -1,4 +1,4 @@
-"""What differs between nested values: the fields alone that are not the same in all, by their dotted paths."""
+"""Differences between nested values: only the fields that differ, by their dotted paths."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from trainer.common.formats import NOTHING
 
 ABSENT = object()
-"""The value of a field where there is none; not null, which is a value."""
+"""The value of a missing field, as opposed to null."""
 
 
 class Difference(NamedTuple):
@@ -22,7 +22,7 @@ class Difference(NamedTuple):
 
 
 def find_differences(nested: Sequence[dict[str, Any]]) -> list[Difference]:
-    """The leaves that are not the same in all, sorted by path. Lists of named things are compared by name."""
+    """The leaves that differ, sorted by path. Lists of named items are compared by name."""
     flat = [flatten(each) for each in nested]
     paths = sorted({path for each in flat for path in each})
     found = (Difference(path, tuple(each.get(path, ABSENT) for each in flat)) for path in paths)
@@ -30,9 +30,7 @@ def find_differences(nested: Sequence[dict[str, Any]]) -> list[Difference]:
 
 
 def tell_changes(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list[str]:
-    """What changed in one record, as `training.max_steps: 300 -> 400`: a missing field is as one that is null, 1 is as
-    1.0.
-    """
+    """Changes of a record, as `training.max_steps: 300 -> 400`. A missing field equals null, and 1 equals 1.0."""
     found = []
     for key in sorted({*before, *now}):
         old, new = before.get(key), now.get(key)
@@ -59,7 +57,7 @@ def flatten(value: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def all_same(values: Iterable[Any]) -> bool:
-    """Whether all values are equal, and of one type: true is not 1."""
+    """Whether all values are equal and of one type: true is not 1."""
     return len({json.dumps(value, sort_keys=True) if value is not ABSENT else "" for value in values}) == 1
 
 
@@ -73,12 +71,12 @@ def show(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """A text without what would move a terminal's cursor or change its colours."""
+    """A text without terminal control characters."""
     return text if text.isprintable() else json.dumps(text)
 
 
 def names_in(value: Any) -> list[str]:
-    """The names of a list of named things, or of things of different kinds; of any other value, none."""
+    """The names, or else kinds, of the items of a list, if they are unique; empty for any other value."""
     if not isinstance(value, list) or not all(
         isinstance(each, dict) and each.keys() & {"name", "kind"} for each in value
     ):

@@ -1,23 +1,22 @@
-"""One process a run: a lease with a heartbeat in the store, with or without an orchestrator.
+"""Leases: a heartbeat file in the store that allows one process per run, with or without an orchestrator.
 
-    runs/X/lease.json    who holds the run, since when, and the last sign of life
+    runs/X/lease.json    the process that holds the run, since when, and its last heartbeat
 
-A lease whose holder is dead (same machine: its process is gone; same cluster: Ray says so; else: no sign of life for
-`STALE_SECONDS`) is taken over. The clocks of two machines may differ: a sign of life that is old, or from the future,
-is as old as its file is by the store's clock. Of a damaged lease it is not known who holds it. A living holder writes
-it anew with its next sign of life, so one that stays as it is for `STALE_SECONDS` is of no living process. So whoever
-finds a lease whose holder cannot be seen waits: until it changes, and is refused then, or until it is that old, and
-takes it over.
+A process takes over a lease whose holder is dead. On the same machine the holder's process has ended; in the same
+cluster Ray reports its end; otherwise there was no heartbeat for `STALE_SECONDS`. Clocks of machines may differ, so for
+an old or future heartbeat the file's age by the store's clock counts. A damaged lease does not show its holder, but a
+living holder rewrites it at its next heartbeat. So a process that cannot check a lease's holder waits: if the lease
+changes, the run is refused; if it stays unchanged for `STALE_SECONDS`, the process takes it over.
 
-And holds: what stays in a store for a time, because somebody is about to use it, or waits for a person's word on it.
+Holds protect artifacts from removal for a limited time, because a job is about to use them or waits for approval.
 
     pins/holds/runs/X@20260501T120000-0123abcd    …    one small sealed file for each hold
 
-Its name says until when it counts, in UTC.
+The name contains the UTC time at which the hold ends.
 
-Removal says that it is under way before it looks for the last time at what is held and pinned: an artifact has no
-manifest any more, and the lease of a run says so. Whoever holds or pins something writes that first, and then looks
-whether it is being removed. So of the two at least one sees the other.
+A removal first marks the artifact (it deletes its manifest, or marks the run's lease) and then checks holds and pins. A
+process that holds or pins an artifact first writes the hold or pin and then checks for these marks. So at least one of
+the two detects the other.
 """
 
 import logging
@@ -46,15 +45,15 @@ log = logging.getLogger(__name__)
 LEASE = "lease.json"
 BEAT_SECONDS, STALE_SECONDS = 10.0, 90.0
 LOOK_SECONDS = 1.0
-"""Between two looks at a lease that may be a dead process's."""
+"""Interval between checks of a lease whose holder may be dead."""
 AHEAD_SECONDS = 5.0
-"""By how much clocks may differ that count as the same."""
+"""Maximum difference between clocks that are treated as equal."""
 
 
 class Lease:
-    """The right to write to a run, for the length of a block. Raises `RunError` on entry if a living process holds it.
+    """The exclusive right to write to a run during a block. Raises `RunError` on entry if a living process holds it.
 
-    `removing` is there for others to see: it is held to remove the run, and then nothing is waited for.
+    With `removing`, the lease is marked as held to remove the run, and entry does not wait.
     """
 
     def __init__(self, store: Store, run: str, removing: bool = False) -> None:
@@ -65,7 +64,7 @@ class Lease:
             self._mine["removing"] = True
         self._ended, self._lost, self._written = threading.Event(), False, b""
         self._watched: bytes | None = None
-        # By the clock on the wall: the monotonic one stands still while a machine sleeps.
+        # Wall-clock time: the monotonic clock stops while a machine sleeps.
         self._turn, self._shown = threading.Lock(), time.time()
         self._beat = threading.Thread(target=self._keep, name="lease", daemon=True)
 
@@ -83,8 +82,8 @@ class Lease:
         except StorageError as failure:
             if error is None:
                 raise
-            # The error that ends the block tells more.
-            log.warning("the lease stays, and counts until it is old: %s", failure)
+            # The error that ends the block is more important.
+            log.warning("the lease could not be removed and remains until it expires: %s", failure)
 
     def _give_back(self) -> None:
         raw = self._store.find_bytes(self._key)
@@ -96,44 +95,42 @@ class Lease:
         return self._store.create(self._key, self._written)
 
     def _take_over(self) -> bool:
-        """Put this lease in the place of a dead one; returns False if that has changed, or is gone."""
+        """Replace a dead process's lease; return False if the caller must try again."""
         raw = self._store.find_bytes(self._key)
         if raw is None:
             return False
         held = self._meaning(raw)
         if held is None:
-            held = {"pid": "(unknown)", "host": "a machine that its damaged lease does not tell"}
+            held = {"pid": "(unknown)", "host": "(unknown)"}
             problem = (
-                f"{self._path}/{LEASE} is damaged, so it is not known who writes to the run; {remedy_of(self._key)}"
+                f"{self._path}/{LEASE} is damaged, so the process that holds the run is unknown; {remedy_of(self._key)}"
             )
             if _is_young(self._store, self._key):
                 return self._watch(raw, problem)
         elif held["id"] == self._mine["id"]:
-            return True  # a remote store's answer to its creation was lost, and the request repeated
+            return True  # the store's answer to its creation was lost, and the request was repeated
         elif _is_alive(self._store, self._key, held):
             problem = (
                 f"{self._path} is being written by process {held['pid']} on {held['host']} since {held['since']} "
-                f"(last sign of life {held['beat']}); wait for it, stop it, or choose another name for `run`"
+                f"(last heartbeat {held['beat']}); wait for it, stop it, or set another name in `run`"
             )
             if is_gone(held.get("group")):
-                return self._wait()  # Ray ends it, whatever it still writes
+                return self._wait()  # Ray is ending it, even if it still writes
             if _is_seen(held):
                 raise RunError(problem)
             return self._watch(raw, problem)
         self._written = self._encoded()
         taken = self._store.swap(self._key, raw, self._written)
         if taken:
-            log.warning("%s: taking over from process %s on %s, which is gone", self._path, held["pid"], held["host"])
+            log.warning("%s: taking over from process %s on %s, which ended", self._path, held["pid"], held["host"])
         return taken
 
     def _watch(self, raw: bytes, problem: str) -> bool:
-        """Wait a moment for a sign of life in a lease. Raises `RunError` if there was one, or if there is no time to
-        wait.
-        """
+        """Wait briefly for a heartbeat in a lease; raise `RunError` if there was one, or if `removing`."""
         if self._removing or self._watched not in (None, raw):
             raise RunError(problem)
         if self._watched is None:
-            log.warning("%s: whether that process lives is seen within %g s", problem, STALE_SECONDS)
+            log.warning("%s; waiting up to %g s to see whether that process is alive", problem, STALE_SECONDS)
         self._watched = raw
         return self._wait()
 
@@ -143,15 +140,16 @@ class Lease:
         return False
 
     def check(self) -> None:
-        """Raise `RunError` if another process has taken the run over, as it may from one that was suspended for long.
+        """Raise `RunError` if another process has taken over the run, for example while this one was suspended.
 
-        Raises `StorageError` if that cannot be found out.
+        Raises `StorageError` if the lease cannot be read.
         """
         if time.time() - self._shown > 2 * BEAT_SECONDS:
             self._show_life()
         if self._lost:
             raise RunError(
-                f"{self._path} was taken over by another process: this one was silent for too long, and ends"
+                f"{self._path} was taken over by another process, because this one wrote no heartbeat for too long; "
+                "this one ends"
             )
 
     def _keep(self) -> None:
@@ -162,28 +160,26 @@ class Lease:
                 silent = False
                 if self._lost:
                     return
-            except (
-                Exception
-            ) as error:  # a store that fails for a moment; others wait STALE_SECONDS before they take over
+            except Exception as error:  # the store may fail briefly; others wait STALE_SECONDS before they take over
                 if not silent:
-                    log.warning("%s: no sign of life could be written: %s", self._path, error)
+                    log.warning("%s: cannot write a heartbeat: %s", self._path, error)
                 silent = True
 
     def _show_life(self) -> None:
-        """Write a new sign of life in the place of the last one, unless another process has put its lease there."""
+        """Write a new heartbeat, unless another process has replaced the lease."""
         with self._turn:
             if self._lost:
-                return  # it is not taken back
+                return  # a lost lease is never taken back
             written = self._encoded()
             if self._store.swap(self._key, self._written, written):
                 self._written = written
             else:
-                # After a request that was repeated, it may be the one just written.
+                # If the request was repeated, the file may already contain what was just written.
                 raw = self._store.find_bytes(self._key)
                 held = None if raw is None else self._meaning(raw)
-                known = time.time() - self._shown < STALE_SECONDS  # else another process may have taken it since
+                known = time.time() - self._shown < STALE_SECONDS  # otherwise another process may have taken it over
                 if raw is not None and held is None and known and self._store.swap(self._key, raw, written):
-                    log.warning("%s was damaged: written anew", self._store.path(self._key))
+                    log.warning("%s was damaged and has been rewritten", self._store.path(self._key))
                     held, raw = self._mine, written
                 self._lost = held is None or held["id"] != self._mine["id"]
                 self._written = raw or b""
@@ -193,7 +189,7 @@ class Lease:
         return sealed_bytes(self._key, {**self._mine, "beat": _now()}, indent=None)
 
     def _meaning(self, raw: bytes) -> dict[str, Any] | None:
-        """What a lease says; None if it is damaged."""
+        """The content of a lease, or None if it is damaged."""
         try:
             return open_sealed(self._store, self._key, raw)
         except ArtifactError:
@@ -201,7 +197,7 @@ class Lease:
 
 
 def is_held(store: Store, run: str) -> bool:
-    """Whether a living process holds the run, or, if its lease is damaged, may hold it."""
+    """Whether a living process holds the run, or may hold it, if its lease is damaged."""
     try:
         held = read_sealed(store, f"{run}/{LEASE}")
     except ArtifactError as error:
@@ -211,9 +207,9 @@ def is_held(store: Store, run: str) -> bool:
 
 
 def is_being_removed(store: Store, key: str) -> bool:
-    """Whether a living process holds a run to remove it; whether an artifact is being removed, or is gone.
+    """Whether a living process is removing a run, or an artifact is being removed or is gone.
 
-    Raises `ArtifactError` if that cannot be told for now.
+    Raises `ArtifactError` if this is temporarily unknown.
     """
     if not key.startswith("runs/"):
         return not store.exists(f"{key}/{MANIFEST}")
@@ -227,13 +223,13 @@ def is_being_removed(store: Store, key: str) -> bool:
 
 
 def clear_dead_lease(store: Store, run: str) -> None:
-    """Remove the lease that a process left behind which was killed after its work was done."""
+    """Remove the lease of a process that was killed after it finished its work."""
     if store.exists(f"{run}/{LEASE}") and not is_held(store, run):
         store.delete(f"{run}/{LEASE}")
 
 
 def _identity() -> dict[str, Any]:
-    """What tells this process from any other, on any machine: process ids are counted anew in every namespace."""
+    """Values that identify this process among all machines; process ids repeat in every namespace."""
     group = own_group()
     return {
         **({"group": group} if group else {}),
@@ -254,19 +250,19 @@ def _is_alive(store: Store, key: str, held: dict[str, Any]) -> bool:
 
 
 def _is_seen(held: dict[str, Any]) -> bool:
-    """Whether a holder would be seen from here if it lived."""
+    """Whether this process can check if the holder is alive."""
     mine = _identity()
     return bool(held["machine"] == mine["machine"] and mine["started"])
 
 
 def _is_young(store: Store, key: str) -> bool:
-    """Whether a lease was written so lately, by the store's own clock, that its holder may live."""
+    """Whether a lease was written so recently, by the store's clock, that its holder may be alive."""
     age = store.age(key)
     return age is not None and age < STALE_SECONDS
 
 
 def _started(pid: int) -> str:
-    """When a process started, in ticks since boot; empty if there is none, or it only waits to be noticed as ended."""
+    """Start time of a process in ticks since boot; empty if it does not exist or is a zombie."""
     fields = _text(f"/proc/{pid}/stat").rpartition(") ")[2].split()
     return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
 
@@ -292,15 +288,14 @@ def _now() -> str:
 HOLDS = "pins/holds"
 TIME = "%Y%m%dT%H%M%S"
 SHORT, LONG, LONGEST = timedelta(hours=1), timedelta(days=7), timedelta(days=8)
-"""For what is done at once; for a run that waits for its turn; and for a run that waits so long for a person's word,
-with a day more for what follows."""
+"""Durations of holds: for immediate work, for a queued run, and for a run that waits for approval, plus one day."""
 
 SPENT = timedelta(hours=12)
-"""The part of a long hold that may have passed before the same is held again."""
+"""A long hold is renewed after this time."""
 
 
 class Hold(NamedTuple):
-    """A hold: the key of its file, what is held, and until when."""
+    """A hold: the key of its file, the held key, and its end."""
 
     file: str
     key: str
@@ -308,31 +303,30 @@ class Hold(NamedTuple):
 
 
 def held(store: Store) -> set[str]:
-    """The keys of all that is held now, as the names of the holds say."""
+    """The keys that are held now, according to the names of the holds."""
     return {hold.key for hold in _all(store) if hold.until >= datetime.now(UTC)}
 
 
 @contextmanager
 def holding(store: Store, run: str, lasting: timedelta = SHORT) -> Iterator[None]:
-    """Hold a run for the length of a block, or, if this process is killed, for so long; what is in the block looks at
-    it anew.
+    """Hold a run during a block, or for the time `lasting` if this process is killed; the block must read it again.
 
     Raises `ArtifactError` if the run is being removed.
     """
     name = _hold(store, run, lasting)
     try:
         if is_being_removed(store, run):
-            raise ArtifactError(f"{store.path(run)} is just being removed")
+            raise ArtifactError(f"{store.path(run)} is being removed")
         yield
     finally:
         store.delete(name)
 
 
 def hold_reused(store: Store, key: str) -> bool:
-    """Hold an artifact that is used again, until a run says so; returns whether it is still there.
+    """Hold an existing artifact until a run refers to it; return whether it still exists.
 
-    However young it is: who removes garbage chooses from which age on. What is held for most of that time already costs
-    a listing. A store that cannot be written is only read. Raises `StorageError` if it cannot be for now.
+    The artifact's age is ignored, because the user of garbage collection chooses the minimum age. An existing hold is
+    kept if it lasts long enough. In a read-only store nothing is held. Raises `StorageError` for transient errors.
     """
     least = datetime.now(UTC) + LONG - SPENT
     try:
@@ -341,13 +335,13 @@ def hold_reused(store: Store, key: str) -> bool:
     except StorageError as error:
         if error.transient:
             raise
-        log.info("%s may be removed before a run says that it reads it: %s", store.path(key), error)
+        log.info("%s cannot be held and may be removed before a run refers to it: %s", store.path(key), error)
         return True
     return not is_being_removed(store, key)
 
 
 def forget_ended(store: Store) -> None:
-    """Delete the holds that do not count any more."""
+    """Delete the holds that have ended."""
     for hold in _all(store):
         if hold.until < datetime.now(UTC):
             store.delete(hold.file)
@@ -360,13 +354,13 @@ def _hold(store: Store, key: str, lasting: timedelta) -> str:
 
 
 def _all(store: Store) -> Iterator[Hold]:
-    """All holds. Who removes something checks that each is what was written under its name (registry/references.py)."""
+    """All holds. Before a removal, registry/references.py checks that each file matches its name."""
     return chain.from_iterable(_of(store, folder) for folder in store.names(HOLDS))
 
 
 def _of(store: Store, folder: str) -> Iterator[Hold]:
-    """The holds of what is in a folder of the store."""
+    """The holds of artifacts in a folder of the store."""
     for file in (f"{HOLDS}/{folder}/{name}" for name in store.names(f"{HOLDS}/{folder}")):
         key, _, until = file.removeprefix(f"{HOLDS}/").rpartition("@")
-        with suppress(ValueError):  # its name is damaged
+        with suppress(ValueError):  # an invalid name
             yield Hold(file, key, datetime.strptime(until[:15], TIME).replace(tzinfo=UTC))

@@ -1,4 +1,4 @@
-"""What a run trains on, and step plans as its plan.json holds them."""
+"""The data that a run trains on, and the step plans in plan.json."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -11,14 +11,14 @@ from trainer.store.manifest import ArtifactRef
 
 
 class PreparedData(Record):
-    """A tokenizer and shards: references to everything that pretraining reads."""
+    """References to everything that pretraining reads: tokenizer and shards."""
 
     tokenizer: ArtifactRef
     shards: list[ArtifactRef]
 
 
 class CorpusPlan(Record, strict=True):
-    """A corpus's part in the run."""
+    """A corpus's share of the run."""
 
     name: str
     documents: int
@@ -31,12 +31,12 @@ class CorpusPlan(Record, strict=True):
 
     @property
     def holds_out(self) -> bool:
-        """Whether there is held-out text to evaluate on: a token that follows another."""
+        """Whether there is held-out text to evaluate on: at least one predicted token."""
         return self.validation_tokens > 1
 
 
 class Plan(Record, strict=True):
-    """What every training loop needs to know of its length."""
+    """Length and batches of a training, as needed by every training loop."""
 
     global_batch: int = Field(ge=1)
     ranks: int = Field(ge=1)
@@ -48,29 +48,29 @@ class Plan(Record, strict=True):
 
     @property
     def holds_out(self) -> bool:
-        """Whether there is something to be measured on; of data in splits there always is."""
+        """Whether there is data to evaluate on; with data in splits, always."""
         return True
 
     def figures(self) -> dict[str, int]:
-        """The figures that people look at, by their names."""
+        """The plan's numbers for display, by name."""
         last = ("global_batch", "ranks", "micro_batch", "accumulation")
         names = ("total_steps", "warmup_steps", "steps_per_epoch", *last)
         return {name.replace("_", " "): getattr(self, name) for name in names}
 
     def fixed(self) -> dict[str, Any]:
-        """All that is the same on any number of ranks, which may change whenever a run is continued."""
+        """The fields that do not depend on the number of ranks, which may change when a run is continued."""
         return self.model_dump(exclude={"ranks", "micro_batch", "accumulation"})
 
 
 class StepPlan(Plan):
-    """Pretraining: everything that follows from the data's size and the training settings."""
+    """The plan of a pretraining, derived from the size of the data and the training settings."""
 
     corpora: list[CorpusPlan]
     windows: int
     tokens_per_step: int
-    """Of packed documents, the mean."""
+    """The mean for packed documents."""
     fill: float | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The share of the windows' room that packed documents take; None for windows over the stream, which are full."""
+    """Share of the windows filled by packed documents; None for windows over the stream, which are full."""
 
     @property
     def holds_out(self) -> bool:
@@ -82,20 +82,20 @@ class StepPlan(Plan):
         return self.total_steps * self.tokens_per_step
 
     def figures(self) -> dict[str, int]:
-        """The same, and the tokens, which all samples have in the same number."""
+        """The plan's numbers for display, including tokens, as all samples have the same length."""
         return {**super().figures(), "tokens per step": self.tokens_per_step, "total tokens": self.total_tokens}
 
     def describe_steps(self) -> str:
         """The plan in one line."""
         windows = f"{self.windows:,} windows" + ("" if self.fill is None else f", {self.fill:.1%} full")
         return (
-            f"{windows}, {self.steps_per_epoch:,} steps an epoch; {self.total_steps:,} steps of {self.global_batch} "
+            f"{windows}, {self.steps_per_epoch:,} steps per epoch; {self.total_steps:,} steps of {self.global_batch} "
             f"windows ({plural(self.ranks, 'rank')} x {self.accumulation} x {self.micro_batch}), "
             f"{self.total_tokens:,} tokens"
         )
 
     def rows(self) -> list[dict[str, object]]:
-        """A row for each corpus."""
+        """One row per corpus."""
         return [
             {
                 "corpus": corpus.name,
@@ -110,48 +110,48 @@ class StepPlan(Plan):
         ]
 
     def describe_data(self, name: str) -> str:
-        """The corpora by their own names, in a few words."""
+        """The corpora in a few words."""
         names = [corpus.name for corpus in self.corpora]
         what = ", ".join(names) if len(names) <= 2 else plural(len(names), "corpus", "corpora")
         return f"{what}: {short(sum(corpus.tokens for corpus in self.corpora))} tokens"
 
 
 class TuningPlan(Plan):
-    """Tuning on data in splits; the test split is no part of the run."""
+    """The plan of a tuning on data in splits; the test split is not part of the run."""
 
     unit: str = "example"
-    """What an example is called."""
+    """Name of an example."""
     examples: int
     validation_examples: int
     windows: int | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The windows that examples are packed into; None where an example is a sample."""
+    """Windows that examples are packed into; None if each example is a sample."""
     fill: float | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The share of the windows that is no padding."""
+    """Share of the windows without padding."""
     answer_tokens: int | None = Field(default=None, exclude_if=lambda value: value is None)
-    """The tokens that are predicted, where not all are."""
+    """Number of predicted tokens, if not all are."""
 
     @model_validator(mode="after")
     def _windows_are_told_whole(self) -> Self:
-        told = {"windows": self.windows, "fill": self.fill, "answer_tokens": self.answer_tokens}
-        missing = [name for name, value in told.items() if value is None]
-        if missing and (len(missing) < len(told) or self.unit == "conversation"):
-            raise ValueError(f"{missing[0]}: missing, though examples stand in windows")
+        fields = {"windows": self.windows, "fill": self.fill, "answer_tokens": self.answer_tokens}
+        missing = [name for name, value in fields.items() if value is None]
+        if missing and (len(missing) < len(fields) or self.unit == "conversation"):
+            raise ValueError(f"{missing[0]}: missing, but examples are packed into windows")
         return self
 
     @property
     def sample(self) -> str:
-        """What a batch consists of."""
+        """Name of the items in a batch."""
         return self.unit if self.windows is None else "window"
 
     def describe_data(self, name: str) -> str:
-        """The data set of this name, in a few words."""
+        """The data set in a few words."""
         return f"{name}: {count(self.examples)} {self.unit}s"
 
     def describe_steps(self) -> str:
         """The plan in one line."""
         windows = "" if self.windows is None else f" in {self.windows:,} windows, {self.fill or 0:.1%} full"
         return (
-            f"{self.examples:,} {self.unit}s{windows}, {self.steps_per_epoch:,} steps an epoch; {self.total_steps:,} "
+            f"{self.examples:,} {self.unit}s{windows}, {self.steps_per_epoch:,} steps per epoch; {self.total_steps:,} "
             f"steps of {self.global_batch} {self.sample}s "
             f"({plural(self.ranks, 'rank')} x {self.accumulation} x {self.micro_batch})"
         )
@@ -162,13 +162,11 @@ RunPlan = StepPlan | TuningPlan
 
 
 def plan_type(values: Mapping[str, Any]) -> type[RunPlan]:
-    """The plan that a plan.json is, or is meant to be: that which has most of its fields, also where one of them is
-    missing, so that this is what is told.
-    """
+    """The type of a plan.json: the one that shares the most fields with it, so that errors are about missing fields."""
     plans: tuple[type[RunPlan], ...] = (StepPlan, TuningPlan)
     return max(plans, key=lambda plan: len(plan.model_fields.keys() & values.keys()))
 
 
 def read_plan(values: Mapping[str, Any]) -> RunPlan:
-    """The plan that a plan.json holds."""
+    """The plan in a plan.json."""
     return plan_type(values)(**values)

@@ -1,6 +1,4 @@
-"""What preflights, predictions, gates and whole jobs tell, as stages hand it on; free of heavy imports, so that the
-pipeline can read it.
-"""
+"""Results of preflights, predictions, gates and whole jobs, as stages return them; without heavy imports."""
 
 from pydantic import Field
 
@@ -11,7 +9,7 @@ from trainer.records.plans import StepPlan, TuningPlan
 
 
 class CorpusPreview(Record):
-    """A corpus's raw files, with about the bytes that they hold unpacked, and its counts if it is tokenized already."""
+    """A corpus's raw files with their approximate uncompressed size, and its counts if it is tokenized already."""
 
     name: str
     files: int
@@ -21,7 +19,7 @@ class CorpusPreview(Record):
 
 
 class RuleShare(Record):
-    """How many of some sampled documents of a corpus go for one reason, and how much of their text."""
+    """Number and bytes of a corpus's sampled documents that are dropped for one reason."""
 
     corpus: str
     reason: str
@@ -32,7 +30,7 @@ class RuleShare(Record):
 
 
 class CurationPreview(Record):
-    """What a sample of documents tells of curation, what may be wrong, and the reasons of which it tells nothing."""
+    """Estimates of curation from sampled documents, warnings, and reasons that a sample cannot estimate."""
 
     shares: list[RuleShare] = Field(default=[])
     unestimated: list[str] = Field(default=[])
@@ -40,10 +38,10 @@ class CurationPreview(Record):
 
 
 class Preflight(Record):
-    """What a job will do. `plan` is exact, and None until the text is tokenized; `about_*` are estimates.
+    """The plan of a pretraining job. `plan` is exact, and None until the text is tokenized; `about_*` are estimates.
 
-    The memory is a rank's: of its device, and of the host, which is the same without a GPU. `unestimated` are the
-    reasons of curation of which a sample tells nothing; `warnings` are of what it shows.
+    Memory is per rank: of the device and of the host, which are the same without a GPU. `unestimated` are the reasons
+    of curation that a sample cannot estimate.
     """
 
     corpora: list[CorpusPreview]
@@ -63,7 +61,7 @@ class Preflight(Record):
     warnings: list[str] = Field(default=[])
 
     def describe(self) -> str:
-        """In one line."""
+        """The plan in one line."""
         raw_bytes = sum(corpus.raw_bytes for corpus in self.corpora)
         return (
             f"{plural(len(self.corpora), 'corpus', 'corpora')}, {raw_bytes / 1e6:.1f} MB raw, a model of "
@@ -90,40 +88,35 @@ class Preflight(Record):
         for share in self.curation:
             if share.dropped:
                 documents = f"{share.dropped:,} of {share.of:,} sampled documents"
-                told = f"{documents} ({size(share.dropped_bytes)} of {size(share.of_bytes)}) go: {share.reason}"
-                rows.append(("curation", f"{share.corpus}: {told}"))
-        rows += [("warning", told) for told in self.warnings]
+                dropped = f"{documents} ({size(share.dropped_bytes)} of {size(share.of_bytes)}) dropped: {share.reason}"
+                rows.append(("curation", f"{share.corpus}: {dropped}"))
+        rows += [("warning", warning) for warning in self.warnings]
         if self.unestimated:
-            told = (
-                f"how many documents go as {' or '.join(self.unestimated)} is not estimated: a sample does not show it"
-            )
-            rows.append(("curation", told))
+            rows.append(("curation", f"not estimated, as a sample does not show it: {', '.join(self.unestimated)}"))
         table = text_table(Table(["corpus", "files", "raw", "documents", "tokens"], counted))
         lines = [*table.splitlines(), *text_pairs(rows)]
         if not self.plan:
-            lines.append(
-                "Token counts are known once the text is tokenized; until then windows and steps are estimates."
-            )
+            lines.append("Windows and steps are estimates until the text is tokenized.")
         return lines
 
 
 def tell_parameters(parameters: int, trained: int) -> str:
-    """How large a model is, and how much of it is trained if that is not all."""
+    """The number of parameters, and of trained ones if not all are."""
     part = "" if trained == parameters else f", {trained:,} of them trained ({trained / parameters:.2%})"
     return f"{parameters:,} parameters{part}"
 
 
 def memory_rows(device: int, host: int) -> list[tuple[str, str]]:
-    """What a rank takes of memory, for a terminal."""
-    rows = [("memory", f"about {size(device)} a rank")]
-    return rows if host == device else [*rows, ("host memory", f"about {size(host)}, with the copies of a checkpoint")]
+    """The memory per rank, for a terminal."""
+    rows = [("memory", f"about {size(device)} per rank")]
+    return rows if host == device else [*rows, ("host memory", f"about {size(host)}, including checkpoint copies")]
 
 
 class PredictedTexts(Record):
-    """Predictions of new texts: how many, and how many fell to each class, or the mean, least and greatest number.
+    """Predictions for new texts: counts per class, or the mean, smallest and largest number.
 
-    `skipped` are the first of the bad records, each with its place and what is wrong with it.
-    Where words are labelled, it is they that fell to classes: all `words` but those that the model did not see.
+    `skipped` are the first bad records, each with location and error. If words are labelled, counts are of words: all
+    `words` except those that the model did not see.
     """
 
     key: str
@@ -141,9 +134,7 @@ class PredictedTexts(Record):
 
 
 class Lengths(Record):
-    """How long the examples of a split are in tokens, of so many that were looked at, and how many are cut to the
-    `most`.
-    """
+    """Token lengths of the checked examples of a split, and how many are cut to `most` tokens."""
 
     examples: int
     mean: float
@@ -152,29 +143,27 @@ class Lengths(Record):
     cut: int
 
     def describe(self) -> str:
-        """In one line."""
+        """The lengths in one line."""
         cut = f"{self.cut:,} of {self.examples:,} ({self.cut / self.examples:.1%})" if self.cut else "none"
         return f"{self.mean:.1f} tokens on average, {self.longest:,} at most; {cut} cut to {self.most:,}"
 
 
 MOST_CLASSES = 12
-"""Classes whose examples are counted for a terminal."""
+"""Maximum number of classes listed in a terminal."""
 
 
 def describe_balance(balance: dict[str, int]) -> str:
-    """How many examples, or words, there are of each class, in one line."""
+    """The number of examples, or words, of each class, in one line."""
     total = max(1, sum(balance.values()))
-    told = [f"{name} {count:,} ({count / total:.1%})" for name, count in list(balance.items())[:MOST_CLASSES]]
+    counts = [f"{name} {count:,} ({count / total:.1%})" for name, count in list(balance.items())[:MOST_CLASSES]]
     more = [f"and {len(balance) - MOST_CLASSES} more classes"] if len(balance) > MOST_CLASSES else []
-    return ", ".join([*told, *more])
+    return ", ".join([*counts, *more])
 
 
 class TuningPreflight(Record):
-    """What a job that tunes a model will do. `splits` and `plan` are None where the data is too large to be looked at
-    whole.
+    """The plan of a job that tunes a model. `splits` and `plan` are None if the data is too large to be read whole.
 
-    `lengths` are by split, and `balance` the examples of each class in train, of those that were looked at. The memory
-    is told as by `Preflight`.
+    `lengths` are by split; `balance` counts the checked examples of each class in train. Memory is as in `Preflight`.
     """
 
     model: str
@@ -191,7 +180,7 @@ class TuningPreflight(Record):
     about_host_bytes: int
 
     def describe(self) -> str:
-        """In one line."""
+        """The plan in one line."""
         measured = ", ".join(self.metrics)
         return (
             f"{self.model}, {self.parameters / 1e6:.1f}M parameters, measured by {measured}, "
@@ -202,11 +191,11 @@ class TuningPreflight(Record):
         """The plan of a job that is not started, for a terminal."""
         model = f"{self.model}, {tell_parameters(self.parameters, self.trained)}"
         rows = [("model", model), ("metrics", ", ".join(self.metrics))]
-        rows.append(("looked at", self.looked_at))
+        rows.append(("checked", self.looked_at))
         rows += self.data_rows()
         if self.plan is not None:
             batch = plural(self.plan.global_batch, self.plan.sample)
-            rows.append(("steps", f"{self.plan.total_steps:,}, of {batch} on {plural(self.ranks, 'rank')}"))
+            rows.append(("steps", f"{self.plan.total_steps:,} of {batch} each, on {plural(self.ranks, 'rank')}"))
         rows += memory_rows(self.about_memory_bytes, self.about_host_bytes)
         lines = text_pairs(rows)
         if self.plan is None:
@@ -214,9 +203,7 @@ class TuningPreflight(Record):
         return lines
 
     def data_rows(self) -> list[tuple[str, str]]:
-        """What is known of the data: how many examples each split has, how long they are, and their classes in
-        train.
-        """
+        """Number and lengths of each split's examples, and the classes in train."""
         rows = []
         for name in dict.fromkeys([*(self.splits or {}), *self.lengths]):
             counted = [f"{self.splits[name]:,} examples"] if self.splits else []
@@ -226,29 +213,29 @@ class TuningPreflight(Record):
 
 
 class Finished(Record):
-    """The run of a job of which all is there, and the ranks that it was planned for: nothing is looked at before."""
+    """A complete run of a job, and its planned number of ranks; nothing else is checked."""
 
     run: str
     ranks: int
 
     def describe(self) -> str:
-        """In one line."""
-        return f"{self.run} is finished and measured: there is nothing to compute"
+        """The result in one line."""
+        return f"{self.run} is finished and evaluated: nothing to compute"
 
 
 AnyPreflight = Preflight | TuningPreflight
-"""What a job of any kind will do."""
+"""The plan of a job of any kind."""
 
 
 class Verdict(Record):
-    """What a gate says of a model, in words, and whether it passes."""
+    """A gate's decision: whether the model passes, and why."""
 
     passed: bool
     reason: str
 
 
 class Remeasured(Record):
-    """The figures of a champion's model, measured anew on what a run was measured on, or why that cannot be done."""
+    """A champion's metrics, measured again on a run's evaluation data, or the reason why that failed."""
 
     run: str
     fingerprint: str
@@ -258,9 +245,7 @@ class Remeasured(Record):
 
 
 class Outcome(Record):
-    """What a whole pipeline made: the run, its evaluation (None if nothing was held out), its report, the gate's
-    verdict.
-    """
+    """Result of a whole pipeline: run, evaluation (None if nothing was held out), report, and the gate's decision."""
 
     run: str
     evaluation: Result | None

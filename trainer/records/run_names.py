@@ -1,4 +1,4 @@
-"""Keys of a store behind the names and paths that people give."""
+"""Resolution of names and paths given by users to keys of a store."""
 
 import posixpath
 import re
@@ -13,29 +13,29 @@ from trainer.store.storage import Store
 
 RUN_PREFIX = "runs/"
 FOLDERS = ("runs", "encoded", "references", "shards", "tokenizers", "decisions")
-"""Folders of what is made from something, or has something made from it."""
+"""Folders of artifacts that have inputs or are inputs of others."""
 
 
 def ways_to(store: Store, text: str) -> Iterator[str]:
-    """A key or a path as it stands, without detours, and, in a local store, as the key that it leads to."""
+    """Candidates for the key of a text: as written, normalised, and in a local store as a path below its root."""
     yield text
     yield posixpath.normpath(text)
     if store.local is not None:
         root = store.local.resolve()
-        for start in (store.local, Path()):  # a name is looked for in the store first, then here
-            # A link to itself, no path at all, or one out of the store.
+        for start in (store.local, Path()):  # relative to the store first, then to the working directory
+            # A cyclic link, an invalid path, or one outside the store.
             with suppress(OSError, RuntimeError, ValueError):
                 yield (start / text).resolve().relative_to(root).as_posix()
 
 
 def run_at(store: Store, place: str) -> str | None:
-    """The key of the run that a key, or the absolute path of a folder, leads into."""
+    """The key of the run that a key or path is inside of, or None."""
     key = made_at(store, place)
     return key if key is not None and key.startswith(RUN_PREFIX) else None
 
 
 def made_at(store: Store, place: str) -> str | None:
-    """The same of a run or an artifact."""
+    """The key of the run or artifact that a key or path is inside of, or None."""
     begins = (re.match(rf"(?:{'|'.join(FOLDERS)})/[\w.-]+", way) for way in ways_to(store, place))
     found = [match[0] for match in begins if match and is_plain_key(match[0])]
     return found[-1] if found else None
@@ -45,14 +45,14 @@ RUNS = "runs"
 
 
 def find_run_name(store: Store, name: str) -> str:
-    """The whole name of the run that is meant. Raises `ConfigError` if there are several, `RunError` if there is
-    none.
+    """The full name of a run given by its name, its job's name or a prefix. Raises `ConfigError` if several match,
+    `RunError` if none does.
     """
     runs = store.names(RUNS)
     if name in runs:
         return name
     found = made_by(store, name) or _one_of(
-        name, "is the beginning of", [run for run in runs if name and run.startswith(name)]
+        name, "is a prefix of", [run for run in runs if name and run.startswith(name)]
     )
     if not found:
         raise RunError(f"there is no run {name!r} in {store.path(RUNS)}; {tell_runs_like(store, name)}")
@@ -60,21 +60,21 @@ def find_run_name(store: Store, name: str) -> str:
 
 
 def made_by(store: Store, job: str) -> list[str]:
-    """The one run that a job of this name has made, if any. Raises `ConfigError` if there are several."""
+    """The run of the job with this name, if any; raises `ConfigError` if there are several."""
     runs = [run for run in store.names(RUNS) if re.fullmatch(re.escape(job) + r"-[0-9a-f]{8}", run)]
-    return _one_of(job, "has made", runs)
+    return _one_of(job, "has", runs)
 
 
 def tell_runs_like(store: Store, name: str) -> str:
-    """Which runs may be meant by a name that none has, as the end of a message."""
+    """Suggested runs for an unknown name, as the end of a message."""
     runs = store.names(RUNS)
     if not runs:
-        return f"{store.path(RUNS)} holds no run at all: check the store's name"
+        return f"{store.path(RUNS)} has no runs: check the store's path"
     return f"{tell_nearest(name, runs)} (`headrace list {store.url}` shows all)"
 
 
 def _one_of(name: str, does: str, runs: list[str]) -> list[str]:
     if len(runs) > 1:
         more = f" and {len(runs) - NAMED} more" if len(runs) > NAMED else ""
-        raise ConfigError(f"{name!r} {does} several runs: {', '.join(runs[:NAMED])}{more}; say which one is meant")
+        raise ConfigError(f"{name!r} {does} several runs: {', '.join(runs[:NAMED])}{more}; give the full name")
     return runs

@@ -1,12 +1,11 @@
-"""Sealed files: what is read back of a store and listed in no manifest carries a checksum of its own. And pointers.
+"""Sealed files: files of a store that no manifest lists and that carry their own checksum; and pointers.
 
     a JSON object       has it under the key `checksum`
-    metrics.jsonl       has one at the end of each line, after the line's number, so that lost lines can be told
+    metrics.jsonl       has one at the end of each line, after the line's number, so that lost lines are detected
     .npz of curation    have it as their zip file's comment (curation/units.py)
 
-What is summed is the content and the place, that is the key in the store: what was copied there from another run is
-told from the run's own. A file without a checksum counts as damaged, else nobody would notice that the checksum is what
-was lost.
+The checksum covers the content and the file's key in the store, so that a copy from another run is detected. A file
+without a checksum counts as damaged, because the checksum itself may be what was lost.
 """
 
 import hashlib
@@ -28,17 +27,13 @@ LINE_END = re.compile(NUMBER + rb'([1-9][0-9]{0,11}), "checksum": "([0-9a-f]{16}
 
 
 def read_sealed(store: Store, key: str) -> dict[str, Any] | None:
-    """What a sealed JSON file holds, without its checksum; None if there is no such file. Raises `ArtifactError` if
-    damaged.
-    """
+    """Return the content of a sealed JSON file, or None if it does not exist; raise `ArtifactError` if damaged."""
     raw = store.find_bytes(key)
     return None if raw is None else open_sealed(store, key, raw)
 
 
 def recall_sealed(store: Store, key: str, instead: str) -> dict[str, Any] | None:
-    """The same of a file that only spares work: where it cannot be read, None, and a warning of what is done
-    `instead`.
-    """
+    """Like `read_sealed`, for a file that only saves work: if it cannot be read, log `instead` and return None."""
     try:
         return read_sealed(store, key)
     except (ArtifactError, StorageError) as error:
@@ -47,7 +42,7 @@ def recall_sealed(store: Store, key: str, instead: str) -> dict[str, Any] | None
 
 
 def require_sealed(store: Store, key: str) -> dict[str, Any]:
-    """The same of a file that must be there. Raises `ArtifactError` if it is missing or damaged."""
+    """Like `read_sealed`, for a required file: raise `ArtifactError` if it is missing or damaged."""
     found = read_sealed(store, key)
     if found is None:
         raise ArtifactError(f"{store.path(key)} is missing; {remedy_of(key)}")
@@ -55,9 +50,7 @@ def require_sealed(store: Store, key: str) -> dict[str, Any]:
 
 
 def open_sealed(store: Store, key: str, raw: bytes) -> dict[str, Any]:
-    """What a sealed JSON file holds, of bytes that were read from under its key. Raises `ArtifactError` if they are
-    damaged.
-    """
+    """Return the content of a sealed JSON file from its bytes; raise `ArtifactError` if they are damaged."""
     try:
         values = unseal(_parse(raw), key)
         require_shape(key, values)
@@ -67,10 +60,9 @@ def open_sealed(store: Store, key: str, raw: bytes) -> dict[str, Any]:
 
 
 def read_listed(store: Store, key: str, sha256: str | None) -> Any:
-    """What a JSON file holds that a manifest lists with this digest; None if there is no such file, or it is not
-    listed.
+    """Return the content of a JSON file that a manifest lists with this digest, or None if it is missing or not listed.
 
-    Raises `ArtifactError` if it is another one.
+    Raises `ArtifactError` if its digest differs.
     """
     raw = None if sha256 is None else store.find_bytes(key)
     if raw is None:
@@ -93,28 +85,28 @@ def write_sealed(store: Store, key: str, values: dict[str, Any], indent: int | N
 
 
 def sealed_bytes(key: str, values: dict[str, Any], indent: int | None = 2) -> bytes:
-    """A sealed JSON file's bytes, for one that is replaced only by who has read it as it is."""
-    plain = json.loads(json.dumps(values))  # as it is read back: names are texts
+    """The bytes of a sealed JSON file, for compare-and-swap."""
+    plain = json.loads(json.dumps(values))  # as it will be read back: keys become text
     return json_bytes(seal(plain, key), indent)
 
 
 def seal_line(key: str, number: int, values: dict[str, Any]) -> bytes:
-    """A line of a file of records, with its number (counted from 1), its checksum and its end."""
+    """A line of a file of records, with its number (from 1), its checksum and a line end."""
     text = b"%s%s%d" % (json.dumps(values).encode()[:-1], NUMBER, number)
     return b'%s, "checksum": "%s"}\n' % (text, sum_at(key, text))
 
 
 def sealed_number(key: str, line: bytes) -> int | None:
-    """The number of a line, given without its end, that was written there; None of any other.
+    """The number of an intact line (without its line end) of this file, else None.
 
-    The line's values are not looked at, which is fast.
+    The line's values are not parsed, for speed.
     """
     end = LINE_END.fullmatch(line, max(0, line.rfind(NUMBER)))
     return int(end[1]) if end is not None and end[2] == sum_at(key, line[: end.end(1)]) else None
 
 
 def unseal_line(line: bytes) -> dict[str, Any]:
-    """The values of a line that is sealed."""
+    """The values of a sealed line."""
     values: dict[str, Any] = json.loads(line[: line.rfind(NUMBER)] + b"}")
     return values
 
@@ -125,23 +117,23 @@ def _parse(raw: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not valid JSON ({error})") from error
     if not isinstance(found, dict):
-        raise ValueError("it holds no JSON object")
+        raise ValueError("it is not a JSON object")
     return found
 
 
 def sum_at(key: str, content: bytes | memoryview) -> bytes:
-    """The checksum, 16 hexadecimal digits, of what stands under a key."""
+    """The checksum, 16 hexadecimal digits, of a key and its content."""
     digest = hashlib.sha256(key.encode() + b"\n")
     digest.update(content)
     return digest.hexdigest()[:16].encode()
 
 
 def read_pointer(store: Store, key: str) -> Pointer | None:
-    """What a pointer names; None if there is none. Raises `ArtifactError` if it is damaged."""
+    """Read a pointer; None if it does not exist. Raises `ArtifactError` if it is damaged."""
     found = read_sealed(store, key)
     return None if found is None else Pointer(**found)
 
 
 def write_pointer(store: Store, key: str, step: int, scores: dict[str, float] | None) -> None:
-    """Let a pointer name the checkpoint of a step."""
+    """Point a pointer to the checkpoint of a step."""
     write_sealed(store, key, Pointer(checkpoint=folder_name(step), step=step, scores=scores).model_dump())

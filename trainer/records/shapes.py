@@ -1,7 +1,7 @@
-"""What records that are read back of a store must look like, and what to do about a damaged one, by their keys.
+"""Types of the records in a store, and the remedies for damaged ones, by their keys.
 
-A checksum says that a record is the one that was written there, not that whoever wrote it did so rightly. What later
-work takes from a record has the type that is said here; what else it holds is left alone.
+A checksum does not show that the content was correct when it was written, so the fields that later steps read are
+validated; other fields are ignored.
 """
 
 import re
@@ -22,7 +22,7 @@ Number = Figure | None
 
 
 class Shape(BaseModel):
-    """Typed where it is looked at; other keys may stand beside."""
+    """Declares the keys that are read; other keys are allowed."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -34,7 +34,7 @@ class Ref(Shape):
 
 
 class Data(Shape):
-    """A tokenizer and shards, or the key of an encoded set."""
+    """Tokenizer and shards, or the key of an encoded set."""
 
     tokenizer: Ref | None = None
     shards: list[Ref] = []
@@ -62,7 +62,7 @@ class Base(Shape):
 
 
 class Config(Shape):
-    """config.json; its job is looked at by who needs more than its parts."""
+    """config.json; code that needs more than its parts validates the job."""
 
     fingerprint: str
     identity: dict[str, Any]
@@ -76,14 +76,12 @@ class Config(Shape):
     @model_validator(mode="after")
     def _is_named_by_its_identity(self) -> Self:
         if self.fingerprint != fingerprint(self.identity):
-            raise ValueError("its fingerprint is not that of its identity")
+            raise ValueError("its fingerprint does not match its identity")
         return self
 
 
 class Pointer(BaseModel):
-    """checkpoint-last, -best and those of epochs: the checkpoint that is named, by its place in the run's folder and by
-    its step, with the scores of that step.
-    """
+    """checkpoint-last, -best and those of epochs: a checkpoint's path in the run's folder, its step and its scores."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -94,12 +92,12 @@ class Pointer(BaseModel):
     @model_validator(mode="after")
     def _names_its_step(self) -> Self:
         if self.checkpoint != folder_name(self.step):
-            raise ValueError(f"it names {self.checkpoint} for step {self.step}")
+            raise ValueError(f"it refers to {self.checkpoint} for step {self.step}")
         return self
 
 
 def folder_name(step: int) -> str:
-    """Where the checkpoint of a step is in its run's folder."""
+    """The path of a step's checkpoint in the run's folder."""
     return f"{CHECKPOINTS}/step-{step:08d}"
 
 
@@ -117,15 +115,15 @@ class Holder(Shape):
 
 
 class AnswerSums(Shape):
-    """Some of a reference's log-probabilities: those of the chosen and the rejected answer of each pair."""
+    """A part of a reference's log-probabilities: of the chosen and the rejected answer of each pair."""
 
     sums: list[tuple[Figure, Figure]]
 
 
 class Move(BaseModel):
-    """A run that became champion, by a promotion or because the one above it was taken away: when, and why.
+    """A change of the champion, by a promotion or a rollback, with time and reason.
 
-    Its scores are those that it was promoted with.
+    The scores are those at the promotion.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -149,7 +147,7 @@ class Seen(Shape):
     """cache/seen-*.json"""
 
     files: dict[str, tuple[Count, str, list[tuple[Count, Count, Count, str]]]]
-    """By path: its size and version, and of each stretch of it the start, the end, what it holds, and the digest."""
+    """By path: size and version, and start, end, count and digest of each piece."""
 
 
 class PackedCounts(Shape):
@@ -223,7 +221,7 @@ class Lineage(Shape):
 
 
 class Record(Shape):
-    """A line of metrics.jsonl: what stands beside the named figures are numbers too."""
+    """A line of metrics.jsonl; additional fields are numbers, too."""
 
     __pydantic_extra__: dict[str, Number]
 
@@ -262,11 +260,11 @@ RECORDS: dict[str, type[Record]] = {
     "schedule": ScheduleRecord,
     "checkpoint": CheckpointRecord,
 }
-"""Lines of metrics.jsonl, by their kind."""
+"""Types of lines of metrics.jsonl, by kind."""
 
 
 class Sealed(NamedTuple):
-    """A kind of file: its keys, what to do about a damaged one, and what it holds; a function tells that of some."""
+    """A kind of sealed file: a pattern of its keys, the remedy, and its type or a function that returns the type."""
 
     keys: str
     remedy: str
@@ -276,62 +274,62 @@ class Sealed(NamedTuple):
 SEALED = (
     Sealed(
         r"runs/[^/]+/config\.json",
-        "start the run's command again, which writes it anew if the rest of the run is of that command, or put back a "
-        "copy of it, or move the run's folder away and train it anew",
+        "start the run's command again, which rewrites it if the rest of the run belongs to that command; or restore a "
+        "copy of it; or move the run's folder elsewhere and train again",
         Config,
     ),
-    Sealed(r"runs/[^/]+/plan\.json", "start the run's command again, which writes it anew from the data", plan_type),
-    Sealed(r"runs/[^/]+/eval\.json", "run the evaluation again, which measures the model anew", OfRun),
+    Sealed(r"runs/[^/]+/plan\.json", "start the run's command again, which rewrites it from the data", plan_type),
+    Sealed(r"runs/[^/]+/eval\.json", "run the evaluation again, which rewrites it", OfRun),
     Sealed(
         r"runs/[^/]+/harness\.json",
-        "start the run's command again, which has lm-eval measure the model anew, or delete the file",
+        "start the run's command again, which runs lm-eval again, or delete the file",
         OfTasks,
     ),
     Sealed(
         r"runs/[^/]+/environment\.json",
-        "put back a copy of it, or delete it: only what it tells of the machine is lost",
+        "restore a copy of it, or delete it: only information about the machine is lost",
         Environment,
     ),
-    Sealed(r"runs/[^/]+/lineage\.json", "make the report again, which writes it anew", Lineage),
+    Sealed(r"runs/[^/]+/lineage\.json", "create the report again, which rewrites it", Lineage),
     Sealed(
         r"runs/[^/]+/(checkpoint-(last|best)|epochs/.*)",
-        "start the run's command again, which finds it from the checkpoints",
+        "start the run's command again, which rewrites it from the checkpoints",
         Pointer,
     ),
-    Sealed(r"runs/[^/]+/lease\.json", "wait two minutes, and delete it if no process works on the run", Holder),
+    Sealed(r"runs/[^/]+/lease\.json", "wait two minutes, and delete it if no process writes to the run", Holder),
     Sealed(
         r"evaluations/.*",
-        "run the evaluation again, which measures the checkpoint anew, or delete the file",
+        "run the evaluation again, which rewrites it, or delete the file",
         Result,
     ),
     Sealed(
         r"models/.*",
-        "put back a copy of it, or delete it and promote a run anew, which loses the history",
+        "restore a copy of it, or delete it and promote a run again, which loses the history",
         History,
     ),
     Sealed(r"pins/holds/.*", "delete it if nothing runs in this store, or after 8 days"),
-    Sealed(r"pins/.*", "delete it, and pin what it was meant to pin anew"),
+    Sealed(r"pins/.*", "delete it and set the pin again"),
     Sealed(r"cache/packed-.*", "delete it: the documents are packed again", PackedCounts),
     Sealed(r"cache/reference-.*", "delete it: it is computed again", AnswerSums),
-    Sealed(r"cache/seen-.*\.json", "delete it: the raw files are looked at again", Seen),
-    Sealed(r"cache/.*", "delete it: the raw files are looked at again"),
-    Sealed(r"references/.*", "run the job's command again, which makes it anew"),
+    Sealed(r"cache/seen-.*\.json", "delete it: the raw files are read again", Seen),
+    Sealed(r"cache/.*", "delete it: the raw files are read again"),
+    Sealed(r"references/.*", "run the job's command again, which rebuilds it"),
     Sealed(
         r"(shards|encoded|tokenizers|decisions)/.*",
-        "prepare the data again, which makes it anew, or delete its folder if nothing uses it",
+        "prepare the data again, which rebuilds it, or delete its folder if nothing uses it",
     ),
-    Sealed(r"runs/[^/]+/(final|checkpoints)/.*", "start the run's command again, which sees to it"),
+    Sealed(r"runs/[^/]+/(final|checkpoints)/.*", "start the run's command again, which repairs it"),
 )
 
 
 def remedy_of(key: str) -> str:
-    """What to do if the file under a key is damaged."""
+    """The remedy for a damaged file, by its key."""
     found = _kind_of(key)
-    return found.remedy if found else "put back a copy of it"
+    return found.remedy if found else "restore a copy of it"
 
 
 def require_shape(key: str, values: dict[str, Any]) -> None:
-    """Raise `ValueError` with what is wrong if a record under a key is not what later work takes it for."""
+    """Raise `ValueError` if a record does not have the type of its key."""
     found = _kind_of(key)
     if found is not None and found.shape is not None:
         _check(found.shape if isinstance(found.shape, type) else found.shape(values), values)
@@ -342,7 +340,7 @@ def _kind_of(key: str) -> Sealed | None:
 
 
 def require_record(values: dict[str, Any]) -> None:
-    """The same of a line of metrics.jsonl."""
+    """Raise `ValueError` if a line of metrics.jsonl is invalid."""
     if not isinstance(kind := values.get("kind"), str):
         raise ValueError("it has no kind")
     _check(RECORDS.get(kind, Record), values)

@@ -1,10 +1,10 @@
-"""Steps: how one artifact of data or predictions is made, and the one way in which it is found or made.
+"""Steps: descriptions of how artifacts of data and predictions are built, and how they are found or built.
 
-A step is named by its recipe and by the contents of what it is made from, so what was made again to the same content
-changes nothing after it. What a manifest says of an artifact is what its step said: see `Manifest`.
+A step's name is a fingerprint of its recipe and the contents of its inputs, so an input rebuilt with the same content
+invalidates nothing. The manifest records the recipe and inputs of the step: see `Manifest`.
 
-What a pipeline asks for, and what a worker process is asked for, is the name of a step, of `STEPS`, and arguments. Each
-module of theirs is imported only when its step is looked at.
+Pipelines and worker processes refer to a step by its name in `STEPS` and arguments. A step's module is imported only
+when the step is used.
 """
 
 import json
@@ -46,52 +46,52 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 CONTENTS = "contents"
-"""The part of a recipe that says by digests what raw files, functions and the like hold: not told as settings are."""
+"""The part of a recipe with digests of raw files, functions and other content; it is not displayed like settings."""
 
 NAMED = 5
-"""Dependents that an error names."""
+"""Maximum number of dependents listed in an error."""
 
 Sources = Mapping[str, Any]
-"""What an artifact's raw files hold, by their names."""
+"""The contents of an artifact's raw files, by name."""
 
 
 def nothing(*_: Any) -> None:
-    """Nothing to do."""
+    """Do nothing."""
 
 
 class Parts(NamedTuple):
-    """Whether the making of an artifact was begun, and how much of it there is and is to be made, in words."""
+    """Whether an artifact was partly built, and the finished and remaining work in words."""
 
     begun: bool = False
     work: str = ""
 
 
 class Explains(NamedTuple):
-    """What is told of a step that is only looked at."""
+    """Functions that explain the state of a step, for dry runs and `headrace explain`."""
 
     sources: Callable[[], Sources] = dict
-    """The raw files as they are now."""
+    """Returns the current raw files."""
     recall_sources: Callable[[str, Manifest], Sources] = lambda key, manifest: {}
-    """The same of another artifact of the kind, as it was made, to tell which files differ."""
+    """Returns the raw files that an existing artifact was built from, to find which files differ."""
     by_content: bool = False
-    """Whether a raw file of another name and the same content is the same."""
+    """Whether raw files of equal content count as equal even if their names differ."""
     parts: Callable[[], Parts] = Parts
-    """What is there of it, where it is not published."""
+    """Returns the finished parts of an unpublished artifact."""
     remarks: Callable[[Manifest], list[str]] = lambda manifest: []
-    """What is told of it where it is used again."""
+    """Returns remarks on an artifact that is reused."""
 
 
 def made_elsewhere(step: "Step") -> Manifest:
-    """The default `build` of artifacts that all ranks make together: who starts the ranks makes them."""
-    raise AssertionError(f"{step.key} is not made by one process")
+    """The default `build`, for artifacts that all ranks build together: it must not be called."""
+    raise AssertionError(f"{step.key} is not built by one process")
 
 
 @dataclass(frozen=True)
 class Step:
-    """How one artifact is made: `folder`/`name`-FINGERPRINT, of a kind.
+    """How one artifact, `folder`/`name`-FINGERPRINT, is built.
 
-    `recipe` are all settings that its bytes depend on, by their places in a configuration, as JSON; `inputs` what it is
-    made from, by role. Those named in `told` are recorded, and are no part of its name.
+    `recipe` contains all settings that the artifact's bytes depend on, by their paths in a configuration, as JSON;
+    `inputs` are its inputs by role. Entries listed in `told` are recorded but are not part of the fingerprint.
     """
 
     store: Store
@@ -100,37 +100,37 @@ class Step:
     name: str
     recipe: Mapping[str, Any]
     build: Callable[["Step"], Manifest] = made_elsewhere
-    """Makes and publishes the artifact, and may continue a partly made one. Not set for artifacts that all ranks make
-    together."""
+    """Builds and publishes the artifact; may continue a partly built one. Not set if all ranks build it together."""
     inputs: Mapping[str, Input] = field(default_factory=dict)
     told: frozenset[str] = frozenset()
     identity: str | None = None
     """The fingerprint in the names of runs that read this artifact, if it covers only part of it: of an encoded set,
     everything but its test split."""
     place: str | None = None
-    """Its key, if that is not made of folder, name and fingerprint: a run may have a name that a person gave it."""
+    """Its key, if that does not consist of folder, name and fingerprint, as for runs with a name set by the user."""
     fits: Callable[[Manifest], bool] = lambda manifest: True
-    """Whether what is found there is what this step makes, which a `place` does not say."""
+    """Whether an existing artifact is this step's; needed with `place`, which contains no fingerprint."""
     accept: Callable[[Manifest], None] = nothing
-    """Called with the manifest of what is found. Raises what keeps it from being used, like too many bad records."""
+    """Called with the manifest of an existing artifact. Raises an error if it must not be used, for example because of
+    too many bad records."""
     reads_all: bool = True
-    """If true, looking for the artifact reads every file and verifies its content. If false, it compares sizes only,
-    because each reader verifies the file that it opens.
+    """If true, all files are read and verified before reuse. If false, only sizes are compared, because each reader
+    verifies the file that it opens.
     """
     anew: bool = True
-    """If false, a file that this machine has compared, and that has not changed since, is not read again."""
+    """If false, a file that was verified on this machine and is unchanged since is not read again."""
     settles: bool = True
     """Whether the name determines the content. A tokenizer's does not: it stays the same while its training text grows.
     """
     otherwise: str = "delete the folder, and train again what was trained on it"
-    """What to do where it cannot be made again as it was, and there is no copy."""
+    """The remedy if it cannot be rebuilt identically and no copy exists."""
     in_place: bool = False
-    """Whether `build` writes files to their place: a damaged one loses its manifest first, to be completed anew."""
+    """Whether `build` writes files to their final paths; the manifest of a damaged artifact is then deleted first."""
     passed: Callable[[], None] = nothing
-    """Called once all files were looked at as `reads_all` says, and are intact."""
+    """Called when all files were checked according to `reads_all` and are intact."""
     explains: Explains = field(default_factory=Explains)
     release: Callable[[], None] = nothing
-    """Ends what was begun early for its making."""
+    """Stops work that was started early for building it."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -142,9 +142,9 @@ class Step:
 
     @cached_property
     def expected(self) -> "Expected | None":
-        """What must come back under the key, because it was made before; None if nothing says so.
+        """The content that a rebuild must reproduce because it existed before; None if nothing is recorded.
 
-        Raises `ArtifactError` if something was made from it, and its content is not known.
+        Raises `ArtifactError` if other artifacts were built from it but its content is not recorded.
         """
         former = _former(self)
         if self.settles:
@@ -155,31 +155,29 @@ class Step:
         contents = [former.content] if former else [content for content in found.values() if content]
         if not contents:
             raise ArtifactError(
-                f"{self.store.path(self.key)} is damaged or lost, and what it was is recorded nowhere that can be read"
-                f"{_needed_by(list(found))}. Put back a copy of its files, or {self.otherwise}"
+                f"{self.store.path(self.key)} is damaged or lost, and no readable record of its content exists"
+                f"{_needed_by(list(found))}. Restore a copy of its files, or {self.otherwise}"
             )
         return Expected(contents[0], list(found))
 
     def refer(self, manifest: Manifest | None, reused: bool = False) -> ArtifactRef:
-        """The reference to it by which other steps are given it; without a manifest, to one that is still to be
-        made.
-        """
+        """Return a reference to pass to other steps; without a manifest, to an artifact that is not built yet."""
         size, content = (manifest.size(), manifest.content) if manifest else (0, "")
         name = self.identity or self.fingerprint
         return ArtifactRef(key=self.key, fingerprint=name, size=size, content=content, reused=reused)
 
 
 def find_artifact(step: Step) -> ArtifactRef | None:
-    """The artifact of a step, if it is published and intact, held until a run says that it reads it.
+    """Return a step's artifact if it is published and intact; it is held until a run refers to it.
 
-    A damaged artifact is logged as a warning and treated as missing. Raises what its `accept` raises.
+    A damaged artifact is logged as a warning and treated as missing. Errors of `accept` are raised.
     """
     manifest = recall_manifest(step.store, step.key, step.kind)
     if manifest is None or not step.fits(manifest):
         return None
     damage = find_damage(step.store, step.key, manifest, content=step.reads_all, anew=step.anew)
     for file, problem in damage.items():
-        log.warning("%s/%s %s: it is to be made anew", step.store.path(step.key), file, problem)
+        log.warning("%s/%s %s: rebuilding it", step.store.path(step.key), file, problem)
     if damage and step.in_place:
         step.store.delete(f"{step.key}/{MANIFEST}")
     if damage:
@@ -189,13 +187,13 @@ def find_artifact(step: Step) -> ArtifactRef | None:
 
 
 def find_published(step: Step) -> ArtifactRef | None:
-    """Like `find_artifact`, but does not check files: for callers that run before the stage that makes the artifact."""
+    """Like `find_artifact`, but does not check files: for callers that run before the stage that builds it."""
     manifest = recall_manifest(step.store, step.key, step.kind)
     return None if manifest is None else _accepted(step, manifest)
 
 
 def make(step: Step) -> ArtifactRef:
-    """Find the artifact of a step, or make and publish it. Raises what its `accept` and `build` raise."""
+    """Find a step's artifact, or build and publish it. Errors of `accept` and `build` are raised."""
     try:
         if found := find_artifact(step):
             return found
@@ -206,9 +204,7 @@ def make(step: Step) -> ArtifactRef:
 
 
 def describe(step: Step, files: Iterable[FileRecord], details: dict[str, Any], notes: Iterable[str] = ()) -> Manifest:
-    """The manifest of a step's artifact; `notes` are files that tell how it was made, and are no part of its
-    content.
-    """
+    """Create the manifest of a step's artifact; `notes` are files about how it was built, not part of its content."""
     require_details(step.kind, details, step.recipe)
     manifest = make_manifest(step.kind, step.fingerprint, files, details)
     made_of = {"recipe": dict(step.recipe), "inputs": dict(step.inputs)}
@@ -216,19 +212,17 @@ def describe(step: Step, files: Iterable[FileRecord], details: dict[str, Any], n
 
 
 def publish(step: Step, folder: Path, details: dict[str, Any], notes: Iterable[str] = ()) -> Manifest:
-    """Publish a staged folder as the artifact of a step, unless another process has; what was damaged comes back as it
-    was.
+    """Publish a staged folder as a step's artifact, unless another process has; a damaged one must be reproduced.
 
-    Raises `ArtifactError` if its key held different content before, because other artifacts may have been made from
-    that.
+    Raises `ArtifactError` if the key had different content before, because other artifacts may depend on it.
     """
     manifest, former = describe(step, digest_folder(folder), details, notes), _former(step)
     if former is not None and not find_damage(step.store, step.key, former) and _is_held(step):
-        return former  # which may be in use already
+        return former  # may already be in use
     if (wanted := step.expected) is not None:
         if wanted.content != manifest.content:
             raise _refused(step, wanted, manifest, former)
-        log.info("%s was made before: it has the same content", step.store.path(step.key))
+        log.info("%s was rebuilt with the same content", step.store.path(step.key))
     if former is not None and former.digests() == manifest.digests():
         manifest = former
     put_published(step.store, folder, step.key, manifest)
@@ -236,7 +230,7 @@ def publish(step: Step, folder: Path, details: dict[str, Any], notes: Iterable[s
 
 
 class Expected(NamedTuple):
-    """What must come back under a key: its content, and what was made from it."""
+    """The content that a rebuild must reproduce, and the dependents."""
 
     content: str
     dependents: list[str]
@@ -254,10 +248,10 @@ def _refused(step: Step, wanted: Expected, made: Manifest, former: Manifest | No
         next((name for name, sha256 in former.digests().items() if digests.get(name) != sha256), "") if former else ""
     )
     return ArtifactError(
-        f"{place} is damaged or lost, and what is made today is not what was "
-        f"there{f': {other} differs' if other else ''} (expected {wanted.content}, made {made.content}). The text, "
-        "headrace or a library is another, or something that it is made of changes each "
-        f"time{_needed_by(wanted.dependents)}. Put back a copy of its files, or {step.otherwise}"
+        f"{place} is damaged or lost, and rebuilding it gives other "
+        f"content{f': {other} differs' if other else ''} (expected {wanted.content}, built {made.content}). The text, "
+        "headrace or a library has changed, or an input changes each "
+        f"time{_needed_by(wanted.dependents)}. Restore a copy of its files, or {step.otherwise}"
     )
 
 
@@ -267,9 +261,7 @@ def _needed_by(dependents: list[str]) -> str:
 
 
 def dependents_of(store: Store, key: str) -> dict[str, str | None]:
-    """The shard sets and runs that were made from an artifact, with the content that they record; None if that is
-    damaged.
-    """
+    """The shard sets and runs built from an artifact, each with its recorded content; None if the record is damaged."""
     records = {f"shards/{name}": MANIFEST for name in store.names("shards")}
     records |= {f"runs/{name}": CONFIG for name in store.names("runs")}
     with ThreadPoolExecutor() as pool:
@@ -283,7 +275,7 @@ def dependents_of(store: Store, key: str) -> dict[str, str | None]:
 
 
 def _recorded(raw: bytes, place: str, key: str) -> str | None:
-    """The content of an input that a manifest or a run's config.json tells; None if that is damaged."""
+    """The content of an input recorded in a manifest or a run's config.json; None if the record is damaged."""
     try:
         said = unseal(json.loads(raw), place if place.endswith(CONFIG) else None)
         return next((each["content"] for each in said["inputs"].values() if each["key"] == key), None)
@@ -297,15 +289,15 @@ def _accepted(step: Step, manifest: Manifest) -> ArtifactRef | None:
 
 
 def _is_held(step: Step) -> bool:
-    """Hold what may be removed until a run says that it reads it; returns whether it is still there."""
+    """Hold an artifact against removal until a run refers to it; return whether it still exists."""
     return step.folder not in FOLDERS or hold_reused(step.store, step.key)
 
 
 class Named(NamedTuple):
-    """Where the function is that returns a step, and what the step is called, given the job and what it is made from.
+    """The function that returns a step, and the step's title as a template of the function's arguments.
 
-    `needs` are the arguments whose artifacts must be there before the step can be named. A step that can begin
-    something early takes `early`.
+    `needs` are the arguments whose artifacts must exist before the step's name is known. A function that can start work
+    early takes the argument `early`.
     """
 
     module: str
@@ -314,8 +306,7 @@ class Named(NamedTuple):
     needs: tuple[str, ...] = ()
     early: bool = False
     made_by: str | None = None
-    """The function, as `module.function`, that finds or makes the artifact where all ranks make it together: each of
-    them calls it. None where one process makes it."""
+    """The function, as `module.function`, that every rank calls if all ranks build the artifact together; else None."""
 
 
 STEPS = {
@@ -333,26 +324,26 @@ STEPS = {
 
 
 class Do(Protocol):
-    """Asks for the artifact of a step of a job, by the step's name: makes it here or as a task, or only looks."""
+    """Returns the artifact of a job's step, by name: builds it in this process or as a task, or only looks it up."""
 
     def __call__(self, name: str, job: Any, **made: Any) -> ArtifactRef: ...
 
 
 def open_step(name: str, store: Store, progress: Progress, **arguments: Any) -> Step:
-    """A step, of its arguments as they are or as JSON: they are validated by the function's own annotations."""
+    """Create a step; arguments may be JSON and are validated by the function's annotations."""
     named = STEPS[name]
     step: Step = checked(f"{named.module}.{named.function}")(store=store, progress=progress, **arguments)
     return step
 
 
 def checked(function: str) -> Callable[..., Any]:
-    """A function by its name, which takes JSON-like values and validates them by its own annotations."""
+    """Return a function by name, wrapped so that JSON-like arguments are validated by its annotations."""
     found: Callable[..., Any] = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(load(function))
     return found
 
 
 def make_named(name: str, progress: Progress, job: Any, **made: Any) -> ArtifactRef:
-    """Find or make the artifact of a step, of arguments as they are, or as a worker process is given them."""
+    """Find or build the artifact of a step; arguments may be JSON, as passed to a worker process."""
     named = STEPS[name]
     if named.made_by is not None:
         ref: ArtifactRef = checked(named.made_by)(job=job, progress=progress, **made)
@@ -363,7 +354,7 @@ def make_named(name: str, progress: Progress, job: Any, **made: Any) -> Artifact
 
 
 def look_for(name: str, job: Any, check: bool = True, **made: Any) -> ArtifactRef | None:
-    """The published artifact of a step of a job, and intact if that is to be checked; None if it is to be made."""
+    """Return the published artifact of a job's step, checked if `check`; None if it must be built."""
     step = open_step(name, Store(job.store), silent(), job=job, **made)
     try:
         return find_artifact(step) if check else find_published(step)
@@ -372,11 +363,11 @@ def look_for(name: str, job: Any, check: bool = True, **made: Any) -> ArtifactRe
 
 
 class NotMade(Exception):
-    """What a step makes is not there."""
+    """The artifact of a step does not exist."""
 
 
 def only_look(name: str, job: Any, check: bool = True, **made: Any) -> ArtifactRef:
-    """Makes nothing: raises `NotMade` where the artifact of a step is to be made."""
+    """Return the artifact of a step; raise `NotMade` if it must be built."""
     found = look_for(name, job, check, **made)
     if found is None:
         raise NotMade(name)
@@ -384,12 +375,12 @@ def only_look(name: str, job: Any, check: bool = True, **made: Any) -> ArtifactR
 
 
 def here(progress: Progress) -> Do:
-    """Makes each step in this process."""
+    """Build each step in this process."""
     return lambda name, job, **made: make_named(name, progress, job, **made)
 
 
 def in_ranks(runtime: Any, progress: Progress) -> Do:
-    """Makes each step in ranks that all ask for it: on the first one, or by all of them together."""
+    """Build each step in ranks that all request it: on rank 0, or on all together."""
 
     def do(name: str, job: Any, **made: Any) -> ArtifactRef:
         if STEPS[name].made_by is not None:

@@ -1,4 +1,4 @@
-"""The artifact store, in a local folder (`local.py`) or in a bucket of S3 or its like (`remote.py`).
+"""The artifact store, in a local folder (`local.py`) or a remote file system such as an S3 bucket (`remote.py`).
 
-Its files appear whole, and manifests list them.
+Files are written atomically, and manifests list them.
 """

@@ -1,15 +1,15 @@
-"""Verified copies of remote files, shared by the processes of a machine, in a folder that stays within a size.
+"""Verified copies of remote files in a cache folder of limited size, shared by the processes of a machine.
 
     HEADRACE_CACHE         the folder; by default headrace in the user's cache folder
-    HEADRACE_CACHE_BYTES   its size at most; by default 50 GB
+    HEADRACE_CACHE_BYTES   its maximum size; by default 50 GB
 
-A copy is named by what it must contain, and checked when it arrives and whenever it has changed since it was checked.
-Whoever uses one is given a second name of it, in `work`; of those without, the least recently used make room for new
-ones. Copies get names, and lose those in the folder, under one lock: else one could be let go of while somebody begins
-to use it, and would be held without being counted.
+The name of a copy contains its digest. A copy is verified after download, and again if it has changed since. A process
+that uses a copy gets a hard link to it in `work`; copies without links are evicted, the least recently used first. One
+lock guards linking and eviction: otherwise a copy could be evicted while a process links it, and would use disk space
+without being counted.
 
-What is fetched whole to be loaded, a model or a checkpoint, must be had whatever its size: its copies (`.beyond`) do
-not count as long as they are in use, and the disk alone bounds them.
+Models and checkpoints are fetched whole and must fit whatever the limit: their copies (`.beyond`) do not count while
+they are in use, and only the disk limits them.
 """
 
 import fcntl
@@ -36,14 +36,14 @@ SIZE = "HEADRACE_CACHE_BYTES"
 DEFAULT_BYTES = 50 * 10**9
 
 BEYOND = ".beyond"
-"""Ends the name of a copy that does not count while it is in use."""
+"""Suffix of a copy that does not count while it is in use."""
 
 NAME = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}(?P<beyond>\.beyond)?(\.[0-9a-f]{12}\.(?P<size>\d+))?")
-"""A copy, or one that is being downloaded, with the size that it will have; nothing else in the folder is touched."""
+"""Name of a copy, or of a running download with its final size; other files in the folder are ignored."""
 
 
 class Copy(NamedTuple):
-    """A file of the cache: when it was used last, its size when it is whole, and how many names it has."""
+    """A file of the cache: time of last use, size when complete, and number of hard links."""
 
     used: float
     size: int
@@ -58,24 +58,24 @@ class Copy(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Whether it takes its size of the limit."""
+        """Whether its size counts towards the limit."""
         return not (self.beyond and self.in_use)
 
 
 class BlobCache:
-    """Files by their SHA-256 and the version that the store gave them."""
+    """Copies of files, keyed by SHA-256 and the store's version of the file."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder, self.limit = folder, limit
         self.work = folder / "work"
-        """For the private folders of processes."""
+        """Parent of the private folders of processes."""
 
     @classmethod
     def of_this_machine(cls) -> "BlobCache":
-        """The cache that the environment describes."""
+        """The cache configured by the environment variables."""
         size = os.environ.get(SIZE) or str(DEFAULT_BYTES)
         if not size.isdecimal():
-            raise ConfigError(f"{SIZE} is {size!r}; it must be a number of bytes")
+            raise ConfigError(f"{SIZE} is {size!r}, expected a number of bytes")
         return cls(machine_cache(), int(size))
 
     def give(
@@ -88,12 +88,11 @@ class BlobCache:
         check: bool = False,
         beyond: bool = False,
     ) -> None:
-        """Make `target` a second name of the copy, downloaded if need be; of several that want it at once, one
-        downloads.
+        """Make `target` a hard link to the copy, after downloading it if it is missing; concurrent calls download once.
 
-        A copy whose content has changed is replaced; with `check`, it is read even if it seems as it was when it was
-        last checked. One that may go `beyond` the limit does not count while it is in use. Raises `WrongContent` if
-        what arrives has another digest, `StorageError` if what is in use leaves no room.
+        A copy whose content has changed is replaced; `check` reads the content even if the file seems unchanged. With
+        `beyond`, the copy does not count towards the limit while it is in use. Raises `WrongContent` if the downloaded
+        file has another digest, `StorageError` if copies in use leave no space.
         """
         name = f"{sha256}-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
         make_folders(self._folder)
@@ -115,9 +114,7 @@ class BlobCache:
             _check_arrived(path, target, sha256)
 
     def trim(self) -> None:
-        """Remove what was used least recently until what counts is within the limit: a model, say, that was let go
-        of.
-        """
+        """Evict unused copies until the cache is within its limit, for example after a model was released."""
         if not self._folder.is_dir():
             return
         with self._alone("room"):
@@ -126,15 +123,15 @@ class BlobCache:
             self._evict(found, min(unused, sum(copy.size for copy in found if copy.counts) - self.limit))
 
     def room_beyond(self) -> int:
-        """Bytes that the disk has for what may go beyond the limit, if all that is not in use makes room."""
+        """Bytes available on the disk for copies beyond the limit, if all unused copies are evicted."""
         self._folder.mkdir(parents=True, exist_ok=True)
         unused = sum(copy.size for copy in self._copies() if not copy.in_use)
         return shutil.disk_usage(self._folder).free + unused
 
     def _has(self, path: Path, target: Path, sha256: str, size: int, check: bool) -> bool:
-        """Give a copy that is there its second name; returns whether it is there and whole."""
+        """Link `target` to an existing copy; return whether it exists and is intact."""
         with suppress(FileNotFoundError):
-            path.stat()  # else there is nothing to keep others out for
+            path.stat()  # no lock is needed if the copy does not exist
             with self._alone("room"):
                 _link(path, target)
             if path.stat().st_size == size and not _is_discarded(path, sha256, check):
@@ -144,9 +141,7 @@ class BlobCache:
         return False
 
     def _make_room(self, name: str, size: int, beyond: bool) -> Path:
-        """Remove what was used least recently until a file of this size fits, and claim the room: the path to download
-        to.
-        """
+        """Evict the least recently used copies until `size` bytes fit; return a reserved path to download to."""
         with self._alone("room"):
             found = self._found(name)
             room = shutil.disk_usage(self._folder).free
@@ -159,7 +154,7 @@ class BlobCache:
             return partial
 
     def _found(self, mine: str | None = None) -> list[Copy]:
-        """All copies, those that were used least recently first, after downloads that were broken off are removed."""
+        """All copies, the least recently used first; removes interrupted downloads."""
         found = []
         for copy in sorted(self._copies()):
             if copy.arrives and not self._is_downloaded(copy.path.name, mine):
@@ -170,9 +165,7 @@ class BlobCache:
 
     @staticmethod
     def _evict(found: list[Copy], lacking: int) -> bool:
-        """Remove copies that are not in use until so many bytes are gained; returns whether they are. Else none is
-        removed.
-        """
+        """Evict unused copies until `lacking` bytes are freed; if that is impossible, evict none and return False."""
         unused = [copy for copy in found if not copy.in_use]
         if sum(copy.size for copy in unused) < lacking:
             return False
@@ -186,14 +179,14 @@ class BlobCache:
     def _too_small(self, size: int, found: list[Copy]) -> str:
         taken = sum(copy.size for copy in found if copy.counts and copy.in_use)
         return (
-            f"no room for {size:,} bytes in the cache {self._folder}: {taken:,} of its {self.limit:,} are in use; "
+            f"the cache {self._folder} has no space for {size:,} bytes: {taken:,} of its {self.limit:,} are in use; "
             f"raise {SIZE}"
         )
 
     def _no_room(self, size: int, free: int) -> str:
         return (
-            f"no room for {size:,} bytes on the disk of the cache {self._folder}, which has {free:,} free; free some "
-            f"there, or set {FOLDER} to a folder on a larger disk"
+            f"the disk of the cache {self._folder} has {free:,} bytes free, {size:,} are needed; free some space, or "
+            f"set {FOLDER} to a folder on a larger disk"
         )
 
     def _copies(self) -> Iterator[Copy]:
@@ -208,9 +201,7 @@ class BlobCache:
                 yield Copy(state.st_atime, size, state.st_nlink, path, arrives, name["beyond"] is not None)
 
     def _is_downloaded(self, name: str, mine: str | None) -> bool:
-        """Whether a process is at it: that one holds the lock, unless it is the lock that this one holds for its own
-        file.
-        """
+        """Whether another process is downloading the file: it holds the lock, unless this process does for `mine`."""
         if mine is not None and self._lock(name) == self._lock(mine):
             return False
         with opened_lock(self._lock(name)) as lock:
@@ -222,7 +213,7 @@ class BlobCache:
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
-        """Keep other processes and threads out of the same block; one that dies lets go."""
+        """Hold a lock against other processes and threads; the lock is released if the process dies."""
         with opened_lock(self._lock(name)) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -232,18 +223,18 @@ class BlobCache:
 
 
 def _is_discarded(path: Path, sha256: str, anew: bool) -> bool:
-    """Remove a copy that has changed since it arrived; returns whether it had."""
+    """Remove a copy that has changed since its download; return whether it was removed."""
     try:
         require_content(path, sha256, anew, linked=True)
     except WrongContent as error:
-        log.warning("%s %s: it has changed on this machine's disk, and is fetched again", path, error)
+        log.warning("%s %s: the copy on this machine's disk was changed; fetching it again", path, error)
         path.unlink()
         return True
     return False
 
 
 def _check_arrived(path: Path, target: Path, sha256: str) -> None:
-    """Raise `WrongContent` unless a copy that was just fetched is what it must be; else it is not kept."""
+    """Verify a copy after its download; if it is wrong, remove it and raise `WrongContent`."""
     try:
         require_content(path, sha256, anew=True, linked=True)
     except WrongContent:
@@ -253,7 +244,7 @@ def _check_arrived(path: Path, target: Path, sha256: str) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Give a file a second name, or on a file system without such names make a copy."""
+    """Create a hard link, or a copy if the file system has no hard links."""
     try:
         os.link(source, target)
     except FileNotFoundError:
@@ -263,8 +254,6 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _make_older(path: Path) -> None:
-    """Set a new file's time back, so that any later change gives it another one and its check can be remembered at
-    once.
-    """
+    """Set a new file's modification time back, so that any later change differs and its check can be recorded now."""
     before = time.time() - 2 * RACY_SECONDS
     os.utime(path, (time.time(), before))

@@ -1,13 +1,13 @@
-"""Files compared with their digests: as a whole, once a machine, or block by block when they are first read.
+"""Verification of files: as a whole, once per machine, or block by block when they are first read.
 
     shard-00000.sums       for each 32 KiB of shard-00000.bin, the first 8 bytes of their SHA-256
 
-To compare a block takes 20 µs, once a process; what it says is 1/4096 of the file.
+Verifying a block takes 20 µs, once per process; the checksums have 1/4096 of the file's size.
 
-    HEADRACE_CACHE/verified/     one small file for each path: a digest of all that was known of it when it was compared
+    HEADRACE_CACHE/verified/     one small record per verified path: a digest of the path, its digest and its state
 
-A file counts as unchanged as long as its size, inode and times are the same. A memory that is damaged, lost or cannot
-be written costs another look, and nothing else.
+A file counts as unchanged while its size, inode and times are the same. If a record is damaged, lost or cannot be
+written, the file is verified again.
 """
 
 import fcntl
@@ -33,17 +33,17 @@ SUM_BYTES = 8
 
 
 def count_blocks(size: int) -> int:
-    """The blocks of a file of so many bytes; the last one may be shorter."""
+    """Number of blocks of a file of `size` bytes; the last one may be shorter."""
     return -(-size // BLOCK_BYTES)
 
 
 def sum_of(block: bytes | memoryview) -> bytes:
-    """A block's checksum."""
+    """Return a block's checksum."""
     return hashlib.sha256(block).digest()[:SUM_BYTES]
 
 
 def write_sums(source: Path, target: Path) -> None:
-    """Write the checksums of a file's blocks into another file."""
+    """Write the checksums of a file's blocks to another file."""
     with open(source, "rb") as file, open(target, "wb") as sums:
         while block := file.read(BLOCK_BYTES):
             check_stop()
@@ -51,28 +51,27 @@ def write_sums(source: Path, target: Path) -> None:
 
 
 def find_unlike(data: bytes, first: int, sums: bytes, known: Sequence[int]) -> int | None:
-    """The first of the blocks in `data` that is not what its checksum says, if any; block `first` begins it.
+    """Return the number of the first block in `data` that does not match its checksum, or None.
 
-    Those that are `known` are not looked at: a number for each block of the file, 0 for the others.
+    `data` starts with block `first`. Blocks with a nonzero entry in `known` are skipped.
     """
     view = memoryview(data)
     for offset in range(0, len(data), BLOCK_BYTES):
         block = first + offset // BLOCK_BYTES
-        said = sums[block * SUM_BYTES : (block + 1) * SUM_BYTES]
-        if not known[block] and sum_of(view[offset : offset + BLOCK_BYTES]) != said:
+        expected = sums[block * SUM_BYTES : (block + 1) * SUM_BYTES]
+        if not known[block] and sum_of(view[offset : offset + BLOCK_BYTES]) != expected:
             return block
     return None
 
 
 class DamagedBlock(Exception):
-    """What was read of a file is not what its checksums say, or is not there."""
+    """A file's bytes do not match their checksums, or are missing."""
 
 
 class CheckedFile:
-    """Reads of one file of `size` bytes, which is opened when it is read from and closed while others are.
+    """Verified reads of one file of `size` bytes, which is opened on demand and may be closed in between.
 
-    `read_sums` gives the checksums of its blocks; they are asked for only while there are blocks that were not
-    compared.
+    `read_sums` returns the checksums of its blocks; it is called only while some blocks are unverified.
     """
 
     def __init__(self, path: Path, size: int, read_sums: Callable[[], bytes]) -> None:
@@ -81,7 +80,7 @@ class CheckedFile:
         self._identity: tuple[int, ...] = ()
 
     def read(self, start: int, end: int) -> memoryview:
-        """The bytes from one offset to another, as they were compared.
+        """Return the verified bytes from `start` to `end`.
 
         Raises `DamagedBlock` if they are missing or damaged, `OSError` if they cannot be read.
         """
@@ -95,16 +94,16 @@ class CheckedFile:
         return memoryview(data)[start - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
 
     def close(self) -> None:
-        """Let go of the file, which is opened again if it is read again."""
+        """Close the file; the next read opens it again."""
         open_files().close(self)
 
     def _opened(self) -> tuple[OpenFile, bytearray]:
-        """The open file, and which of its blocks were compared: 1 for those, else 0."""
+        """The open file, and for each block 1 if it was verified, else 0."""
         try:
             file = open_files().get(self, self._path)
         except FileNotFoundError as error:
             raise DamagedBlock("it is missing") from error
-        if file.identity != self._identity:  # another file, of which nothing was compared yet
+        if file.identity != self._identity:  # the file was replaced: nothing is verified yet
             self._identity, self._compared = file.identity, bytearray(len(self._compared))
         return file, self._compared
 
@@ -129,7 +128,7 @@ BLOCK = 2**20
 
 
 def digest_stream(file: IO[bytes], size: int = sys.maxsize) -> str:
-    """The SHA-256 of so many bytes of an open file, from where it stands, or of as many as there are."""
+    """The SHA-256 of up to `size` bytes of an open file, from its current position."""
     digest = hashlib.sha256()
     while block := file.read(min(BLOCK, size)):
         check_stop()
@@ -141,32 +140,31 @@ def digest_stream(file: IO[bytes], size: int = sys.maxsize) -> str:
 FOLDER = "HEADRACE_CACHE"
 
 RACY_SECONDS = 2.0
-"""A file changed this recently could change again within its clock's tick, so what was seen of it is not remembered."""
+"""A file changed more recently than this could change again without a new time stamp, so its check is not recorded."""
 
 UNUSED_SECONDS = 90 * 24 * 60 * 60
 
 
 def machine_cache() -> Path:
-    """The folder for what this machine keeps of its own: as the environment says, else in the user's cache folder."""
+    """This machine's cache folder: set by the environment, else in the user's cache folder."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
         return Path(os.environ.get(FOLDER) or Path(home, "headrace")).expanduser()
-    except RuntimeError:  # a user of a container who has no home
+    except RuntimeError:  # a user without a home, as in some containers
         return Path(tempfile.gettempdir(), f"headrace-{os.getuid()}")
 
 
 def require_content(path: str | Path, sha256: str, anew: bool = False, linked: bool = False) -> None:
-    """Compare a file's bytes with their digest, unless that was done and the file has not changed since; `anew`: even
-    then.
+    """Compare a file with its digest, unless it was verified and is unchanged since; with `anew`, always.
 
-    A URL is remembered if its file system gives entity tags. Of a file that is `linked`, which gets and loses second
-    names, the time of the last change of its names and rights does not count. Raises `WrongContent`, and `OSError` if
-    the file cannot be read.
+    The check of a URL is recorded only if its file system provides entity tags. For a `linked` file, which gains and
+    loses hard links, the change time of the inode is ignored. Raises `WrongContent`, and `OSError` if the file cannot
+    be read.
     """
     record = machine_cache() / "verified" / _digest(str(path))
     if not anew and _remembers(record, path, sha256, linked):
         return
-    with _alone(record):  # of several processes that begin at once, one reads the file
+    with _alone(record):  # of several processes that start together, one reads the file
         if not anew and _remembers(record, path, sha256, linked):
             return
         begun, before = time.time(), _state(path, linked)
@@ -179,13 +177,13 @@ def require_content(path: str | Path, sha256: str, anew: bool = False, linked: b
 
 
 def digest_bytes(path: str | Path) -> str:
-    """The SHA-256 of a file, or of what a URL names."""
+    """The SHA-256 of a file or URL."""
     with fsspec.open(path, "rb").open() if _is_remote(path) else open(path, "rb") as file:
         return digest_stream(file)
 
 
 def forget_unused() -> None:
-    """Remove what was remembered of files that nobody has used for a long time."""
+    """Remove records of files that have not been used for a long time."""
     with suppress(OSError):
         for entry in os.scandir(machine_cache() / "verified"):
             with suppress(FileNotFoundError):
@@ -217,15 +215,15 @@ def _forget(record: Path) -> None:
 
 
 def _seen(path: str | Path, sha256: str, state: str) -> bytes:
-    """What a record holds: it is right for this path, digest and state alone, so it needs no checksum of its own."""
+    """A record's content: it matches only this path, digest and state, so it needs no checksum."""
     return _digest(f"{path}\n{sha256}\n{state}").encode()
 
 
 def _state(path: str | Path, linked: bool) -> str | None:
-    """What changes with a file; None if that cannot be told. Raises `FileNotFoundError`."""
+    """A text that changes if the file changes, or None if there is none; raises `FileNotFoundError`."""
     if _is_remote(path):
         fs, full = fsspec.url_to_fs(path)
-        fs.invalidate_cache()  # as it is now, not as it was when its folder was listed
+        fs.invalidate_cache()  # the current state, not that of an earlier listing
         info = fs.info(full)
         tag = info.get("ETag") or info.get("etag")
         return f"{info['size']} {tag}" if tag else None
@@ -251,7 +249,7 @@ def _digest(text: str) -> str:
 
 @contextmanager
 def opened_lock(path: str | Path) -> Iterator[int]:
-    """The descriptor of a file that is there to be locked, made if need be."""
+    """Open a lock file, created if missing, and yield its descriptor."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         yield descriptor
@@ -261,7 +259,7 @@ def opened_lock(path: str | Path) -> Iterator[int]:
 
 @contextmanager
 def _alone(record: Path) -> Iterator[None]:
-    """Keep other processes and threads out of the same block, where that can be; one that dies lets go."""
+    """Hold a lock against other processes and threads, if the file system allows; released if the process dies."""
     with ExitStack() as held:
         with suppress(OSError):
             make_folders(record.parent)

@@ -1,7 +1,6 @@
-"""What the manifests of each kind of artifact say of it, as far as later work reads it: they are checked by these types
-when they are written, and when they are read.
+"""Types of the `details` in manifests, by kind of artifact, as far as later steps read them.
 
-A checksum says that a manifest is the one that was written there, not that whoever wrote it did so rightly.
+They are validated when a manifest is written and read: a checksum does not show that the content was correct.
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from trainer.store.names import Count, Digest, Key, Share
 
 
 class Details(BaseModel):
-    """Typed where it is looked at; other keys may stand beside."""
+    """Declares the keys that are read; other keys are allowed."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -65,7 +64,7 @@ class SourceDetails(Details):
 
 
 class SetDetails(Details):
-    """A data set in splits, encoded for the task that its recipe names."""
+    """A data set in splits, encoded for the task in its recipe."""
 
     task: str
     pad_id: Count
@@ -117,11 +116,11 @@ OF_TASK: dict[Any, type[SetDetails]] = {
     **dict.fromkeys(("classification", "multi-label", "regression", "tokens"), LabelledDetails),
     **dict.fromkeys(("chat", "preference"), ChatDetails),
 }  # fmt: skip
-"""What is said of an encoded set besides, by its task."""
+"""Additional details of an encoded set, by its task."""
 
 
 class KeptOutFile(Details):
-    """A file of an evaluation set: a field of it that is looked for."""
+    """A field of a file of an evaluation set that is searched for in the corpora."""
 
     path: str
     field: str
@@ -129,9 +128,7 @@ class KeptOutFile(Details):
 
 
 class KeptOutTexts(Details):
-    """How many texts a field of a file of an evaluation set holds, and how many of these are too short to be looked
-    for.
-    """
+    """Number of texts in a field of an evaluation set's file, and how many are too short to be searched for."""
 
     sha256: str
     field: str
@@ -140,7 +137,7 @@ class KeptOutTexts(Details):
 
 
 class FrequentDetails(Details):
-    """Words that documents go for, so many `of` a corpus's, and the example of an evaluation set that has them."""
+    """Words for which `documents` of a corpus's `of` are dropped, and the evaluation example that contains them."""
 
     corpus: str
     documents: Count
@@ -150,10 +147,10 @@ class FrequentDetails(Details):
 
 
 class KeptOutDetails(Details):
-    """The evaluation sets that documents share no n-gram of words with, and the key of the hashes of these.
+    """The evaluation sets that kept documents share no n-gram of words with; `key` is that of the n-grams' hashes.
 
-    `examples` is the key of what tells the example that each hash is of; `frequent` are the n-grams that each drop many
-    of a corpus's documents.
+    `examples` is the key of the file that maps each hash to its example; `frequent` lists n-grams that each drop many
+    documents of a corpus.
     """
 
     ngram: Count
@@ -166,7 +163,7 @@ class KeptOutDetails(Details):
 
 
 class ReasonDetails(Details):
-    """How many documents, and bytes of UTF-8, stay (`kept`), or go for a reason."""
+    """Number of documents and UTF-8 bytes that are kept (`kept`) or dropped for a reason."""
 
     reason: str
     documents: Count
@@ -184,21 +181,21 @@ class NearDetails(Details):
 
 
 class ComparedDetails(Details):
-    """How many pairs of documents were compared, and how many documents not with all that they share a key with."""
+    """Number of compared document pairs, and of documents not compared with all that share a key with them."""
 
     pairs: Count
     incomplete: Count
 
 
 class CurationDetails(Details):
-    """The options of curation, as far as they are told."""
+    """The recorded options of curation."""
 
     near: NearDetails | None
     transform: dict[str, Any] | None
 
 
 class DecisionsDetails(Details):
-    """What was decided of raw text: `table` by corpus and reason; `measures` are the folders of what was measured."""
+    """Curation's decisions: `table` by corpus and reason; `measures` are the keys of the measurements."""
 
     curation: CurationDetails
     corpora: list[dict[str, Any]]
@@ -212,7 +209,7 @@ class DecisionsDetails(Details):
 
 
 class ReferenceSplit(Details):
-    """How many pairs of answers a split has, and the share of which the reference prefers the chosen one."""
+    """Number of answer pairs in a split, and the share in which the reference prefers the chosen answer."""
 
     pairs: Count
     accuracy: Share
@@ -255,12 +252,12 @@ DETAILS_OF: dict[str, type[Details]] = {
 
 
 def require_details(kind: str, details: dict[str, Any], recipe: Mapping[str, Any]) -> None:
-    """Raise `ValueError` if an artifact of a kind and recipe is not described as later work takes it."""
+    """Raise `ValueError` if the details of an artifact do not match its kind and recipe."""
     if kind not in DETAILS_OF:
         return
     found = DETAILS_OF[kind].model_validate(details)
     if not isinstance(found, SetDetails):
         return
     if found.task != (asked := recipe.get("data.task", found.task if found.task in OF_TASK else None)):
-        raise ValueError(f"details.task is {found.task!r}, but the recipe says {asked!r}")
+        raise ValueError(f"details.task is {found.task!r}, but the recipe has {asked!r}")
     OF_TASK.get(found.task, SetDetails).model_validate(details)

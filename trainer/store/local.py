@@ -1,8 +1,7 @@
-"""A store in a local folder. Files are renamed or linked into place when they are whole and synced.
+"""A store in a local folder. Complete, synced files are renamed or linked into place.
 
-The root, and the folders right in it (runs, say), may be symbolic links: that is how whoever owns the store puts a part
-of it on another disk. Links further inside are not followed, neither for reading nor for writing: others may have put
-them there.
+The root and its direct subfolders (such as runs) may be symbolic links, so that a part of the store can be on another
+disk. Deeper links are not followed for reading or writing, because other users may have created them.
 """
 
 import errno
@@ -27,9 +26,9 @@ from trainer.store.private_folders import STAGING, files_below
 
 
 class Stored(NamedTuple):
-    """What a listing says of a file, or of an upload that was never completed, which has an id.
+    """Listing entry of a file, or of an unfinished upload, whose id is `upload`.
 
-    Of the local files that share their bytes with others: the number of those bytes, and how many names they have.
+    For local files also the inode and the number of hard links.
     """
 
     key: str
@@ -41,16 +40,14 @@ class Stored(NamedTuple):
 
 
 class LocalFiles:
-    """Files below one folder, by key: the way from the folder, with forward slashes."""
+    """Files below one folder, by key: the path relative to the folder, with forward slashes."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._lasting_folders: set[Path] = set()
 
     def lasting(self, key: str) -> list[Path]:
-        """What is there as long as the store is, once it was there: of a folder right in it that is a link, on both
-        disks.
-        """
+        """Folders that, once created, exist while the store is mounted; with a linked subfolder, on both disks."""
         top = self.root / key.partition("/")[0]
         return [
             folder / inside
@@ -82,7 +79,7 @@ class LocalFiles:
             with open(self.at(key), "rb") as file:
                 file.seek(start)
                 return file.read(-1 if end is None else end - start)
-        except NotADirectoryError as error:  # a stray file among folders holds no file
+        except NotADirectoryError as error:  # a file where a folder is expected
             raise FileNotFoundError(*error.args) from error
 
     def put(self, path: Path, key: str) -> None:
@@ -94,26 +91,24 @@ class LocalFiles:
         sync_folder(target.parent)
 
     def begin(self, path: Path, key: str) -> Path:
-        """Move a file of the same file system to where it is to grow."""
+        """Move a file of the same file system to where it is appended to."""
         self.put(path, key)
         return self.at(key)
 
     def put_folder(self, folder: Path, key: str, last: str, same: bool = False) -> None:
-        """Move a folder into the place of an older one, which loses its file named `last` first, even if that is the
-        same.
-        """
+        """Replace a folder; the file `last` of the old folder is removed first, even with `same`."""
         target = self._place(key)
         for path in folder.iterdir():
             _open_to_readers(path)
             sync_file(path)
         sync_folder(folder)
-        with alone(target):  # another process may be publishing the same, whose folder would be in the way
+        with alone(target):  # another process may be publishing the same folder
             self.delete(key, first=last)
             os.rename(folder, target)
         sync_folder(target.parent)
 
     def copy(self, source: str, key: str) -> None:
-        """The two share their bytes where the file system can: published files never change."""
+        """Create a hard link if the file system can: published files never change."""
         target = self._place(key)
         target.unlink(missing_ok=True)
         original = self.at(source)
@@ -125,19 +120,19 @@ class LocalFiles:
         sync_folder(target.parent)
 
     def create(self, path: Path, key: str) -> bool:
-        """Link a file into place unless there is one."""
+        """Link a file into place unless one exists."""
         target = self._place(key)
         sync_file(path)
         try:
             os.link(path, target)
         except FileExistsError:
             return False
-        finally:  # whoever made it first may have been killed before it synced the folder
+        finally:  # the process that created it may have been killed before it synced the folder
             sync_folder(target.parent)
         return True
 
     def swap(self, path: Path, key: str, expected: bytes) -> bool:
-        """Move a file into the place of one that holds the expected bytes. A process that dies lets others go on."""
+        """Replace a file that contains the expected bytes, under a lock that is released if the process dies."""
         with suppress(FileNotFoundError), alone(self.at(key)):
             if self.read(key) == expected:
                 self.put(path, key)
@@ -152,7 +147,7 @@ class LocalFiles:
             sync_folder(folder)
 
     def delete(self, key: str, first: str | None = None) -> None:
-        """What is gone once this returns stays gone after a power cut: others are removed because this one is."""
+        """Delete and sync: callers rely on the deletion surviving a power cut before they delete other files."""
         path = self._entry(key)
         if path.is_dir() and not path.is_symlink():
             if first is not None:
@@ -161,7 +156,7 @@ class LocalFiles:
             shutil.rmtree(path, onerror=_pass_over_missing)
         else:
             path.unlink(missing_ok=True)
-        with suppress(FileNotFoundError):  # gone with the folder that it was in
+        with suppress(FileNotFoundError):  # its folder was removed, too
             sync_folder(path.parent)
 
     def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path:
@@ -179,10 +174,10 @@ class LocalFiles:
         return self.at(key)
 
     def release(self, key: str) -> None:
-        """Nothing to do: what `fetch` gives is the file itself."""
+        """Do nothing: `fetch` returns the file itself."""
 
     def trim(self) -> None:
-        """Nothing to do: there are no copies."""
+        """Do nothing: there are no copies."""
 
     def room_beyond(self) -> int | None:
         return None
@@ -191,7 +186,7 @@ class LocalFiles:
         roots = [self.at(key)] if key else [self.root, *linked_folders(self.root)]
         for path in (path for root in roots for path in files_below(root)):
             if STAGING in path.relative_to(self.root).parts[1:]:
-                continue  # what is about to be moved into a folder on another disk
+                continue  # staged files of a folder on another disk
             with suppress(FileNotFoundError):
                 state = path.lstat()
                 if stat.S_ISREG(state.st_mode):
@@ -200,7 +195,7 @@ class LocalFiles:
                     yield Stored(name, state.st_size, modified, inode=state.st_ino, links=state.st_nlink)
 
     def modified(self, key: str) -> datetime | None:
-        """When a file was written; None if there is none."""
+        """When a file was written; None if it does not exist."""
         try:
             return datetime.fromtimestamp(self.at(key).lstat().st_mtime, UTC)
         except FileNotFoundError:
@@ -210,11 +205,11 @@ class LocalFiles:
         return []
 
     def abort_upload(self, key: str, upload: str) -> None:
-        """There are none."""
+        """Do nothing: local stores have no uploads."""
 
     def at(self, key: str) -> Path:
-        """The place of a key, or of the store for none. Raises `StorageError` if it leads out, by its spelling or by a
-        link.
+        """Path of a key, or of the root for an empty key. Raises `StorageError` if it leads out of the store, by its
+        spelling or a link.
         """
         if not key:
             return self.root
@@ -223,14 +218,14 @@ class LocalFiles:
         except ValueError as error:
             raise StorageError(f"{self.root}: {error}") from error
         place = f"{self.root}/{key}"
-        end = place.find("/", len(f"{self.root}/"))  # of the folder right in the root
+        end = place.find("/", len(f"{self.root}/"))  # skip the direct subfolder of the root, which may be a link
         while end != -1:
             end = place.find("/", end + 1)
             _refuse_link(place if end == -1 else place[:end])
         return Path(place)
 
     def _entry(self, key: str) -> Path:
-        """The place of a key that may itself be a link, which is then what is renamed, replaced or removed."""
+        """Path of a key for renaming, replacing or removing the entry, which may itself be a link."""
         folder, _, name = key.rpartition("/")
         try:
             return (self.at(folder) if folder else self.root) / plain_name(name)
@@ -243,9 +238,7 @@ class LocalFiles:
         return target
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder of the store, with those above it, so that it survives a power cut; but not what is away of a
-        store that was there before.
-        """
+        """Create a folder of the store and its parents, synced; raise `FileNotFoundError` if the store is unmounted."""
         if away := roots.find_away(*self.lasting(folder.relative_to(self.root).as_posix())):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(away))
         if folder == self.root:
@@ -259,40 +252,40 @@ class LocalFiles:
             folder.mkdir(exist_ok=True)
         elif folder in self._lasting_folders:
             return
-        else:  # whoever made it may have been killed before it synced what it is in
+        else:  # the process that created it may have been killed before it synced the parent
             self.make_folder(folder.parent)
         sync_folder(folder.parent)
         self._lasting_folders.add(folder)
 
 
 def linked_folders(root: Path | None) -> list[Path]:
-    """The folders right in a local store that are links, as to another disk."""
+    """Direct subfolders of a local store that are links, for example to another disk."""
     entries = os.scandir(root) if root is not None and root.is_dir() else ()
     return sorted(root / entry.name for entry in entries if entry.is_symlink() and entry.is_dir()) if root else []
 
 
 def _pass_over_missing(function: object, path: str, error: tuple[type[BaseException], BaseException, object]) -> None:
-    """What cannot be removed because another process has."""
+    """Ignore files that another process has removed."""
     if not isinstance(error[1], FileNotFoundError):
         raise error[1]
 
 
 def _refuse_link(path: str) -> None:
-    """Raise `StorageError` for a symbolic link. One look at the entry itself: resolving each path would take many."""
+    """Raise `StorageError` for a symbolic link. One `lstat` is enough; resolving the path would take many calls."""
     try:
         is_link = stat.S_ISLNK(os.lstat(path).st_mode)
     except OSError:
-        return  # it is not there, or cannot be reached: whoever uses it says so
+        return  # missing or unreachable: the caller's own access reports it
     if is_link:
         raise StorageError(
-            f"{path} is a symbolic link to {os.readlink(path)}: links inside a store are not followed. Put what it "
-            "leads to in its place; a folder right in the store's root may be a link, to have it on another disk"
+            f"{path} is a symbolic link to {os.readlink(path)}: links inside a store are not followed. Replace it with "
+            "its target; only a direct subfolder of the store's root may be a link, for example to another disk"
         )
 
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Keep other processes out of the same block for files of the same folder; one that dies lets go."""
+    """Lock the folder of a path against other processes; the lock is released if the process dies."""
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -302,7 +295,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def _open_to_readers(path: Path) -> None:
-    """Let others read a file that a library made for its owner alone, as far as the umask lets them read new files."""
+    """Make a file that a library created private readable as the umask allows for new files."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if not mode & 0o077:
         path.chmod(mode | (0o666 & ~_umask()))
@@ -310,12 +303,12 @@ def _open_to_readers(path: Path) -> None:
 
 @cache
 def _umask() -> int:
-    """Which permissions new files do not get, as the process was started."""
+    """The umask of the process."""
     with suppress(OSError):
-        told = Path("/proc/self/status").read_text()
-        if found := re.search(r"^Umask:\s*(\d+)$", told, re.MULTILINE):
+        status = Path("/proc/self/status").read_text()
+        if found := re.search(r"^Umask:\s*(\d+)$", status, re.MULTILINE):
             return int(found[1], 8)
-    return 0o077  # nothing tells: nobody is let in
+    return 0o077  # unknown: assume the strictest
 
 
 def sync_file(path: Path) -> None:

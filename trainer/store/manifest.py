@@ -1,7 +1,7 @@
-"""Manifests: the last file written of every artifact. It says what the artifact was made from, and lists its files.
+"""Manifests: the last file written of every artifact. It records the artifact's inputs and lists its files.
 
-A folder without its manifest does not exist. The fingerprint of what a step made (records/steps.py) is that of its
-recipe and of the contents of its inputs; of a checkpoint or a final model, that of its run.
+A folder without a manifest counts as missing. The fingerprint of a step's result (records/steps.py) is computed from
+its recipe and the contents of its inputs; that of a checkpoint or final model is its run's.
 """
 
 import hashlib
@@ -28,35 +28,33 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
-REPAIR = "; prepare the data again: it is made anew from the raw files"
-"""What to do about a damaged file of what was prepared: a preparation looks at every file, and reads those of a set in
-which damage was found."""
+REPAIR = "; prepare the data again to rebuild it from the raw files"
+"""Remedy for a damaged file of prepared data. Preparation checks every file, and reads all files of a damaged set."""
 
 FORMAT = 2
 NAMED_BY_FINGERPRINT = ("tokenizer", "shards", "encoded", "decisions", "reference")
-"""Kinds whose keys end with what they were made from."""
+"""Kinds whose keys end with their fingerprint."""
 
 CONTENT_NAMED = re.compile(r".+-[0-9a-f]{16}\.[a-z]+")
-"""Names of files that end with a digest of what they hold: those of a checkpoint that several ranks write."""
+"""File names that end with a digest of the content: those of a checkpoint written by several ranks."""
 
 REPLACED = (".safetensors", ".safetensors.index.json", "state.json")
-"""How the names end of the files whose place such ones take."""
+"""Suffixes of the files that such files replace."""
 
 LOADED_WHOLE = (CHECKPOINT_KIND, FINAL_KIND)
-"""Kinds whose files are fetched all at once, to be loaded: they must be had whatever the bound of this machine's cache.
-"""
+"""Kinds whose files are fetched together to be loaded, whatever the limit of this machine's cache."""
 
 
 def _time(text: str) -> str:
     if datetime.fromisoformat(text).tzinfo is None:
-        raise ValueError(f"{text!r} is a time without its zone")
+        raise ValueError(f"{text!r} is a time without a time zone")
     return text
 
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
 
 Time = Annotated[str, AfterValidator(_time)]
-"""When something was, in ISO 8601, with its zone."""
+"""A time in ISO 8601 with a time zone."""
 
 
 class FileRecord(BaseModel):
@@ -70,7 +68,7 @@ class FileRecord(BaseModel):
 
 
 class Input(BaseModel):
-    """An artifact, or a run, that another one was made from: its key, and the digest of its content then."""
+    """An artifact or run that another was built from: its key, and the digest of its content at that time."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -79,11 +77,11 @@ class Input(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What an artifact was made from, and what it consists of. Figures that are no numbers are written as they are.
+    """The inputs and files of an artifact. NaN and infinities are written as such.
 
-    `recipe` is every setting that its bytes depend on, `inputs` is by role what it was made from; those named in `told`
-    are recorded for people and for lineage, and are no part of its fingerprint. `notes` are files that say how it was
-    made: its `content` is that of the others.
+    `recipe` contains every setting that the artifact's bytes depend on, and `inputs` its inputs by role. Entries listed
+    in `told` are recorded for users and lineage only and are not part of the fingerprint. `notes` lists files about how
+    it was built, which are not part of its `content`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
@@ -102,9 +100,7 @@ class Manifest(BaseModel):
 
     @property
     def content(self) -> str:
-        """A digest of what all files hold but the notes: equal of artifacts that give what is made from them the
-        same.
-        """
+        """A digest of all files except the notes: artifacts with equal content are interchangeable as inputs."""
         return content_of(self.files, self.notes)
 
     def digests(self) -> dict[str, str]:
@@ -117,9 +113,9 @@ class Manifest(BaseModel):
 
 
 class ArtifactRef(BaseModel):
-    """What tasks hand to each other: where an artifact is and what it holds, never its data.
+    """A reference to an artifact, passed between tasks instead of its data.
 
-    `fingerprint` is what names a run that is made from it: of an encoded set, that of all but its test split.
+    `fingerprint` is used in the names of runs built from it; for an encoded set it ignores the test split.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -131,45 +127,41 @@ class ArtifactRef(BaseModel):
     reused: bool = False
 
     def as_input(self) -> Input:
-        """What is recorded of it where something is made from it."""
+        """The record of this artifact in the manifest of another one built from it."""
         return Input(key=self.key, content=self.content)
 
 
 def content_of(files: Iterable[FileRecord], notes: Iterable[str] = ()) -> str:
-    """The digest of files, but for notes."""
+    """The digest of the files, without notes."""
     left_out = set(notes)
     return fingerprint({record.name: record.sha256 for record in files if record.name not in left_out})
 
 
 def name_of(recipe: Mapping[str, Any], inputs: Mapping[str, Input], told: Iterable[str] = ()) -> str:
-    """The fingerprint of what is made by a recipe from the contents of some inputs, but for what is only told."""
+    """The fingerprint of the result of a recipe with some inputs, without the entries listed in `told`."""
     left_out = set(told)
     settings = {name: value for name, value in recipe.items() if name not in left_out}
     return fingerprint([settings, {role: each.content for role, each in inputs.items() if role not in left_out}])
 
 
 def fingerprint(value: Any) -> str:
-    """A 16-digit name of a JSON-like value: equal values, and only they, have equal names."""
+    """A 16-digit name of a JSON-like value; only equal values have equal names."""
     return hashlib.sha256(_canonical(value).encode()).hexdigest()[:16]
 
 
 def seal(values: dict[str, Any], place: str | None = None) -> dict[str, Any]:
-    """The values with a checksum of them, for a JSON file that no other file lists; `place` is where only they may
-    stand.
-    """
+    """Add a checksum to the values of a JSON file that no manifest lists; with `place`, valid only at that path."""
     return {**values, "checksum": _checksum(values, place)}
 
 
 def unseal(values: dict[str, Any], place: str | None = None) -> dict[str, Any]:
-    """The values without their checksum. Raises `ValueError` if there is none, or it does not match them or the
-    place.
-    """
+    """Verify and remove the checksum; raise `ValueError` if it is missing or does not match the values or the path."""
     rest = {key: value for key, value in values.items() if key != "checksum"}
     if "checksum" not in values:
         raise ValueError("it has no checksum: another program wrote it, or another version of headrace")
     if values["checksum"] != _checksum(rest, place):
-        other = "" if place is None else ", or is of another place"
-        raise ValueError(f"it does not match its own checksum: it was changed{other}")
+        other = "" if place is None else ", or belongs to another path"
+        raise ValueError(f"it does not match its checksum: it was changed{other}")
     return rest
 
 
@@ -178,14 +170,14 @@ def _checksum(values: dict[str, Any], place: str | None) -> str:
 
 
 def digest_file(path: Path, name: str | None = None) -> FileRecord:
-    """A file's size and SHA-256."""
+    """Return a file's size and SHA-256."""
     with open(path, "rb") as file:
         sha256 = digest_stream(file)
         return FileRecord(name=name or path.name, size=file.tell(), sha256=sha256)
 
 
 def make_manifest(kind: str, name: str, files: Iterable[FileRecord], details: dict[str, Any]) -> Manifest:
-    """The manifest of an artifact whose fingerprint is `name`."""
+    """Create the manifest of an artifact with the fingerprint `name`."""
     return Manifest(
         format=FORMAT,
         kind=kind,
@@ -198,7 +190,7 @@ def make_manifest(kind: str, name: str, files: Iterable[FileRecord], details: di
 
 
 def publish_folder(store: Store, folder: Path, key: str, kind: str, name: str, details: dict[str, Any]) -> Manifest:
-    """Publish a staged folder of finished files as an artifact; its manifest appears last."""
+    """Publish a staged folder of finished files as an artifact; its manifest is written last."""
     require_details(kind, details, {})
     manifest = make_manifest(kind, name, digest_folder(folder), details)
     put_published(store, folder, key, manifest)
@@ -206,15 +198,15 @@ def publish_folder(store: Store, folder: Path, key: str, kind: str, name: str, d
 
 
 def digest_folder(folder: Path) -> list[FileRecord]:
-    """Size and SHA-256 of all files of a staged folder."""
+    """Return size and SHA-256 of all files of a staged folder."""
     return [digest_file(path) for path in folder.iterdir()]
 
 
 def put_published(store: Store, folder: Path, key: str, manifest: Manifest) -> None:
-    """Publish a staged folder with the manifest that lists its files, which appears last.
+    """Publish a staged folder with the manifest that lists its files; the manifest is written last.
 
-    One that lists the same, as that of an attempt whose answer was lost, is not removed before: a request to remove it
-    that is late, and sent again, would arrive after the new one.
+    An existing manifest with the same files, for example of an attempt whose answer was lost, is not removed first: a
+    delayed, repeated delete request could otherwise arrive after the new manifest.
     """
     (folder / MANIFEST).write_bytes(_sealed(manifest))
     store.put_folder(folder, key, last=MANIFEST, same=store.local is None and _lists_the_same(store, key, manifest))
@@ -228,45 +220,45 @@ def _lists_the_same(store: Store, key: str, manifest: Manifest) -> bool:
 
 
 def write_manifest(store: Store, key: str, manifest: Manifest) -> None:
-    """Commit an artifact whose files are already in place."""
+    """Publish an artifact whose files are already in place."""
     store.write_bytes(f"{key}/{MANIFEST}", _sealed(manifest))
 
 
 def read_manifest(store: Store, key: str, kind: str) -> Manifest | None:
-    """The manifest of the artifact under a key, or None if there is none.
+    """Return the manifest of the artifact under a key, or None if it does not exist.
 
-    Raises `ArtifactError` if it is damaged, of another kind or format, or of another artifact.
+    Raises `ArtifactError` if it is damaged, has another kind or format, or belongs to another artifact.
     """
     raw = store.find_bytes(f"{key}/{MANIFEST}")
     if raw is None:
         return None
-    with _told(store, key):
+    with _explained(store, key):
         manifest = parse_manifest(raw)
     if manifest.kind != kind:
         raise ArtifactError(f"{store.path(key)} holds {manifest.kind!r}; expected {kind!r}")
     named = not manifest.recipe or manifest.fingerprint == name_of(manifest.recipe, manifest.inputs, manifest.told)
     if kind in NAMED_BY_FINGERPRINT and not (named and key.endswith(f"-{manifest.fingerprint}")):
         raise ArtifactError(
-            f"{store.path(key)}/{MANIFEST} is that of another {kind}, with the fingerprint {manifest.fingerprint}: put "
-            "back the folder's own, or delete the folder to have it made anew"
+            f"{store.path(key)}/{MANIFEST} belongs to another {kind}, with the fingerprint {manifest.fingerprint}: "
+            "restore the folder's own manifest, or delete the folder so that it is rebuilt"
         )
-    with _told(store, key):
+    with _explained(store, key):
         require_details(kind, manifest.details, manifest.recipe)
     return manifest
 
 
 def recall_manifest(store: Store, key: str, kind: str) -> Manifest | None:
-    """The manifest of what can always be made anew: a damaged one counts as none, with a warning."""
+    """Return the manifest of an artifact that can be rebuilt; if it is damaged, warn and return None."""
     try:
         return read_manifest(store, key, kind)
     except ArtifactError as error:
-        log.warning("%s: it is to be made anew", error)
+        log.warning("%s: rebuilding it", error)
         return None
 
 
 @contextmanager
-def _told(store: Store, key: str) -> Iterator[None]:
-    """Say of a manifest that cannot be one where it is."""
+def _explained(store: Store, key: str) -> Iterator[None]:
+    """Add the path of an invalid manifest to its error."""
     try:
         yield
     except (ValueError, RecursionError) as error:
@@ -277,22 +269,22 @@ def _told(store: Store, key: str) -> Iterator[None]:
 
 
 def parse_manifest(raw: bytes) -> Manifest:
-    """The manifest that a file holds.
+    """Parse a manifest file.
 
-    Raises `ValueError` if it is damaged or of another format, `RecursionError` if it is nested too deeply.
+    Raises `ValueError` if it is damaged or has another format, `RecursionError` if it is nested too deeply.
     """
     values = json.loads(raw)
     plain = unseal(values) if isinstance(values, dict) else values
     if isinstance(plain, dict) and plain.get("format") != FORMAT:
         raise ValueError(
-            f"it has format {plain.get('format')}, of headrace {plain.get('headrace')}, and this version reads format "
-            f"{FORMAT} alone: use another store, in which all is made anew, or the version of before"
+            f"it has format {plain.get('format')}, of headrace {plain.get('headrace')}; this version reads only format "
+            f"{FORMAT}: use a new store, or that version of headrace"
         )
     return Manifest.model_validate(plain)
 
 
 def listed_names(folder: Path) -> set[str] | None:
-    """The names of the files that the manifest in a local folder lists; None if there is none that can be read."""
+    """Return the file names listed in a local folder's manifest, or None if it is missing or unreadable."""
     try:
         return set(parse_manifest((folder / MANIFEST).read_bytes()).digests())
     except (OSError, ValueError, RecursionError):
@@ -300,7 +292,7 @@ def listed_names(folder: Path) -> set[str] | None:
 
 
 def named_by_content(name: str, sha256: str) -> str:
-    """A file's name with a digest of what it holds before its last suffix."""
+    """Return a file's name with its content's digest inserted before the last suffix."""
     stem, _, suffix = name.rpartition(".")
     return f"{stem}-{sha256[:16]}.{suffix}"
 
@@ -312,13 +304,13 @@ def find_damage(
     content: bool = True,
     anew: bool = True,
 ) -> dict[str, str]:
-    """Read the artifact's files again; return what is wrong by file name.
+    """Check the artifact's files; return the problems by file name.
 
-    What was compared before is compared `anew`, or only if it has changed since. Without `content`, files are only
-    looked for, with their sizes: enough where content is compared when it is fetched or read.
+    With `anew`, files verified before are read again even if unchanged. Without `content`, only existence and size are
+    checked, which is enough if content is verified when it is fetched or read.
     """
     records = list(manifest.files)
-    if not content:  # one listing tells the most of them; of the others, each is asked for
+    if not content:  # one listing covers most files; the others are queried one by one
         listed = store.sizes(key)
         records = [record for record in records if listed.get(record.name) != record.size]
     beyond = manifest.kind in LOADED_WHOLE
@@ -328,8 +320,9 @@ def find_damage(
 
 
 def fetch_artifact(store: Store, key: str, kind: str) -> Path:
-    """A local folder with the artifact's files: its own folder, or verified copies. Raises `ArtifactError` if there is
-    none.
+    """Return a local folder with the artifact's files: its own folder, or one with verified copies.
+
+    Raises `ArtifactError` if the artifact does not exist.
     """
     manifest = read_manifest(store, key, kind)
     if manifest is None:
@@ -338,12 +331,10 @@ def fetch_artifact(store: Store, key: str, kind: str) -> Path:
 
 
 def fetch_files(store: Store, key: str, manifest: Manifest, wanted: Callable[[str], bool] = lambda name: True) -> Path:
-    """A local folder with the files that an artifact's manifest lists, or of a remote one, with those that are wanted
-    by name.
+    """Return a local folder with the files in an artifact's manifest; from a remote store only the `wanted` ones.
 
-    Raises `ArtifactError` if a local one holds others: libraries that load the folder would take them for a part of it.
-    What is left of a save that was broken off, or was replaced, is no such file where parts are loaded: `listed_names`
-    chooses them.
+    Raises `ArtifactError` if a local folder contains other files, because libraries would load them as part of it.
+    Remains of interrupted or replaced saves in parts are allowed: parts are loaded by `listed_names`.
     """
     if store.local is not None:
         in_parts = any(map(CONTENT_NAMED.fullmatch, manifest.digests()))
@@ -351,7 +342,7 @@ def fetch_files(store: Store, key: str, manifest: Manifest, wanted: Callable[[st
             left = CONTENT_NAMED.fullmatch(name) or (in_parts and name.endswith(REPLACED))
             if name not in (MANIFEST, CARD, *manifest.digests()) and not name.startswith(".") and not left:
                 raise ArtifactError(
-                    f"{store.path(key)}/{name} is not listed in the {MANIFEST} beside it; move it elsewhere"
+                    f"{store.path(key)}/{name} is not listed in the folder's {MANIFEST}; move it elsewhere"
                 )
     return store.fetch_folder(key, {name: sha256 for name, sha256 in manifest.digests().items() if wanted(name)})
 
@@ -359,29 +350,27 @@ def fetch_files(store: Store, key: str, manifest: Manifest, wanted: Callable[[st
 def require_intact(
     store: Store, key: str, manifest: Manifest, remedy: str = "", content: bool = True, anew: bool = False
 ) -> None:
-    """Raise `ArtifactError` naming the first damaged file, if any, of those that `find_damage` finds."""
+    """Raise `ArtifactError` for the first damaged file that `find_damage` finds."""
     for name, damage in find_damage(store, key, manifest, content=content, anew=anew).items():
         raise ArtifactError(f"{store.path(key)}/{name} {damage}{remedy}")
 
 
 def fetch_made(store: Store, key: str, name: str, sha256: str, check: bool = False) -> Path:
-    """A local path of a file that was made from raw files. Raises `ArtifactError`, with what repairs it, if it is
-    damaged.
-
-    `check` looks at it anew, as `Store.fetch` does.
+    """Return a local path of a file of prepared data, like `Store.fetch`; raise `ArtifactError` with the remedy if it
+    is damaged.
     """
     with _repaired_by_preparing(store, f"{key}/{name}"):
         return store.fetch(f"{key}/{name}", sha256, check)
 
 
 def locate_made(store: Store, key: str, record: FileRecord) -> Path:
-    """The same for who compares what it reads by itself, as `Store.locate` does."""
+    """Return a local path of a file of prepared data, like `Store.locate`: the caller verifies what it reads."""
     with _repaired_by_preparing(store, f"{key}/{record.name}"):
         return store.locate(f"{key}/{record.name}", record.sha256)
 
 
 def read_made(store: Store, key: str, record: FileRecord) -> bytes:
-    """The bytes of such a file, a small one. Raises `ArtifactError`, with what repairs it, if it is damaged."""
+    """Return the bytes of a small file of prepared data; raise `ArtifactError` with the remedy if it is damaged."""
     with _repaired_by_preparing(store, f"{key}/{record.name}"):
         raw = store.read_bytes(f"{key}/{record.name}")
         if hashlib.sha256(raw).hexdigest() != record.sha256:
@@ -391,7 +380,7 @@ def read_made(store: Store, key: str, record: FileRecord) -> bytes:
 
 @contextmanager
 def _repaired_by_preparing(store: Store, key: str) -> Iterator[None]:
-    """Say of a file that is missing or damaged what repairs it."""
+    """Add the remedy to the error about a missing or damaged file."""
     try:
         yield
     except FileNotFoundError as error:
@@ -406,7 +395,7 @@ def _sealed(manifest: Manifest) -> bytes:
 
 def _damage(store: Store, key: str, record: FileRecord, content: bool, anew: bool, beyond: bool) -> str | None:
     try:
-        # A remote file that is fetched is not asked for its size as well: each question is a request.
+        # The size of a remote file that is fetched anyway is not queried, to save a request.
         size = record.size if content and not store.local else store.size(key)
         if size != record.size:
             return f"has {size} bytes, its manifest says {record.size}"

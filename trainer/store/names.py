@@ -1,7 +1,6 @@
-"""Names and digests that come from a store's records: what they may be, so that none leads out of the store.
+"""Validation of names, keys and digests read from a store's records, so that none leads out of the store.
 
-A name is one plain component. A key is such names with forward slashes between them: the way to a file from the store's
-root.
+A name is one plain path component. A key is a path relative to the store's root: names joined by forward slashes.
 """
 
 import os
@@ -16,29 +15,29 @@ PLAIN_NAME, PLAIN_KEY = re.compile(NAME), re.compile(rf"{NAME}(?:/{NAME})*")
 
 
 def plain_name(name: str) -> str:
-    """The name itself. Raises `ValueError` unless it can only be a file right in its folder."""
+    """Return the name; raise `ValueError` unless it is one plain path component."""
     if not PLAIN_NAME.fullmatch(name) or _too_long(name):
         raise ValueError(
-            f"{_shown(name)} is no plain file name: expected one component without / and \\, of at most "
+            f"{_shown(name)} is not a plain file name: expected one component without / and \\, of at most "
             f"{MAX_NAME_BYTES} bytes"
         )
     return name
 
 
 def plain_key(key: str) -> str:
-    """The key itself. Raises `ValueError` unless each of its parts is a plain name."""
+    """Return the key; raise `ValueError` unless each of its parts is a plain name."""
     if key.isascii() and len(key) <= MAX_NAME_BYTES and PLAIN_KEY.fullmatch(key):
-        return key  # as nearly all are; every use of a file comes by here
+        return key  # fast path for nearly all keys: this runs at every file access
     try:
         for name in key.split("/"):
             plain_name(name)
     except ValueError as error:
-        raise ValueError(f"{_shown(key)} leads out of the store or is no key: {error}") from error
+        raise ValueError(f"{_shown(key)} is not a key of the store: {error}") from error
     return key
 
 
 def is_plain_key(key: str) -> bool:
-    """Whether it can be the key of something in a store, and no path to elsewhere."""
+    """Whether this is a valid key, which cannot lead out of the store."""
     try:
         plain_key(key)
     except ValueError:
@@ -49,7 +48,7 @@ def is_plain_key(key: str) -> bool:
 def _too_long(name: str) -> bool:
     try:
         return len(os.fsencode(name)) > MAX_NAME_BYTES
-    except UnicodeEncodeError:  # half of a surrogate pair: no file can have that name
+    except UnicodeEncodeError:  # a lone surrogate: not possible in a file name
         return True
 
 
@@ -62,9 +61,9 @@ Key = Annotated[str, AfterValidator(plain_key)]
 RunKey = Annotated[Key, Field(pattern=r"^runs/[^/]+$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, strict=True)]
-"""How many of something there are: bytes, tokens, steps."""
+"""A count of bytes, tokens, steps or the like."""
 Figure = Annotated[float, Field(strict=True)]
-"""A number that was measured."""
+"""A measured number."""
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 
@@ -78,11 +77,11 @@ METRICS_FILE, EVALUATION, REPORT, LINEAGE, CARD = (
     "README.md",
 )
 HARNESS = "harness.json"
-"""What lm-eval measured, beside the evaluation."""
+"""Results of lm-eval, stored next to the evaluation."""
 LOGS = "logs"
 TENSORBOARD = "tensorboard"
 CHECKPOINT_KIND = "checkpoint"
 FINAL_KIND = "model"
 REFERENCE_KIND = "reference"
 CHAMPION = "champion"
-"""In the folder of a name of models, not of a run."""
+"""File in the folder models/NAME, not in a run's folder."""

@@ -1,12 +1,12 @@
-"""Private folders of processes, told from those of processes that live no longer, and the files that they have open.
+"""Private folders of processes, removal of those whose process has ended, and the files that a process has open.
 
-    HOST_KERNEL_0123456789ab         what the process writes
-    HOST_KERNEL_0123456789ab.lock    held by the process until it ends, however it ends
+    HOST_KERNEL_0123456789ab         the files that the process writes
+    HOST_KERNEL_0123456789ab.lock    locked by the process until it ends, in whatever way
 
-A process's number would tell less: containers have numbers of their own, which repeat.
+Process ids are not used: each container has its own, and they repeat.
 
-Bytes are read, not mapped: a kernel also bounds how many files a process maps, a file that was cut short would end it
-by a signal, and of a mapped file what is compared and what is used later need not be the same bytes.
+Files are read, not memory-mapped: the kernel limits the number of mappings per process, a truncated file would end the
+process by a signal, and mapped bytes may change between their verification and their use.
 """
 
 import fcntl
@@ -26,22 +26,21 @@ from threading import Lock
 from weakref import finalize
 
 STAGING = ".staging"
-"""The folder of a store, and of a folder right in it that is a link to another disk, that holds private ones."""
+"""Parent of private folders, in a store's root and in each subfolder that is a link to another disk."""
 
 LOCK = ".lock"
-"""Ends the name of the file beside a private folder that its process holds."""
+"""Suffix of a private folder's lock file."""
 
 PRIVATE = re.compile(r".+_[^_]+_[0-9a-f]{12}")
-"""What private folders are called."""
+"""Names of private folders."""
 
 OLD_SECONDS = 24 * 60 * 60
 
 
 class PrivateFolder:
-    """A new folder of this process below one that is there, which holds the lock beside it until it ends.
+    """A new folder of this process below an existing one; the process holds its lock file until it ends.
 
-    A forked child holds the lock too, and leaves the folder to its parent; a program that is started does not inherit
-    it.
+    A forked child also holds the lock but leaves the folder to its parent; started programs do not inherit the lock.
     """
 
     def __init__(self, base: Path) -> None:
@@ -54,9 +53,7 @@ class PrivateFolder:
             raise
 
     def remove(self) -> None:
-        """Remove it with all that is still in it. The lock goes last: what is left when a kill comes between can be
-        swept.
-        """
+        """Remove the folder and then its lock, so that `sweep` can remove the remains after a kill in between."""
         if os.getpid() != self._process:
             return
         shutil.rmtree(self.path, ignore_errors=True)
@@ -67,17 +64,16 @@ class PrivateFolder:
 
 
 def make_folders(folder: Path) -> None:
-    """Make a folder and those above it, as far as they are not there: mostly all are, and to look takes less time."""
+    """Create a folder and its parents if missing. Usually they exist, and checking first is faster."""
     if not os.path.isdir(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
 def followed(folder: Path) -> Iterator[Path]:
-    """A path that leads to a folder wherever it is moved, for libraries that make the folder which they are to write
-    to.
+    """Yield a path that refers to a folder even after it is moved, for libraries that create missing folders.
 
-    Of a store that was taken away, they would make another one in its place.
+    Such a library would otherwise create a new folder in place of an unmounted store.
     """
     if not Path("/proc/self/fd").is_dir():
         yield folder
@@ -90,20 +86,20 @@ def followed(folder: Path) -> Iterator[Path]:
 
 
 def sweep(base: Path) -> None:
-    """Remove the private folders of processes that live no longer, and nothing of which that cannot be told.
+    """Remove the private folders of processes that are known to have ended.
 
-    Whoever holds a folder's lock lives, in whatever container. Some file systems keep each machine's locks to itself:
-    what is from elsewhere (machines that share one must have names of their own) must be old as well. So must what has
-    lost its lock. Where locking fails, all is kept.
+    A process that holds a folder's lock is alive, in whatever container. On some file systems locks are not visible to
+    other machines, so a folder of another machine (machines must have different host names) must also be old. The same
+    holds for a folder without a lock file. If locking fails, nothing is removed.
     """
     names = {path.name.removesuffix(LOCK) for path in base.iterdir()} if base.is_dir() else set()
     for name in filter(PRIVATE.fullmatch, names):
-        with suppress(OSError):  # it is held, or just gone, or cannot be judged
+        with suppress(OSError):  # locked, already removed, or unknown
             _remove_if_abandoned(base / name)
 
 
 def _remove_if_abandoned(folder: Path) -> None:
-    """Raises `OSError` if it is not known to be abandoned, or cannot be removed."""
+    """Remove an abandoned folder; raise `OSError` if it is locked or cannot be removed."""
     lock = _lock_of(folder)
     if not lock.exists():
         if _is_old(folder):
@@ -121,14 +117,14 @@ def _remove_if_abandoned(folder: Path) -> None:
 
 
 def _held(lock: Path) -> int:
-    """Make a file and lock it: the descriptor."""
+    """Create and lock a file; return its descriptor."""
     while True:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
-        with suppress(OSError):  # a file system without locks, where nothing is swept
+        with suppress(OSError):  # a file system without locks: `sweep` removes nothing there
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if lock.exists():
             return descriptor
-        os.close(descriptor)  # it was swept before it was locked
+        os.close(descriptor)  # another process removed it before it was locked
 
 
 def _lock_of(folder: Path) -> Path:
@@ -136,15 +132,13 @@ def _lock_of(folder: Path) -> Path:
 
 
 def _is_of_this_machine(name: str) -> bool:
-    """Whether a private folder was made under this kernel, in any container, or on a host of this name, before a
-    restart.
-    """
+    """Whether a private folder was created on this machine: under this kernel, or this host name before a reboot."""
     host, kernel, _ = name.rsplit("_", 2)
     return host == socket.gethostname() or kernel == _kernel()
 
 
 def _kernel() -> str:
-    """What all containers of a machine have in common until it is started again."""
+    """An id that all containers of a machine share until it reboots."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text()[:13]
     except OSError:
@@ -152,9 +146,7 @@ def _kernel() -> str:
 
 
 def _is_old(folder: Path) -> bool:
-    """Whether nothing in a private folder has changed for a day. What is gone by now is not old: its process has ended
-    well.
-    """
+    """Whether nothing in a private folder has changed for a day; False if it is gone, removed by its own process."""
     changed = []
     for path in (folder, _lock_of(folder), *files_below(folder)):
         with suppress(FileNotFoundError):
@@ -163,32 +155,30 @@ def _is_old(folder: Path) -> bool:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Every file below a folder in which others work: folders that are gone when their turn comes hold none.
+    """Yield every file below a folder; folders that other processes remove meanwhile are skipped.
 
-    Raises `PermissionError` for one that may not be read, unless it is what a disk's root has of its own.
+    Raises `PermissionError` for an unreadable folder, except a disk's lost+found.
     """
 
-    def tell(error: OSError) -> None:
+    def handle(error: OSError) -> None:
         foreign = isinstance(error, PermissionError) and Path(error.filename) == folder / "lost+found"
         if not foreign and not isinstance(error, FileNotFoundError | NotADirectoryError):
             raise error
 
-    for top, _, names in os.walk(folder, onerror=tell):
+    for top, _, names in os.walk(folder, onerror=handle):
         yield from (Path(top, name) for name in names)
 
 
 SHARE = 4
-"""A process keeps one of so many file descriptors that it may have for this; the rest is for libraries, pipes and
-sockets.
-"""
+"""One in this many of the process's file descriptors is used here; the rest is for libraries, pipes and sockets."""
 
 FEWEST, MOST = 8, 1024
 
 
 class OpenFile:
-    """A file's descriptor, closed when nobody reads it any more; `sums` keeps what belongs to it as long as it is open.
+    """An open file, closed when no longer referenced; `sums` caches its blocks' checksums while it is open.
 
-    `identity` changes when another file, or other content, takes its place.
+    `identity` changes if the file or its content is replaced.
     """
 
     def __init__(self, path: Path) -> None:
@@ -199,12 +189,12 @@ class OpenFile:
         self.sums: bytes | None = None
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes from one offset to another, or as many of them as there are."""
+        """Return the bytes from `start` to `end`, or fewer at the end of the file."""
         return os.pread(self._descriptor, end - start, start)
 
 
 class OpenFiles:
-    """The files that were read last; of more than `limit`, those that were read longest ago are closed."""
+    """The `limit` most recently read files; the least recently read are closed."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -212,7 +202,7 @@ class OpenFiles:
         self._turn = Lock()
 
     def get(self, reader: Hashable, path: Path) -> OpenFile:
-        """The file that a reader reads. Raises `OSError` if it cannot be opened."""
+        """Return a reader's open file; raise `OSError` if it cannot be opened."""
         with self._turn:
             found = self._files.get(reader)
             if found is None:
@@ -224,18 +214,18 @@ class OpenFiles:
             return found
 
     def close(self, reader: Hashable) -> None:
-        """Let go of a reader's file; whoever is reading it goes on."""
+        """Release a reader's file; reads in progress continue."""
         with self._turn:
             self._files.pop(reader, None)
 
     def close_all(self) -> None:
-        """Let go of the files of all readers."""
+        """Release the files of all readers."""
         with self._turn:
             self._files.clear()
 
 
 @cache
 def open_files() -> OpenFiles:
-    """Those of this process: the limit is the process's, not that of each corpus that it reads."""
+    """This process's open files: the limit applies to the process, not to each corpus that it reads."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return OpenFiles(MOST if soft == resource.RLIM_INFINITY else max(FEWEST, min(MOST, soft // SHARE)))

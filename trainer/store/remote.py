@@ -1,7 +1,7 @@
-"""A store in a bucket, or on any other file system that fsspec knows: objects appear whole, or not at all.
+"""A store in a bucket, or on any other file system that fsspec supports; objects appear atomically.
 
-Nothing here relies on a rename or on a listing that may be old; files are found by the manifests that name them. On S3
-the bytes are checked on their way there (botocore sends checksums), and `create` and `swap` are conditional writes.
+Nothing here relies on renames or on up-to-date listings; files are found through manifests. On S3, uploads are verified
+(botocore sends checksums), and `create` and `swap` are conditional writes.
 """
 
 import atexit
@@ -31,24 +31,24 @@ from trainer.store.names import plain_key
 from trainer.store.private_folders import PrivateFolder, make_folders
 
 REFUSALS = (OSError, BotoCoreError, ClientError, aiohttp.ClientError)
-"""How a file system says no."""
+"""Exceptions raised by remote file systems."""
 
 PUBLISHERS = 8
-"""So many processes at most may publish the same folder at once."""
+"""Maximum number of processes that may publish the same folder simultaneously."""
 
 TRANSFERS = 8
-"""Files that are sent or fetched at the same time; s3fs sends the parts of a large one at the same time as well."""
+"""Number of files sent or fetched in parallel; s3fs also sends the parts of a large file in parallel."""
 
 S3_OPTIONS = {
     "use_listings_cache": False,
     "config_kwargs": {"retries": {"mode": "standard", "max_attempts": 4}, "connect_timeout": 10, "read_timeout": 15},
 }
 WILD = re.compile(r"[*?[]")
-"""What fsspec takes for a pattern, where it removes too: it would be another store's files."""
+"""Characters that fsspec treats as a pattern, also when it deletes, which could delete another store's files."""
 
 ROUNDS = 3
-"""How often s3fs has botocore make its attempts, and how often it begins to read anew: answers that break off are
-noticed there alone. What is refused each time is given up within about a minute, what is never answered after some ten.
+"""How often s3fs repeats botocore's attempts and restarts a read, as only s3fs detects interrupted answers. Refused
+requests fail after about one minute, unanswered ones after about ten.
 """
 
 
@@ -57,24 +57,24 @@ class RemoteObjects:
 
     def __init__(self, url: str) -> None:
         if found := WILD.search(url):
-            raise ValueError(f"{found[0]!r} stands for other names in it; choose a place without")
+            raise ValueError(f"it contains {found[0]!r}, which is a wildcard; choose a URL without it")
         self.url = url
         self._s3 = url.startswith(("s3://", "s3a://"))
         self.fs: Any
         self.fs, self.root = fsspec.url_to_fs(url, **(S3_OPTIONS if self._s3 else {}))
-        self.fs.invalidate_cache()  # what was listed before may be old
+        self.fs.invalidate_cache()  # earlier listings may be outdated
         if self._s3:
             self.fs.retries = ROUNDS
         self.cache = BlobCache.of_this_machine()
         self._swapped: dict[str, tuple[bytes, str]] = {}
-        """What this process has replaced last, and the tag of that: a lease, again and again."""
+        """Last bytes and entity tag that this process wrote by `swap`, by key; a lease is swapped repeatedly."""
 
     def make_folder(self, folder: Path) -> None:
-        """One of this machine, for private folders."""
+        """Create a local folder, for private folders."""
         make_folders(folder)
 
     def exists(self, key: str) -> bool:
-        """Whether there is an object of this name. On S3 one request, and no listing."""
+        """Whether the object exists. On S3 this is one request without a listing."""
         if not self._s3:
             return bool(self.fs.exists(self._full(key)))
         try:
@@ -88,7 +88,7 @@ class RemoteObjects:
             entries = self.fs.ls(self._full(key), detail=False, refresh=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        # Of an emptied folder some servers list the folder itself.
+        # Some servers list an emptied folder as an entry of itself.
         paths = [str(entry).rstrip("/") for entry in entries]
         return sorted(path.rsplit("/", 1)[-1] for path in paths if path != self._full(key))
 
@@ -103,7 +103,9 @@ class RemoteObjects:
         return self._facts(key)[0]
 
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        whole = {"max_concurrency": 1} if self._s3 else {}  # s3fs asks for the size first where it may read in parts
+        whole = (
+            {"max_concurrency": 1} if self._s3 else {}
+        )  # without this, s3fs queries the size first, to read in parts
         return bytes(self.fs.cat_file(self._full(key), start=start or None, end=end, **whole))
 
     def put(self, path: Path, key: str) -> None:
@@ -111,26 +113,26 @@ class RemoteObjects:
         self._require_arrived(key, path.stat().st_size)
 
     def write(self, data: bytes, key: str) -> None:
-        kind = mimetypes.guess_type(key)[0] if self._s3 else None  # which `put_file` tells by itself
+        kind = mimetypes.guess_type(key)[0] if self._s3 else None  # `put_file` sets it itself
         self.fs.pipe_file(self._full(key), data, **({"ContentType": kind} if kind else {}))
         self._require_arrived(key, len(data))
 
     def _require_arrived(self, key: str, sent: int) -> None:
         if self._s3 and (size := self._head(key)["ContentLength"]) != sent:
-            raise OSError(errno.EREMOTEIO, f"{sent} bytes were sent, {size} have arrived")
+            raise OSError(errno.EREMOTEIO, f"{sent} bytes were sent, {size} arrived")
 
     def begin(self, path: Path, key: str) -> Path:
-        """Move a local file to where this process keeps its own of that key."""
+        """Move a local file to this process's own copy of the key."""
         own = self._own(key)
         os.replace(path, own)
         return own
 
     def put_folder(self, folder: Path, key: str, last: str, same: bool = False) -> None:
-        """Send the files at the same time, and the one named `last` when the others have arrived.
+        """Send the files in parallel, and the file `last` after the others have arrived.
 
-        Older ones are written over, as another process may be publishing the same: it would miss what is removed, and
-        so an older `last`, which must go first if it is not of the `same` files, may be missed by one that has just
-        sent it, and sends it again.
+        Older files are overwritten, not removed, because another process may be publishing the same folder. Only an
+        older `last` is removed first, unless it describes the `same` files. If that removes the `last` that another
+        process has just sent, that process sends it again.
         """
         if not same:
             self._remove_object(f"{key}/{last}")
@@ -153,9 +155,7 @@ class RemoteObjects:
         return _is_first(FileExistsError, lambda: self.fs.pipe_file(self._full(key), data, mode="create"))
 
     def swap(self, data: bytes, key: str, expected: bytes) -> bool:
-        """Replace an object that holds the expected bytes: on S3 only if it is still that one, elsewhere without such
-        proof.
-        """
+        """Replace an object that contains the expected bytes: atomically on S3, without that guarantee elsewhere."""
         if not self._s3:
             if not self.fs.exists(self._full(key)) or self.read(key) != expected:
                 return False
@@ -163,7 +163,7 @@ class RemoteObjects:
             return True
         written, etag = self._swapped.pop(key, (None, ""))
         if written == expected and self._replace(key, data, etag):
-            return True  # nobody has replaced it since this process did
+            return True  # unchanged since this process wrote it
         try:
             etag = self._head(key)["ETag"]
             return self.read(key) == expected and self._replace(key, data, etag)
@@ -171,7 +171,7 @@ class RemoteObjects:
             return False
 
     def _replace(self, key: str, data: bytes, etag: str) -> bool:
-        """Replace an object if it is still the one of that tag; returns whether it was."""
+        """Replace an object if it still has that entity tag; return whether it was replaced."""
         bucket, name, _ = self.fs.split_path(self._full(key))
 
         def write() -> None:
@@ -181,8 +181,8 @@ class RemoteObjects:
         return _is_first(FileNotFoundError, write)
 
     def rename(self, key: str, new: str) -> None:
-        """Copy a file, or the files directly in a folder, then delete: whoever finds the old name still there does it
-        again.
+        """Copy a file, or the files directly in a folder, then delete them. If this is interrupted, the old name still
+        exists and the caller repeats the call.
         """
         if self.exists(key):
             self.copy(key, new)
@@ -194,18 +194,18 @@ class RemoteObjects:
         full = self._full(key)
         if first is not None:
             self._remove_object(f"{key}/{first}")
-        with suppress(FileNotFoundError):  # there is nothing, or another process removes the same
+        with suppress(FileNotFoundError):  # missing, or removed by another process
             self.fs.rm(full, recursive=True)
 
     def _remove_object(self, key: str) -> None:
         if self.exists(key):
-            with suppress(FileNotFoundError):  # another process has
+            with suppress(FileNotFoundError):  # removed by another process
                 self.fs.rm_file(self._full(key))
 
     def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path:
-        """A local copy for this process: of one that all processes of this machine share, if the digest is known.
+        """Return this process's local copy: a link to a copy shared by this machine's processes if the digest is known.
 
-        `check` looks at that one's content first; it may go `beyond` the cache's limit.
+        `check` verifies the shared copy's content again; `beyond` lets it exceed the cache's limit.
         """
         path = self._own(key)
         fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
@@ -214,15 +214,15 @@ class RemoteObjects:
         else:
             size, version = self._facts(key)
             self.cache.give(fresh, sha256, version, size, self._download(key), check, beyond)
-        os.replace(fresh, path)  # whoever has the older file open or mapped keeps it
-        fresh.unlink(missing_ok=True)  # where both were names of one file already, it stays
+        os.replace(fresh, path)  # readers of the older file keep it open
+        fresh.unlink(missing_ok=True)  # `replace` does nothing if both already link to the same file
         return path
 
     def locate(self, key: str, sha256: str) -> Path:
         return self.fetch(key, sha256)
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
-        """A local folder of this process with copies of these files, and of no others that were there before them."""
+        """Return a local folder of this process with copies of these files, and no others."""
         with ThreadPoolExecutor(TRANSFERS) as pool:
             list(pool.map(lambda name: self.fetch(f"{key}/{name}", digests[name], beyond=True), digests))
         folder = self._own(f"{key}/any").parent
@@ -248,11 +248,11 @@ class RemoteObjects:
     def walk(self, key: str = "") -> Iterator[Stored]:
         for path, entry in self.fs.find(self._full(key) if key else self.root, detail=True).items():
             if entry["type"] != "file":
-                continue  # what some servers keep of a folder that has become empty
+                continue  # some servers keep an entry for an emptied folder
             yield Stored(str(path).removeprefix(self.root).lstrip("/"), int(entry["size"] or 0), _modified(entry))
 
     def modified(self, key: str) -> datetime | None:
-        """When an object was written; None if there is none."""
+        """When an object was written; None if it does not exist."""
         try:
             return _modified(self._head(key) if self._s3 else self.fs.info(self._full(key)))
         except FileNotFoundError:
@@ -272,7 +272,7 @@ class RemoteObjects:
             )  # fmt: skip
             for upload in page.get("Uploads", ()):
                 key, number = upload["Key"], upload["UploadId"]
-                with suppress(FileNotFoundError):  # completed since
+                with suppress(FileNotFoundError):  # completed meanwhile
                     parts = self.fs.call_s3("list_parts", Bucket=bucket, Key=key, UploadId=number).get("Parts", ())
                     size = sum(part["Size"] for part in parts)
                     found.append(Stored(key.removeprefix(prefix), size, upload["Initiated"], number))
@@ -287,7 +287,7 @@ class RemoteObjects:
         return lambda path: self.fs.get_file(self._full(key), str(path))
 
     def _facts(self, key: str) -> tuple[int, str]:
-        """Size, and what changes when the object is replaced."""
+        """The size, and a version that changes if the object is replaced."""
         if not self._s3:
             return int(self.fs.size(self._full(key))), str(self.fs.ukey(self._full(key)))
         head = self._head(key)
@@ -299,7 +299,7 @@ class RemoteObjects:
         return found
 
     def _own(self, key: str) -> Path:
-        """A path in a folder of this process, removed when it ends, or lets go of its copies."""
+        """Path of the key in a folder of this process, which is removed by `let_go_of_copies` or when it ends."""
         path = Path(_own_folder(self.cache), hashlib.sha256(self.url.encode()).hexdigest(), self._checked(key))
         make_folders(path.parent)
         return path
@@ -308,9 +308,7 @@ class RemoteObjects:
         return f"{self.root}/{self._checked(key)}"
 
     def _checked(self, key: str) -> str:
-        """The key, which becomes a path on this machine; none is the root. Raises `StorageError` if it would lead
-        elsewhere.
-        """
+        """Return the key (empty: the root), which becomes a local path; raise `StorageError` if it is invalid."""
         try:
             return key and plain_key(key)
         except ValueError as error:
@@ -322,7 +320,7 @@ _turn = Lock()
 
 
 def _own_folder(cache: BlobCache) -> Path:
-    """A folder of this process: a forked child has its own, so that it releases nothing of its parent's."""
+    """The folder of this process. A forked child has its own, so that it does not release its parent's copies."""
     with _turn:
         mine = os.getpid(), cache.work
         if mine not in _own_folders:
@@ -333,7 +331,7 @@ def _own_folder(cache: BlobCache) -> Path:
 
 
 def let_go_of_copies() -> None:
-    """Remove this process's second names of what it has fetched, so that the copies may make room for others."""
+    """Remove this process's links to fetched copies, so that they can be evicted."""
     with _turn:
         mine = [_own_folders.pop(key) for key in list(_own_folders) if key[0] == os.getpid()]
     for folder, cache in mine:
@@ -342,15 +340,15 @@ def let_go_of_copies() -> None:
 
 
 def _modified(entry: Mapping[str, Any]) -> datetime:
-    """When an object was written, as file systems tell of it."""
+    """When an object was written; the name of the field depends on the file system."""
     when = next(entry[name] for name in ("LastModified", "created", "mtime") if name in entry)
     return datetime.fromtimestamp(when, UTC) if isinstance(when, float) else when
 
 
 def _is_first(beaten: type[OSError], write: Callable[[], object]) -> bool:
-    """Make a conditional write; returns whether it was made, and not refused because somebody else was first.
+    """Make a conditional write; return False if it was refused because another process was first.
 
-    `beaten` is how fsspec says that where the server does not say it of the condition.
+    `beaten` is the exception that fsspec raises in that case if the server does not report the condition.
     """
     try:
         write()

@@ -1,8 +1,8 @@
-"""Local stores that were there: where the folder of one is gone since, the store is away, and no new one is begun.
+"""Detection of local stores that disappear, such as an unmounted disk, so that no new store is created in their place.
 
-What must be there is the store's root, and what its private folders are in: of a disk that is not mounted, the root may
-be there, and empty. Where the root holds something else, what private folders are in was only removed, and is made
-again. It is remembered for all of this process, and handed on to those that it starts.
+A store is present if its root and its staging folder exist: the mount point of an unmounted disk may exist but is
+empty. If the root contains other files, only the staging folder was removed, and it is created again. Folders that were
+seen are remembered for this process and passed to the processes that it starts.
 """
 
 import os
@@ -16,33 +16,33 @@ _seen: set[str] = set()
 
 
 def see(*folders: Path) -> None:
-    """Remember of folders that they are there."""
+    """Remember the folders that exist."""
     _seen.update(folder for folder in map(os.path.normpath, folders) if folder not in _seen and os.path.isdir(folder))
 
 
 def seen() -> list[str]:
-    """What is remembered, for a process that is started."""
+    """The remembered folders, to pass to a new process."""
     return sorted(_seen)
 
 
 def remember(folders: Iterable[str]) -> None:
-    """Remember what the process that started this one has seen."""
+    """Remember the folders that the parent process has seen."""
     _seen.update(folders)
 
 
 def forget(root: Path) -> None:
-    """Begin again: what is not there of a store is made."""
+    """Forget the folders of a store, so that missing ones are created."""
     own = os.path.normpath(root)
     _seen.difference_update([each for each in seen() if each == own or each.startswith(f"{own}{os.sep}")])
 
 
 def find_away(*folders: Path) -> Path | None:
-    """The first of the folders that was there, and is not now."""
+    """Return the first of the folders that existed before and is missing now, or None."""
     return next((folder for folder in folders if os.path.normpath(folder) in _seen and not _is_there(folder)), None)
 
 
 def _is_there(folder: Path) -> bool:
-    """Whether a folder is there, or is the one for private folders alone gone from a root that holds something else."""
+    """Whether a folder exists, or is a removed staging folder of a root that contains other files."""
     if os.path.isdir(folder):
         return True
     with suppress(OSError):

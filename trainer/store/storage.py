@@ -1,7 +1,7 @@
-"""The artifact store: a local folder or any fsspec URL, written so that a kill at any instant leaves no half file.
+"""The artifact store: a local folder or any fsspec URL. A kill at any instant leaves no incomplete files.
 
-Keys are paths relative to the store's root, with forward slashes. Files are written in a staging folder, on the store's
-own file system if it is local, and moved or uploaded when they are whole.
+Keys are paths relative to the store's root, with forward slashes. Files are written to a staging folder, on the store's
+own file system if it is local, and moved or uploaded when they are complete.
 """
 
 import errno
@@ -31,22 +31,21 @@ if TYPE_CHECKING:
 
 PROBE = b"probe"
 SENT_AT_ONCE = 2**20
-"""Bytes that are sent to a remote store as they are, of which a library may make copies; more go by a file of this
-machine."""
-REACHABLE = "check that the store is reachable and whole"
+"""Maximum bytes sent to a remote store from memory, which libraries may copy; larger data is sent from a local file."""
+REACHABLE = "check that the store is reachable and undamaged"
 LOCAL_HINTS = {
-    errno.EROFS: "choose a store that can be written",
-    errno.EACCES: "give this user the right to write there, or choose another store",
+    errno.EROFS: "choose a writable store",
+    errno.EACCES: "give this user write permission, or choose another store",
     errno.ENOTDIR: "choose a folder, not a file, for the store",
 }
 
 
 class Store:
-    """Reads and publishes files under one root. `local` is its folder, None for a remote one.
+    """Reads and publishes files below one root. `local` is the root's folder, None for a remote store.
 
-    `cache_bytes` is what this machine may hold of a remote one at a time; None if there is nothing to hold.
+    `cache_bytes` is the limit of this machine's cache for a remote store; None for a local store.
 
-    Raises `StorageError` with the operation and the path when the file system refuses.
+    Raises `StorageError` with the operation and the path if the file system reports an error.
     """
 
     def __init__(self, url: str) -> None:
@@ -56,7 +55,7 @@ class Store:
             raise ConfigError(f"the store {error}") from error
         _, named, place = url.strip().rpartition("://")
         if not place or (named and not place.strip("/")):
-            raise ConfigError(f"the store {url!r} names no place; give a folder, or a URL such as s3://bucket/folder")
+            raise ConfigError(f"the store {url!r} has no path; set a folder, or a URL such as s3://bucket/folder")
         self.url = url.rstrip("/") if len(url) > 1 else url
         self.local: Path | None = None
         self.cache_bytes: int | None
@@ -66,11 +65,11 @@ class Store:
             self.files: LocalFiles | RemoteObjects = LocalFiles(self.local)
             self._base, self.cache_bytes = self.local / STAGING, None
         else:
-            from trainer.store import remote  # needs what local stores do not
+            from trainer.store import remote  # imports libraries that local stores do not need
 
             try:
                 objects = remote.RemoteObjects(self.url)
-            except (ImportError, ValueError, OSError) as error:  # of a place that fsspec does not know, or reach
+            except (ImportError, ValueError, OSError) as error:  # unknown protocol or unreachable server
                 raise StorageError(
                     f"the store {self.url!r} cannot be opened: {brief(error)}", is_transient(error)
                 ) from error
@@ -78,7 +77,7 @@ class Store:
             self._base, self.cache_bytes = objects.cache.work, objects.cache.limit
 
     def path(self, key: str) -> str:
-        """The full path or URL of a key, for messages and for people."""
+        """The full path or URL of a key, for messages."""
         return str(self.local / key) if self.local else f"{self.url}/{key}"
 
     def exists(self, key: str) -> bool:
@@ -86,34 +85,34 @@ class Store:
             return self.files.exists(key)
 
     def names(self, key: str) -> list[str]:
-        """The sorted names inside a folder; empty if there is none."""
+        """The sorted names inside a folder; empty if it does not exist."""
         with self._explained("list", key):
             return self.files.names(key)
 
     def sizes(self, key: str) -> dict[str, int]:
-        """The bytes of the files in a folder, by name, as a listing tells them: one may be missing in it, or old."""
+        """Sizes of the files in a folder, by name, from a listing, which may be incomplete or outdated."""
         with self._explained("list", key):
             return self.files.sizes(key)
 
     def size(self, key: str) -> int:
-        """A file's bytes. Raises `FileNotFoundError`."""
+        """Return a file's size in bytes; raise `FileNotFoundError` if it does not exist."""
         with self._explained("read", key):
             return self.files.size(key)
 
     def read_bytes(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        """A file's bytes, or those of a stretch of it."""
+        """Return a file's bytes, optionally only those from `start` to `end`."""
         with self._explained("read", key):
             return self.files.read(key, start, end)
 
     def find_bytes(self, key: str) -> bytes | None:
-        """A file's bytes, or None if there is no such file."""
+        """Return a file's bytes, or None if it does not exist."""
         try:
             return self.read_bytes(key)
         except FileNotFoundError:
             return None
 
     def read_json(self, key: str) -> Any:
-        """A JSON file's value, or None if there is no such file."""
+        """Return a JSON file's value, or None if the file does not exist."""
         raw = self.find_bytes(key)
         try:
             return None if raw is None else json.loads(raw)
@@ -134,7 +133,7 @@ class Store:
 
     @contextmanager
     def writing(self, key: str, needed: int | None = None) -> Iterator[Path]:
-        """Yield a local path to write; its file takes the key's place, all at once, when the block ends well.
+        """Yield a local path to write; when the block succeeds, the file atomically replaces the key's.
 
         `needed` is its size in bytes, for the message about a full disk.
         """
@@ -150,103 +149,99 @@ class Store:
             self.files.put(path, key)
 
     def put_folder(self, folder: Path, key: str, last: str, same: bool = False) -> None:
-        """Publish a staged folder under a key; the file named `last` appears after all the others, or with them.
+        """Publish a staged folder under a key; the file named `last` appears after the others, or together with them.
 
-        An older one of this name is removed first, unless it is said to be of the `same` files.
+        An older file of this name is removed first, except with `same`: it then describes the same files.
         """
         with self._explained("write", key):
             self.files.put_folder(folder, key, last, same)
 
     def begin(self, key: str, data: bytes) -> Path:
-        """A local file with these bytes that is to grow: of a local store the key's own, of a remote one this
-        process's, which `put` sends.
+        """Create a local file with these bytes to append to: the key's own in a local store; for a remote store a local
+        one, which `put` sends.
         """
         with self._staged(key, data) as path:
             return self.files.begin(path, key)
 
     def copy(self, source: str, key: str) -> None:
-        """Publish a second copy of a file."""
+        """Copy a file within the store."""
         with self._explained("write", key):
             self.files.copy(source, key)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write a file that must not exist yet; returns whether this call made it. Of several at once, one does."""
+        """Write a file unless it exists; return whether this call created it. Only one of concurrent calls does."""
         with self._as_taken(key, data) as taken:
             return self.files.create(taken, key)
 
     def swap(self, key: str, expected: bytes, data: bytes) -> bool:
-        """Replace a file that holds the expected bytes; returns whether it did. Of several at once, one does."""
+        """Replace a file if it contains the expected bytes; return whether it did. Only one of parallel calls does."""
         with self._as_taken(key, data) as taken:
             return self.files.swap(taken, key, expected)
 
     def rename(self, key: str, new: str) -> None:
-        """Give a file or folder another name; nothing happens if it is gone."""
+        """Rename a file or folder; do nothing if it does not exist."""
         with self._explained("rename", key), suppress(FileNotFoundError):
             self.files.rename(key, new)
 
     def delete(self, key: str, first: str | None = None) -> None:
-        """Remove a file or a folder, if it is there; of a folder, the file named `first` before the rest."""
+        """Remove a file or folder if it exists; in a folder, remove the file named `first` before the others."""
         with self._explained("delete", key):
             self.files.delete(key, first)
 
     def fetch(self, key: str, sha256: str | None = None, check: bool = False, beyond: bool = False) -> Path:
-        """A local path that holds the key's bytes: the file itself, or a copy of the remote object.
+        """Return a local path with the key's bytes: the file itself, or a copy of the remote object.
 
-        With a digest, the content is compared with it, and `WrongContent` is raised if it is another one; a remote
-        object's copy is kept and shared. What was compared on this machine and has not changed since is not read again,
-        unless it is to be looked at anew (`check`). A copy that may go `beyond` the cache's limit does not count while
-        it is in use.
+        With a digest, the content is verified, and `WrongContent` is raised if it differs; the copy of a remote object
+        is cached and shared. A file that was verified on this machine and is unchanged since is not read again, unless
+        `check` is set. With `beyond`, the copy does not count towards the cache's limit while it is in use.
         """
         with self._explained("read", key), self._named(key):
             return self.files.fetch(key, sha256, check, beyond)
 
     def locate(self, key: str, sha256: str) -> Path:
-        """The same for who compares what it reads by itself: a file of a local store is not looked at."""
+        """Like `fetch`, for callers that verify what they read: a file of a local store is not verified here."""
         with self._explained("read", key), self._named(key):
             return self.files.locate(key, sha256)
 
     @contextmanager
     def reading(self, key: str) -> Iterator[None]:
-        """For reads of what `fetch` or `locate` gave: turn the file system's errors into a `StorageError`."""
+        """Convert file system errors while reading a path from `fetch` or `locate` into `StorageError`."""
         with self._explained("read", key):
             yield
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
-        """A local folder that holds these files under a key, by name, each compared with its digest as `fetch` does.
+        """Return a local folder with these files of a key, each verified as by `fetch`.
 
-        Copies of remote ones may go beyond the cache's limit: a model or a checkpoint must be had whatever its size.
+        Copies of remote files may exceed the cache's limit: models and checkpoints are needed whatever their size.
         """
         with self._explained("read", key), self._named(key):
             return self.files.fetch_folder(key, digests)
 
     def release(self, key: str) -> None:
-        """Let go of the local path that `fetch` or `fetch_folder` gave; whoever has it open or mapped keeps the
-        bytes.
-        """
+        """Release a local path from `fetch` or `fetch_folder`; readers that have it open keep its bytes."""
         with self._explained("release", key):
             self.files.release(key)
 
     def walk(self, key: str = "") -> Iterator[Stored]:
-        """Every file of the store, or of a folder in it."""
+        """Yield every file of the store, or of a folder in it."""
         with self._explained("list", key):
             yield from self.files.walk(key)
 
     def unfinished_uploads(self) -> list[Stored]:
-        """Uploads in parts that were neither completed nor given up."""
+        """Multipart uploads that were neither completed nor aborted."""
         with self._explained("list the unfinished uploads of", ""):
             return self.files.unfinished_uploads()
 
     def abort_upload(self, key: str, upload: str) -> None:
-        """Give up an upload in parts, so that the bucket forgets them."""
+        """Abort a multipart upload, so that the bucket deletes its parts."""
         with self._explained("abort the upload of", key):
             self.files.abort_upload(key, upload)
 
     @contextmanager
     def staging(self, needed: int | None = None, key: str = STAGING) -> Iterator[Path]:
-        """A private folder on the file system where `key` belongs (or a temporary one), removed at the end of the
-        block.
+        """Yield a private folder on the file system of `key` (or a temporary one); it is removed when the block ends.
 
-        `needed` is about how many bytes are written there, to become `key`: for the message about a full disk.
+        `needed` is the approximate number of bytes to be written, for the message about a full disk.
         """
         with self._explained("write", STAGING):
             base = self._base_for(key)
@@ -260,18 +255,17 @@ class Store:
             folder.remove()
 
     def sweep(self) -> None:
-        """Remove what processes that no longer live left unfinished."""
+        """Remove unfinished files of processes that have ended."""
         for base in [self._base, *(folder / STAGING for folder in linked_folders(self.local))]:
             sweep(base)
         self.files.trim()
         forget_unused()
 
     def age(self, key: str) -> float | None:
-        """Seconds since a file was written, by the clock that dates the store's files, which need not be this
-        machine's; None if there is none.
+        """Seconds since a file was written, by the clock of the store, which may differ from this machine's clock.
 
-        By this machine's if the store cannot be written. Raises `StorageError` if a remote one is away, or cannot be
-        written because this machine's disk is full.
+        None if the file does not exist. If the store cannot be written, this machine's clock is used. Raises
+        `StorageError` if a remote store is unreachable, or if this machine's disk is full.
         """
         with self._explained("look for", key):
             written = self.files.modified(key)
@@ -286,7 +280,7 @@ class Store:
         return (now - written).total_seconds()
 
     def _now(self, key: str) -> datetime:
-        """The time by the clock that dates what is written where `key` belongs."""
+        """The time of the clock that dates files written at `key`."""
         if self.local is not None:
             with self.staging(key=key) as folder:
                 return datetime.fromtimestamp(folder.stat().st_mtime, UTC)
@@ -296,29 +290,29 @@ class Store:
             with self._explained("look for", probe):
                 now = self.files.modified(probe)
         finally:
-            with suppress(StorageError):  # it is left over
+            with suppress(StorageError):  # leave it behind
                 self.delete(probe)
         if now is None:
-            raise StorageError(f"{self.path(probe)} was removed as soon as it was written", transient=True)
+            raise StorageError(
+                f"{self.path(probe)} was removed by another program immediately after it was written", transient=True
+            )
         return now
 
     def require_there(self) -> None:
-        """Raise `StorageError` if there is no store: for what only looks at one, which else finds everything in
-        order.
-        """
+        """Raise `StorageError` if the store does not exist; for commands that only read it."""
         self._require_not_away("")
         if not (self.local.is_dir() if self.local is not None else self.names("")):
             raise StorageError(f"there is no store at {self.path('').rstrip('/')}; check the path")
 
     def check_writable(self) -> None:
-        """Raise `StorageError` unless a file can be written and removed: a job begins with it, and a new store too."""
+        """Raise `StorageError` unless a file can be written and removed; called when a job starts."""
         try:
-            if self.local is not None:  # where a private folder is swept after a kill
+            if self.local is not None:  # in a private folder, which is swept after a kill
                 roots.forget(self.local)
                 with self.staging() as folder, self._explained("write", STAGING, len(PROBE)):
                     (folder / "probe").write_bytes(PROBE)
                 return
-            self.write_bytes(f"{STAGING}/probe", PROBE)  # of which there is never more than one
+            self.write_bytes(f"{STAGING}/probe", PROBE)  # always the same key, so at most one remains
         except FileNotFoundError as error:
             reason = reason_of(error)
             raise StorageError(
@@ -327,37 +321,35 @@ class Store:
         self.delete(f"{STAGING}/probe")
 
     def write_probe(self) -> str:
-        """Write a file by which others see whether the store is shared; returns its key, for them, and to delete it."""
+        """Write a file with which other machines check that they share the store; return its key."""
         key = f"{STAGING}/shared-{uuid.uuid4().hex[:12]}"
         self.write_bytes(key, PROBE)
         return key
 
     def used_bytes(self, key: str) -> int:
-        """Bytes that a folder of a local store holds already; 0 for a remote one."""
+        """Bytes used by a folder of a local store; 0 for a remote one."""
         return 0 if self.local is None else sum(file.size for file in self.walk(key))
 
     def free_bytes(self, folder: str = "") -> int | None:
-        """Bytes that the disk of a local store, or of a folder right in it, still has; None for a remote one."""
+        """Free bytes on the disk of a local store, or of a direct subfolder; None for a remote store."""
         return None if self.local is None else shutil.disk_usage(self._existing(folder)).free
 
     def fetched_room(self) -> int | None:
-        """Bytes that this machine has for what is fetched whole of a remote store, whatever its cache's limit; else
-        None.
-        """
+        """Bytes available on this machine for files fetched beyond the cache's limit; None for a local store."""
         return self.files.room_beyond()
 
     def disk_of(self, folder: str = "") -> int | None:
-        """What tells the disk of a local store, or of a folder right in it, from others; None for a remote one."""
+        """Device id of the disk of a local store, or of a direct subfolder; None for a remote store."""
         return None if self.local is None else self._existing(folder).stat().st_dev
 
     def _existing(self, folder: str) -> Path:
-        """The place of a folder right in a local store, or what is there of the way to it."""
+        """Path of a direct subfolder of a local store, or its nearest existing parent."""
         assert self.local is not None
         place = self.local / folder
         return next(path for path in [place, *place.parents] if path.exists())
 
     def _base_for(self, key: str) -> Path:
-        """Where private folders are from which a key's file can be moved into its place: on one disk with that."""
+        """The staging folder on the same disk as a key, so that files can be renamed into place."""
         top = key.partition("/")[0]
         if self.local is None or self.local / top not in linked_folders(self.local):
             return self._base
@@ -365,9 +357,8 @@ class Store:
 
     @contextmanager
     def explained_when_full(self, key: str, folder: Path | None = None, needed: int | None = None) -> Iterator[None]:
-        """For work whose libraries write by themselves: turn their errors about a full disk into a `StorageError`.
-
-        So are those of a local store that is away.
+        """Convert errors of libraries that write files themselves into `StorageError` if the disk is full or the local
+        store is unmounted.
         """
         try:
             yield
@@ -383,7 +374,7 @@ class Store:
     def _explained(self, operation: str, key: str, needed: int | None = None) -> Iterator[None]:
         try:
             yield
-            self._require_not_away(key)  # else what is not there would be taken for what was never made
+            self._require_not_away(key)  # otherwise a missing file would be treated as never created
         except self._refusals as error:
             self._require_not_away(key, error)
             if isinstance(error, FileNotFoundError) and (self.local or operation == "read"):
@@ -396,22 +387,21 @@ class Store:
             raise StorageError(f"cannot {operation} {self.path(key)}: {reason}; {hint}", is_transient(error)) from error
 
     def _require_not_away(self, key: str, error: Exception | None = None) -> None:
-        """Raise `StorageError` if a local store, or the folder right in it that a link leads to, was there, and is not
-        now.
-        """
+        """Raise `StorageError` if a local store, or a linked subfolder's target, existed before and is missing now."""
         if not isinstance(self.files, LocalFiles):
             return
         folders = self.files.lasting(key)
         if away := roots.find_away(*folders):
-            said = f"the store {self.url} is away: {away} was there before, and is not now"
             raise StorageError(
-                f"{said}; put it back, or mount its disk, and the work goes on", transient=True
+                f"the store {self.url} is unavailable: {away} existed before and is missing now; restore it or mount "
+                "its disk, and the work continues",
+                transient=True,
             ) from error
         roots.see(*folders)
 
     @contextmanager
     def _named(self, key: str) -> Iterator[None]:
-        """Say of what is fetched where it is."""
+        """Add the path to an error about a fetched file."""
         try:
             yield
         except WrongContent as error:
@@ -419,18 +409,18 @@ class Store:
 
     @staticmethod
     def _hint(error: Exception) -> str:
-        """What to do when a remote store refuses."""
-        # Of a request without a body S3 says no more than `Bad Request` if a token has expired.
+        """The remedy for an error of a remote store."""
+        # For a request without a body, S3 reports an expired token only as `Bad Request`.
         if isinstance(error, PermissionError) or "redentials" in type(error).__name__ or "Bad Request" in str(error):
             return (
                 "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role) and that "
                 "they may read, write, list and delete there"
             )
-        return "make the bucket, or name another store" if isinstance(error, FileNotFoundError) else REACHABLE
+        return "create the bucket, or choose another store" if isinstance(error, FileNotFoundError) else REACHABLE
 
     @contextmanager
     def _staged(self, key: str, data: bytes) -> Iterator[Path]:
-        """A finished file with these bytes, to be published in the block."""
+        """Yield a finished file with these bytes, to be published in the block."""
         with self.staging(key=key) as folder, self._explained("write", key, len(data)):
             path = folder / "new"
             path.write_bytes(data)
@@ -438,7 +428,7 @@ class Store:
 
     @contextmanager
     def _as_taken(self, key: str, data: bytes) -> Iterator[Any]:
-        """Data as the files take what is conditional: local ones a file to be moved into place, remote ones bytes."""
+        """Yield data as `create` and `swap` expect it: a local file for local stores, bytes for remote ones."""
         if self.local is not None:
             with self._staged(key, data) as path:
                 yield path
@@ -447,26 +437,24 @@ class Store:
                 yield data
 
     def _full(self, key: str, number: int, folder: Path | None = None, needed: int | None = None) -> StorageError:
-        """What to say of a full disk: how much was needed, if that is known, and the space there was before `folder`
-        grew.
-        """
+        """The error for a full disk: the bytes needed, if known, and the free space before `folder` was written."""
         written = sum(path.stat().st_size for path in folder.iterdir()) if folder else 0
         top = key.partition("/")[0]
         place = self._existing(top) if self.local else next(path for path in self._base.parents if path.exists())
         room = shutil.disk_usage(place).free + written
-        # What it takes is more than the bytes that are known of it, and not all that is free may be this user's.
+        # The disk may be full although `needed` fits: files need more space than their bytes, and some is reserved.
         lack = (
             f"about {needed:,} bytes are needed, {room:,} are free at {place}"
             if needed and needed > room
-            else f"it takes more than what was free for it at {place}, {room:,} bytes at most"
+            else f"it takes more than the {room:,} bytes that were free at {place}"
         )
         return StorageError(
             f"cannot write {self.path(key)}: {os.strerror(number)}: {lack}; "
-            "free some space there, then run it again: finished work is kept",
+            "free some space there and run it again: finished work is kept",
             transient=True,
         )
 
 
 def json_bytes(value: Any, indent: int | None = 2) -> bytes:
-    """A JSON file's bytes, the same for equal values."""
+    """The bytes of a JSON file; equal values give equal bytes."""
     return (json.dumps(value, indent=indent, sort_keys=True, ensure_ascii=False) + "\n").encode()

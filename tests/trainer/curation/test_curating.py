@@ -355,7 +355,7 @@ def test_damaged_decisions_are_made_anew(raw: Path, tmp_path: Path, caplog: pyte
     path.write_bytes(flipped(intact, 800))
     assert not decide(job).reused
     assert path.read_bytes() == intact
-    assert "it is to be made anew" in caplog.text
+    assert "rebuilding it" in caplog.text
 
 
 def test_decisions_about_other_raw_files_are_refused(raw: Path, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_without_a_copy_the_same_text_gives_it_back(
     assert {name: data for name, data in after.items() if name != "manifest.json"} == {
         name: data for name, data in before.items() if name != "manifest.json"
     }
-    assert "it has the same content" in caplog.text
+    assert "was rebuilt with the same content" in caplog.text
 
 
 @pytest.mark.parametrize("what", ["tokenizer.json", "all of it"])
@@ -133,7 +133,7 @@ def test_without_a_copy_and_with_other_text_it_is_refused_and_the_store_stays(
 ) -> None:
     damage(stocked, what)
     before = digests(stocked / "shards")
-    with pytest.raises(ArtifactError, match=r"is damaged or lost.*it is needed by shards/.*Put back a copy") as refused:
+    with pytest.raises(ArtifactError, match=r"is damaged or lost.*it is needed by shards/.*Restore a copy") as refused:
         prepared_tokenizer(other_text, stocked)
     assert "choose another data.tokenizer.name" in str(refused.value)
     assert digests(stocked / "shards") == before

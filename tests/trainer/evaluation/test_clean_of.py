@@ -63,8 +63,8 @@ def test_an_evaluation_of_a_checkpoint_tells_it_as_well(store: Store, curated: F
     )
     assert made.clean_of is not None and made.clean_of.ngram == 13
     assert made.lines()[-1] == (
-        f"The text that the model was trained on shares no 13-gram of words with {curated.store.parent / KEPT_OUT} (by "
-        f"{made.clean_of.decisions[0]}; examples of fewer than 5 words were not looked for: 0 of 1)."
+        f"The model's training text shares no 13-gram of words with {curated.store.parent / KEPT_OUT} (by "
+        f"{made.clean_of.decisions[0]}; examples of fewer than 5 words were not searched for: 0 of 1)."
     )
 
 
@@ -83,7 +83,7 @@ def test_it_is_told_how_many_examples_were_too_short_to_be_looked_for(
     prepare(curated_run(raw, Path(store.url), decontaminated(other, kept)).preparation(), silent())
     found = clean_of(store, curated.run)
     assert found is not None and (found.texts, found.too_short) == (5, 3)
-    assert found.describe().endswith("examples of fewer than 5 words were not looked for: 3 of 5).")
+    assert found.describe().endswith("examples of fewer than 5 words were not searched for: 3 of 5).")
     alone = clean_of(store, curated.run, {(digest_file(kept).sha256, "text")})
     assert (
         alone is not None

@@ -189,7 +189,7 @@ def test_a_bit_that_flips_in_held_out_shards_is_refused_by_its_file(measured: Fi
     with pytest.raises(ArtifactError) as caught:
         measure(measured, measured.name, context=16, shards=shards)
     assert f"{path} does not match its checksum" in str(caught.value)
-    assert "prepare the data again: it is made anew from the raw files" in str(caught.value)
+    assert "prepare the data again to rebuild it from the raw files" in str(caught.value)
 
 
 def test_of_held_out_shards_blocks_are_compared_and_no_file_is_read_whole(

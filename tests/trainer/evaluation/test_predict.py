@@ -179,7 +179,7 @@ def test_what_was_predicted_is_reused_until_something_changes_or_is_damaged(
     file = tmp_path / "store" / made.key / "predictions.jsonl"
     before = file.read_bytes()
     file.write_bytes(before.replace(b'"no"', b'"na"', 1))
-    assert not predict_texts(job, silent()).reused and "it is to be made anew" in caplog.text
+    assert not predict_texts(job, silent()).reused and "rebuilding it" in caplog.text
     assert file.read_bytes() == before
     written(Path(path), as_jsonl(flat_records(21)))
     other = predict_texts(job, silent())

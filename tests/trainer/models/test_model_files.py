@@ -132,11 +132,11 @@ INDEX_DAMAGED = "model.safetensors.index.json is damaged"
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        ("../../elsewhere.safetensors", f"{INDEX_DAMAGED} .*'../../elsewhere.safetensors' is no plain file name"),
-        ("/etc/passwd", f"{INDEX_DAMAGED} .*'/etc/passwd' is no plain file name"),
+        ("../../elsewhere.safetensors", f"{INDEX_DAMAGED} .*'../../elsewhere.safetensors' is not a plain file name"),
+        ("/etc/passwd", f"{INDEX_DAMAGED} .*'/etc/passwd' is not a plain file name"),
         ("missing.safetensors", "missing.safetensors is missing"),
         ("tokenizer.json", f"{INDEX_DAMAGED} .*'tokenizer.json' is not a safetensors file"),
-        ("a\\b", f"{INDEX_DAMAGED} .* is no plain file name"),
+        ("a\\b", f"{INDEX_DAMAGED} .* is not a plain file name"),
         (7, f"{INDEX_DAMAGED} .*7 is not a safetensors file"),
     ],
 )

@@ -46,7 +46,7 @@ def test_it_tells_what_share_of_a_sample_each_bound_drops(
     assert dropped["gopher_repetition: duplicate_lines too high"] == (20, 100), "the first that a document breaks"
     lines, short = "\n".join(found.lines()), next(share for share in found.curation if "bytes too low" in share.reason)
     assert 0 < 50 * short.dropped_bytes < 50 * short.dropped * 50 and short.of_bytes > 10 * short.dropped_bytes
-    told = f"({size(short.dropped_bytes)} of {size(short.of_bytes)}) go: length: bytes too low"
+    told = f"({size(short.dropped_bytes)} of {size(short.of_bytes)}) dropped: length: bytes too low"
     assert f"docs: 20 of 100 sampled documents {told}" in lines
     assert not (tmp_path / "store" / "measures").exists()
 
@@ -65,10 +65,8 @@ def test_it_tells_what_share_shares_words_with_an_evaluation_set_and_guesses_no_
     assert dropped["length: bytes too low"] == (20, 100) and dropped["contaminated"] == (15, 100)
     assert found.unestimated == ["exact duplicate", "near duplicate"]
     told = "\n".join(found.lines())
-    assert "docs: 15 of 100 sampled documents (" in told and ") go: contaminated" in told
-    assert (
-        "how many documents go as exact duplicate or near duplicate is not estimated: a sample does not show it" in told
-    )
+    assert "docs: 15 of 100 sampled documents (" in told and ") dropped: contaminated" in told
+    assert "not estimated, as a sample does not show it: exact duplicate, near duplicate" in told
     assert not (tmp_path / "store" / "measures").exists()
     without = preflight(job_of(raw, tmp_path / "store", exact=None), silent())
     assert without.unestimated == [] and "not estimated" not in "\n".join(without.lines())

@@ -44,7 +44,7 @@ def test_the_look_finds_what_encoding_finds_and_plans_the_same_steps(
     assert before.looked_at == f"all {sum((before.splits or {}).values())} examples"
     assert after.looked_at.startswith("encoded already: encoded/pairs-")
     lines = before.lines()
-    assert f"looked at       {before.looked_at}" in lines
+    assert f"checked         {before.looked_at}" in lines
     assert any(line.startswith("memory          about ") and line.endswith(" a rank") for line in lines)
 
 

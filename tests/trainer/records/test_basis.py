@@ -68,7 +68,9 @@ def test_a_choice_of_windows_is_another_text_with_another_tokenizer() -> None:
         "tokenizer: t here, other there"
     ]
     elsewhere = why_incomparable("loss", few, few.model_copy(update={"shards": ["shards/code-2"]}))
-    assert elsewhere == ["choice: 8 windows a corpus of shards/code-1 here, 8 windows a corpus of shards/code-2 there"]
+    assert elsewhere == [
+        "choice: 8 windows per corpus of shards/code-1 here, 8 windows per corpus of shards/code-2 there"
+    ]
 
 
 def test_with_a_document_mask_the_tokenizer_decides_which_bytes_are_predicted() -> None:
@@ -80,7 +82,7 @@ def test_with_a_document_mask_the_tokenizer_decides_which_bytes_are_predicted() 
 
 
 def test_what_is_not_recorded_is_not_compared() -> None:
-    assert why_incomparable("bits_per_byte", ON, None) == ["what it was measured on is not recorded"]
+    assert why_incomparable("bits_per_byte", ON, None) == ["the data of a measurement is not recorded"]
 
 
 @pytest.fixture(scope="module")

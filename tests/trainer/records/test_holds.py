@@ -198,7 +198,7 @@ def test_while_a_pin_is_damaged_nothing_is_removed(empty_store: Store, kind: str
     empty_store.delete("pins/runs/x")
     empty_store.write_bytes(target, content.replace(b'"20', b'"30') if kind == "one bit" else content)
     before = contents(empty_store)
-    with pytest.raises(RunError, match=rf"{target} is damaged: .* delete it, and pin .* nothing is removed"):
+    with pytest.raises(RunError, match=rf"{target} is damaged: .* delete it and set the pin .* nothing is removed"):
         found(empty_store, runs_older_than_days=0, remove=True)
     assert contents(empty_store) == before
     empty_store.delete(target)

@@ -56,14 +56,14 @@ def test_a_result_without_the_figures_that_a_gate_asks_for_is_refused() -> None:
     values = a_result({"validation": {}}).recorded()
     require_shape("runs/a/eval.json", values)
     groups = {"test": values["groups"]["validation"]}
-    with pytest.raises(ValueError, match="no figures of the validation split"):
+    with pytest.raises(ValueError, match="no metrics of the validation split"):
         require_shape("runs/a/eval.json", {**values, "groups": groups})
     require_shape("runs/a/eval.json", {**values, "groups": groups, "files": ["new.csv"]})
     for change, problem in (
-        ({"by": "corpus"}, "what it was measured on is not what figures by corpus are measured on"),
+        ({"by": "corpus"}, "measured_on has the wrong type for metrics by corpus"),
         ({"by": "task", "measured_on": {"harness": {}}}, "by: Input should be 'corpus' or 'split'"),
-        ({"recipe": {"of": "another"}}, "its format or its fingerprint is not that of its recipe"),
-        ({"groups": {"validation": {"figures": {}}}}, "it has figures without a loss"),
+        ({"recipe": {"of": "another"}}, "its format is another, or its fingerprint does not match its recipe"),
+        ({"groups": {"validation": {"figures": {}}}}, "it has metrics without a loss"),
     ):
         with pytest.raises(ValueError, match=problem):
             require_shape("runs/a/eval.json", {**values, **change})

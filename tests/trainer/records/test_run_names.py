@@ -34,8 +34,8 @@ def test_a_run_is_meant_by_its_name_its_job_or_its_beginning(store: Store, said:
 @pytest.mark.parametrize(
     ("said", "error", "told"),
     [
-        ("code", ConfigError, "'code' has made several runs: code-11111111, code-22222222; say which one is meant"),
-        ("book", ConfigError, "'book' is the beginning of several runs: books-1a2b3c4d, books-large; say which one"),
+        ("code", ConfigError, "'code' has several runs: code-11111111, code-22222222; give the full name"),
+        ("book", ConfigError, "'book' is a prefix of several runs: books-1a2b3c4d, books-large; give the full name"),
         (
             "boks",
             RunError,
@@ -51,7 +51,7 @@ def test_what_may_be_meant_is_told(store: Store, said: str, error: type[Pipeline
 
 
 def test_a_store_without_runs_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"runs holds no run at all: check the store's name"):
+    with pytest.raises(RunError, match=r"runs has no runs: check the store's path"):
         find_run_name(Store(str(tmp_path)), "any")
 
 

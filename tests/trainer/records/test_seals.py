@@ -55,7 +55,7 @@ def test_any_flipped_bit_is_noticed_or_changes_nothing(sealed: Store) -> None:
 def test_the_file_of_another_place_and_one_without_its_checksum_are_refused_with_the_remedy(sealed: Store) -> None:
     sealed.write_bytes("runs/two/plan.json", sealed.read_bytes(KEY))
     with pytest.raises(
-        ArtifactError, match=r"runs/two/plan\.json is damaged: .* another place; start the run's command again"
+        ArtifactError, match=r"runs/two/plan\.json is damaged: .* another path; start the run's command again"
     ):
         read_sealed(sealed, "runs/two/plan.json")
     sealed.write_json(KEY, VALUES)

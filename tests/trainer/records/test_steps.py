@@ -89,14 +89,14 @@ def test_what_is_damaged_is_made_again(any_store: Store, damaged: str, caplog: p
     any_store.write_bytes(f"{key}/{damaged}", b"rotten")
     with caplog.at_level(logging.WARNING):
         assert not make(step).reused
-    assert "it is to be made anew" in caplog.text
+    assert "rebuilding it" in caplog.text
     assert any_store.read_bytes(f"{key}/data.bin") == whole and find_artifact(step) is not None
 
 
 def test_other_content_never_takes_the_place_of_what_was_damaged(any_store: Store) -> None:
     key = make(step_of(any_store)).key
     any_store.write_bytes(f"{key}/data.bin", b"rotten")
-    with pytest.raises(ArtifactError, match="is damaged or lost, and what is made today is not what was there"):
+    with pytest.raises(ArtifactError, match="is damaged or lost, and rebuilding it gives other content"):
         make(step_of(any_store, b"of another version"))
     assert any_store.read_bytes(f"{key}/data.bin") == b"rotten"
 
@@ -112,7 +112,7 @@ def test_where_the_name_does_not_settle_the_content_what_was_made_from_it_does(a
     made = make(user)
     any_store.delete(key)
     assert list(dependents_of(any_store, key)) == [made.key]
-    with pytest.raises(ArtifactError, match=rf"it is needed by {made.key}\. Put back a copy .* or choose another name"):
+    with pytest.raises(ArtifactError, match=rf"it is needed by {made.key}\. Restore a copy .* or choose another name"):
         make(step_of(any_store, **loose))
     assert make(step_of(any_store, b"another", **loose)).key == key
 
@@ -139,9 +139,7 @@ def test_intact_content_of_another_process_is_taken_though_it_differs(any_store:
 def test_what_was_needed_and_is_recorded_nowhere_is_refused_before_it_is_made(any_store: Store) -> None:
     loose = step_of(any_store, settles=False, inputs={})
     any_store.write_bytes(f"shards/user-{'0' * 16}/{MANIFEST}", f'{{"inputs": "{loose.key}"'.encode())
-    with pytest.raises(
-        ArtifactError, match=r"what it was is recorded nowhere that can be read; it is needed by shards/user-0"
-    ):
+    with pytest.raises(ArtifactError, match=r"no readable record of its content exists; it is needed by shards/user-0"):
         _ = loose.expected
 
 
@@ -201,7 +199,7 @@ def test_a_manifest_whose_recipe_is_not_that_of_its_name_is_of_another_artifact(
     manifest = read_manifest(any_store, key, "thing")
     assert manifest is not None
     write_manifest(any_store, key, manifest.model_copy(update={"kind": "shards", "recipe": {**RECIPE, "data.size": 9}}))
-    with pytest.raises(ArtifactError, match="is that of another shards"):
+    with pytest.raises(ArtifactError, match="belongs to another shards"):
         read_manifest(any_store, key, "shards")
 
 
@@ -211,6 +209,6 @@ def test_a_store_of_an_older_version_is_refused_by_one_message(any_store: Store,
     assert manifest is not None
     write_manifest(any_store, key, manifest.model_copy(update={"format": 1, "headrace": "0.0.9"}))
     with pytest.raises(
-        ArtifactError, match=r"it has format 1, of headrace 0\.0\.9, .* use another store, .* or the version of before"
+        ArtifactError, match=r"it has format 1, of headrace 0\.0\.9; .* use a new store, or that version of headrace"
     ):
         read_manifest(any_store, key, "thing")

@@ -283,7 +283,7 @@ def test_an_unknown_run_is_refused_with_the_closest_names(
     assert f"there is no run 'retunde' in {store.path('runs')}; did you mean 'retuned' or 'tuned'?" in said
     assert f"(`headrace list {store.url}` shows all)" in said
     assert headrace("compare", str(tmp_path), "a", "b") == 2
-    assert "holds no run at all" in capsys.readouterr().err
+    assert "has no runs: check" in capsys.readouterr().err
     assert headrace("compare", f"{store.url}/nothing", "a", "b") == 2
     assert "there is no store at" in capsys.readouterr().err
     assert headrace("compare", store.url, "base") == 2

@@ -207,7 +207,7 @@ def test_bytes_that_sets_share_are_counted_when_the_last_of_them_goes(code: Path
         (lambda store: store.write_bytes("models/lm/champion", b"{half"), "champion is damaged: it is not valid JSON"),
         (
             lambda store: store.write_bytes("evaluations/x.json", b"[]"),
-            "evaluations/x.json are not known.* it holds no JSON object",
+            "evaluations/x.json are not known.* it is not a JSON object",
         ),
         (
             lambda store: store.write_bytes(f"shards/code-{OLD}/{MANIFEST}", b"[]"),
@@ -230,9 +230,7 @@ def test_where_it_is_not_known_what_is_needed_nothing_is_removed(
 def test_a_damaged_evaluation_is_to_be_made_again_and_no_run_is_to_be_deleted_for_it(empty_store: Store) -> None:
     run = add_run(empty_store, "a", add_superseded(empty_store, "code"))
     empty_store.write_bytes(f"{run}/eval.json", b"[]")
-    with pytest.raises(
-        RunError, match=r"eval\.json is damaged: .*; run the evaluation again, which measures the model anew$"
-    ):
+    with pytest.raises(RunError, match=r"eval\.json is damaged: .*; run the evaluation again, which rewrites it$"):
         found(empty_store)
 
 
@@ -272,7 +270,9 @@ def test_what_cannot_be_removed_stops_no_other_removal(empty_store: Store, monke
         delete(files, key, first)
 
     monkeypatch.setattr(LocalFiles, "delete", refuse)
-    with pytest.raises(StorageError, match=f"cannot delete .*{stuck}.*: Permission denied; give this user the right"):
+    with pytest.raises(
+        StorageError, match=f"cannot delete .*{stuck}.*: Permission denied; give this user write permission"
+    ):
         found(empty_store, remove=True)
     assert empty_store.exists(f"{stuck}/{MANIFEST}")
     assert not empty_store.exists(f"{free}/{MANIFEST}")

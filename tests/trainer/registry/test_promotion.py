@@ -204,7 +204,7 @@ def test_a_champion_that_cannot_be_read_is_an_error_and_is_not_overwritten(empty
     for content in (b"half", json.dumps({"moves": [{}]}).encode(), sealed_bytes("models/lm/champion", {"moves": [{}]})):
         empty_store.write_bytes("models/lm/champion", content)
         for operation in (lambda: promote(empty_store, "lm", run, {}, "why"), lambda: find_champion(empty_store, "lm")):
-            with pytest.raises(ArtifactError, match=r"champion is damaged: .* put back a copy"):
+            with pytest.raises(ArtifactError, match=r"champion is damaged: .* restore a copy"):
                 operation()
         assert empty_store.read_bytes("models/lm/champion") == content
 

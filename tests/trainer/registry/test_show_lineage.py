@@ -140,7 +140,7 @@ def test_a_model_is_found_by_each_of_its_names(store: Store, finished: Finished)
         with pytest.raises(ArtifactError, match=f"holds no model '{model}'"):
             find_run(store, model)
     shutil.copytree(store.path(finished.run), store.path("runs/tiny-01234567"))
-    with pytest.raises(ConfigError, match="has made several runs"):
+    with pytest.raises(ConfigError, match="has several runs"):
         find_run(store, "tiny")
     shutil.copytree(store.path(finished.run), store.path("runs/other"))
     promote(store, "other", finished.run, {}, "why")

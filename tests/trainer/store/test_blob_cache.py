@@ -93,7 +93,7 @@ def test_a_copy_that_is_given_while_others_make_room_is_counted(
 def test_no_room_is_an_error_that_says_what_to_do(cache: BlobCache, tmp_path: Path) -> None:
     used = [use(cache, number) for number in (1, 2, 3)]
     with pytest.raises(
-        StorageError, match=r"no room for 100 bytes .* 300 of its 300 are in use; raise HEADRACE_CACHE_BYTES"
+        StorageError, match=r"has no space for 100 bytes: 300 of its 300 are in use; raise HEADRACE_CACHE_BYTES"
     ):
         get(cache, 4)
     used[1].unlink()
@@ -162,7 +162,7 @@ def test_wrong_content_is_refused_and_not_kept(cache: BlobCache, tmp_path: Path)
 
 def test_the_size_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_CACHE_BYTES", "50GB")
-    with pytest.raises(ConfigError, match="must be a number of bytes"):
+    with pytest.raises(ConfigError, match="expected a number of bytes"):
         BlobCache.of_this_machine()
 
 
@@ -192,7 +192,7 @@ def test_what_goes_beyond_the_limit_and_is_let_go_of_stays_where_it_fits(cache: 
 def test_what_the_disk_has_no_room_for_is_refused_and_removes_nothing(cache: BlobCache, tmp_path: Path) -> None:
     get(cache, 1)
     with pytest.raises(
-        StorageError, match=r"no room for 9,\S+ bytes on the disk of the cache .* set HEADRACE_CACHE to a folder"
+        StorageError, match=r"the disk of the cache .* 9,\S+ are needed; .* set HEADRACE_CACHE to a folder"
     ):
         cache.give(tmp_path / "any", "f" * 64, "1", 9 * 10**18, pytest.fail, beyond=True)
     assert kept(cache, tmp_path) == [1]

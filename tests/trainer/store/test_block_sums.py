@@ -208,7 +208,7 @@ def test_damage_that_training_finds_is_mended_by_the_next_preparation(
             whole(open_shards(store, key).train)
     with caplog.at_level(logging.WARNING):
         again = prepare(job, silent())
-    assert f"{path} does not match its checksum" in caplog.text and "it is to be made anew" in caplog.text
+    assert f"{path} does not match its checksum" in caplog.text and "rebuilding it" in caplog.text
     assert path.read_bytes() == before
     assert [ref.reused for ref in again.shards] == [False, True]
     assert not is_suspect(store, key)
@@ -236,7 +236,7 @@ def test_a_rotten_copy_of_a_remote_shard_is_fetched_anew(
     os.utime(copy, ns=(state.st_atime_ns, state.st_mtime_ns))  # rot below the file system, of which nothing else tells
     with caplog.at_level(logging.WARNING):
         assert all(map(np.array_equal, whole(shards), expected))
-    assert "it has changed on this machine's disk, and is fetched again" in caplog.text
+    assert "the copy on this machine's disk was changed; fetching it again" in caplog.text
     assert not is_suspect(store, key)
 
 

@@ -101,7 +101,7 @@ def test_an_artifact_of_another_kind_or_format_is_refused(empty_store: Store, ar
     with pytest.raises(ArtifactError, match=r"holds 'thing'; expected 'shards'"):
         read_manifest(empty_store, "things/a", "shards")
     write_manifest(empty_store, "things/a", artifact.model_copy(update={"format": 1}))
-    with pytest.raises(ArtifactError, match=r"it has format 1, .* reads format 2 alone: use another store"):
+    with pytest.raises(ArtifactError, match=r"it has format 1, .* reads only format 2: use a new store"):
         read_manifest(empty_store, "things/a", "thing")
 
 
@@ -144,7 +144,7 @@ def test_a_cached_copy_that_has_changed_is_fetched_again_and_not_taken_for_damag
     sha256 = manifest.digests()["a.bin"]
     flip(remote_store.fetch("things/a/a.bin", sha256), 100)  # the same file as in the cache
     assert remote_store.fetch("things/a/a.bin", sha256).read_bytes() == FILES["a.bin"]
-    assert "has changed on this machine's disk" in caplog.text
+    assert "copy on this machine's disk was changed" in caplog.text
 
 
 def test_a_cached_copy_that_rots_without_a_trace_is_found_by_a_look_at_the_artifact(
@@ -157,7 +157,7 @@ def test_a_cached_copy_that_rots_without_a_trace_is_found_by_a_look_at_the_artif
     flip(copy, 100)
     os.utime(copy, ns=(modified, modified))
     assert find_damage(remote_store, "a", manifest) == {}
-    assert "has changed on this machine's disk" in caplog.text
+    assert "copy on this machine's disk was changed" in caplog.text
     assert remote_store.fetch("a/x", manifest.digests()["x"]).read_bytes() == FILES["a.bin"]
 
 

@@ -36,12 +36,12 @@ def forge(store: Store, key: str, change: Callable[[dict], None]) -> None:
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_a_name_that_is_a_path_is_none(name: str) -> None:
-    with pytest.raises(ValueError, match="no plain file name"):
+    with pytest.raises(ValueError, match="not a plain file name"):
         plain_name(name)
     with pytest.raises(ValidationError):
         FileRecord(name=name, size=0, sha256=SHA)
     if name != "a/b":
-        with pytest.raises(ValueError, match="leads out of the store"):
+        with pytest.raises(ValueError, match="is not a key of the store"):
             plain_key(f"runs/{name}")
 
 
@@ -63,13 +63,15 @@ def test_impossible_sizes_and_digests_are_refused(record: tuple[str, int, str]) 
 def test_a_manifest_that_names_a_path_writes_nothing_outside_the_cache(any_store: Store, name: str) -> None:
     key = publish(any_store, "encoded/pairs-" + "0" * 16, "encoded", {"tokenizer.json": b"{}"}, {"splits": {}}).key
     forge(any_store, key, lambda manifest: manifest["files"][0].update(name=name))
-    with pytest.raises(ArtifactError, match=r"manifest.json is damaged .*: files.0.name: .*no plain file name") as told:
+    with pytest.raises(
+        ArtifactError, match=r"manifest.json is damaged .*: files.0.name: .*not a plain file name"
+    ) as told:
         tokenizer_paths(any_store, key)
     assert key in str(told.value)
-    with pytest.raises(ArtifactError, match="no plain file name"):
+    with pytest.raises(ArtifactError, match="not a plain file name"):
         fetch_artifact(any_store, key, "encoded")
     # And where it is used, should something else pass it on:
-    with pytest.raises(StorageError, match="leads out of the store"):
+    with pytest.raises(StorageError, match="is not a key of the store"):
         any_store.fetch_folder(key, {name: SHA})
 
 
@@ -83,7 +85,7 @@ def test_no_key_leads_out_of_a_store(any_store: Store, key: str) -> None:
         lambda key: any_store.copy("runs/a", key), lambda key: any_store.rename("runs/a", key),
         lambda key: any_store.rename(key, "runs/b"),
     ):  # fmt: skip
-        with pytest.raises(StorageError, match=r"leads out of the store|no plain file name"):
+        with pytest.raises(StorageError, match=r"is not a key of the store|not a plain file name"):
             use(key)
     assert any_store.read_bytes("runs/a") == b"a"
 
@@ -139,7 +141,7 @@ def test_a_file_that_no_manifest_lists_is_not_loaded_as_a_part_of_a_model(empty_
     assert Path(find_model(empty_store, key).folder).name == "final"
     empty_store.write_bytes(f"{key}/adapter_config.json", b"{}")
     with pytest.raises(
-        ArtifactError, match=r"final/adapter_config.json is not listed in the manifest.json beside it; move it"
+        ArtifactError, match=r"final/adapter_config.json is not listed in the folder's manifest.json; move it"
     ):
         find_model(empty_store, key)
 
@@ -151,5 +153,5 @@ def test_a_manifest_of_another_artifact_does_not_count(empty_store: Store, kind:
         publish(empty_store, f"{folder}/a-{fingerprint(n)}", kind, {"x": b"x"}, {"n": n}).key for n in (1, 2)
     )
     empty_store.write_bytes(f"{mine}/{MANIFEST}", empty_store.read_bytes(f"{other}/{MANIFEST}"))
-    with pytest.raises(ArtifactError, match=rf"{mine}/manifest.json is that of another"):
+    with pytest.raises(ArtifactError, match=rf"{mine}/manifest.json belongs to another"):
         read_manifest(empty_store, mine, kind)

@@ -123,13 +123,13 @@ def test_of_several_that_remove_a_folder_at_once_none_fails(any_store: Store) ->
 
 @pytest.mark.parametrize("url", ["", " ", "s3://", "file://", "file:///", "memory:///"])
 def test_a_store_without_a_place_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="names no place; give a folder, or a URL such as s3://bucket/folder"):
+    with pytest.raises(ConfigError, match="has no path; set a folder, or a URL such as s3://bucket/folder"):
         Store(url)
 
 
 @pytest.mark.parametrize("url", ["memory://exp[12]", "memory://a/b*", "s3://headrace/only?"])
 def test_a_remote_store_whose_name_is_a_pattern_is_refused(url: str) -> None:
-    with pytest.raises(StorageError, match="stands for other names in it; choose a place without"):
+    with pytest.raises(StorageError, match="which is a wildcard; choose a URL without it"):
         Store(url)
 
 

@@ -72,7 +72,7 @@ def test_a_store_that_was_moved_away_is_away_and_not_made_again(tmp_path: Path, 
     for each in (store, Store(str(tmp_path / "store"))):
         with (
             moved(tmp_path / "store"),
-            pytest.raises(StorageError, match=r"store .* is away: .* was there before") as error,
+            pytest.raises(StorageError, match=r"store .* is unavailable: .* existed before") as error,
         ):
             USES[use](each)
         assert error.value.transient
@@ -85,7 +85,7 @@ def test_a_disk_that_is_not_mounted_any_more_is_away(tmp_path: Path, use: str) -
     with small_disk(tmp_path / "store") as disk:
         store = Store(str(disk))
         store.write_bytes("runs/x/config.json", b"{}")
-        with unmounted(disk), pytest.raises(StorageError, match=r"is away") as error:
+        with unmounted(disk), pytest.raises(StorageError, match=r"is unavailable") as error:
             USES[use](store)
         assert error.value.transient
         assert store.read_bytes("runs/x/config.json") == b"{}"
@@ -98,7 +98,7 @@ def test_a_folder_on_another_disk_is_away_where_its_link_leads_nowhere(tmp_path:
     store.write_bytes("shards/y", b"1")
     (tmp_path / "store" / "runs").symlink_to(tmp_path / "other" / "runs")
     store.write_bytes("runs/x/config.json", b"{}")
-    with moved(tmp_path / "other"), pytest.raises(StorageError, match=r"is away: .*runs was there") as error:
+    with moved(tmp_path / "other"), pytest.raises(StorageError, match=r"is unavailable: .*runs existed") as error:
         USES[use](store)
     assert error.value.transient
     assert store.read_bytes("runs/x/config.json") == b"{}"
@@ -114,7 +114,7 @@ def test_a_folder_on_another_disk_is_away_where_its_mount_point_is_empty(tmp_pat
     (tmp_path / "disk").rename(tmp_path / "elsewhere")
     (tmp_path / "disk").mkdir()
     uses = {**USES, "staging": lambda store: store.staging(key="runs/x").__enter__()}
-    with pytest.raises(StorageError, match=r"is away: .*runs/.staging was there") as error:
+    with pytest.raises(StorageError, match=r"is unavailable: .*runs/.staging existed") as error:
         uses[use](store)
     assert error.value.transient and not any((tmp_path / "disk").iterdir())
     (tmp_path / "disk").rmdir()
@@ -124,7 +124,7 @@ def test_a_folder_on_another_disk_is_away_where_its_mount_point_is_empty(tmp_pat
 
 def test_a_store_by_another_spelling_is_the_same(tmp_path: Path) -> None:
     Store(str(tmp_path / "store")).write_bytes("runs/x", b"1")
-    with moved(tmp_path / "store"), pytest.raises(StorageError, match="is away"):
+    with moved(tmp_path / "store"), pytest.raises(StorageError, match="is unavailable"):
         Store(f"{tmp_path}/store/../store").write_bytes("runs/x", b"1")
 
 
@@ -170,7 +170,7 @@ def test_what_is_written_while_the_store_is_away_is_written_when_it_is_back(
 def test_a_lease_is_not_lost_with_its_store(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     with Lease(store, "runs/x") as lease:
-        with moved(tmp_path / "store"), pytest.raises(StorageError, match="is away"):
+        with moved(tmp_path / "store"), pytest.raises(StorageError, match="is unavailable"):
             lease._show_life()
         lease._show_life()
         lease.check()
@@ -191,8 +191,8 @@ def test_training_waits_for_its_store(
         assert running.status() is None, running.output()
     ended = running.wait()
     assert ended.status == 0, ended.stderr
-    assert "is away" in ended.stderr and "Traceback" not in ended.stderr
-    said = [line.partition(" ")[2] for line in ended.stderr.splitlines() if "is away" in line]
+    assert "is unavailable" in ended.stderr and "Traceback" not in ended.stderr
+    said = [line.partition(" ")[2] for line in ended.stderr.splitlines() if "is unavailable" in line]
     assert len(said) == len(set(said)) <= 8, ended.stderr
     assert only_run(store) == finished.run and final_bytes(store) == final_bytes(finished.store)
     assert curve(store) == curve(finished.store)

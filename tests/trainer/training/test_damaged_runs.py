@@ -120,7 +120,7 @@ def test_a_loss_with_one_bit_changed_passes_no_gate_and_is_measured_again(
     lower = str(loss).replace(str(loss)[0], chr(ord(str(loss)[0]) ^ 1), 1)
     path.write_bytes(before.replace(str(loss).encode(), lower.encode()))
     assert json.loads(path.read_bytes())["total"]["figures"]["loss"] == float(lower) != loss
-    with pytest.raises(ArtifactError, match=r"eval\.json is damaged: .* run the evaluation again, which measures"):
+    with pytest.raises(ArtifactError, match=r"eval\.json is damaged: .* run the evaluation again, which rewrites"):
         find_measured(store, finished.run)
     with pytest.raises(ArtifactError, match=r"eval\.json is damaged"):
         make_report(store, finished.run)
@@ -173,7 +173,7 @@ def test_a_damaged_configuration_is_refused_to_another_command_and_of_a_fork_and
         named = {"run": run.removeprefix("runs/"), "training__seed": 0, **changes}
         cpu_runtime()
         with pytest.raises(
-            ArtifactError, match=r"config\.json is damaged: .*; start the run's command .*, or put back a copy"
+            ArtifactError, match=r"config\.json is damaged: .*; start the run's command .*; or restore a copy"
         ):
             train(small_job(raw, store.url, **LONG, **named), silent(), data)
         assert path.read_bytes() == spoilt

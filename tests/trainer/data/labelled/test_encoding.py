@@ -212,7 +212,7 @@ def test_a_damaged_set_is_found_and_made_anew(
     before = path.read_bytes()
     path.write_bytes(before[:-100] + bytes([before[-100] ^ 1]) + before[-99:])
     assert find_encoded(job, bert) is None
-    assert "made anew" in caplog.text
+    assert "rebuilding it" in caplog.text
     assert not prepared(job, bert).reused
     assert name == "manifest.json" or path.read_bytes() == before
     assert find_encoded(job, bert) is not None
