@@ -210,7 +210,7 @@ TABLE = [
     Wrong(
         "fsdp on one process",
         "run job.yaml training.sharding=fsdp --dry-run",
-        "training.sharding is fsdp with one process: nothing is divided",
+        "training.sharding is fsdp with one process: nothing is sharded",
         0,
     ),
     Wrong(
@@ -236,7 +236,7 @@ TABLE = [
         "a model that is too large",
         "run job.yaml 'model.config={model_type: gpt2, n_layer: 96, n_embd: 12288, n_head: 96, n_positions: 32}' "
         "--dry-run",
-        "a model of 173,966,647,296 parameters is too large to be trained here: its weights and gradients alone take "
+        "a model of 173,966,647,296 parameters is too large to train here: its weights and gradients alone take "
         "1.3 TiB",
     ),
 ]

@@ -1,3 +1,1 @@
-"""The order of the stages of a job that trains. They run in this process, as Prefect tasks in a worker, or are only
-looked at (`explain`).
-"""
+"""The order of the stages of training jobs. Stages run in this process or as Prefect tasks, or are only explained."""

@@ -1,4 +1,4 @@
-"""What a process does for a job of any kind: look at it, train, and measure a model."""
+"""Stage functions for jobs of any kind: preflight, training and evaluation."""
 
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
@@ -22,7 +22,7 @@ def train(
 
 
 def preflight(job: AnyJob, progress: Progress) -> AnyPreflight:
-    """Look at everything before long work starts. Raises the `PipelineError` of what is wrong."""
+    """Check the job before long work starts; raise a `PipelineError` if something is wrong."""
     found: AnyPreflight = kind_of(job).preflight(job, progress)
     return found
 
@@ -30,20 +30,20 @@ def preflight(job: AnyJob, progress: Progress) -> AnyPreflight:
 def evaluate_run(
     job: AnyJob, run: str, progress: Progress, data: list[str] | None = None, other: str | None = None
 ) -> Result:
-    """Measure the final model of a job's run, or that of an `other` run, on what is held out of data of these keys."""
+    """Evaluate the final model of a job's run, or of an `other` run, on the held-out part of the data of these keys."""
     store, kind = Store(job.store), kind_of(job)
     return evaluate(store, kind.measurement(store, job, run, data, other), kind.measure, progress)
 
 
 def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Result:
-    """Measure any checkpoint: of a fine-tuned run on labelled examples, of a language model on held-out text."""
+    """Evaluate any checkpoint: of a fine-tuned run on labelled examples, of a language model on held-out text."""
     store = Store(job.store)
     kind, wanted = identify_checkpoint(store, job)
     return evaluate(store, wanted, kind.measure, progress)
 
 
 def ask_harness(job: EvaluateJob, own: bool, progress: Progress) -> Result:
-    """Have lm-eval measure a checkpoint; `own`: it is the final model of the run that the job trained."""
+    """Evaluate a checkpoint with lm-eval; `own`: it is the final model of the run that the job trained."""
     store = Store(job.store)
     measure = LazyFunction("trainer.evaluation.harness.measure_harness")
     return evaluate(store, identify_harness(store, job, own), measure, progress)

@@ -1,7 +1,7 @@
-"""What would become of each stage of a job if it were started now, and why. Nothing is made, and nothing written.
+"""Explanation of what each stage of a job would do if it were started now, and why. Nothing is built or written.
 
-Every fingerprint comes from the function that the stage itself takes it from. Raw files that changed since they were
-last digested are read.
+Every fingerprint is computed by the stage's own function. Raw files that changed since they were last digested are
+read.
 """
 
 from typing import Any
@@ -32,16 +32,16 @@ UNKNOWN = "unknown"
 
 
 class ReadOnlyStore(Store):
-    """A store that is only looked at: what would be remembered in it is dropped."""
+    """A store whose writes are dropped, such as caches of what was read."""
 
     def write_bytes(self, key: str, data: bytes | memoryview) -> None:
-        """Nothing is written."""
+        """Write nothing."""
 
 
 class Looking:
-    """The `Stages` of a job that is only looked at: it makes nothing, and notes in `stages` what would become of each.
+    """`Stages` that build nothing and collect in `stages` what each stage would do.
 
-    It refers to what is not there as if it were, so that what follows can be named as far as names are known.
+    Missing artifacts get references as if they existed, so that later stages can be named as far as possible.
     """
 
     def __init__(self, store: Store) -> None:
@@ -51,7 +51,7 @@ class Looking:
         self._steps, self._run = list[StepStatus](), StepStatus("training", "depends")
 
     def make(self, name: str, job: Any, **made: Any) -> ArtifactRef:
-        """Look for the artifact of a step."""
+        """Look up the artifact of a step."""
         title = STEPS[name].title.format(job=job, **made)
         for each in (made[needed] for needed in STEPS[name].needs):
             if each is not None and (missing := self._missing.get(each.key)):
@@ -71,14 +71,14 @@ class Looking:
         return ref
 
     def preflight(self, job: Any) -> Any:
-        """Nothing is looked at before: what is wrong with a job, `--dry-run` tells."""
+        """Check nothing: `--dry-run` reports what is wrong with a job."""
 
     def plan(self, job: Any, data: TrainingData, checked: Any) -> Any:
-        """The job itself: whether it holds anything out, which is all that is asked of the plan."""
+        """Return the job, because only its `holds_out` is read from the plan."""
         return job
 
     def train(self, job: Any, data: TrainingData, plan: Any) -> ArtifactRef:
-        """Look for the run's final model."""
+        """Look up the run's final model."""
         self._steps = list(self.stages)
         is_known = all(step.key is not None for step in self._steps)
         self._run = explain_run(self._store, job, data if is_known else None, self._steps, kind_of(job).identify)
@@ -86,7 +86,7 @@ class Looking:
         return ArtifactRef(key=self._run.key or UNKNOWN, fingerprint="", size=0)
 
     def evaluate(self, job: Any, data: TrainingData, plan: Any, run: str) -> Any:
-        """Look for the figures of a finished run; None if that is not finished."""
+        """Look up the evaluation of a finished run; None if the run is not finished."""
         if self._run.verdict != "reused":
             self.stages.append(StepStatus("evaluation", "depends", reasons=(self._run.later,)))
             return None
@@ -98,38 +98,38 @@ class Looking:
         return self.stages[-1]
 
     def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
-        """Look for the figures of lm-eval."""
+        """Look up lm-eval's results."""
         wanted = identify_harness(self._store, asked, own=True)
         self.stages.append(explain_evaluation(self._store, wanted, intact_result(self._store, wanted.key), "harness"))
         return evaluation
 
     def report(self, job: Any, run: str) -> Any:
-        """Look for the report."""
+        """Look up the report."""
         if not job.holds_out:
             self.stages.append(StepStatus("evaluation", "left out", reasons=("nothing is held out",)))
         measured = self.stages[len(self._steps) + 1 :]
         self.stages.append(explain_report(self._store, self._steps, self._run, measured))
 
     def consider(self, job: Any, data: TrainingData, plan: Any, run: str, evaluation: Any) -> None:
-        """Nothing is promoted."""
+        """Promote nothing."""
 
 
 def explain_job(job: RunJob) -> list[StepStatus]:
-    """Every stage of a job of any kind, in order. Raises the `PipelineError` of bad or missing input."""
+    """Explain every stage of a job of any kind, in order; raise a `PipelineError` for bad or missing input."""
     looking = Looking(ReadOnlyStore(job.store))
     walk(job, looking)
     return looking.stages
 
 
 def describe(stage: StepStatus) -> str:
-    """A stage in a line, and a line for each reason."""
+    """One line for a stage, and one for each reason."""
     made = f", made {stage.created.replace('T', ' ').replace('+00:00', ' UTC')}" if stage.created else ""
     first = f"{stage.verdict:<11}{stage.stage:<23} {stage.key or ''}{made}".rstrip()
     return "\n".join([first, *(f"{'':<11}{line}" for line in (*stage.reasons, stage.work) if line)])
 
 
 def tell(job: RunJob, as_json: bool = False) -> None:
-    """Print what becomes of every stage of a job."""
+    """Print what every stage of a job would do."""
     stages = explain_job(job)
     if as_json:
         show_json(stages)

@@ -1,7 +1,6 @@
-"""The order of stages of every kind of training job. A `Stages` object runs them, or only looks.
+"""The order of stages of all kinds of training jobs, which a `Stages` object runs or explains.
 
-And whether all is there already that a job needs a model for: then nothing has to be tried, and no library that
-computes to be loaded, before it is found again.
+`find_finished` detects complete jobs, so that they are reported without loading the heavy libraries.
 """
 
 from contextlib import suppress
@@ -23,43 +22,43 @@ from trainer.store.names import FINAL, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import TrainingData, data_keys, finished_run, is_whole
 
-if TYPE_CHECKING:  # what draws pictures is loaded where a report is made
+if TYPE_CHECKING:  # plotting libraries are loaded only when a report is created
     from trainer.registry.report import Report
 
 
 class Stages(Protocol):
-    """Carries out what a pipeline asks for, in this process or as tasks of Prefect, or only looks."""
+    """Implements the stages: in this process, as Prefect tasks, or as explanations only."""
 
     @property
     def make(self) -> Do:
-        """Makes the artifact of a step."""
+        """Returns a function that finds or builds the artifact of a step."""
 
     def preflight(self, job: Any) -> AnyPreflight | Finished:
-        """Look at everything before long work starts."""
+        """Check everything before long work starts."""
 
     def plan(self, job: Any, data: TrainingData, checked: AnyPreflight | Finished) -> RunPlan:
-        """Compute the steps from what there is of the data."""
+        """Compute the training steps from the prepared data."""
 
     def train(self, job: Any, data: TrainingData, plan: RunPlan) -> ArtifactRef:
-        """Train, or continue, to the final model."""
+        """Train, or continue training, to the final model."""
 
     def evaluate(self, job: Any, data: TrainingData, plan: RunPlan, run: str) -> Result:
-        """Measure the final model of a run."""
+        """Evaluate the final model of a run."""
 
     def harness(self, asked: EvaluateJob, evaluation: Any) -> Any:
-        """Have lm-eval measure it, too; returns the evaluation with its figures."""
+        """Evaluate it with lm-eval; return the evaluation with lm-eval's results."""
 
     def report(self, job: Any, run: str) -> "Report":
-        """Write the page and the model card."""
+        """Write the report and the model card."""
 
     def consider(
         self, job: Any, data: TrainingData, plan: RunPlan, run: str, evaluation: Result | None
     ) -> Verdict | None:
-        """Hold the model against the gate, if the job has one, and make it the champion if it passes."""
+        """Apply the gate, if the job has one, and promote the model if it passes."""
 
 
 class Walked(NamedTuple):
-    """What the stages gave: the run, its evaluation if anything is held out, its report, and the gate's verdict."""
+    """Results of the stages: run, evaluation if anything is held out, report, and the gate's decision."""
 
     run: str
     evaluation: Result | None
@@ -82,20 +81,21 @@ def walk(job: RunJob, stages: Stages) -> Walked:
 
 
 def run_pipeline(job: RunJob, stages: Stages) -> Outcome:
-    """Walk through the stages of a job. Each finds what is done already and reuses it (docs/explanation/tree.md)."""
+    """Run the stages of a job. Each stage reuses finished work (docs/explanation/tree.md)."""
     walked = walk(job, stages)
     return Outcome(**{**walked._asdict(), "report": walked.report.key})
 
 
 def has_finished(store: Store, job: RunJob) -> bool:
-    """Whether a run of a job's name has a final model: without one, nothing else need be looked for."""
+    """Whether a run with a job's name has a final model; if not, the job is not finished."""
     named = [f"runs/{run}" for run in store.names("runs") if run.startswith(job.run or job.name)]
     return any(store.exists(f"{run}/{FINAL}/{MANIFEST}") for run in named)
 
 
 def find_finished(job: RunJob) -> Finished | None:
-    """The run of a job whose data, final model and figures are all published; None if anything of that is to be made,
-    or wrong: the stages tell what. None as well for a kind of job that takes the libraries which compute to be named.
+    """Return a job's run if its data, final model and evaluations are all published; else None.
+
+    None also if something is wrong, which the stages report, and for kinds of job whose names need heavy libraries.
     """
     kind = kind_of(job)
     with suppress(NotMade, PipelineError):

@@ -1,13 +1,13 @@
-"""The process in which a flow's stages run: `python -m trainer.pipelines.worker [MODULE]`.
+"""The process that runs a flow's stages: `python -m trainer.pipelines.worker [MODULE]`.
 
-It loads a module that is named with its libraries at once, and then runs the stages that it is asked for, one after
-another: each request is a line of JSON on standard input, with the stage's name, its arguments, the number of ranks,
-and the engine that carries them. That it began, progress, log lines, the error and the result go to standard output,
-one JSON object a line. With `--rank FILE`, it is one of the ranks that torchrun starts for the request in the file.
+It first imports MODULE, if given, with its libraries. Then it runs requested stages one after another. Each request is
+a line of JSON on standard input with the stage's name, its arguments, the number of ranks, and the engine that runs
+them. Start, progress, log lines, error and result are written to standard output, one JSON object per line. With
+`--rank FILE`, the process is one of the ranks that torchrun starts for the request in the file.
 
-The next stage finds the libraries loaded, and nothing else of the one before: the process ends with a stage that failed
-or was stopped, that used a GPU or joined a cluster, and that had ranks of its own. It ends when standard input does,
-which is when the process that asks has ended, however that was: a stage is told to stop first.
+Only the loaded libraries are kept for the next stage. The process ends after a stage that failed or was stopped, used a
+GPU, joined a cluster, or had several ranks. It also ends when standard input closes, that is when the requesting
+process has ended; a running stage is asked to stop first.
 """
 
 import gc
@@ -42,23 +42,19 @@ from trainer.common.stopping import (
 )
 
 IDLE = "stages"
-"""The name of the process while it runs none: with one, it is `stage NAME`."""
+"""Name of the process while it runs no stage; otherwise it is `stage NAME`."""
 
 SAVING_TIMEOUT = "3600"
-"""Seconds that torchrun gives the ranks to save when it is told to stop; when one has failed, it gives the others
-thirty.
-"""
+"""Seconds that torchrun gives the ranks to save after a stop request; after a failed rank it gives the others 30."""
 
 BY_SIGNAL = 128
-"""Exit statuses above this one are of a process whose rank was ended by a signal: the sum with its number, as in a
-shell.
-"""
+"""Exit status of a process whose rank was ended by a signal: this plus the signal's number, as in a shell."""
 
 RANK = "--rank"
-"""Says that torchrun has started this process. The environment does not: platforms say in it which pod this is."""
+"""Marks a process started by torchrun. The environment cannot, because platforms also set RANK for their pods."""
 
 RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-"""What torchrun says of ranks in their environment."""
+"""Environment variables that torchrun sets for ranks."""
 
 STAGES = {
     "preflight": "trainer.pipelines.any_kind.preflight",
@@ -68,16 +64,16 @@ STAGES = {
     "harness": "trainer.pipelines.any_kind.ask_harness",
     "predict": "trainer.kinds.labelled.predict.predict_texts",
 }
-"""What is asked for by name besides steps: the stages that publish no artifact of their own."""
+"""Stages that can be requested by name in addition to steps: those that publish no artifact."""
 
 TELL_SECONDS = 0.2
-"""Between two looks whether ranks are to be asked to stop."""
+"""Interval between checks whether to ask the ranks to stop."""
 
 Request = dict[str, Any]
 
 
 def main(arguments: list[str]) -> int:
-    """Run stages until there is none to come; returns the exit status, that of the last one if it ends this process."""
+    """Run stages until no more are requested; return the exit status."""
     install_signal_handlers()  # before the libraries are loaded, which takes seconds
     if arguments[:1] == [RANK]:
         die_with_parent(os.getppid())
@@ -85,10 +81,10 @@ def main(arguments: list[str]) -> int:
         _begin(request)
         return leave(run_rank(request["stage"], request["arguments"], launched=True))
     for name in RANKS:
-        os.environ.pop(name, None)  # it is the only one
+        os.environ.pop(name, None)  # this process is a single rank
     name_process(IDLE)
     requests: SimpleQueue[Request | None] = SimpleQueue()
-    receiving = os.dup(0)  # what a stage starts inherits an empty standard input
+    receiving = os.dup(0)  # processes started by a stage inherit an empty standard input
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     threading.Thread(target=_receive, args=(receiving, requests), name="requests", daemon=True).start()
     if arguments:
@@ -107,25 +103,23 @@ def main(arguments: list[str]) -> int:
 
 
 def _receive(receiving: int, requests: "SimpleQueue[Request | None]") -> None:
-    """Take requests until nobody can ask any more; then nobody waits for the stage that runs either."""
+    """Receive requests until standard input closes; then stop the running stage, as nothing waits for it."""
     try:
         with os.fdopen(receiving) as lines:
             for line in lines:
                 requests.put(json.loads(line))
-    finally:  # also where the last line was cut short
+    finally:  # also if the last line was incomplete
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _load(module: str) -> None:
-    """Load a module of a stage; an error is met, and told, by the stage itself. A stop does not wait for it."""
+    """Import a stage's module. Errors are ignored, because the stage reports them. A stop request ends it at once."""
     with loading(), on_stop(lambda: os._exit(EXIT_PREEMPTED)), suppress(Exception):
         importlib.import_module(module)
 
 
 def _close_files() -> None:
-    """Close what is kept of files until a process ends: copies of remote ones, open ones, and listings, which would
-    be old ones for the next stage.
-    """
+    """Close open files; drop copies of remote files and cached listings, which may be outdated for the next stage."""
     from trainer.store.private_folders import open_files
 
     open_files().close_all()
@@ -142,7 +136,7 @@ def _close_files() -> None:
 
 
 def is_spent() -> bool:
-    """Whether a GPU or a cluster was used here, which keep much for as long as the process lives."""
+    """Whether this process used a GPU or a cluster, whose resources are held until the process ends."""
     torch = sys.modules.get("torch")
     return "ray" in sys.modules or (torch is not None and torch.cuda.is_initialized())
 
@@ -155,14 +149,14 @@ def _begin(request: Request) -> None:
 
 
 def _run(request: Request) -> int:
-    """Run a stage; returns its exit status."""
+    """Run a stage; return its exit status."""
     from trainer.common.progress import emit
 
     emit(sys.stdout, "began")
     from trainer.training.logs import AsEvents, start_logging
 
     _begin(request)
-    logging.root.handlers.clear()  # each stage may tell as much
+    logging.root.handlers.clear()  # the log limit applies to each stage
     if request["engine"]["kind"] == "ray":
         start_logging(logging.INFO, AsEvents())
         return on_cluster(request)
@@ -173,9 +167,7 @@ def _run(request: Request) -> int:
 
 
 def on_cluster(request: Request) -> int:
-    """Have Ray carry the ranks, whose lines are passed on like those of local ones. Returns the status that tells
-    most.
-    """
+    """Run the ranks on Ray and forward their output; return the most informative exit status."""
     from trainer.config.engines import RayEngine
     from trainer.pipelines import worker
 
@@ -189,20 +181,20 @@ def on_cluster(request: Request) -> int:
             carry_ranks(RayEngine(**request["engine"]), request["device"], request["ranks"], rank, sys.stdout)
         )
 
-    with defer_stop():  # as the ranks are, which are asked to stop from here
+    with defer_stop():  # the ranks are asked to stop from here
         status = telling(work, 0)
     return status or (_status_of(statuses) if any(statuses) else 0)
 
 
 def launch(request: Request) -> int:
-    """Start the ranks of a stage with torchrun, in this process. Returns the status that tells most.
+    """Start the ranks of a stage with torchrun, in this process; return the most informative exit status.
 
-    torchrun runs in a thread: in the main one it would install handlers that raise. The ranks are asked to stop from
-    here.
+    torchrun runs in a thread, because in the main thread it would install signal handlers that raise. The ranks are
+    asked to stop from here.
     """
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    # As torchrun does, with a warning; the ranks set their threads themselves.
+    # torchrun would set this with a warning; the ranks set their threads themselves.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_TIMEOUT)
     with ThreadPoolExecutor(1, "torchrun") as pool, defer_stop():
@@ -218,9 +210,9 @@ def launch(request: Request) -> int:
 def _torchrun(request: Request) -> None:
     from torch.distributed.run import main as torchrun
 
-    # That it installs no handlers in a thread is no news; what it says of ranks is said here as well.
+    # Hides the warning about signal handlers in a thread, and messages about ranks, which are also reported here.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.ERROR)
-    # torchrun leaves its logs behind.
+    # torchrun does not remove its logs.
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder, blocked_stops():
         file = Path(folder, "request.json")
         file.write_text(json.dumps(request))
@@ -229,9 +221,7 @@ def _torchrun(request: Request) -> None:
 
 
 def _ask_to_stop_with(work: "Future[None]") -> None:
-    """Wait until torchrun has ended; once this process is asked to stop, ask each rank, also those that start after
-    that.
-    """
+    """Wait until torchrun has ended; after a stop request, ask each rank to stop, including ranks that start later."""
     import psutil
 
     asked: set[int] = set()
@@ -244,7 +234,7 @@ def _ask_to_stop_with(work: "Future[None]") -> None:
 
 
 def _status_of(statuses: list[int]) -> int:
-    """The exit status that says most of why ranks ended: torchrun asks the others to stop when one has failed."""
+    """The most informative exit status: when one rank fails, torchrun asks the others to stop."""
     own = [status for status in statuses if status not in (EXIT_PREEMPTED, -signal.SIGTERM)]
     if not own and stop_requested():
         return EXIT_PREEMPTED
@@ -253,9 +243,7 @@ def _status_of(statuses: list[int]) -> int:
 
 
 def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
-    """Run a stage as one of the ranks that were `launched`, or alone, and report what came of it. Returns the exit
-    status.
-    """
+    """Run a stage as one of several `launched` ranks, or alone, and report the result; return the exit status."""
     from trainer.common.progress import as_events, emit, silent
     from trainer.training.logs import AsEvents, start_logging
 
@@ -270,7 +258,7 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
         try:
             result = work(**arguments, progress=as_events(sys.stdout) if rank == 0 else silent())
         finally:
-            events.tell_left_out()  # before the result, after which nobody may listen
+            events.tell_left_out()  # before the result, after which nothing may read
         if not launched:
             name_process(IDLE)
         if rank == 0:
@@ -286,16 +274,14 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
 
 
 def module_of(name: str) -> str:
-    """The module that a step or a stage is in."""
+    """The module of a step or a stage."""
     from trainer.records.steps import STEPS
 
     return STEPS[name].module if name in STEPS else STAGES[name].rpartition(".")[0]
 
 
 def stage(name: str) -> Callable[..., Any]:
-    """The function of a step or a stage, taking its arguments as JSON-like values and validating them by its own
-    annotations.
-    """
+    """The function of a step or a stage, which validates JSON-like arguments by its annotations."""
     from trainer.records.steps import checked, make_named
 
     importlib.import_module(module_of(name))
@@ -303,7 +289,7 @@ def stage(name: str) -> Callable[..., Any]:
 
 
 def telling(work: Callable[[], None], rank: int) -> int:
-    """Do something for a stage, and tell the error that ends it. Returns the exit status."""
+    """Run a stage's work and report the error that ends it; return the exit status."""
     from trainer.common.progress import emit
     from trainer.common.transient import exit_status
 
@@ -318,27 +304,27 @@ def telling(work: Callable[[], None], rank: int) -> int:
     except FirstRankFailed as error:
         return exit_status(error)
     except RankLost as error:
-        _tell_error(error, rank)
-        return EXIT_CRASHED  # whoever has started the ranks starts them again
+        _report_error(error, rank)
+        return EXIT_CRASHED  # the process that started the ranks starts them again
     except Exception as error:
-        _tell_error(error, rank)
+        _report_error(error, rank)
         return exit_status(error)
     return 0
 
 
-def _tell_error(error: Exception, rank: int) -> None:
+def _report_error(error: Exception, rank: int) -> None:
     from trainer.common.progress import emit
     from trainer.common.transient import is_transient, waited_for
 
-    told = {
+    fields = {
         "kind": type(error).__name__,
         "message": str(error),
         "transient": is_transient(error),
         "waited_for": waited_for(error),
     }
     if not isinstance(error, PipelineError):
-        told["traceback"] = traceback.format_exc()
-    emit(sys.stdout, "error", **told, rank=rank)
+        fields["traceback"] = traceback.format_exc()
+    emit(sys.stdout, "error", **fields, rank=rank)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,1 @@
-"""The look before long work starts: what a job needs and whether it is there, and what would be reused or made, and
-why.
-"""
+"""Checks before long work starts: whether a job's requirements are met, and what would be reused or built, and why."""

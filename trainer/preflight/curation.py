@@ -1,4 +1,4 @@
-"""What curation would drop, guessed from a sample of documents, before any long work."""
+"""Estimate of what curation would drop, from a sample of documents, before long work starts."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -30,8 +30,8 @@ BATCH_BYTES = 2**20
 
 
 class Tried(NamedTuple):
-    """How many of a corpus's sampled documents go for each reason, and their bytes, of shape [2, reasons + 1]; and the
-    n-grams that they share.
+    """Number and bytes of a corpus's sampled documents dropped per reason, of shape [2, reasons + 1], and the first
+    n-gram that each contaminated document shares.
     """
 
     counts: NDArray[np.int64]
@@ -39,10 +39,10 @@ class Tried(NamedTuple):
 
 
 def preview_curation(store: Store, data: DataConfig) -> CurationPreview:
-    """How many documents of a sample go for each reason, by corpus; the first reason that applies to a document counts.
+    """Estimate how many documents are dropped for each reason, by corpus; only a document's first reason counts.
 
-    Of duplicates it tells nothing: those of a document are hardly ever in one sample with it. Raises `CorpusError` and
-    `ConfigError` for raw text, evaluation sets and functions that cannot be used.
+    Duplicates are not estimated, because a sample rarely contains both copies. Raises `CorpusError` and `ConfigError`
+    for unusable raw text, evaluation sets and functions.
     """
     options = data.curation
     assert options is not None
@@ -66,7 +66,7 @@ def preview_curation(store: Store, data: DataConfig) -> CurationPreview:
 
 
 def _try(plan: Plan, data: DataConfig, corpus: str, wanted: list[Wanted], names: list[str]) -> Tried:
-    """Put a sample of a corpus's documents to its tests, in their order, and then to that of the evaluation sets."""
+    """Apply a corpus's rules, in order, and then the decontamination to a sample of its documents."""
     counts, firsts = np.zeros((2, len(names) + 1), np.int64), [np.empty(0, np.uint64)]
     measures = dict.fromkeys(test.measure for test in of_corpus(plan.tests, corpus))
     places: list[Place] = []
@@ -95,7 +95,7 @@ def _fields(rows: Mapping[Measure, Rows], of: Measure, *names: str) -> list[NDAr
 
 
 def _shares(plan: Plan, corpus: str, tried: Tried, names: list[str]) -> Iterator[RuleShare]:
-    """What is told of each reason for which documents of a corpus may go."""
+    """Yield the share of each reason for which documents of a corpus may be dropped."""
     (of, of_bytes) = tried.counts.sum(axis=1).tolist()
     for reason in [*(test.reason for test in of_corpus(plan.tests, corpus)), CONTAMINATED]:
         if reason in names:
@@ -104,8 +104,8 @@ def _shares(plan: Plan, corpus: str, tried: Tried, names: list[str]) -> Iterator
 
 
 def _sample(plan: Plan, data: DataConfig, corpus: str, places: list[Place]) -> Iterator[Document]:
-    """Documents from all over a corpus: its share of all that are looked at, some from a piece. Adds each one's to
-    `places`.
+    """Yield documents spread over a corpus: its share of the whole sample, a few from each piece. Appends the location
+    of each to `places`.
     """
     assert data.curation is not None
     ((options, pieces),) = [each for each in plan.corpora if each[0].name == corpus]

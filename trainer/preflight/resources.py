@@ -1,5 +1,5 @@
-"""What a training job takes: devices, batches and a schedule that fit, memory, and room on disks; and what is unusual
-in its settings, though it may be meant, which is said before work starts.
+"""Checks of a training job's resources (devices, batches, schedule, memory, disk space), and warnings about unusual
+settings.
 """
 
 import logging
@@ -33,31 +33,31 @@ log = logging.getLogger(__name__)
 
 
 ADAM_BYTES = 16
-"""A parameter's float32 weight, gradient, and AdamW's two means. Without accumulation, gradients of several
-ranks are DDP's buckets."""
+"""Bytes per parameter: float32 weight, gradient, and AdamW's two means. Without accumulation, the gradients of several
+ranks are in DDP's buckets."""
 GRADIENT_BYTES = 4
-"""A parameter's gradient of earlier micro-batches, beside DDP's buckets, or where it is summed over the ranks."""
+"""Bytes per parameter of accumulated gradients in addition to DDP's buckets, or of gradients summed over the ranks."""
 WEIGHT_BYTES = 4
-"""A parameter's float32 weight."""
+"""Bytes per float32 weight."""
 QUANTISED_BYTES = {"nf4": 0.6, "int8": 1.1}
-"""A weight that is held in 4 or 8 bits, with the scales of its block."""
+"""Bytes per quantised weight, including the scales of its block."""
 COPIED_BYTES = 12
-"""A parameter's weight and means, as they are copied to host memory for a checkpoint."""
+"""Bytes per parameter, weight and means, copied to host memory for a checkpoint."""
 
 LOADED_LATER = 10**8
-"""Bytes of what is loaded only while training, with the stacks of its threads: measured."""
+"""Measured bytes of libraries loaded only during training, including the stacks of their threads."""
 
 LENGTH = 256
-"""Tokens that a model is measured with at most."""
+"""Maximum tokens with which a model's activations are measured."""
 
 UNKNOWN_SHAPE = 4
-"""Channels of a feed-forward layer for each of the model's, where its configuration does not say."""
+"""Width of a feed-forward layer relative to the model's, if the configuration does not specify it."""
 
 
 class Memory(NamedTuple):
-    """Bytes that a rank takes at most: of its device's memory, and of the host's, which is the same without a GPU.
+    """Maximum bytes per rank of device memory and of host memory, which are the same without a GPU.
 
-    Of several ranks only the first holds the copies of a checkpoint; of a sharded model, each those of its rows.
+    Only rank 0 holds copies for a checkpoint; with a sharded model, each rank holds those of its rows.
     """
 
     device: int
@@ -65,7 +65,7 @@ class Memory(NamedTuple):
 
 
 class Size(NamedTuple):
-    """The parameters that are trained, those of the whole model, and what a rank takes of memory."""
+    """Number of trained parameters and of all parameters, and the memory per rank."""
 
     trained: int
     parameters: int
@@ -73,9 +73,7 @@ class Size(NamedTuple):
 
 
 class Activations(NamedTuple):
-    """Bytes that are kept from the forward to the backward pass: at any rate, for each token, and for each pair of a
-    row's.
-    """
+    """Bytes kept from the forward to the backward pass: a fixed number, per token, and per pair of tokens in a row."""
 
     fixed: float
     per_token: float
@@ -83,10 +81,10 @@ class Activations(NamedTuple):
 
 
 def require_memory(job: RunJob, trained: int, parameters: int, ranks: int, memory: Memory) -> None:
-    """Raise `DeviceError` if this machine cannot hold so much as the weights of a model and their gradients."""
+    """Raise `DeviceError` if this machine cannot hold even the weights of a model and their gradients."""
     training = job.training
     quantize: str | None = getattr(job.model, "quantize", None)
-    if isinstance(job.engine, RayEngine):  # other machines have the ranks
+    if isinstance(job.engine, RayEngine):  # the ranks run on other machines
         return
     least = int(frozen_bytes(quantize, training) * (parameters - trained)) + (WEIGHT_BYTES + GRADIENT_BYTES) * trained
     gpus = count_gpus(training.device)
@@ -96,17 +94,15 @@ def require_memory(job: RunJob, trained: int, parameters: int, ranks: int, memor
     if held > there and not (gpus and training.cpu_offload):
         place = "of a GPU" if gpus else f"of this machine for {plural(ranks, 'rank')}"
         raise DeviceError(
-            f"a model of {parameters:,} parameters is too large to be trained here: its weights and gradients alone "
-            f"take {size(held)}, and training takes about {size(memory.device)} a rank, but the memory {place} is "
-            f"{size(there)}; take a smaller model (model.config, model.pretrained), train an adapter (model.lora), or "
-            "divide it among more GPUs (training.sharding: fsdp)"
+            f"a model of {parameters:,} parameters is too large to train here: its weights and gradients alone take "
+            f"{size(held)}, and training takes about {size(memory.device)} per rank, but the memory {place} is "
+            f"{size(there)}; use a smaller model (model.config, model.pretrained), train an adapter (model.lora), or "
+            "shard the model across more GPUs (training.sharding: fsdp)"
         )
 
 
 def library_bytes() -> int:
-    """What this process takes of the host's memory now, most of it libraries while there is no model, and those to
-    come.
-    """
+    """Host memory of this process, mostly libraries while no model is loaded, plus that of libraries loaded later."""
     resident: int = psutil.Process().memory_info().rss
     return resident + LOADED_LATER
 
@@ -123,16 +119,18 @@ def estimate_memory(
     trained: int | None = None,
     quantize: str | None = None,
 ) -> Memory:
-    """What training on rows of so many tokens takes, with AdamW, in a process whose libraries take so many bytes; of a
-    sharded model of these `units`, or one of which so many parameters are `trained`, and the others frozen, and held in
-    fewer bits if they are quantised."""
+    """Estimate the memory of training with AdamW on rows of `length` tokens.
+
+    `libraries` are the bytes of the process without a model. `units` are given for a sharded model. `trained` is the
+    number of parameters that are not frozen; frozen ones may be quantised.
+    """
     gpu = count_gpus(training.device) > 0
     _, accumulation = divide_batch(training, ranks)
     activations = activation_bytes(training, length, config, ranks, kept, gpu)
     if units is not None:
         shares = divide(training, units, ranks)
         computed = shares.gathered + shares.accumulated + activations
-        # A file of the final model is put together on rank 0, of whole layers.
+        # Rank 0 assembles each file of the final model from whole layers.
         file = min(max(FILE_BYTES, WEIGHT_BYTES * units.largest_block), WEIGHT_BYTES * parameters)
         host = libraries + shares.copies + file
         if gpu and training.cpu_offload:
@@ -148,27 +146,30 @@ def estimate_memory(
 
 
 def frozen_bytes(quantize: str | None, training: OptimizationConfig) -> float:
-    """What a weight takes that is not trained. On a processor a model is loaded as it is before it is quantised."""
+    """Bytes per frozen weight. On a CPU the model is loaded unquantised first."""
     return QUANTISED_BYTES.get(quantize or "", WEIGHT_BYTES) if count_gpus(training.device) else WEIGHT_BYTES
 
 
 def activation_bytes(
     training: OptimizationConfig, length: int, config: PretrainedConfig, ranks: int, kept: Activations, gpu: bool
 ) -> int:
-    """What is kept from the forward to the backward pass of a rank's micro-batch, of rows of so many tokens."""
+    """Bytes kept from the forward to the backward pass of a rank's micro-batch with rows of `length` tokens."""
     micro_batch, _ = divide_batch(training, ranks)
     pairs = 0.0 if gpu else kept.per_pair * length**2  # a GPU's attention keeps no scores
     rows = micro_batch * (kept.per_token * length + pairs)
-    if training.gradient_checkpointing:  # the input of each layer, and one layer at a time
+    if training.gradient_checkpointing:  # the input of each layer, and the activations of one layer
         layers, width = _sizes(config, "num_hidden_layers", "hidden_size")
         rows = rows / max(layers, 1) + micro_batch * length * layers * width * 4
     return int(kept.fixed + rows)
 
 
 class Shares(NamedTuple):
-    """Bytes that a rank holds of a sharded model: its rows of weights, gradients and means; what is gathered while it
-    computes; gradients of the whole model, where they are summed over the ranks after the last micro-batch only; the
-    copies of its rows for a checkpoint, of which it writes the same number."""
+    """Bytes per rank of a sharded model.
+
+    `state`: its rows of weights, gradients and means. `gathered`: parameters gathered during computation.
+    `accumulated`: gradients of the whole model, if they are summed over the ranks only after the last micro-batch.
+    `copies`: copies of its rows for a checkpoint, of which it writes the same number of bytes.
+    """
 
     state: int
     gathered: int
@@ -177,13 +178,13 @@ class Shares(NamedTuple):
 
 
 def divide(training: OptimizationConfig, units: Units, ranks: int) -> Shares:
-    """What FSDP leaves to each of some ranks, with AdamW.
+    """Memory per rank with FSDP and AdamW.
 
-    What is outside of the blocks stays gathered from the forward to the backward pass; of the blocks there are two, as
-    the next one is gathered while one computes. Gradients are of the type that is computed in; where they are summed
-    over the ranks they are float32 as well, of one block while those of the block before are still on their way. Those
-    of what is outside are there from the head's on, and summed last. To measure the finished model takes less: it is
-    gathered in float32, without gradients, beside the weights alone.
+    Parameters outside of the blocks stay gathered from the forward to the backward pass. Two blocks are gathered at a
+    time, because the next one is gathered while one computes. Gradients have the type of the computation; while they
+    are summed over the ranks, float32 copies of two blocks exist, one of them still in transfer. Gradients outside of
+    the blocks exist from the head's backward pass on and are summed last. Evaluating the finished model needs less: it
+    is gathered in float32 without gradients.
     """
     _, accumulation = divide_batch(training, ranks)
     width = WEIGHT_BYTES if training.precision == "fp32" else 2
@@ -200,10 +201,9 @@ def divide(training: OptimizationConfig, units: Units, ranks: int) -> Shares:
 
 
 def measure_activations(objective: nn.Module, vocab_size: int, training: TrainingConfig) -> Activations:
-    """Count what a model with its loss keeps, on this machine's processor, for one row, two, and one of half the
-    length.
+    """Measure the activations of a model with its loss on the CPU: for one row, two rows, and one of half the length.
 
-    From `f(rows, length) = fixed + rows * (token * length + pair * length**2)`.
+    Solves `f(rows, length) = fixed + rows * (token * length + pair * length**2)`.
     """
     length = min(training.context, LENGTH) // 2 * 2
     one, two, half = (
@@ -216,14 +216,14 @@ def measure_activations(objective: nn.Module, vocab_size: int, training: Trainin
 
 
 def guess_activations(config: PretrainedConfig, training: OptimizationConfig) -> Activations:
-    """The same for a model that is too large to be tried: as of gpt2, llama and qwen3 models, which were measured."""
+    """Estimate the activations of a model that is too large to measure, from measured gpt2, llama and qwen3 models."""
     width, layers, feed_forward = _sizes(config, "hidden_size", "num_hidden_layers", "intermediate_size")
     values = 11 * width + 4.25 * (feed_forward or UNKNOWN_SHAPE * width)
     return Activations(0.0, layers * values * (4.0 if training.precision == "fp32" else 2.5), 0.0)
 
 
 def _kept_bytes(objective: nn.Module, ids_BT: torch.Tensor, precision: str) -> int:
-    """Bytes of what autograd saves in a forward pass, the parameters left out."""
+    """Bytes that autograd saves in a forward pass, without parameters."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
     found: dict[int, torch.UntypedStorage] = {}
 
@@ -244,17 +244,16 @@ def _kept_bytes(objective: nn.Module, ids_BT: torch.Tensor, precision: str) -> i
 
 
 def _sizes(config: PretrainedConfig, *names: str) -> list[int]:
-    """Numbers of a configuration; 0 for what it has not, or says of each layer."""
+    """Numbers in a configuration; 0 for fields that are missing or set per layer."""
     text: Any = config.get_text_config()
     said = (getattr(text, name, 0) for name in names)
     return [each if isinstance(each, int) else 0 for each in said]
 
 
 def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str], int], parameters: int) -> None:
-    """Raise `StorageError` if a disk lacks the bytes that a job needs in folders of the store, which may be links to
-    others.
+    """Raise `StorageError` if a disk lacks space for a job in folders of the store, which may be links to other disks.
 
-    `present` says how many of a folder's bytes are there already, from an earlier start of the same job.
+    `present` returns the bytes that a folder already holds from an earlier start of the same job.
     """
     disks: dict[int, list[str]] = {}
     for folder in needs:
@@ -271,29 +270,29 @@ def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str]
             )
             raise StorageError(
                 f"the job needs about {size(left)} on {place}, which has {size(free)} free, for the checkpoints of "
-                f"{parameters:,} parameters that are trained; take a smaller model, free some there, or keep fewer "
-                "checkpoints (training.keep_last, training.keep_epochs)"
+                f"{parameters:,} trained parameters; use a smaller model, free some space, or keep fewer checkpoints "
+                "(training.keep_last, training.keep_epochs)"
             )
 
 
 def require_checkpoint_room(store: Store, needed: int) -> None:
-    """Raise `StorageError` if this machine's disk lacks the bytes of a checkpoint of a remote store.
+    """Raise `StorageError` if this machine's disk lacks space for a checkpoint of a remote store.
 
-    It is written there before it is sent, and fetched to there, whatever the cache's limit, when training continues.
+    Checkpoints are written locally before they are sent, and fetched, whatever the cache's limit, to continue training.
     """
     room = store.fetched_room()
     if room is not None and needed > room:
         raise StorageError(
             f"a checkpoint of this model takes about {size(needed)} on this machine, where it is written before it is "
             f"sent to {store.url} and fetched when training continues; the disk of {machine_cache()} has {size(room)} "
-            f"for it. Free some there, or set {FOLDER} to a folder on a larger disk"
+            f"free. Free some space there, or set {FOLDER} to a folder on a larger disk"
         )
 
 
 def check_optimization(job: RunJob) -> int:
-    """Check trackers, devices, batches, schedule and what decides, without the data, and warn of what is unusual.
+    """Check trackers, devices, batches, schedule and deciding metrics, without the data; warn about unusual settings.
 
-    Returns the number of ranks, of a cluster the most.
+    Returns the number of ranks, in a cluster the maximum.
     """
     training = job.training
     _check_direction(job)
@@ -301,7 +300,7 @@ def check_optimization(job: RunJob) -> int:
     fewest, most = _plan_ranks(job)
     for ranks in range(fewest, most + 1):
         divide_batch(training, ranks)
-    if training.epochs is not None and not job.judged_every:  # else it depends on the data
+    if training.epochs is not None and not job.judged_every:  # otherwise it depends on the data
         check_patience(job, steps_per_epoch=1, total_steps=training.epochs)
     make_schedule(torch.optim.SGD([torch.zeros(1)]), training, training.max_steps or 1)
     for each in cautions(training, most):
@@ -310,23 +309,21 @@ def check_optimization(job: RunJob) -> int:
 
 
 def _check_direction(job: RunJob) -> None:
-    """Raise `ConfigError` if greater is better of a figure for the choice of a checkpoint, and worse for the gate."""
+    """Raise `ConfigError` if a greater metric is better for the choice of the checkpoint but worse for the gate."""
     gate, chosen = job.promotion, job.evaluation
     if gate is None or not isinstance(chosen, SelectionConfig) or gate.metric != chosen.best_by:
         return
     for_choice, for_gate = (greater_is_better(gate.metric, each.greater_is_better) for each in (chosen, gate))
     if for_choice != for_gate:
         raise ConfigError(
-            f"evaluation.best_by and promotion.metric are both {gate.metric!r}, but a "
-            f"{'greater' if for_choice else 'smaller'} one is better for the first, by name or as it is set, and a "
+            f"evaluation.best_by and promotion.metric are both {gate.metric!r}, but by name or setting a "
+            f"{'greater' if for_choice else 'smaller'} value is better for the first, and a "
             f"{'greater' if for_gate else 'smaller'} one for the second: set greater_is_better in both"
         )
 
 
 def _plan_ranks(job: RunJob) -> tuple[int, int]:
-    """The fewest and the most ranks: on this machine they are the same. The nodes of the job's cluster are looked
-    at.
-    """
+    """The minimum and maximum number of ranks, equal on this machine; checks the nodes of the job's cluster."""
     training = job.training
     if isinstance(job.engine, RayEngine):
         from trainer.engines.consistency import consistent_nodes
@@ -340,32 +337,32 @@ def _plan_ranks(job: RunJob) -> tuple[int, int]:
 
 
 def checkpoint_bytes(trained: int) -> int:
-    """A checkpoint: weights that are trained, and Adam's two means, in float32."""
+    """Bytes of a checkpoint: trained weights and Adam's two means in float32."""
     return 12 * trained
 
 
 def final_parameters(job: RunJob, trained: int, parameters: int) -> int:
-    """The parameters that the final model's folder holds."""
+    """Number of parameters in the final model's folder."""
     return trained if job.model.lora is not None and job.model.lora.publish == "adapter" else parameters
 
 
 def run_bytes(training: OptimizationConfig, trained: int, epochs: int, final: int) -> int:
-    """The checkpoints kept at the same time (the last, the best, those of epochs, one more while it is written), and
-    the final model's parameters in float32.
+    """Bytes of the checkpoints kept simultaneously (the last, the best, those of epochs, and one being written) and of
+    the final model in float32.
     """
     of_epochs = epochs if training.keep_epochs is None else min(epochs, training.keep_epochs)
     return (training.keep_last + 2 + of_epochs) * checkpoint_bytes(trained) + 4 * final
 
 
 USUAL_RATES = {"adamw": (1e-5, 1e-2), "adafactor": (1e-5, 2e-2), "sgd": (1e-3, 1.0), "muon": (1e-5, 5e-2)}
-"""Peak learning rates that models are trained with, by optimizer."""
+"""Usual peak learning rates by optimizer."""
 
 USUAL_TUNING = (1e-6, 5e-3)
-"""The same of what tunes a pretrained model; an adapter takes the higher ones. Of sgd it is that of training."""
+"""Usual peak learning rates for tuning a pretrained model, the higher ones for adapters; not used for sgd."""
 
 
 def cautions(training: OptimizationConfig, ranks: int) -> Iterator[str]:
-    """What is unusual, each with what is usual."""
+    """Yield a warning for each unusual setting, with the usual values."""
     tuning = isinstance(training, FinetuneTrainingConfig) and training.optimizer != "sgd"
     usual = USUAL_TUNING if tuning else USUAL_RATES[training.optimizer]
     yield from _rate("training.learning_rate", training.learning_rate, training.optimizer, usual)
@@ -373,19 +370,21 @@ def cautions(training: OptimizationConfig, ranks: int) -> Iterator[str]:
         yield from _rate("training.muon.learning_rate", training.muon.learning_rate, "muon", USUAL_RATES["muon"])
     if training.sharding == "fsdp" and ranks == 1:
         yield (
-            "training.sharding is fsdp with one process: nothing is divided, and steps take longer than with sharding: "
+            "training.sharding is fsdp with one process: nothing is sharded, and steps take longer than with sharding: "
             "none; set training.processes to the number of GPUs, or training.sharding to none"
         )
-    has_bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # instructions for products
+    has_bf16 = (
+        torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    )  # instructions for matrix products
     if training.precision == "bf16" and not count_gpus(training.device) and not has_bf16:
         yield (
-            "training.precision is bf16, which this processor does not compute in: it is emulated, and slower than "
-            "fp32; set training.precision to fp32 here"
+            "training.precision is bf16, which this processor does not support: it is emulated and slower than fp32; "
+            "set training.precision to fp32"
         )
 
 
 def _rate(name: str, rate: float, optimizer: str, usual: tuple[float, float]) -> Iterator[str]:
     least, most = usual
     if not least / 10 <= rate <= most * 10:
-        what = "high: the loss will probably diverge" if rate > most else "low: little will be learnt"
+        what = "high: the loss will probably diverge" if rate > most else "low: the model will learn little"
         yield f"{name} is {rate:g}, which is {what}; with {optimizer}, {least:g} to {most:g} is usual"

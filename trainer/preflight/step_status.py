@@ -1,6 +1,5 @@
-"""Whether what a step makes is there, and else what differs from the most similar artifact or run that there is.
-
-The same of a job's training run, its evaluation, lm-eval's figures and its report.
+"""Status of steps, and of a job's training run, evaluation, lm-eval results and report: whether the result exists, and
+if not, how it differs from the most similar existing one.
 """
 
 import logging
@@ -39,9 +38,7 @@ Verdict = Literal["reused", "made", "continued", "depends", "refused", "left out
 
 
 class StepStatus(NamedTuple):
-    """A stage, what becomes of it and why; `work` says how much there is to do, `created` when what is reused was
-    made.
-    """
+    """A stage, what it would do and why; `work` is the remaining work, `created` the time of a reused result."""
 
     stage: str
     verdict: Verdict
@@ -52,22 +49,22 @@ class StepStatus(NamedTuple):
 
     @property
     def later(self) -> str:
-        """Why a stage after this one cannot be told yet."""
+        """Why the status of a later stage is not known yet."""
         words = {"made": "which will be made", "continued": "which is not finished", "refused": "which is refused"}
-        return f"depends on {self.stage}, {words.get(self.verdict, 'which is not there yet')}"
+        return f"depends on {self.stage}, {words.get(self.verdict, 'which does not exist yet')}"
 
 
 NONE_YET = "there is none yet"
-UNRECORDED = "made with other options, which it does not record"
+UNRECORDED = "built with other options that it does not record"
 NAMED = 3
-"""Files that are named of those that differ."""
+"""Maximum number of differing files that are listed."""
 
 CONSIDERED = 3
-"""Artifacts of equally different options whose files are compared."""
+"""Maximum number of artifacts with equally many differing options whose files are compared."""
 
 
 class Likeness(NamedTuple):
-    """An artifact, its manifest, and the settings and inputs that differ from those that are wanted."""
+    """An artifact, its manifest, and the settings and inputs that differ from the requested ones."""
 
     key: str
     manifest: Manifest
@@ -75,9 +72,7 @@ class Likeness(NamedTuple):
 
 
 def look(store: Store, key: str, kind: str, content: bool = True) -> tuple[Manifest | None, list[str]]:
-    """The manifest of an artifact that is there and intact; else None and what is wrong, or nothing if it is not
-    there.
-    """
+    """The manifest of an artifact if it is intact, else None; and the problems, empty if the artifact is missing."""
     try:
         manifest = read_manifest(store, key, kind)
     except ArtifactError as error:
@@ -89,7 +84,7 @@ def look(store: Store, key: str, kind: str, content: bool = True) -> tuple[Manif
 
 
 def status(step: Step, title: str) -> tuple[StepStatus, Manifest | None]:
-    """Whether the artifact of a step is there and can be used again, with its manifest, or would be made, and why."""
+    """Whether a step's artifact can be reused (with its manifest), would be refused, or would be built, and why."""
     manifest, problems = look(step.store, step.key, step.kind, content=step.reads_all)
     if manifest is not None:
         try:
@@ -101,12 +96,12 @@ def status(step: Step, title: str) -> tuple[StepStatus, Manifest | None]:
         ), manifest
     parts = step.explains.parts()
     if not problems and parts.begun:
-        problems = ["it was begun and not finished"]
+        problems = ["it was started and not finished"]
     return StepStatus(title, "made", step.key, tuple(problems or why(step)), parts.work), None
 
 
 def why(step: Step) -> list[str]:
-    """What differs from the most similar artifact of the step's name: settings, inputs, raw files."""
+    """Differences from the most similar artifact with the step's name: settings, inputs, raw files."""
     similar = _find_similar(step)
     closest = [each for each in similar if len(each.differing) == len(similar[0].differing)][:CONSIDERED]
     if not closest:
@@ -114,12 +109,16 @@ def why(step: Step) -> list[str]:
     now = step.explains.sources()
     files = [_compare_sources(step, each, now) for each in closest]
     best = min(range(len(closest)), key=lambda place: sum(map(len, files[place].values())))
-    told = [*closest[best].differing, *describe_files(files[best])]
-    return told or _compare_inputs(step, closest[best].manifest, step.told) or [f"{closest[best].key} was {UNRECORDED}"]
+    differing = [*closest[best].differing, *describe_files(files[best])]
+    return (
+        differing
+        or _compare_inputs(step, closest[best].manifest, step.told)
+        or [f"{closest[best].key} was {UNRECORDED}"]
+    )
 
 
 def _find_similar(step: Step) -> list[Likeness]:
-    """The artifacts of the same name, those with the least that differs first, and of these the newest."""
+    """The artifacts of the same name, sorted by the number of differences, then newest first."""
     store, pattern = step.store, re.compile(re.escape(f"{step.name}-") + r"[0-9a-f]{16}")
     found = []
     for other in (f"{step.folder}/{each}" for each in store.names(step.folder) if pattern.fullmatch(each)):
@@ -136,21 +135,21 @@ def _find_similar(step: Step) -> list[Likeness]:
 
 
 def _compare_inputs(step: Step, other: Manifest, roles: Iterable[str]) -> list[str]:
-    """The inputs of some roles that are others now, each with what differs in how they were made."""
+    """The inputs with these roles that have changed, each with the differences of their recipes."""
     found = []
     for role in sorted(step.inputs.keys() & set(roles)):
         before, now = other.inputs.get(role), step.inputs[role]
         if before is None or before.content == now.content:
             continue
         recipes = [_recipe_of(step.store, each.key) for each in (before, now)]
-        reasons = ["it was made anew"] if before.key == now.key else compare_options(*recipes)
+        reasons = ["it was rebuilt"] if before.key == now.key else compare_options(*recipes)
         because = f" ({'; '.join(reasons)})" if reasons else ""
         found.append(f"the {role}: {before.key} -> {now.key}{because}")
     return found
 
 
 def _recipe_of(store: Store, key: str) -> dict[str, Any]:
-    """The recipe of what something was made from; nothing if that is gone or damaged."""
+    """The recipe of an input; empty if its manifest is missing or damaged."""
     try:
         return parse_manifest(store.read_bytes(f"{key}/{MANIFEST}")).recipe
     except (FileNotFoundError, ValueError, RecursionError):
@@ -158,9 +157,7 @@ def _recipe_of(store: Store, key: str) -> dict[str, Any]:
 
 
 def _compare_sources(step: Step, other: Likeness, now: Sources) -> dict[str, list[str]]:
-    """Raw files that differ, by what became of them; of files that were cut by another rule, which alone changes none,
-    those that differ besides.
-    """
+    """Raw files that differ, as changed, added or removed; a difference only in the division into pieces is ignored."""
     before = step.explains.recall_sources(other.key, other.manifest)
     if step.explains.by_content:
         same = set(before.values()) & set(now.values())
@@ -175,15 +172,13 @@ def _compare_sources(step: Step, other: Likeness, now: Sources) -> dict[str, lis
 
 
 def compare_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The settings that differ in two recipes, as `data.shards.num_shards: 2 -> 3`; digests of contents are left
-    out.
-    """
+    """The settings that differ in two recipes, as `data.shards.num_shards: 2 -> 3`, without digests of contents."""
     settings = [{key: _by_name(value) for key, value in each.items() if key != CONTENTS} for each in (old, new)]
     return tell_changes(settings[0], settings[1])
 
 
 def _despite_cuts(old: Any, new: Any) -> Any:
-    """A file's pieces as they are now if all that is known to differ is where it is cut."""
+    """The file's present pieces if only its division into pieces is known to differ, else the old ones."""
     if not isinstance(old, list) or not isinstance(new, list):
         return old
     recut = [each[:2] for each in old] != [each[:2] for each in new] and old[-1][1] == new[-1][1]
@@ -191,7 +186,7 @@ def _despite_cuts(old: Any, new: Any) -> Any:
 
 
 def describe_files(differing: Mapping[str, Sequence[str]]) -> list[str]:
-    """Files that differ in one line, by what became of them, counted, the first few named; none if there are none."""
+    """Differing files in one line: counts of changed, added and removed ones, with the first names; empty if none."""
     parts = []
     for word, names in differing.items():
         more = f" and {count(len(names) - NAMED)} more" if len(names) > NAMED else ""
@@ -201,7 +196,7 @@ def describe_files(differing: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _by_name(value: Any) -> Any:
-    """Lists of what has names as mappings, so that what differs can be told by its path."""
+    """Convert lists of named items to mappings, so that differences have paths."""
     if names := names_in(value):
         parts = ({key: part for key, part in each.items() if key != "name"} for each in value)
         return dict(zip(names, parts, strict=True))
@@ -209,7 +204,7 @@ def _by_name(value: Any) -> Any:
 
 
 def intact(read: Callable[..., Recorded | None], *place: Any) -> Recorded | None:
-    """What a record holds; None if there is none, or it is damaged, so that it says nothing of what was done before."""
+    """Read a record; return None if it is missing, or damaged (with a warning)."""
     try:
         return read(*place)
     except ArtifactError as error:
@@ -218,23 +213,21 @@ def intact(read: Callable[..., Recorded | None], *place: Any) -> Recorded | None
 
 
 def explain_new(store: Store, name: str, run: Run) -> list[str]:
-    """What differs from the most similar run of a job's name, and which of those would be left behind unfinished."""
+    """Differences from the most similar run with a job's name, and the runs that would be abandoned unfinished."""
     pattern = re.compile(re.escape(name) + r"-[0-9a-f]{8}")
     keys = [f"runs/{each}" for each in store.names("runs") if pattern.fullmatch(each)]
     configs = {key: config for key in keys if (config := intact(read_sealed, store, f"{key}/{CONFIG}"))}
     if run.origin is not None:
         configs[run.origin] = require_sealed(store, f"{run.origin}/{CONFIG}")
     differences = {key: tell_changes(config["identity"], run.identity) for key, config in configs.items()}
-    left = [line for key, different in differences.items() if (line := _tell_left(store, key, different))]
+    left = [line for key, different in differences.items() if (line := _abandoned(store, key, different))]
     if run.origin is not None:
         return [f"a fork of {run.origin}", *differences[run.origin], *left]
     return [*min(differences.values(), key=len, default=[NONE_YET]), *left]
 
 
-def _tell_left(store: Store, key: str, different: list[str]) -> str | None:
-    """That a run stays unfinished, where it stands, and why it is not continued; None of a finished one, and of one at
-    work.
-    """
+def _abandoned(store: Store, key: str, different: list[str]) -> str | None:
+    """A line about a run that would stay unfinished, and why; None if it is finished, running or has no checkpoint."""
     try:
         steps = committed_steps(store, key)
         if not steps or final_manifest(store, key) is not None or is_held(store, key):
@@ -244,7 +237,7 @@ def _tell_left(store: Store, key: str, different: list[str]) -> str | None:
         return None
     plan = intact(read_sealed, store, f"{key}/{PLAN}")
     planned = f" of {plan['total_steps']:,}" if plan else ""
-    return f"leaves {key} behind unfinished, at step {steps[-1]:,}{planned}; it differs in {', '.join(different)}"
+    return f"abandons {key}, unfinished at step {steps[-1]:,}{planned}; it differs in {', '.join(different)}"
 
 
 def explain_run(
@@ -254,7 +247,7 @@ def explain_run(
     before: Sequence[StepStatus],
     identify: Callable[[Any, Any], Run],
 ) -> StepStatus:
-    """Whether the run is finished, continues, begins or is refused. `data` is None while its name is not known."""
+    """Whether the run is finished, would continue, start or be refused. `data` is None while its name is unknown."""
     waits = [stage for stage in before if stage.verdict != "reused"]
     if data is None or any(stage.key is None or stage.verdict == "refused" for stage in before):
         return StepStatus("training", "depends", reasons=(waits[0].later,))
@@ -268,13 +261,13 @@ def explain_run(
     if config is not None and config["fingerprint"] != run.fingerprint:
         differences = tell_changes(config["identity"], run.identity) or ["its format"]
         return StepStatus(
-            "training", "refused", run.key, (f"{run.key} was made with other settings", *differences), work
+            "training", "refused", run.key, (f"{run.key} was trained with other settings", *differences), work
         )
     if fault is None and finished_run(store, run) is not None:
         manifest = final_manifest(store, run.key)
         return StepStatus("training", "reused", run.key, created=manifest.created if manifest else "")
     if is_held(store, run.key):
-        return StepStatus("training", "refused", run.key, ("a living process is at work on it",), work)
+        return StepStatus("training", "refused", run.key, ("another process is writing to it",), work)
     if run.origin is not None and config is None and look_for_checkpoint(store, run.origin)[0] is None:
         return StepStatus("training", "refused", run.key, (f"{run.origin} has no checkpoint to fork from",), work)
     if config is None and fault is None:
@@ -285,7 +278,7 @@ def explain_run(
 def explain_report(
     store: Store, data: Sequence[StepStatus], run: StepStatus, measured: Sequence[StepStatus]
 ) -> StepStatus:
-    """Whether the report was made from the same."""
+    """Whether the report exists for the same run, data and evaluations."""
     own = {f"{run.key}/{name}" for name in (EVALUATION, HARNESS)}
     unsettled = [stage for stage in (*data, run) if stage.verdict != "reused"]
     for stage in measured:
@@ -302,18 +295,18 @@ def explain_report(
 
 
 def _continue(store: Store, run: Run, work: str, fault: str | None) -> StepStatus:
-    """Where a run that was begun goes on, and the fault of its config.json, if that is written anew then."""
+    """The step from which a run would continue, and the problems that would be repaired."""
     checkpoint, damaged = look_for_checkpoint(store, run.key, run.fingerprint)
-    told = [f"written anew: {fault}"] if fault else []
+    repaired = [f"rewritten: {fault}"] if fault else []
     final, faults = look(store, f"{run.key}/{FINAL}", FINAL_KIND)
     unfinished = [f"{FINAL}: {each}" for each in faults]
     if final is not None and final_form(final) != run.form:
         unfinished.append(f"model.lora.publish: {final_form(final)} -> {run.form}")
-    problems = [*told, *damaged.values(), *unfinished]
+    problems = [*repaired, *damaged.values(), *unfinished]
     if checkpoint is None and damaged:
         return StepStatus("training", "refused", run.key, ("no checkpoint is intact", *problems), work)
     if checkpoint is None:
-        return StepStatus("training", "made", run.key, ("it was begun and has no checkpoint yet", *problems), work)
+        return StepStatus("training", "made", run.key, ("it was started and has no checkpoint yet", *problems), work)
     manifest = read_manifest(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND)
     plan = intact(read_sealed, store, f"{run.key}/{PLAN}")
     step = manifest.details["step"] if manifest else 0
@@ -322,27 +315,27 @@ def _continue(store: Store, run: Run, work: str, fault: str | None) -> StepStatu
 
 
 def holds_out(store: Store, run: str) -> bool:
-    """Whether the plan of a run has something to be measured on, as far as there is one that can be read."""
-    plan = intact(read_sealed, store, f"{run}/{PLAN}")  # a damaged one is written anew
+    """Whether the plan of a run has data to evaluate on; True if the plan is missing or damaged."""
+    plan = intact(read_sealed, store, f"{run}/{PLAN}")  # a damaged plan is rewritten
     return plan is None or read_plan(plan).holds_out
 
 
 def own_result(store: Store, run: str) -> Result | None:
-    """The run's own evaluation, if it has one that counts."""
+    """The run's own evaluation, if it has a valid one."""
     return intact(read_result, store, run, intact(read_sealed, store, f"{run}/{CONFIG}") or {})
 
 
 def explain_evaluation(
     store: Store, wanted: Measurement, before: Result | None, stage: str = "evaluation"
 ) -> StepStatus:
-    """Whether a finished run's model was measured in the same way, and what differs from how it was `before`."""
+    """Whether a finished run's model was evaluated in the same way, else the differences from `before`."""
     if find_result(store, wanted) is not None:
         return StepStatus(stage, "reused", wanted.key)
     if before is None:
         return StepStatus(stage, "made", wanted.key, (NONE_YET,))
     if before.by == "split" and tuple(before.data) != wanted.data:
-        told = f"{', '.join(before.data)} -> {', '.join(wanted.data)}"
-        return StepStatus(stage, "made", wanted.key, (f"another test split: {told}",))
+        change = f"{', '.join(before.data)} -> {', '.join(wanted.data)}"
+        return StepStatus(stage, "made", wanted.key, (f"another test split: {change}",))
     changes = tell_changes(before.recipe, wanted.whole_recipe)
     if not changes and wanted.predictions:
         changes = ["a file of its predictions is missing or changed"]

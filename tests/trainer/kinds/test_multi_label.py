@@ -212,7 +212,7 @@ def test_lists_of_a_saved_data_set_name_its_classes(kind: str, tmp_path: Path) -
             {"label_columns": ["b", "c"], "classes": ["b", "c"]},
             "label_columns already names the classes: remove classes",
         ),
-        ({"label_columns": ["b", "c"], "label_column": "d"}, "leave label_column out"),
+        ({"label_columns": ["b", "c"], "label_column": "d"}, "remove label_column"),
         (
             {"task": "regression", "label_separator": ";"},
             "label_separator requires task multi-label, not 'regression'",

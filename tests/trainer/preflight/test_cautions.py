@@ -29,7 +29,7 @@ from trainer.preflight.resources import cautions
         ({"optimizer": "sgd", "learning_rate": 0.5}, None),
         ({"optimizer": "muon", "muon": {"learning_rate": 5.0}}, "training.muon.learning_rate is 5, which is high"),
         ({"optimizer": "muon", "muon": {"learning_rate": 0.02}}, None),
-        ({"sharding": "fsdp"}, "fsdp with one process: nothing is divided"),
+        ({"sharding": "fsdp"}, "fsdp with one process: nothing is sharded"),
         ({"learning_rate": 3e-3}, None),
     ],
 )
@@ -51,9 +51,9 @@ def test_bf16_on_a_processor_that_emulates_it(has: bool, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     found = list(cautions(TrainingConfig(max_steps=1, precision="bf16", device="cpu"), 1))
-    assert [
-        each.startswith("training.precision is bf16, which this processor does not compute in") for each in found
-    ] == ([] if has else [True])
+    assert [each.startswith("training.precision is bf16, which this processor does not support") for each in found] == (
+        [] if has else [True]
+    )
 
 
 def test_the_preflights_tell_them(

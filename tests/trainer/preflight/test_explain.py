@@ -202,10 +202,10 @@ def test_a_run_that_was_begun_continues_and_a_named_one_with_other_settings_is_r
     write_sealed(Store(str(place.store)), "runs/mine/config.json", config)
     refused = look(small_job(*place, run="mine", training__seed=3))["training"]
     assert refused.verdict == "refused"
-    assert refused.reasons == ("runs/mine was made with other settings", "training.seed: 0 -> 3")
+    assert refused.reasons == ("runs/mine was trained with other settings", "training.seed: 0 -> 3")
     fork = look(small_job(*place, run="mine", training__seed=3, resume="fork"))["training"]
     assert fork.verdict == "made" and str(fork.key).startswith("runs/mine-fork-")
-    left = "leaves runs/mine behind unfinished, at step 6; it differs in training.seed: 0 -> 3"
+    left = "abandons runs/mine, unfinished at step 6; it differs in training.seed: 0 -> 3"
     assert fork.reasons == ("a fork of runs/mine", "training.seed: 0 -> 3", left)
     shutil.rmtree(run.with_name("mine") / "checkpoints")
     (run.with_name("mine") / "checkpoint-last").unlink()
@@ -217,10 +217,7 @@ def test_an_unfinished_run_that_would_be_left_behind_is_named_with_its_step_and_
     (run,) = (place.store / "runs").iterdir()
     shutil.rmtree(run / FINAL)
     job = small_job(*place, training__learning_rate=0.002)
-    left = (
-        f"leaves runs/{run.name} behind unfinished, at step 6 of 6; it differs in training.learning_rate: 0.001 -> "
-        "0.002"
-    )
+    left = f"abandons runs/{run.name}, unfinished at step 6 of 6; it differs in training.learning_rate: 0.001 -> 0.002"
     assert look(job)["training"].reasons == ("training.learning_rate: 0.001 -> 0.002", left)
     with Lease(Store(job.store), f"runs/{run.name}"):
         assert left not in look(job)["training"].reasons, "it is being trained"

@@ -45,7 +45,7 @@ def test_the_look_finds_what_encoding_finds_and_plans_the_same_steps(
     assert after.looked_at.startswith("encoded already: encoded/pairs-")
     lines = before.lines()
     assert f"checked         {before.looked_at}" in lines
-    assert any(line.startswith("memory          about ") and line.endswith(" a rank") for line in lines)
+    assert any(line.startswith("memory          about ") and line.endswith(" per rank") for line in lines)
 
 
 def test_ranks_that_share_a_model_are_told_what_each_takes(

@@ -191,7 +191,7 @@ def test_the_most_similar_one_is_told_by_settings_inputs_and_files(any_store: St
     assert why(step_of(any_store, recipe=grown, explains=explains)) == ["files: 1 changed (b.txt), 1 removed (c.txt)"]
     renamed = looking({"new.txt": "1"}, {"old.txt": "1"})._replace(by_content=True)
     (reason,) = why(step_of(any_store, recipe=grown, explains=renamed))
-    assert reason.endswith("made with other options, which it does not record")
+    assert reason.endswith("built with other options that it does not record")
 
 
 def test_a_manifest_whose_recipe_is_not_that_of_its_name_is_of_another_artifact(any_store: Store) -> None:

@@ -216,7 +216,7 @@ def test_the_other_form_is_published_without_training_again(
     shutil.rmtree(stocked / run / "checkpoints")
     for pointer in ("checkpoint-last", "checkpoint-best"):
         (stocked / run / pointer).unlink()
-    assert foreseen().reasons[0] == "it was begun and has no checkpoint yet"
+    assert foreseen().reasons[0] == "it was started and has no checkpoint yet"
     adapt(raw, stocked, data, base, {**LORA, "publish": "adapter"}, **changes)
     assert "has no checkpoint left to publish its final model from: training it again" in caplog.text
     assert (final / "adapter_model.safetensors").read_bytes() == saved.read_bytes()
