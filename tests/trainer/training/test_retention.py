@@ -302,11 +302,13 @@ def test_the_best_checkpoint_is_known_without_its_pointer(empty_store: Store, da
     assert empty_store.read_bytes(f"{RUN}/checkpoint-best") == before
     weights = empty_store.fetch(f"{RUN}/checkpoints/step-00000002/model.safetensors")
     weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(ArtifactError, match=r"step 2, is not intact: .*model\.safetensors has .*restore it from a copy"):
+    with pytest.raises(
+        ArtifactError, match=r"step 2, is not intact: .*model\.safetensors has .*restore it from a copy"
+    ):
         find_best(empty_store, RUN, keeper.state)
     empty_store.delete(f"{RUN}/checkpoints/step-00000002")
     with pytest.raises(
-        ArtifactError, match=r"the best checkpoint of .*, of step 2, is not intact: .*missing.* put back"
+        ArtifactError, match=r"the best checkpoint of .*, of step 2, is not intact: .*missing.* restore"
     ):
         find_best(empty_store, RUN, keeper.state)
     assert find_best(empty_store, RUN, TrainState()) is None, "nothing was measured"
