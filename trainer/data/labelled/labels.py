@@ -9,6 +9,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +49,8 @@ def plain_label(value: object, data: LabelledDataConfig) -> Label | None:
         or (isinstance(value, str) and not value.strip())
     ):
         return None
+    if isinstance(value, Decimal):  # a number in a table from a database
+        value = float(value)
     if isinstance(value, bool) or (isinstance(value, float) and data.task != "regression" and value.is_integer()):
         spelt = (name for name in data.classes or () if name.casefold() == str(value).casefold())
         return next(spelt, int(value))  # tables store integers beside missing values as floats

@@ -3,6 +3,7 @@
 import logging
 import uuid
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,8 @@ def test_integers_are_ids_and_texts_are_names_that_are_numbered_in_order(tmp_pat
     assert classes_of(["01", "1"], "jsonl") == (["01", "1"], [0, 1])
     assert classes_of([True, False]) == (["0", "1"], [1, 0])
     assert classes_of([1.0, 0.0], "parquet") == (["0", "1"], [1, 0])
+    assert classes_of([Decimal("1"), Decimal("0")], "parquet") == (["0", "1"], [1, 0])
+    assert classes_of([Decimal("0.1"), Decimal("-2")], "parquet", task="regression") == (None, [0.1, -2.0])
     for kind in ("csv", "jsonl", "parquet"):  # a class that is so spelt, in whatever file
         for names in (["true", "false"], ["True", "False"]):
             spelt = [str(names[0]), str(names[1])] if kind == "csv" else [True, False]
