@@ -149,8 +149,8 @@ def test_a_base_without_a_template_is_refused(preferences: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"training__gamma": 1.0}, "gamma goes with loss simpo, not 'dpo'"),
-        ({"training__loss": "ipo", "training__label_smoothing": 0.1}, "label_smoothing goes with loss dpo"),
+        ({"training__gamma": 1.0}, "gamma requires loss simpo, not 'dpo'"),
+        ({"training__loss": "ipo", "training__label_smoothing": 0.1}, "label_smoothing requires loss dpo"),
         ({"data__source": "csv"}, "csv holds no conversations: write the pairs as JSON Lines"),
         ({"promotion": {"name": "a", "metric": "bleu", "threshold": 1.0}}, "expected one of loss, accuracy"),
     ],

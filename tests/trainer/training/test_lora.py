@@ -127,7 +127,7 @@ def test_a_run_does_not_go_on_beside_another_base_model(
     adapt(raw, stocked, data, base, **changes)
     shutil.rmtree(stocked / "runs/named/final")
     write_base(base, *prepared, seed=8)
-    with pytest.raises(RunError, match=r"was made with other settings: model.pretrained.model.safetensors"):
+    with pytest.raises(RunError, match=r"was trained with other settings: model.pretrained.model.safetensors"):
         adapt(raw, stocked, data, base, **changes)
     with pytest.raises(
         ArtifactError, match=r"an adapter of .*, but the files of .* have changed \(model.safetensors: expected"

@@ -178,7 +178,7 @@ class TextsPreview(Record):
 
     def lines(self) -> list[str]:
         """The preview as lines for a terminal."""
-        return text_pairs([("looked at", self.looked_at), ("texts", f"{self.texts:,}; {self.lengths.describe()}")])
+        return text_pairs([("checked", self.looked_at), ("texts", f"{self.texts:,}; {self.lengths.describe()}")])
 
 
 def look_at_texts(job: PredictJob, wanted: Wanted, progress: Progress) -> TextsPreview:

@@ -76,9 +76,9 @@ class PreferenceTrainingConfig(FinetuneTrainingConfig):
     @model_validator(mode="after")
     def _go_with_the_loss(self) -> Self:
         if self.gamma is not None and self.loss != "simpo":
-            raise ValueError(f"gamma goes with loss simpo, not {self.loss!r}")
+            raise ValueError(f"gamma requires loss simpo, not {self.loss!r}")
         if self.label_smoothing and self.loss != "dpo":
-            raise ValueError(f"label_smoothing goes with loss dpo, not {self.loss!r}")
+            raise ValueError(f"label_smoothing requires loss dpo, not {self.loss!r}")
         return self
 
     @property
