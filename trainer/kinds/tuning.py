@@ -9,6 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import ValidationError
 
+from trainer.common.errors import RunError
 from trainer.config.chat import ChatJob, ConversationsJob
 from trainer.config.evaluation import SelectionConfig
 from trainer.config.labelled import TuningJob
@@ -18,8 +19,9 @@ from trainer.evaluation.measurement import Measurement, encoded_of
 from trainer.evaluation.metrics import describe_selection
 from trainer.kinds.kind import Planned
 from trainer.models.pretrained import Checkpoint, find_model
+from trainer.records.fields import tell_changes
 from trainer.store.manifest import ArtifactRef
-from trainer.store.names import CARD, EVALUATION, FINAL
+from trainer.store.names import CARD, CONFIG, EVALUATION, FINAL
 from trainer.store.storage import Store
 from trainer.training.identity import Run, lora_identity, make_run
 
@@ -151,6 +153,25 @@ def identify_tuning(
     effective = {}
     if isinstance(job, ChatJob) and job.data.packing:  # packing ignores the order by length
         effective["group_by_length"] = type(job.training).model_fields["group_by_length"].default
-    return make_run(
+    run = make_run(
         job, made_from, selection, {"encoded set": data, **reads}, start, base, effective=effective, renews_data=True
     )
+    _require_same_labels(Store(job.store), run, data)
+    return run
+
+
+def _require_same_labels(store: Store, run: Run, data: ArtifactRef) -> None:
+    """Raise `RunError` if a fork that has not begun is for another task or for other classes than the run whose weights
+    it starts with: each row of a head is for one class.
+    """
+    if run.origin is None or store.exists(f"{run.key}/{CONFIG}"):
+        return
+    from trainer.data.encoded import encoded_details
+
+    details = (encoded_details(store, key) for key in (encoded_of(store, run.origin), data.key))
+    before, now = ({part: each[part] for part in ("task", "classes") if "classes" in each} for each in details)
+    if before != now:
+        raise RunError(
+            f"{store.path(run.origin)} cannot be forked for other labels: {'; '.join(tell_changes(before, now))}; to "
+            "begin with its model, name it in model.pretrained"
+        )

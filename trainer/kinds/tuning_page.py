@@ -19,6 +19,7 @@ from trainer.registry.content import (
     ReportContent,
     Section,
     Tile,
+    begun_with,
     checkpoint_table,
     find_comparison,
     loaded_beside,
@@ -86,7 +87,7 @@ def describe_tuning(
         samples=[],
         data=data or Section("Data", [Block(tell_origin(facts, details), data_table(details))]),
         plan=tell_plan(facts, plan, details, loss),
-        model=model_pairs(facts, f"{facts.job['model']['pretrained']}, fine-tuned", details["vocab_size"], key),
+        model=model_pairs(facts, f"{begun_with(facts)}, fine-tuned", details["vocab_size"], key),
         checkpoints=checkpoint_table(facts, labels, score),
         card=make_card(facts, plan, labels, task, what, use),
     )
@@ -241,10 +242,10 @@ def tell_plan(facts: RunFacts, plan: TuningPlan, details: Mapping[str, Any], own
 
 def make_card(facts: RunFacts, plan: TuningPlan, figures: Mapping[str, str], task: str, what: str, use: str) -> Card:
     """The model card: a summary of the model, its figures by split, and a program that uses it."""
-    job, data = facts.job, facts.job["data"]
+    data = facts.job["data"]
     of_hub = data["source"] == "hub"
     metrics = list(dict.fromkeys(hub_metric(figure) for figure in figures if figure != "loss"))
-    how = f"fine-tuned from {job['model']['pretrained']} on {count(plan.examples)} {plan.unit}s"
+    how = f"fine-tuned from {begun_with(facts)} on {count(plan.examples)} {plan.unit}s"
     summary = tell_made(facts, f"{what} model", how)
     named = {"name": data["name"], "type": data["path"] if of_hub else data["name"], "config": data["subset"]}
     matter = {**({"datasets": [data["path"]]} if of_hub else {}), **({"metrics": metrics} if metrics else {})}

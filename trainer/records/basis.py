@@ -298,13 +298,17 @@ def why_incomparable(figure: str, one: AnyBasis | None, other: AnyBasis | None) 
     """Why a metric cannot be compared with another, as `context: 32 here, 64 there`; empty if it can."""
     if one is None or other is None:
         return ["the data of a measurement is not recorded"]
-    return list(_differences(facts_of(figure, one), facts_of(figure, other)))
+    ours, theirs = ({**facts_of("loss", each), **facts_of(figure, each)} for each in (one, other))
+    return list(_differences(facts_of(figure, one), facts_of(figure, other), ours, theirs))
 
 
-def _differences(one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
-    for name in dict.fromkeys([*one, *other]):
-        if one.get(name) != other.get(name):
-            yield f"{name}: {_short(one.get(name))} here, {_short(other.get(name))} there"
+def _differences(one: dict[str, Any], other: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
+    """What differs of the facts that count of `one` and the `other`; `ours` and `theirs` are all that is known: a fact
+    that counts for one of them alone may be the same for both.
+    """
+    differ = [name for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
+    for name in [name for name in differ if ours.get(name) != theirs.get(name)] or differ:
+        yield f"{name}: {_short(ours.get(name))} here, {_short(theirs.get(name))} there"
 
 
 def _short(value: Any) -> str:

@@ -15,6 +15,7 @@ from trainer.data.decisions import decisions_behind
 from trainer.data.encoded import ENDING
 from trainer.data.splits import TEST
 from trainer.data.tokenization import SOURCES
+from trainer.models.weights import ADAPTER_WEIGHTS
 from trainer.records.basis import Pieces, by_file, without_test
 from trainer.records.fields import all_same, printable
 from trainer.records.run_names import find_run_name
@@ -114,18 +115,26 @@ def read_runs(store: Store, names: list[str]) -> list[ComparedRun]:
 def _read(store: Store, letter: str, key: str, config: dict[str, Any]) -> ComparedRun:
     final = final_manifest(store, key)
     model, manifest = (f"{key}/{FINAL}", final) if final else _last_checkpoint(store, key)
-    weights = manifest and manifest.model_copy(
-        update={"files": [f for f in manifest.files if f.name.startswith("model")]}
-    )
     return ComparedRun(
         **read_recorded(store, key, config, model, manifest),
         letter=letter,
         entry=kind_of_run(config),
         state=state_of(store, key, final is not None),
         plan=read_sealed(store, f"{key}/{PLAN}") or {},
-        parameters=sum(count_parameters(store, model, weights).values()) if weights else None,
+        parameters=_count_all(store, model, manifest) if manifest else None,
         sources=_read_sources(store, artifacts_of(config)),
     )
+
+
+def _count_all(store: Store, key: str, manifest: Manifest) -> int | None:
+    """The parameters of a final model or a checkpoint as it computes; None where the model that an adapter was trained
+    beside is not counted yet.
+    """
+    if ADAPTER_WEIGHTS in manifest.digests():
+        counts: dict[str, int] = manifest.details.get("trained", {})
+        return counts.get("parameters")
+    weights = manifest.model_copy(update={"files": [f for f in manifest.files if f.name.startswith("model")]})
+    return sum(count_parameters(store, key, weights).values())
 
 
 def _read_sources(store: Store, keys: list[str]) -> dict[str, Manifest | None]:

@@ -20,11 +20,12 @@ from tests.trainer.labelled_pairs import finetune_job, finetune_values
 from tests.trainer.made import encode
 from tests.trainer.small_jobs import Finished
 from tests.trainer.test_refusals import message_of
-from trainer.common.errors import ArtifactError
+from trainer.common.errors import ArtifactError, RunError
 from trainer.common.progress import silent
 from trainer.kinds.labelled.workload import Finetuning, read_inputs
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_run, train
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 
@@ -256,6 +257,23 @@ def test_a_run_of_the_store_is_taken_by_its_name(tuned: Finished, pretrained: Pa
     store = Store(str(pretrained.parents[2]))
     run = pretrained.parent.name
     assert find_model(store, run, hub=True).folder == str(pretrained)
+
+
+def test_a_run_is_not_forked_for_other_classes_whose_places_in_the_head_are_others(
+    pairs: Path, pretrained: Path, tmp_path: Path, runtime: Runtime
+) -> None:
+    short = {"run": "one", "training__max_steps": 1, "training__epochs": None}
+    train(finetune_job(pairs, tmp_path, pretrained, **short), silent())
+    forked = finetune_job(pairs, tmp_path, pretrained, **short, data__classes=["match", "other"], resume="fork")
+    said = r"runs/one cannot be forked for other labels: classes: \['other', 'match'\] -> .* model.pretrained"
+    with pytest.raises(RunError, match=said):
+        train(forked, silent())
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["one"]
+    again = finetune_job(pairs, tmp_path, pretrained, **short, training__seed=1, resume="fork")
+    fork = train(again, silent()).key
+    make_report(Store(str(tmp_path)), fork)
+    card = (tmp_path / fork / "final" / "README.md").read_text()
+    assert "fine-tuned from runs/one/checkpoints/step-00000001 on" in card
 
 
 @pytest.mark.deep

@@ -67,6 +67,8 @@ def test_a_choice_of_windows_is_another_text_with_another_tokenizer() -> None:
     assert why_incomparable("bits_per_byte", few, few.model_copy(update={"tokenizer": "other"})) == [
         "tokenizer: t here, other there"
     ]
+    all_of_it = why_incomparable("bits_per_byte", few, ON)
+    assert all_of_it == ["choice: 8 windows per corpus of shards/code-1 here, none there"]
     elsewhere = why_incomparable("loss", few, few.model_copy(update={"shards": ["shards/code-2"]}))
     assert elsewhere == [
         "choice: 8 windows per corpus of shards/code-1 here, 8 windows per corpus of shards/code-2 there"
@@ -79,6 +81,7 @@ def test_with_a_document_mask_the_tokenizer_decides_which_bytes_are_predicted() 
     assert why_incomparable("bits_per_byte", masked, masked.model_copy(update={"tokenizer": "other"})) == [
         "tokenizer: t here, other there"
     ]
+    assert why_incomparable("bits_per_byte", masked, ON) == ["document mask: on here, none there"]
 
 
 def test_what_is_not_recorded_is_not_compared() -> None:

@@ -25,6 +25,7 @@ from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.preflight.step_status import StepStatus, explain_run
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_pointer, read_sealed
+from trainer.registry.compared_runs import read_runs
 from trainer.registry.report import make_report
 from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest
 from trainer.store.names import CHECKPOINT_KIND
@@ -171,7 +172,11 @@ def test_an_adapter_that_is_published_computes_what_the_merged_model_does(
         for each in (run, merged)
     )
     assert one.groups == other.groups
-    card = (final / "README.md").read_text() if make_report(Store(str(stocked)), run) else ""
+    store = Store(str(stocked))
+    card = (final / "README.md").read_text() if make_report(store, run) else ""
+    counted = {each.key: each.parameters for each in read_runs(store, ["merged", run])}
+    added = sum(each.numel() for each in load_file(final / "adapter_model.safetensors").values())
+    assert counted == {merged: plain.num_parameters(), run: plain.num_parameters() + added}
     assert "library_name: peft" in card and "PeftModel.from_pretrained(base, folder)" in card
     with pytest.raises(
         ConfigError, match=r"is an adapter without its base model's weights: use a run with model.lora.publish: merged"

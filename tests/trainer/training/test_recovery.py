@@ -28,6 +28,7 @@ from trainer.common.transient import exit_status
 from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.pipelines.any_kind import train
+from trainer.registry.report import make_report
 from trainer.store.storage import Store
 from trainer.training import loop, saver
 from trainer.training.runtime import Runtime
@@ -291,7 +292,13 @@ def test_a_fork_of_nothing_is_refused_before_any_work(raw: Path, pairs: Path, pr
             check(job, silent())  # type: ignore[operator]
 
 
-def test_a_fork_keeps_its_model(raw: Path, stocked: Path, runtime: Runtime) -> None:
+def test_a_fork_keeps_its_model_and_its_page_and_card_tell_what_it_began_with(
+    raw: Path, stocked: Path, runtime: Runtime
+) -> None:
     train(small_job(raw, stocked, run="one"), silent())
+    fork = train(small_job(raw, stocked, run="one", resume="fork", training__seed=7), silent())
+    page = stocked / make_report(Store(str(stocked)), fork.key).key
+    assert "trained further from runs/one/checkpoints/step-00000006 on" in (page.parent / "final/README.md").read_text()
+    assert "pretrained runs/one/checkpoints/step-00000006" in page.read_text()
     with pytest.raises(RunError, match=r"cannot be forked with another model: model.config.n_layer: 2 -> 3"):
         train(small_job(raw, stocked, run="one", resume="fork", model__config__n_layer=3), silent())

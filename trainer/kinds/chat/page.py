@@ -12,6 +12,7 @@ from trainer.registry.content import (
     ReportContent,
     Section,
     Tile,
+    begun_with,
     checkpoint_table,
     loaded_beside,
     model_pairs,
@@ -107,7 +108,7 @@ def _plan(facts: RunFacts, plan: TuningPlan, details: dict[str, Any]) -> Pairs:
 
 
 def _model(facts: RunFacts, encoded: str, details: dict[str, Any]) -> Pairs:
-    origin = f"{facts.job['model']['pretrained']}, tuned on conversations"
+    origin = f"{begun_with(facts)}, tuned on conversations"
     return [
         *model_pairs(facts, origin, details["vocab_size"], encoded),
         ("Ends its turn with", repr(details["end_of_turn"])),
@@ -116,7 +117,7 @@ def _model(facts: RunFacts, encoded: str, details: dict[str, Any]) -> Pairs:
 
 def _card(facts: RunFacts, plan: TuningPlan) -> Card:
     job = facts.job
-    how = f"tuned from {job['model']['pretrained']} on {count(plan.examples)} conversations"
+    how = f"tuned from {begun_with(facts)} on {count(plan.examples)} conversations"
     summary = tell_made(facts, "causal language model that answers", how)
     matter = {"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}
     use = loaded_beside(use_by_asking(encoded_of(facts)[1]), facts)

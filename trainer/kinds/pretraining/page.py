@@ -18,6 +18,7 @@ from trainer.registry.content import (
     ReportContent,
     Section,
     Tile,
+    begun_with,
     checkpoint_table,
     loaded_beside,
     model_pairs,
@@ -173,13 +174,13 @@ def _plan(facts: RunFacts, plan: StepPlan) -> Pairs:
 
 def _model(facts: RunFacts) -> Pairs:
     (tokenizer,) = facts.made_from(TOKENIZER)
-    start = facts.job["model"]["pretrained"]
+    start = begun_with(facts)
     origin = f"pretrained {start}" if start else f"seed {facts.job['training']['seed']}"
     return model_pairs(facts, origin, tokenizer.manifest.details["vocab_size"], tokenizer.key)
 
 
 def _card(facts: RunFacts, plan: StepPlan) -> Card:
-    start = facts.job["model"]["pretrained"]
+    start = begun_with(facts)
     corpora = ", ".join(corpus.name for corpus in plan.corpora)
     how = f"trained {f'further from {start}' if start else 'from scratch'}"
     tokens = f"on {count(facts.made_at * plan.tokens_per_step)} tokens"
