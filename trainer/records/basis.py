@@ -302,7 +302,9 @@ def why_incomparable(figure: str, one: AnyBasis | None, other: AnyBasis | None) 
     return list(_differences(facts_of(figure, one), facts_of(figure, other), ours, theirs))
 
 
-def _differences(one: dict[str, Any], other: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[str]:
+def _differences(
+    one: dict[str, Any], other: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]
+) -> Iterator[str]:
     """What differs of the facts that count of `one` and the `other`; `ours` and `theirs` are all that is known: a fact
     that counts for one of them alone may be the same for both.
     """
