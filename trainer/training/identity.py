@@ -183,8 +183,8 @@ def check_settings(store: Store, run: Run) -> dict[str, Any] | None:
     if earlier is not None and earlier["fingerprint"] != run.fingerprint:
         differences = "; ".join(tell_changes(earlier["identity"], run.identity)) or "its format"
         raise RunError(
-            f"{store.path(run.key)} was trained with other settings: {differences}. Set another `run`, remove `run` for "
-            "a generated name, restore the settings, or start a new run from its weights with `resume: fork`"
+            f"{store.path(run.key)} was trained with other settings: {differences}. Set another `run`, remove "
+            "`run` for a generated name, restore the settings, or start a new run from its weights with `resume: fork`"
         )
     return earlier
 
