@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -84,10 +85,24 @@ def load_classifier(
         )
     if made:
         log.info("%s has no head for this task: newly initialised weights: %s", job.model.pretrained, ", ".join(made))
+    elif checkpoint is None:
+        _warn_of_other_classes(job.model.pretrained, load_config(source), config)
     fuse_activations(model)
     if checkpoint is None and job.model.lora is not None:
         add_adapter(model, job.model.lora, job.training.seed, find_heads(model, made), job.model.pretrained)
     return model
+
+
+def _warn_of_other_classes(name: str, before: PretrainedConfig, now: PretrainedConfig) -> None:
+    """Warn if a head is kept whose outputs are for other classes, or for the same ones in another order."""
+    theirs, ours = (list((config.id2label or {}).values()) for config in (before, now))
+    unnamed = all(re.fullmatch(r"LABEL_\d+", each) for each in theirs)
+    if not unnamed and [each.casefold() for each in theirs] != [each.casefold() for each in ours]:
+        log.warning(
+            "the outputs of %s are for %s, and training starts with them for %s; if these are the same classes in "
+            "another order, set data.classes in the model's order",
+            name, ", ".join(theirs), ", ".join(ours),
+        )  # fmt: skip
 
 
 def outline_classifier(job: FinetuneJob, data: dict[str, Any], checkpoint: Path, rows: Rows) -> Outline | None:

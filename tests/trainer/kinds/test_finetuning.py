@@ -253,6 +253,26 @@ def test_a_new_head_is_said_once_and_follows_from_the_seed(
     assert said == [f"{pretrained} has no head for this task: newly initialised weights: score.weight"] * 3
 
 
+def test_a_head_that_is_kept_for_other_classes_is_warned_of(
+    pairs: Path, tuned: Finished, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Path(shutil.copytree(tuned.folder / "final", tmp_path / "model"))
+    config = json.loads((model / "config.json").read_text())
+    own = list(config["id2label"].values())
+
+    def warned(names: list[str]) -> list[str]:
+        caplog.clear()
+        (model / "config.json").write_text(json.dumps({**config, "id2label": dict(enumerate(names))}))
+        workload(pairs, tmp_path / "store", model).load_model(None)
+        return [record.getMessage() for record in caplog.records if "the outputs of" in record.getMessage()]
+
+    (told,) = warned(own[::-1])
+    assert told.startswith(
+        f"the outputs of {model} are for {', '.join(own[::-1])}, and training starts with them for {', '.join(own)}; "
+    )
+    assert warned(own) == warned(["LABEL_0", "LABEL_1"]) == []
+
+
 def test_a_run_of_the_store_is_taken_by_its_name(tuned: Finished, pretrained: Path) -> None:
     store = Store(str(pretrained.parents[2]))
     run = pretrained.parent.name
