@@ -191,5 +191,5 @@ def test_a_dry_run_looks_at_the_data_and_says_the_plan(
     assert ended.status == 0, ended.stderr
     assert "metrics         accuracy, f1" in ended.stdout
     assert re.search(r"^train +[\d,]+ examples\b", ended.stdout, re.MULTILINE)
-    assert re.search(r"^steps +[\d,]+, of \d+ examples on 1 rank$", ended.stdout, re.MULTILINE)
+    assert re.search(r"^steps +[\d,]+ of \d+ examples each, on 1 rank$", ended.stdout, re.MULTILINE)
     assert not (tmp_path / "store" / "runs").exists()

@@ -49,7 +49,7 @@ def test_bad_records_of_all_shards_together_are_held_against_the_budget_and_the_
     raw = write_docs(tmp_path / "raw", {"a.jsonl": ["{", "[]"], "c.jsonl": ['{"text": 1}', "{}"], "d.jsonl": []})
     store = tmp_path / "store"
     prepare_tokenizer(jsonl_job(raw, store, budget=4), silent())
-    said = rf"corpus 'docs': at most 3 bad records .*, but 4 bad records \({raw}/.*: line 257: .*; and 1 more\)"
+    said = rf"corpus 'docs': max_bad_records allows 3, found 4 bad records \({raw}/.*: line 257: .*; and 1 more\)"
     with pytest.raises(RecordError, match=said):  # no shard alone has so many
         run(jsonl_job(raw, store, budget=3))
     assert manifests(store) == []

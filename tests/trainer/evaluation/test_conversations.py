@@ -170,7 +170,7 @@ def test_a_model_is_loaded_with_the_checks_of_every_other(
     ("written", "problem"),
     [
         ("{{ ['a'] | random }}", "takes something at random"),
-        ("{{ strftime_now('%Y') }}", "refuses it: it writes the date of today"),
+        ("{{ strftime_now('%Y') }}", "refuses this conversation: it writes the date of today"),
         ("{{ 'a' * 2500000000 }}", "takes more than 2.0 GiB of memory"),
     ],
 )

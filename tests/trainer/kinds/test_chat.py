@@ -208,7 +208,7 @@ def test_what_is_published_answers_with_its_own_template_and_stops_where_a_turn_
     evaluation = json.loads((answering.folder / "eval.json").read_text())
     assert evaluation["groups"].keys() == {"validation", "test"}
     assert len(evaluation["samples"]) == 2
-    assert "The data&#39;s own answer" in report and "conversational" in (folder / "README.md").read_text()
+    assert "Expected answer, from the data: " in report and "conversational" in (folder / "README.md").read_text()
 
 
 def test_the_final_models_figures_are_those_of_the_last_evaluation(

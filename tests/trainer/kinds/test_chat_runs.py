@@ -110,7 +110,7 @@ def test_the_dry_run_tells_conversations_and_windows(answering: Finished, chats:
     after = KIND.preflight(answering.job(), silent())
     assert after.splits == before.splits and after.plan is not None
     assert after.lengths == before.lengths and after.lengths["train"].longest <= 256 == after.lengths["train"].most
-    assert any(line.startswith("steps") and "windows on 1 rank" in line for line in after.lines())
+    assert any(line.startswith("steps") and "windows each, on 1 rank" in line for line in after.lines())
 
 
 @pytest.mark.parametrize("source", ["parquet", "disk", "hub"])

@@ -50,7 +50,5 @@ def test_files_that_a_library_would_load_are_refused_beside_a_whole_model(empty_
     empty_store.write_bytes(f"{KEY}/{OTHER}", b"which is named by what it holds")
     find_model(empty_store, KEY)
     empty_store.write_bytes(f"{KEY}/model.safetensors.index.json", b"{}")
-    with pytest.raises(
-        ArtifactError, match=r"model.safetensors.index.json is not listed in the manifest.json beside it"
-    ):
+    with pytest.raises(ArtifactError, match=r"model.safetensors.index.json is not listed in the folder's manifest"):
         find_model(empty_store, KEY)

@@ -25,7 +25,7 @@ def environment(s3: S3Server) -> Iterator[pytest.MonkeyPatch]:
 
 def test_a_bucket_that_is_missing_is_named(s3: S3Server) -> None:
     store = Store("s3://no-such-bucket/store")
-    with pytest.raises(StorageError, match=r"cannot write s3://no-such-bucket/store/\.staging/.*make the bucket"):
+    with pytest.raises(StorageError, match=r"cannot write s3://no-such-bucket/store/\.staging/.*create the bucket"):
         store.check_writable()
     assert store.read_json("runs/one/config.json") is None
 

@@ -142,7 +142,7 @@ def test_a_damaged_configuration_is_written_anew_by_its_runs_own_command(
     spoilt = path.read_bytes()
     (tmp_path / "job.yaml").write_text(json.dumps(job.model_dump(mode="json")))
     assert headrace("explain", str(tmp_path / "job.yaml")) == 0
-    assert re.search(r"continued +training[\s\S]+written anew: .*config\.json is damaged", capsys.readouterr().out)
+    assert re.search(r"continued +training[\s\S]+rewritten: .*config\.json is damaged", capsys.readouterr().out)
     assert path.read_bytes() == spoilt
     cpu_runtime()
     assert train(job, silent(), data).reused

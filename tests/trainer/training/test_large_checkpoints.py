@@ -126,7 +126,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_refused_before_work_starts(
         config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 256, "n_head": 2, "n_positions": 32}
         job = small_job(raw, s3.new_store(), model__config=config)
         with pytest.raises(
-            StorageError, match=rf"a checkpoint of this model takes about .* MiB .* the disk of {disk} has .* for"
+            StorageError, match=rf"a checkpoint of this model takes about .* MiB .* the disk of {disk} has .* free"
         ):
             preflight(job, silent())
         preflight(small_job(raw, s3.new_store()), silent())
