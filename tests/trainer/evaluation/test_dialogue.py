@@ -158,6 +158,7 @@ def test_an_interrupt_ends_an_answer_and_the_end_of_input_the_talk(answering: Fi
     process = subprocess.Popen(
         [*command, "--new-tokens", "400", "--temperature", "3", "--seed", "2"], stdin=theirs, stdout=theirs,
         stderr=theirs, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored if the tests run in the background
     )  # fmt: skip
     os.close(theirs)
     said = b""
