@@ -100,7 +100,7 @@ def chat(
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="system message at the start")] = None,
     temperature: Annotated[float, typer.Option(min=0, help="0 always takes the most likely token")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="random seed, if the temperature is not 0")] = 0,
-    new_tokens: Annotated[int, typer.Option(min=1, help="most tokens of an answer")] = 512,
+    new_tokens: Annotated[int, typer.Option(min=1, help="maximum tokens of an answer")] = 512,
 ) -> None:
     """Talk with a model in the terminal, or ask it one question."""
 

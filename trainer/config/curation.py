@@ -276,7 +276,7 @@ class DecontaminateConfig(Schema):
     least_words: int = Field(default=5, ge=1, description="examples with fewer words are ignored as too common")
     files: list[EvaluationText] = Field(default=[], description="evaluation sets")
     jobs: list[str] = Field(
-        default=[], description="`headrace finetune` jobs whose validation and test texts are kept out"
+        default=[], description="configurations of `headrace finetune` whose validation and test texts are kept out"
     )
     tasks: list[str] = Field(
         default=[],

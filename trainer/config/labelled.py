@@ -120,7 +120,7 @@ class LabelledDataConfig(SplitsConfig):
         default=None,
         min_length=1,
         description="csv: column names for files without a header. A file whose first line contains the names of the "
-        "text columns has a header; if that header lacks the label columns, the file is unlabelled",
+        "text columns has a header. A file without the label columns is unlabelled",
     )
     text_columns: list[str] = Field(
         min_length=1,

@@ -358,6 +358,6 @@ def _check_cache(
     if needed > store.cache_bytes:
         advice = f"lower training.locality ({training.locality})" if training.locality else "set training.locality"
         raise ConfigError(
-            f"training reads shards of up to {needed:,} bytes at a time, but this machine's cache holds "
+            f"the shards that training reads at a time have up to {needed:,} bytes, but this machine's cache holds "
             f"{store.cache_bytes:,}: raise HEADRACE_CACHE_BYTES, {advice}, or prepare more and smaller shards"
         )

@@ -73,7 +73,8 @@ def _compare(likeness: Likeness, found: dict[str, dict[str, Any]]) -> None:
         raise StorageError(
             f"the store {likeness.url} is not shared: "
             f"{'; '.join(f'{node} {problem}' for node, problem in blind.items())}, which the stage's machine has "
-            "written there; set a folder or a bucket that all nodes of the cluster see under the same name"
+            "written there; set `store` to a folder or a bucket that all nodes of the cluster see under the same "
+            "name"
         )
 
 

@@ -144,7 +144,7 @@ def _explain(metric: str, measured_on: Basis, champion: Move, anew: Remeasured |
         isinstance(measured_on, ExamplesBasis) and measured_on.answers
     )
     other = has_bytes and metric != BITS_PER_BYTE and task_of(metric) is None
-    advice = f"set promotion.metric: {BITS_PER_BYTE}, which any tokenizer allows to compare, or " if other else ""
+    advice = f"set promotion.metric: {BITS_PER_BYTE}, which can be compared across tokenizers, or " if other else ""
     return f"{why}, and the champion cannot be measured in the same way: {problem}; {advice}promote by hand"
 
 

@@ -144,7 +144,7 @@ class ChatEncoder:
         ):
             raise ValueError(
                 "an answer begins within a token of what the chat template writes before it, and this tokenizer reads "
-                "it differently alone; remove spaces where the answer begins, or where the template prompts for it"
+                "it differently on its own; remove spaces where the answer begins, or where the template prompts for it"
             )
         return divided, np.concatenate([places for _, places in parts])
 

@@ -77,7 +77,7 @@ def _require_numbered_alike(data: LabelledDataConfig, part: str, own: list[str])
         if numbers.get(name, number) != number:
             raise CorpusError(
                 f"data set {data.name!r}: {name!r} is number {number} of the classes ({', '.join(asked)}), but "
-                f"{numbers[name]} in {part} ({', '.join(own)}); number them equally, or write the labels as names"
+                f"{numbers[name]} in {part} ({', '.join(own)}); number them the same way, or write the labels as names"
             )
 
 
