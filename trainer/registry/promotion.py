@@ -325,9 +325,7 @@ def check_rollback(store: Store, name: str) -> Move:
 def _champion_before(store: Store, name: str, before: list[Move]) -> Move:
     standing = standing_champions(before)
     if len(standing) < 2:
-        raise RunError(
-            f"{store.path(key_of(name))} has no champion before {standing[-1].run if standing else 'the first'}"
-        )
+        raise RunError(f"{store.path(key_of(name))} has no champion{f' before {standing[-1].run}' if standing else ''}")
     earlier = standing[-2]
     if _model_of(store, earlier.run) != earlier.fingerprint:
         raise ArtifactError(f"{store.path(earlier.run)} now holds a different model than the former champion")

@@ -109,7 +109,9 @@ def _lock(memory: mmap.mmap) -> int | None:
     status = torch.cuda.cudart().cudaHostRegister(address, len(memory), 0)
     if status.value:
         log.info(
-            "checkpoints: %d bytes cannot be page-locked (CUDA error %d): saves take longer", len(memory), status.value
+            "checkpoints: %d bytes cannot be page-locked (CUDA error %d): training waits longer for saves",
+            len(memory),
+            status.value,
         )
         with suppress(RuntimeError):  # the next computation raises the error
             torch.zeros(1, device="cuda").add_(1)
