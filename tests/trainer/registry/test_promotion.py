@@ -189,7 +189,7 @@ def test_of_promotions_at_the_same_time_none_is_lost(atomic_store: Store) -> Non
 def test_a_run_that_is_not_finished_or_was_made_anew_is_refused(empty_store: Store) -> None:
     with pytest.raises(ArtifactError, match="runs/none/final holds no finished model"):
         promote(empty_store, "lm", "runs/none", {}, "why")
-    with pytest.raises(RunError, match="has no champion$"):
+    with pytest.raises(RunError, match=r"has no champion$"):
         roll_back(empty_store, "lm", "why")
     promote(empty_store, "lm", finish(empty_store, "a"), {}, "why")
     promote(empty_store, "lm", finish(empty_store, "b"), {}, "why")
