@@ -33,8 +33,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_text(block.text, encoding="utf-8")
     (line,) = (block.text for block in blocks("text", PAGE) if block.title == TABLE)
-    before, end, after = (copy / TABLE).read_text(encoding="utf-8").partition(')\n"""The table of kinds."""')
-    (copy / TABLE).write_text(before + line + end + after, encoding="utf-8")
+    before, end, after = (copy / TABLE).read_text(encoding="utf-8").partition("\n)\n\n\ndef marked(")
+    assert "KINDS = (" in before and end
+    (copy / TABLE).write_text(f"{before}\n{line.rstrip()}{end}{after}", encoding="utf-8")
     return copy
 
 

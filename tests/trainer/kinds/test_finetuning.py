@@ -329,7 +329,7 @@ def test_training_ends_early_when_nothing_gets_better_and_the_best_becomes_final
     shutil.rmtree(store / run.key / f"checkpoints/step-{best[0]:08d}")
     with pytest.raises(
         ArtifactError,
-        match=f"the best checkpoint of .*, of step {best[0]}, is not intact: .*missing.* put back",
+        match=f"the best checkpoint of .*, of step {best[0]}, is not intact: .*missing.* restore it",
     ):
         train(job, silent())
 
