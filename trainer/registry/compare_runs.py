@@ -89,7 +89,7 @@ def compare_models(runs: Sequence[ComparedRun]) -> list[Block]:
             *(show(run.job["model"]["pretrained"] or f"seed {run.job['training']['seed']}") for run in runs),
         ],
         ["digest of these weights", *(_base(run) for run in runs)],
-        ["fork of", *(_origin(run) for run in runs)],
+        ["fork of", *(run.forked_from or NOTHING for run in runs)],
         ["parameters", *(count(run.parameters) for run in runs)],
     ]
     known = [run for run in runs if run.model_config]
@@ -116,12 +116,6 @@ def _base(run: ComparedRun) -> str:
     model = run.config["identity"]["model"]
     files = model.get("pretrained", model)
     return fingerprint(files) if files else NOTHING
-
-
-def _origin(run: ComparedRun) -> str:
-    """The checkpoint that a fork starts from."""
-    fork = run.config.get("fork")
-    return f"{fork['run']}/{fork['checkpoint']}" if fork else NOTHING
 
 
 SAME = "Nothing differs."

@@ -271,9 +271,7 @@ def speed_pairs(facts: RunFacts) -> Pairs:
 
 def begun_with(facts: RunFacts) -> str | None:
     """The model whose weights a run began with: of a fork, another run's checkpoint; None if they were new."""
-    fork = facts.config["fork"]
-    pretrained: str | None = facts.job["model"]["pretrained"]
-    return f"{fork['run']}/{fork['checkpoint']}" if fork else pretrained
+    return facts.forked_from or facts.job["model"]["pretrained"]
 
 
 def model_pairs(facts: RunFacts, origin: str, vocab_size: int, tokenizer: str) -> Pairs:

@@ -93,6 +93,12 @@ class RecordedRun:
         job: dict[str, Any] = self.config["job"]
         return job
 
+    @property
+    def forked_from(self) -> str | None:
+        """The checkpoint that a fork began with; None for other runs."""
+        fork = self.config.get("fork")
+        return f"{fork['run']}/{fork['checkpoint']}" if fork else None
+
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         """The records of one kind, ordered by step."""
         return [record for record in self.records if record["kind"] == kind]
