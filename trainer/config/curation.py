@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -68,6 +68,11 @@ class QualityRule(Rule):
     )
 
 
+def _share_of_characters(default: float, repeated: str) -> Any:
+    """The field of a threshold for the share of a document's characters in repeated n-grams."""
+    return Field(default=default, ge=0, description=f"share of characters in {repeated}")
+
+
 class RepetitionRule(Rule):
     """The repetition rules of Gopher (Rae et al. 2021, table A1), with its thresholds: shares of repeated text."""
 
@@ -82,33 +87,15 @@ class RepetitionRule(Rule):
     most_duplicate_paragraph_characters: float | None = Field(
         default=0.2, ge=0, le=1, description="share of characters in duplicate paragraphs"
     )
-    most_top_2_gram_characters: float | None = Field(
-        default=0.2, ge=0, description="share of characters in the most frequent 2-gram"
-    )
-    most_top_3_gram_characters: float | None = Field(
-        default=0.18, ge=0, description="share of characters in the most frequent 3-gram"
-    )
-    most_top_4_gram_characters: float | None = Field(
-        default=0.16, ge=0, description="share of characters in the most frequent 4-gram"
-    )
-    most_duplicate_5_gram_characters: float | None = Field(
-        default=0.15, ge=0, description="share of characters in duplicate 5-grams"
-    )
-    most_duplicate_6_gram_characters: float | None = Field(
-        default=0.14, ge=0, description="share of characters in duplicate 6-grams"
-    )
-    most_duplicate_7_gram_characters: float | None = Field(
-        default=0.13, ge=0, description="share of characters in duplicate 7-grams"
-    )
-    most_duplicate_8_gram_characters: float | None = Field(
-        default=0.12, ge=0, description="share of characters in duplicate 8-grams"
-    )
-    most_duplicate_9_gram_characters: float | None = Field(
-        default=0.11, ge=0, description="share of characters in duplicate 9-grams"
-    )
-    most_duplicate_10_gram_characters: float | None = Field(
-        default=0.1, ge=0, description="share of characters in duplicate 10-grams"
-    )
+    most_top_2_gram_characters: float | None = _share_of_characters(0.2, "the most frequent 2-gram")
+    most_top_3_gram_characters: float | None = _share_of_characters(0.18, "the most frequent 3-gram")
+    most_top_4_gram_characters: float | None = _share_of_characters(0.16, "the most frequent 4-gram")
+    most_duplicate_5_gram_characters: float | None = _share_of_characters(0.15, "duplicate 5-grams")
+    most_duplicate_6_gram_characters: float | None = _share_of_characters(0.14, "duplicate 6-grams")
+    most_duplicate_7_gram_characters: float | None = _share_of_characters(0.13, "duplicate 7-grams")
+    most_duplicate_8_gram_characters: float | None = _share_of_characters(0.12, "duplicate 8-grams")
+    most_duplicate_9_gram_characters: float | None = _share_of_characters(0.11, "duplicate 9-grams")
+    most_duplicate_10_gram_characters: float | None = _share_of_characters(0.1, "duplicate 10-grams")
 
 
 class C4Rule(Rule):
