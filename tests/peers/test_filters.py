@@ -68,7 +68,7 @@ OF_LINES = {
 @pytest.fixture(scope="module")
 def texts() -> list[str]:
     """Several thousand texts of several sorts."""
-    found = dict((text.strip("\n"), origin) for origin, text in real_texts(OF_EACH))
+    found = {text.strip("\n"): origin for origin, text in real_texts(OF_EACH) if text.strip("\n")}
     assert len(found) > 2000 and len(set(found.values())) > 3, Counter(found.values())
     return list(found)
 
