@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError, brief, reason_of
 from trainer.models.tensor_files import of_optimizer
 from trainer.models.weights import CONVERT, Base, base_of, is_adapter, read_base, require_base
-from trainer.records.run_names import made_by, tell_runs_like, ways_to
+from trainer.records.run_names import RUN_PREFIX, made_by, tell_runs_like, ways_to
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.manifest import MANIFEST, digest_file, fetch_files, read_manifest, require_intact
 from trainer.store.names import CARD, CHAMPION, CHECKPOINT_KIND, CONFIG, FINAL, FINAL_KIND, is_plain_key
@@ -155,14 +155,16 @@ def identify_base(name: str, found: Checkpoint) -> Base:
 
 
 def _find(store: Store, name: str, hub: bool) -> Checkpoint:
-    """Find a model by a run's name, a pointer (runs/NAME/checkpoint-best, models/NAME for a champion), or a folder.
+    """Find a model by a run's name or folder (NAME, runs/NAME), a pointer (runs/NAME/checkpoint-best, models/NAME for a
+    champion), or another folder.
 
     With `hub`, any other valid name is fetched from the Hugging Face hub. Raises `ArtifactError` if the model is
     missing or damaged.
     """
     named = posixpath.normpath(name)
-    made = [named, *made_by(store, named)]
-    candidates = [*dict.fromkeys(ways_to(store, name)), *(f"runs/{run}/{FINAL}" for run in made)]
+    ways = [*dict.fromkeys(ways_to(store, name))]
+    runs = [*(way.removeprefix(RUN_PREFIX) for way in ways), *made_by(store, named.removeprefix(RUN_PREFIX))]
+    candidates = [*ways, *(f"{RUN_PREFIX}{run}/{FINAL}" for run in runs)]
     is_pointer = named.rsplit("/", 1)[-1].startswith("checkpoint-") and is_plain_key(named) and not Path(name).is_dir()
     if is_pointer and (target := read_pointer(store, named)):
         candidates.insert(0, f"{named.rsplit('/', 1)[0]}/{target.checkpoint}")

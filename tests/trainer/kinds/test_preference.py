@@ -22,7 +22,15 @@ from tests.support import cpu_runtime, flip_bit, only_run, records, write_config
 from tests.trainer.chats import MARKED, chat_model
 from tests.trainer.preferences import plain_sum, preference_job, preference_values
 from tests.trainer.small_jobs import Finished
-from trainer.common.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError, TokenizerError
+from trainer.common.errors import (
+    ArtifactError,
+    ConfigError,
+    CorpusError,
+    PipelineError,
+    RecordError,
+    RunError,
+    TokenizerError,
+)
 from trainer.common.progress import silent
 from trainer.config.models import LoraConfig
 from trainer.data.chat.encoded import open_chat
@@ -311,6 +319,30 @@ def test_each_loss_learns(loss: str, preferences: Path, llama: Path, tmp_path: P
     found = records(tmp_path / "store", "evaluation")
     assert found[-1]["loss"] < found[0]["loss"] and found[-1]["margin"] > found[0]["margin"]
     assert (tmp_path / "store" / "references").exists() is (loss == "ipo"), "the others need none"
+
+
+def test_a_run_without_a_reference_is_not_forked_with_a_loss_that_needs_one(
+    preferences: Path, llama: Path, tmp_path: Path
+) -> None:
+    short = {"training__max_steps": 2, "training__epochs": None}
+
+    def job(**changes: Any) -> PreferenceJob:
+        return preference_job(preferences, tmp_path / "store", llama, **short, **changes)
+
+    cpu_runtime()
+    assert train(job(run="one", training__loss="simpo"), silent()).key == "runs/one"
+    forked = job(run="one", resume="fork")
+    said = r"runs/one cannot be forked with training.loss dpo.* set model.pretrained to runs/one, and remove `run`"
+    for refused in (kind_of(forked).preflight, train):
+        with pytest.raises(RunError, match=said):
+            refused(forked, silent())
+    again = train(job(model__pretrained="runs/one", name="two"), silent()).key
+    (first, *_) = records(tmp_path / "store", "evaluation", again)
+    assert first["loss"] == pytest.approx(math.log(2), rel=1e-6), "the model that it starts from is the reference"
+    onward = train(
+        job(run=again.removeprefix("runs/"), model__pretrained="runs/one", resume="fork", training__seed=1), silent()
+    )
+    assert "-fork-" in onward.key, "it has the same reference"
 
 
 def test_an_adapter_has_the_base_for_its_reference(preferences: Path, llama: Path, tmp_path: Path) -> None:

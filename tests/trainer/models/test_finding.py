@@ -8,7 +8,7 @@ from tests.trainer.report_runs import publish
 from trainer.common.errors import ArtifactError
 from trainer.models.pretrained import find_model
 from trainer.models.tensor_files import MODEL, OPTIMIZER, find_parts, part_name
-from trainer.store.names import CHECKPOINT_KIND
+from trainer.store.names import CHECKPOINT_KIND, FINAL_KIND
 from trainer.store.storage import Store
 
 KEY = "runs/a/checkpoints/step-00000001"
@@ -52,3 +52,9 @@ def test_files_that_a_library_would_load_are_refused_beside_a_whole_model(empty_
     empty_store.write_bytes(f"{KEY}/model.safetensors.index.json", b"{}")
     with pytest.raises(ArtifactError, match=r"model.safetensors.index.json is not listed in the folder's manifest"):
         find_model(empty_store, KEY)
+
+
+def test_a_run_is_found_by_its_name_its_key_and_the_path_of_its_folder(empty_store: Store) -> None:
+    publish(empty_store, "runs/books-12345678/final", FINAL_KIND, {"config.json": b"{}", "model.safetensors": b""}, {})
+    for name in ("books", "books-12345678", "runs/books-12345678", f"{empty_store.local}/runs/books-12345678/"):
+        assert find_model(empty_store, name).key == "runs/books-12345678/final", name

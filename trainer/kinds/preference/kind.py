@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainer.common.errors import RunError
 from trainer.common.progress import Progress, silent
 from trainer.data.chat.messages import PAIR
 from trainer.evaluation.measurement import Measurement
@@ -11,9 +12,10 @@ from trainer.kinds.kind import Kind, LazyFunction, Planned
 from trainer.kinds.preference.job import LOSS_SETTINGS, PreferenceJob
 from trainer.models.pretrained import find_model
 from trainer.records.basis import ExamplesBasis, encoded_basis
+from trainer.records.sealed import read_sealed
 from trainer.records.steps import CONTENTS, Do, Explains, Step
 from trainer.store.manifest import ArtifactRef, Manifest, recall_manifest
-from trainer.store.names import REFERENCE_KIND
+from trainer.store.names import CONFIG, REFERENCE_KIND
 from trainer.store.storage import Store
 from trainer.training.identity import Run, inputs_at
 
@@ -25,10 +27,27 @@ BATCH = 4
 
 def prepare(job: PreferenceJob, do: Do) -> ArtifactRef:
     """The encoded pairs; also computes the reference log-probabilities of them if the loss needs a reference."""
+    check_fork(Store(job.store), job)
     data = do("encode", job)
     if job.training.needs_reference:
         do("reference", job, data=data)
     return data
+
+
+def check_fork(store: Store, job: PreferenceJob) -> None:
+    """Raise `RunError` if a job whose loss needs a reference forks a run without one: training would start from that
+    run's model, but compare it with the model that the run was tuned from.
+    """
+    if job.resume != "fork" or not job.training.needs_reference:
+        return
+    origin = f"runs/{job.run}"
+    config = read_sealed(store, f"{origin}/{CONFIG}")  # a fork that has begun no longer needs the original run
+    if config is not None and "reference" not in config["inputs"]:
+        raise RunError(
+            f"{store.path(origin)} cannot be forked with training.loss {job.training.loss}: the reference would be "
+            f"{job.model.pretrained}, not the model of {origin}, which training starts from; to tune that model, set "
+            f"model.pretrained to {origin}, and remove `run` and `resume`"
+        )
 
 
 def reference_step(store: Store, job: PreferenceJob, progress: Progress, data: ArtifactRef) -> Step:
@@ -116,11 +135,7 @@ def _quantized(job: PreferenceJob) -> dict[str, Any]:
 
 
 KIND = Kind(
-    preflight=LazyFunction(
-        "trainer.kinds.tuning_preflight.look_at_conversations",
-        form=PAIR,
-        rows=2,
-    ),
+    preflight=LazyFunction("trainer.kinds.preference.preflight.look_at_pairs"),
     prepare=prepare,
     encode=LazyFunction("trainer.data.chat.encoded.encode_conversations", form=PAIR),
     identify=identify,
