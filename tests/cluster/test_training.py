@@ -127,7 +127,7 @@ def test_an_error_of_a_rank_is_raised_once_and_is_not_tried_again(
     }  # fmt: skip
     with pytest.raises(RunError, match="step plan differs from the one that it was given"):
         run("train", {**arguments, "expected": expected}, ranks=2, on=nodes.engine())
-    assert caplog.text.count("workers begin") == 1
+    assert caplog.text.count("workers start") == 1
     assert not records(own, "train") if any(own.glob("runs/*")) else True
 
 
@@ -160,7 +160,7 @@ def test_a_stage_that_waits_for_room_says_so_and_heeds_a_stop(
     nodes: Nodes, raw: Path, own: Path, occupied: None, tmp_path: Path
 ) -> None:
     running = start(tmp_path / "asked", "train", training(raw, own, nodes.engine()), 2, nodes.engine())
-    wait_until(lambda: running.status() is not None or "no rank has begun" in running.output()[1])
+    wait_until(lambda: running.status() is not None or "no rank has started" in running.output()[1])
     assert "of which 0 cores and 0 GPUs are free now" in running.output()[1]
     (stage,) = stages(running.pid)
     begun = time.monotonic()
