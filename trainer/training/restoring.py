@@ -3,6 +3,7 @@
 `find_checkpoint` in checkpoint.py chooses the checkpoint.
 """
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,13 @@ import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
 from trainer.common.errors import ArtifactError, in_one_line
 from trainer.models import tensor_files
 from trainer.models.tensor_files import find_parts
 from trainer.models.tensor_rows import Tensors
 from trainer.training.checkpoint import OPTIMIZER, STATE, Group, Saved, TrainState, read_state
-from trainer.training.sharding import divided_as, local_rows, rows_held, sharded_model
-
-FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
-"""Not strict: parameters that a loss never reaches (such as a pooler) have no optimizer state."""
+from trainer.training.sharding import divided_as, rows_held
 
 
 def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler: Any) -> TrainState:
@@ -44,19 +41,7 @@ def _restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler
     saved = read_state(folder)
     checked = Saved(**saved)
     require_groups(checked.settings.optimizer, objective, optimizer, folder / STATE)
-    moments, groups = Tensors(optimizer_files(folder)), saved["settings"]["optimizer"]
-    if sharded_model(objective) is not None:
-        _load_rows(moments, objective, optimizer)
-    if sharded_model(objective) is None and moments.shapes():
-        state: dict[str, Any] = {}
-        for key in moments.shapes():
-            name, _, moment = key.rpartition("/")
-            state.setdefault(name, {})[moment] = moments.read(key)
-        set_optimizer_state_dict(objective, optimizer, {"state": state, "param_groups": groups}, options=FULL)
-    # torch's function needs a tensor to find the device; an optimizer without tensors only has its groups' settings
-    else:
-        for group, settings in zip(optimizer.param_groups, groups, strict=True):
-            group.update({name: value for name, value in settings.items() if name != "params"})
+    load_optimizer(Tensors(optimizer_files(folder)), saved["settings"]["optimizer"], objective, optimizer)
     schedule.load_state_dict(saved["settings"]["schedule"])
     require_schedule(schedule, checked.state.step)
     if scaler is not None:
@@ -69,16 +54,23 @@ def optimizer_files(folder: Path) -> list[Path]:
     return find_parts(folder, tensor_files.OPTIMIZER) or [folder / OPTIMIZER]
 
 
-def _load_rows(moments: Tensors, objective: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Load this rank's rows of the optimizer's tensors for a sharded model."""
-    parameters = {name: parameter for parameter, name in parameter_names(objective).items()}
+def load_optimizer(
+    moments: Tensors, groups: list[dict[str, Any]], objective: nn.Module, optimizer: torch.optim.Optimizer
+) -> None:
+    """Load an optimizer's tensors, of a sharded model this rank's rows of them, and its groups' settings.
+
+    Parameters that a loss never reaches (such as a pooler) have no tensors.
+    """
+    names = parameter_names(objective)
+    parameters, state = {name: parameter for parameter, name in names.items()}, defaultdict[str, dict[str, Any]](dict)
     for key, shape in moments.shapes().items():
         name, _, moment = key.rpartition("/")
         parameter = parameters[name]
         rows = rows_held(parameter) if shape == tuple(parameter.shape) else None
-        values = moments.read(key) if rows is None else moments.read(key, *rows)
-        values = values.to(local_rows(parameter).device)
-        optimizer.state[parameter][moment] = values if rows is None else divided_as(parameter, values)
+        state[name][moment] = moments.read(key) if rows is None else divided_as(parameter, moments.read(key, *rows))
+    now = [[names[each] for each in group["params"]] for group in optimizer.param_groups]  # perhaps in another order
+    settings = [{**group, "params": params} for group, params in zip(groups, now, strict=True)]
+    optimizer.load_state_dict({"state": state, "param_groups": settings})
 
 
 def parameter_names(objective: nn.Module) -> dict[torch.Tensor, str]:

@@ -190,4 +190,5 @@ def rows_held(tensor: torch.Tensor) -> tuple[int, int] | None:
 def divided_as(weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """A rank's rows as a tensor sharded like `weight`."""
     assert isinstance(weight, DTensor)
+    rows = rows.to(local_rows(weight).device)
     return DTensor.from_local(rows, weight.device_mesh, weight.placements, shape=weight.shape, stride=weight.stride())
