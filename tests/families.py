@@ -124,7 +124,7 @@ def make(case: Case, **settings: Any) -> PreTrainedModel:
         values = tiny_config(case.family)
     options = ModelConfig(config={**values, **case.settings, **settings})
     config = resolve_config(options, VOCABULARY, CONTEXT)
-    parameters = count_parameters(config)
+    parameters = count_parameters(config).parameters
     assert parameters <= LARGEST, f"{case.name} has {parameters:,} parameters: its sizes have other names"
     return build_model(options, config, 0)
 

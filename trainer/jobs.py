@@ -78,10 +78,10 @@ class InRanks:
         return in_ranks(self._runtime, self._progress)(name, job, **made)
 
     def preflight(self, job: Any) -> AnyPreflight:
-        from trainer.preflight.resources import checkpoint_bytes, require_checkpoint_room
+        from trainer.preflight.resources import require_checkpoint_room
 
         checked: AnyPreflight = self._runtime.on_first(lambda: kind_of(job).preflight(job, silent()), AT_THE_START)
-        self._runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checkpoint_bytes(checked.trained)))
+        self._runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checked.trained))
         return checked
 
     def plan(self, job: Any, data: TrainingData, checked: Any) -> RunPlan:

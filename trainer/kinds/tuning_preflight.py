@@ -2,9 +2,6 @@
 
 from typing import Any, NamedTuple
 
-from transformers import AutoModelForCausalLM as CAUSAL
-from transformers import PretrainedConfig
-
 from trainer.common.formats import plural
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
@@ -18,19 +15,14 @@ from trainer.data.labelled.look import rows_to_look_at, tell_heads
 from trainer.data.splits import find_splits
 from trainer.evaluation.harness_training import try_harness
 from trainer.kinds.kind import kind_of
-from trainer.models.causal import check_fits, count_adapted, count_units
+from trainer.models.causal import check_fits, count_parameters
 from trainer.models.pretrained import find_model, load_config
-from trainer.models.quantized import check_installed
 from trainer.models.weights import check_weights
 from trainer.preflight.resources import (
     Size,
     check_optimization,
-    checkpoint_bytes,
-    estimate_memory,
     final_parameters,
-    guess_activations,
-    library_bytes,
-    require_checkpoint_room,
+    measure_size,
     require_memory,
     require_room,
     run_bytes,
@@ -48,20 +40,6 @@ class Start(NamedTuple):
     store: Store
     ranks: int
     source: str
-
-
-def measure_size(job: TuningJob, start: Start, config: PretrainedConfig, length: int, model: Any = CAUSAL) -> Size:
-    """Parameters of a model of this configuration, and the memory needed for samples of `length` tokens."""
-    training = job.training
-    trained, parameters = count_adapted(config, job.model.attention, job.model.lora, model)
-    units = count_units(config, job.model.attention, model) if training.sharding == "fsdp" else None
-    kept, libraries = guess_activations(config, training), library_bytes()
-    quantize = getattr(job.model, "quantize", None)
-    check_installed(quantize)
-    memory = estimate_memory(
-        training, length, config, start.ranks, parameters, kept, libraries, units, trained, quantize
-    )
-    return Size(trained, parameters, memory)
 
 
 class Known(NamedTuple):
@@ -120,9 +98,8 @@ def conclude(
     epochs = plan.total_steps // plan.steps_per_epoch if plan else job.training.epochs or 0
     final = final_parameters(job, size.trained, size.parameters)
     needed = {"runs": run_bytes(job.training, size.trained, epochs, final)}
-    require_memory(job, size.trained, size.parameters, start.ranks, size.memory)
+    require_memory(job, size, start.ranks)
     require_room(store, needed, lambda _: store.used_bytes(run) if run else 0, size.trained)
-    require_checkpoint_room(store, checkpoint_bytes(size.trained))
     return TuningPreflight(
         model=job.model.pretrained,
         parameters=size.parameters,
@@ -161,7 +138,9 @@ def look_at_conversations(
         known = Known(split_sizes(details), f"encoded already: {encoded.key}", plan, lengths)
         run = check_run(start.store, kind.identify(job, encoded))
     check_stop()
-    return conclude(job, start, measure_size(job, start, config, rows * encoder.context), known, list(job.figures), run)
+    counted = count_parameters(config, job.model.attention, job.model.lora)
+    size = measure_size(job, config, start.ranks, rows * encoder.context, counted)
+    return conclude(job, start, size, known, list(job.figures), run)
 
 
 def _read_data(

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
-    AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     GenerationConfig,
@@ -69,25 +68,24 @@ def most_positions(config: PretrainedConfig) -> int:
     return getattr(config.get_text_config(), "max_position_embeddings", None) or 2**31
 
 
-def count_parameters(config: PretrainedConfig, attention: str | None = None, kind: Any = AutoModelForCausalLM) -> int:
-    """Count a model's parameters without allocating them; raises `ConfigError` if it cannot be built."""
-    with torch.device("meta"):
-        model = model_from(config, attention, kind)
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def count_adapted(
-    config: PretrainedConfig, attention: str | None, lora: LoraConfig | None, kind: Any = AutoModelForCausalLM
+def count_parameters(
+    config: PretrainedConfig,
+    attention: str | None = None,
+    lora: LoraConfig | None = None,
+    kind: Any = AutoModelForCausalLM,
 ) -> Trained:
-    """Count trained and all parameters, with an adapter if `lora` is given; raises `ConfigError` as `find_targets`."""
-    if lora is None:
-        parameters = count_parameters(config, attention, kind)
-        return Trained(parameters, parameters)
+    """Count trained and all parameters without allocating them, with an adapter if `lora` is given.
+
+    Raises `ConfigError` if the model cannot be built, or as `find_targets`.
+    """
     with torch.device("meta"):
         model = model_from(config, attention, kind)
-        heads = find_heads(model, made=()) if kind in CLASSIFIERS else []
-        add_adapter(model, lora, seed=0, heads=heads)
-    return count_trained(model)
+        if lora is not None:
+            heads = find_heads(model, made=()) if kind in CLASSIFIERS else []
+            add_adapter(model, lora, seed=0, heads=heads)
+            return count_trained(model)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Trained(parameters, parameters)
 
 
 class Units(NamedTuple):
@@ -266,9 +264,6 @@ def check_same_vocabulary(pretrained: str, tokenizer: TokenizerInfo) -> None:
         )
 
 
-KIND = AutoModelForMaskedLM
-
-
 class MaskedLMLoss(nn.Module):
     """A masked language model together with its loss, so that both are wrapped, cast and compiled as one."""
 
@@ -289,16 +284,6 @@ def masked_losses(
     hidden = labels != IGNORED
     logits_NV, labels_N = logits_BTV[hidden], labels[hidden]
     return cross_entropies(logits_NV[None], labels_N[None]), logits_NV.detach().argmax(dim=-1) == labels_N
-
-
-def build_masked(options: ModelConfig, config: PretrainedConfig, seed: int) -> PreTrainedModel:
-    """A float32 masked model, pretrained or new with weights drawn by the seed; raises as `build_model`."""
-    return build_model(options, config, seed, KIND)
-
-
-def load_masked(path: str, attention: str | None = None) -> PreTrainedModel:
-    """Load a float32 masked model from a folder or hub name; raises `ConfigError` on failure."""
-    return load_model(path, attention, kind=KIND)
 
 
 def tried_masked(model: PreTrainedModel, context: int, mask_id: int) -> MaskedLMLoss:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import psutil
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM as CAUSAL
 from transformers import PretrainedConfig
 
 from trainer.common.errors import ConfigError, DeviceError, StorageError
@@ -21,7 +22,9 @@ from trainer.config.runs import RunJob
 from trainer.config.training import OptimizationConfig, TrainingConfig
 from trainer.data.step_plan import check_patience, divide_batch
 from trainer.evaluation.metrics import greater_is_better
-from trainer.models.causal import Units
+from trainer.models.adapters import Trained
+from trainer.models.causal import Units, count_units
+from trainer.models.quantized import check_installed
 from trainer.store.checked_files import FOLDER, machine_cache
 from trainer.store.storage import Store
 from trainer.training.part_saver import FILE_BYTES
@@ -80,10 +83,34 @@ class Activations(NamedTuple):
     per_pair: float
 
 
-def require_memory(job: RunJob, trained: int, parameters: int, ranks: int, memory: Memory) -> None:
+def measure_size(
+    job: RunJob,
+    config: PretrainedConfig,
+    ranks: int,
+    length: int,
+    counted: Trained,
+    kind: Any = CAUSAL,
+    kept: Activations | None = None,
+) -> Size:
+    """The size of a model of this configuration, and the memory to train it on rows of `length` tokens.
+
+    Its activations are estimated if `kept` is not given.
+    """
+    training = job.training
+    units = count_units(config, job.model.attention, kind) if training.sharding == "fsdp" else None
+    kept = kept or guess_activations(config, training)
+    memory = estimate_memory(
+        training, length, config, ranks, counted.parameters, kept, library_bytes(), units, counted.trained,
+        getattr(job.model, "quantize", None),
+    )  # fmt: skip
+    return Size(*counted, memory)
+
+
+def require_memory(job: RunJob, needed: Size, ranks: int) -> None:
     """Raise `DeviceError` if this machine cannot hold even the weights of a model and their gradients."""
     training = job.training
     quantize: str | None = getattr(job.model, "quantize", None)
+    trained, parameters, memory = needed
     if isinstance(job.engine, RayEngine):  # the ranks run on other machines
         return
     least = int(frozen_bytes(quantize, training) * (parameters - trained)) + (WEIGHT_BYTES + GRADIENT_BYTES) * trained
@@ -250,8 +277,9 @@ def _sizes(config: PretrainedConfig, *names: str) -> list[int]:
     return [each if isinstance(each, int) else 0 for each in said]
 
 
-def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str], int], parameters: int) -> None:
-    """Raise `StorageError` if a disk lacks space for a job in folders of the store, which may be links to other disks.
+def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str], int], trained: int) -> None:
+    """Raise `StorageError` if a disk lacks space for a job in folders of the store, which may be links to other disks,
+    or this machine's disk for a checkpoint of a remote store.
 
     `present` returns the bytes that a folder already holds from an earlier start of the same job.
     """
@@ -270,17 +298,18 @@ def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str]
             )
             raise StorageError(
                 f"the job needs about {size(left)} on {place}, which has {size(free)} free, for the checkpoints of "
-                f"{parameters:,} trained parameters; use a smaller model, free some space, or keep fewer checkpoints "
+                f"{trained:,} trained parameters; use a smaller model, free some space, or keep fewer checkpoints "
                 "(training.keep_last, training.keep_epochs)"
             )
+    require_checkpoint_room(store, trained)
 
 
-def require_checkpoint_room(store: Store, needed: int) -> None:
+def require_checkpoint_room(store: Store, trained: int) -> None:
     """Raise `StorageError` if this machine's disk lacks space for a checkpoint of a remote store.
 
     Checkpoints are written locally before they are sent, and fetched, whatever the cache's limit, to continue training.
     """
-    room = store.fetched_room()
+    room, needed = store.fetched_room(), checkpoint_bytes(trained)  # all parts of a sharded model, on each machine
     if room is not None and needed > room:
         raise StorageError(
             f"a checkpoint of this model takes about {size(needed)} on this machine, where it is written before it is "
@@ -290,13 +319,14 @@ def require_checkpoint_room(store: Store, needed: int) -> None:
 
 
 def check_optimization(job: RunJob) -> int:
-    """Check trackers, devices, batches, schedule and deciding metrics, without the data; warn about unusual settings.
+    """Check packages, devices, batches, schedule and deciding metrics, without the data; warn about unusual settings.
 
     Returns the number of ranks, in a cluster the maximum.
     """
     training = job.training
     _check_direction(job)
     check_trackers(job.tracking)
+    check_installed(getattr(job.model, "quantize", None))
     fewest, most = _plan_ranks(job)
     for ranks in range(fewest, most + 1):
         divide_batch(training, ranks)

@@ -48,7 +48,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         self._adamw, self._muon = adamw, muon
         groups = [*adamw.param_groups, *muon.param_groups]
         filled = [group for group in groups if group["params"]]
-        if len(filled) < len(groups) - 1:  # an adapter leaves AdamW no parameters; torch restores only one empty group
+        if len(filled) < len(groups) - 1:  # an adapter leaves AdamW no parameters; checkpoints list no group of them
             groups = filled
         super().__init__(groups, {"lr": adamw.defaults["lr"]})
         self._share()

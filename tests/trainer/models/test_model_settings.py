@@ -82,7 +82,7 @@ def test_an_attention_that_the_family_does_not_have_is_refused_before_the_model_
     options = ModelConfig(config={"model_type": "gemma2"}, attention="sdpa")
     with pytest.raises(ConfigError, match=r"gemma2.*eager"):
         count_parameters(resolve_config(options, VOCABULARY, 32), options.attention)
-    assert count_parameters(resolve_config(options, VOCABULARY, 32), "eager") > 0
+    assert count_parameters(resolve_config(options, VOCABULARY, 32), "eager").parameters > 0
 
 
 @pytest.mark.parametrize("changes", [{"n_layer": "two"}, {"n_embd": -32}, {"n_embd": 0}])

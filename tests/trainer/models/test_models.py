@@ -65,7 +65,7 @@ def test_any_family_is_built_from_its_configuration_and_learns_from_a_step(famil
     assert model.config.model_type == family
     assert model.config.get_text_config().vocab_size == 320, "300 ids, rounded up to a multiple of 64"
     assert model.dtype == torch.float32
-    assert count_parameters(model.config) == sum(p.numel() for p in model.parameters())
+    assert count_parameters(model.config).parameters == sum(p.numel() for p in model.parameters())
     first = step_once(model, windows_BT(), runtime)
     assert first == pytest.approx(torch.log(torch.tensor(320.0)).item(), rel=0.1), "a new model guesses evenly"
     model.eval()

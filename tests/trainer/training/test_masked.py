@@ -18,7 +18,7 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.kinds.kind import kind_of
 from trainer.kinds.pretraining.workload import MaskedPretraining
-from trainer.models.causal import build_masked, resolve_config
+from trainer.models.causal import build_model, resolve_config
 from trainer.models.tokenizer import load_tokenizer
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.records.plans import PreparedData
@@ -88,7 +88,8 @@ def test_a_model_is_trained_as_in_a_plain_loop_under_the_same_masks(
     job, here = masked_job(raw, store), Store(str(store))
     workload = MaskedPretraining(job, here, data, 1)
     tokenizer = load_tokenizer(here, data.tokenizer.key)
-    model = build_masked(job.model, resolve_config(job.model, tokenizer, 32, masked=True), job.training.seed)
+    config = resolve_config(job.model, tokenizer, 32, masked=True)
+    model = build_model(job.model, config, job.training.seed, AutoModelForMaskedLM)
     spared = [p for name, p in model.named_parameters() if p.ndim < 2 or "LayerNorm" in name]
     decayed = [p for p in model.parameters() if all(p is not each for each in spared)]
     optimizer = torch.optim.AdamW(

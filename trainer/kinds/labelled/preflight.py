@@ -21,11 +21,11 @@ from trainer.kinds.tuning_preflight import (
     check_run,
     conclude,
     look_at_start,
-    measure_size,
     recorded_lengths,
 )
+from trainer.models.causal import count_parameters
 from trainer.models.classifiers import classifier_config, kind_of
-from trainer.preflight.resources import WEIGHT_BYTES, Memory, Size, library_bytes
+from trainer.preflight.resources import WEIGHT_BYTES, Memory, Size, library_bytes, measure_size
 from trainer.records.results import TuningPreflight
 from trainer.records.steps import look_for
 from trainer.store.manifest import ArtifactRef
@@ -55,7 +55,9 @@ def _longest(details: dict[str, Any]) -> int:
 
 
 def _measure_size(job: FinetuneJob, start: Start, config: PretrainedConfig, length: int) -> Size:
-    size = measure_size(job, start, config, length, kind_of(job.data.task))
+    kind = kind_of(job.data.task)
+    counted = count_parameters(config, job.model.attention, job.model.lora, kind)
+    size = measure_size(job, config, start.ranks, length, counted, kind)
     if job.training.sharding == "none":
         return size
     whole = library_bytes() + WEIGHT_BYTES * size.parameters  # loaded unsharded first, because it gets a new head

@@ -6,7 +6,7 @@ from functools import partial
 from typing import cast
 
 from tokenizers import Tokenizer
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import Progress
@@ -19,7 +19,7 @@ from trainer.evaluation.decontamination import clean_of
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds.pretraining.kind import Reading
 from trainer.kinds.pretraining.measure import evaluate
-from trainer.models.causal import check_positions, load_masked, load_model, most_positions
+from trainer.models.causal import check_positions, load_model, most_positions
 from trainer.models.generation import continue_tokens
 from trainer.models.outline import outline_files
 from trainer.models.pretrained import Checkpoint
@@ -73,7 +73,8 @@ def measure_text(wanted: Measurement, progress: Progress, runtime: Runtime) -> R
         _check_masked(job)
     sets = [open_shards(store, shard_set) for shard_set in read.shards]
     tokenizer = _tokenizer(store, found, sets)
-    load = partial(load_masked, found.folder) if masking else partial(load_model, found.folder, beside=found.beside)
+    kind = AutoModelForCausalLM if masking is None else AutoModelForMaskedLM
+    load = partial(load_model, found.folder, beside=found.beside, kind=kind)
     with sharding_group(job, runtime):
         model = place_measured(job, runtime, partial(outline_files, found.folder, None), load)
         check_positions(model.config, context, "context")

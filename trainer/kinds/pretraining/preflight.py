@@ -25,27 +25,20 @@ from trainer.data.tokenizer_training import preview_tokenizer
 from trainer.evaluation.harness_training import try_harness
 from trainer.kinds.pretraining.kind import find_prepared, identify
 from trainer.models.causal import (
-    build_masked,
     build_model,
     check_same_vocabulary,
-    count_adapted,
-    count_units,
+    count_parameters,
     resolve_config,
     tried_masked,
 )
-from trainer.models.quantized import check_installed
 from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens
 from trainer.models.trial import tried_objective
 from trainer.preflight.resources import (
     Size,
     check_optimization,
-    checkpoint_bytes,
-    estimate_memory,
     final_parameters,
-    guess_activations,
-    library_bytes,
     measure_activations,
-    require_checkpoint_room,
+    measure_size,
     require_memory,
     require_room,
     run_bytes,
@@ -90,7 +83,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     check_stop()
     try_harness(job, job.evaluation.harness, config)
     size = _measure_size(job, config, ranks, _mask_id(job, tokenizer))
-    require_memory(job, size.trained, size.parameters, ranks, size.memory)
+    require_memory(job, size, ranks)
     check_stop()
     manifests = shard_manifests(store, data) if data else []
     plan = plan_shards(store, data, manifests, job, ranks) if data else None
@@ -106,7 +99,6 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         ),
     }
     require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder), size.trained)
-    require_checkpoint_room(store, checkpoint_bytes(size.trained))  # each machine fetches all parts of a sharded model
     return Preflight(
         corpora=previews,
         vocab_size=tokenizer.vocab_size,
@@ -128,24 +120,18 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
 
 def _measure_size(job: PipelineJob, config: PretrainedConfig, ranks: int, mask_id: int | None) -> Size:
     """The model's parameters, and the memory of training, which is measured if the model is small enough."""
-    training, masked = job.training, job.training.masks is not None
-    check_installed(job.model.quantize)
-    trained, parameters = count_adapted(config, job.model.attention, job.model.lora, MASKED if masked else CAUSAL)
-    kept = guess_activations(config, training)
-    if mask_id is not None and parameters <= TRIED_AT_ONCE:
-        tried_masked(build_masked(job.model, config, training.seed), training.context, mask_id)
+    training, kind, kept = job.training, CAUSAL if mask_id is None else MASKED, None
+    counted = count_parameters(config, job.model.attention, job.model.lora, kind)
+    if mask_id is not None and counted.parameters <= TRIED_AT_ONCE:
+        tried_masked(build_model(job.model, config, training.seed, kind), training.context, mask_id)
         return_freed_memory()
-    elif parameters <= TRIED_AT_ONCE:
+    elif counted.parameters <= TRIED_AT_ONCE:
         objective = tried_objective(build_model(job.model, config, training.seed), job.model, training)
         with suppress(Exception):  # architectures fail in many ways, and only an estimate depends on this
             kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
         del objective
         return_freed_memory()
-    units = count_units(config, job.model.attention) if training.sharding == "fsdp" else None
-    memory = estimate_memory(
-        training, training.context, config, ranks, parameters, kept, library_bytes(), units, trained, job.model.quantize
-    )
-    return Size(trained, parameters, memory)
+    return measure_size(job, config, ranks, training.context, counted, kind, kept)
 
 
 def _warn_shared(sources: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:

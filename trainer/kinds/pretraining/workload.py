@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 
 from trainer.config.jobs import PipelineJob
 from trainer.config.training import MaskingConfig
@@ -21,10 +21,8 @@ from trainer.evaluation.metrics import criterion_of
 from trainer.kinds.pretraining.measure import TextScores, evaluate
 from trainer.models.adapters import restore_adapter
 from trainer.models.causal import (
-    build_masked,
     build_model,
     check_same_vocabulary,
-    load_masked,
     load_model,
     resolve_config,
     tried_masked,
@@ -152,8 +150,8 @@ class MaskedPretraining(Pretraining):
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         job = self._job
         if folder is not None:
-            return load_masked(str(folder), job.model.attention)
-        return build_masked(job.model, self._resolve_config(), job.training.seed)
+            return load_model(folder, job.model.attention, kind=AutoModelForMaskedLM)
+        return build_model(job.model, self._resolve_config(), job.training.seed, AutoModelForMaskedLM)
 
     def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
         return None
