@@ -30,7 +30,7 @@ from tests.support import ROOT
 PRELOADED = [
     "trainer.__main__", "trainer.training.run", "trainer.kinds.pretraining.evaluate",
     "trainer.kinds.pretraining.preflight",
-    "trainer.registry.report", "transformers.models.gpt2.modeling_gpt2", "tensorboard.summary.writer.event_file_writer",
+    "trainer.registry.report", "transformers.models.gpt2.modeling_gpt2", "tensorboard.summary.writer.record_writer",
     "matplotlib.figure", "matplotlib.backends.backend_svg",
 ]  # fmt: skip
 

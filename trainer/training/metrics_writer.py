@@ -124,11 +124,6 @@ class RunLog:
 
         Failed uploads are repeated at the next call, and at the end of the block.
         """
-        if self._store.local is None:
-            self._board.flush()
-        self._try_to_send()
-
-    def _try_to_send(self) -> None:
         try:
             self._send()
         except StorageError as error:
@@ -151,7 +146,7 @@ class RunLog:
         if error is None:
             retry_transient(self._send)
         else:
-            self._try_to_send()
+            self.publish()
 
 
 def _is_after(step: int, record: dict[str, Any]) -> bool:

@@ -6,15 +6,16 @@ there. A tracker that fails does not end training: it is no longer used, with a 
 
 import importlib.util
 import io
+import itertools
 import json
 import logging
 import os
-import threading
+import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
@@ -24,7 +25,6 @@ from tensorboard.plugins.hparams import metadata
 from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 from tensorboard.plugins.text.plugin_data_pb2 import TextPluginData
-from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from trainer.common.errors import ConfigError, brief
@@ -77,11 +77,16 @@ def text(tag: str, markdown: str) -> Summary:
 def event_file(summaries: Iterable[Summary], step: int, time: float) -> bytes:
     """A TensorBoard file with messages of one step and time; the same input gives the same bytes."""
     file = io.BytesIO()
-    records = RecordWriter(file)
-    records.write(Event(wall_time=time, file_version="brain.Event:2").SerializeToString())
+    records = _begin(file, time)
     for summary in summaries:
         records.write(Event(wall_time=time, step=step, summary=summary).SerializeToString(deterministic=True))
     return file.getvalue()
+
+
+def _begin(file: IO[bytes], time: float) -> RecordWriter:
+    records = RecordWriter(file)
+    records.write(Event(wall_time=time, file_version="brain.Event:2").SerializeToString())
+    return records
 
 
 def _of_session(tag: str, data: HParamsPluginData) -> Summary:
@@ -101,6 +106,9 @@ NO_CURVES = {"attempts", "checkpoint", "epoch", "examples", "rates", "steps", "t
 BY_CORPUS = {"corpora": "loss", "corpora_bits_per_byte": "bits_per_byte"}
 """Fields with a figure for each corpus, and the name of that figure."""
 
+_files = itertools.count()
+"""Numbers the files of this process, as TensorBoard's own writer does."""
+
 
 class Board:
     """Writes a TensorBoard file into a run's folder, inside a `with` block.
@@ -113,8 +121,8 @@ class Board:
         self, folder: Path, step: int, job: Mapping[str, Any] | None = None, constant: Collection[str] = ()
     ) -> None:
         self._folder, self._step, self._job, self._constant = folder, step, job, constant
-        self._file: EventFileWriter | None = None
-        self._told, self._turn = False, threading.Lock()
+        self._records: RecordWriter | None = None
+        self._told = False
 
     def show(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Show a record's figures."""
@@ -129,19 +137,15 @@ class Board:
     def _add(self, event: Event) -> None:
         event.wall_time = time.time()
         with self._only_warned():
-            if self._file is None:
+            if self._records is None:
                 self._folder.mkdir(exist_ok=True)  # without parents, which may belong to an unreachable store
-                self._file = EventFileWriter(str(self._folder))
-            self._file.add_event(event)
-
-    def flush(self) -> None:
-        """Write buffered events to the file."""
-        with self._only_warned():
-            if self._file is not None:
-                self._file.flush()
+                started = f"{int(event.wall_time):010d}.{socket.gethostname()}.{os.getpid()}.{next(_files)}"
+                file = open(self._folder / f"events.out.tfevents.{started}", "wb")  # noqa: SIM115 - for the whole run
+                self._records = _begin(file, event.wall_time)
+            self._records.write(event.SerializeToString())
+            self._records.flush()
 
     def __enter__(self) -> Self:
-        self._hook, threading.excepthook = threading.excepthook, self._report
         self.rewind(self._step)
         if self._job is not None:
             self._add(Event(summary=session_start(self._job)))
@@ -149,9 +153,8 @@ class Board:
 
     def __exit__(self, *error: object) -> None:
         with self._only_warned():
-            if self._file is not None:
-                self._file.close()
-        threading.excepthook = self._hook
+            if self._records is not None:
+                self._records.close()
 
     @contextmanager
     def _only_warned(self) -> Iterator[None]:
@@ -159,21 +162,13 @@ class Board:
         try:
             yield
         except OSError as error:
-            self._file = None
-            self._warn(error)
-
-    def _report(self, failure: threading.ExceptHookArgs) -> None:
-        """Log a failure of TensorBoard's own thread in one line."""
-        if not type(failure.thread).__module__.startswith("tensorboard."):
-            self._hook(failure)
-            return
-        self._warn(failure.exc_value)
-
-    def _warn(self, error: BaseException | None) -> None:
-        with self._turn:  # its own thread and this one may get the same error at the same time
-            told, self._told = self._told, True
-        if not told:
-            log.warning(NOT_WRITTEN, error)
+            with suppress(OSError):  # a full disk does not take what is still buffered either
+                if self._records is not None:
+                    self._records.close()
+            self._records = None
+            if not self._told:
+                log.warning(NOT_WRITTEN, error)
+            self._told = True
 
 
 def curves_of(kind: str, values: Mapping[str, Any]) -> dict[str, float]:

@@ -14,7 +14,6 @@ import pytest
 
 import trainer.store.checked_files
 import trainer.training.loop
-import trainer.training.tracking
 from tests.support import settled, write_rows
 from tests.trainer.made import encode, prepare
 from trainer.common.errors import Preempted
@@ -32,6 +31,7 @@ from trainer.registry.promotion import promote
 from trainer.registry.references import pin
 from trainer.registry.report import make_report
 from trainer.store.storage import Store
+from trainer.training.tracking import Board
 
 FINISHED, STOPPED, TUNED, ANOTHER = "runs/finished", "runs/stopped", "runs/tuned", "runs/another"
 CHAMPION, RIVAL = "best", "rival"
@@ -191,24 +191,8 @@ def in_process() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_building, "ProcessPoolExecutor", threads)
-        patch.setattr(trainer.training.tracking, "EventFileWriter", _EventFileWriter)
+        patch.setattr(Board, "_add", lambda board, event: None)
         patch.setattr(os, "fsync", lambda descriptor: None)
         # Files that are minutes old are remembered, and these are not.
         patch.setattr(trainer.store.checked_files, "RACY_SECONDS", -1.0)
         yield
-
-
-class _EventFileWriter:
-    """Takes what TensorBoard would."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def add_event(self, *_: object) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

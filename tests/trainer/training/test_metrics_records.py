@@ -216,9 +216,7 @@ def test_tensorboard_shows_what_the_records_say_after_a_resume(
     empty_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its files are read in the order of their names, which begin with the second of their making.
-    monkeypatch.setattr(
-        "tensorboard.summary.writer.event_file_writer.time.time", itertools.count(1_800_000_000).__next__
-    )
+    monkeypatch.setattr("time.time", itertools.count(1_800_000_000).__next__)
     write(empty_store, 0, 0, 1, 2, 3)
     write(empty_store, 0, 0, 1, 2)
     write(empty_store, 1, 2, 3)
