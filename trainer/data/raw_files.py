@@ -6,7 +6,7 @@ import io
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -70,6 +70,12 @@ def delimiter_hint(header: Sequence[str], wanted: Sequence[str]) -> str:
         if set(wanted) & {name.strip(' "') for cell in header if delimiter in cell for name in cell.split(delimiter)}:
             return f"; its columns seem to be separated by {spelt}: set delimiter to {delimiter!r}"
     return ""
+
+
+def spelling_hint(columns: Iterable[str], wanted: str) -> str:
+    """A hint for a missing column: one that differs from it in blanks, quotes or case."""
+    like = (name for name in columns if name.strip(' "').casefold() == wanted.strip().casefold())
+    return next((f"; did you mean {name!r}?" for name in like), "")
 
 
 def csv_hint(path: str) -> str:
@@ -286,7 +292,9 @@ def unreadable(path: str, error: Exception) -> CorpusError:
 
 
 def csv_header(path: str, settings: CsvSettings) -> tuple[list[str], int]:
-    """The names in a CSV file's first row, empty if it is not CSV, and the row's size in bytes (decompressed)."""
+    """The names in a CSV file's first row that is not blank, empty if it is not CSV, and the bytes up to the row's end
+    (decompressed).
+    """
     taken = 0
 
     def lines(file: IO[bytes]) -> Iterator[str]:
@@ -298,7 +306,7 @@ def csv_header(path: str, settings: CsvSettings) -> tuple[list[str], int]:
 
     with open_raw(path) as file:
         try:
-            names = next(csv.reader(lines(file), **csv_dialect(settings, path)), [])
+            names = next(filter(None, csv.reader(lines(file), **csv_dialect(settings, path))), [])
         except csv.Error:
             names = []
     return names, taken

@@ -13,7 +13,7 @@ from trainer.common.errors import RecordError
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.data.pieces import Piece, open_piece, text_cuts
-from trainer.data.raw_files import BOM, MAX_RECORD, compression_of, delimiter_hint, open_as, reading
+from trainer.data.raw_files import BOM, MAX_RECORD, compression_of, delimiter_hint, open_as, reading, spelling_hint
 from trainer.data.records import FORMATS, PART_BYTES, Reading, Span, Table, line_names, lines_in, not_utf8, watched
 
 NAMED_BY = "; set text_field to the field that holds the text"
@@ -93,9 +93,9 @@ def _documents_of_records(
 ) -> Iterator[Document]:
     field, table = corpus.text_field, open_corpus(file, span, corpus)
     if table.columns is not None and field not in table.columns:
-        found, hint = "it has", ""
+        found, hint = "it has", spelling_hint(table.columns, field)
         if corpus.format == "csv":
-            found, hint = "its first line has", delimiter_hint(table.columns, [field])
+            found, hint = "its first line has", hint or delimiter_hint(table.columns, [field])
         there = ", ".join(table.columns) or "none"
         raise RecordError(f"{span.name}: no column {field!r}; {found} {there}{hint or NAMED_BY}")
     records = table.records([field, *columns])
@@ -122,7 +122,8 @@ def _text(values: Mapping[str, Any], field: str) -> bytes:
         except UnicodeEncodeError as error:
             raise ValueError(f"field {field!r} holds half of a surrogate pair at character {error.start}") from error
     if field not in values:
-        raise ValueError(f"no field {field!r}; it has {', '.join(map(str, values)) or 'none'}{NAMED_BY}")
+        hint = spelling_hint(values, field) or NAMED_BY
+        raise ValueError(f"no field {field!r}; it has {', '.join(map(str, values)) or 'none'}{hint}")
     raise ValueError(f"field {field!r} holds {type(text).__name__}, not text")
 
 

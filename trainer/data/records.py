@@ -9,11 +9,12 @@ takes at most `MAX_RECORD` bytes.
 import csv
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, islice
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from trainer.common.errors import RecordError
@@ -46,6 +47,12 @@ MOST_ROWS = 256
 """Rows of a Parquet file or a data set read at a time."""
 
 FIRST_LINE = "the first line"
+
+OTHER_JSON = {
+    "an array": (rb"\s*\[\s*{", "'.[]'"),
+    "an object over several lines": (rb"\s*{[ \r]*\n\s*\"", "."),
+}
+"""Forms of JSON besides JSON Lines: how a file's first two lines begin, and the filter of jq that converts it."""
 
 SHORT_TEXT = 500
 """Characters; texts that are not longer on average are lines of a table, not documents with line ends of their own."""
@@ -128,9 +135,23 @@ def open_jsonl(file: IO[bytes], span: Span, reading: Reading) -> Table:
         return Record(place, record)
 
     def records(wanted: Sequence[str]) -> Iterator[Record]:
-        return (read(*line) for line in lines_in(file, span) if line[1].strip())
+        filled = (line for line in lines_in(file, span) if line[1].strip())
+        first = list(islice(filled, 2)) if span.start == 0 else []
+        if first:
+            _require_json_lines(line_of(first[0][0]), b"".join(line for _, line, _ in first))
+        return (read(*line) for line in chain(first, filled))
 
     return Table(None, records)
+
+
+def _require_json_lines(place: str, first: bytes) -> None:
+    """Raise `RecordError` if the first two lines of a file show that it is JSON in another form than JSON Lines."""
+    for form, (begins, convert) in OTHER_JSON.items():
+        if re.match(begins, first):
+            raise RecordError(
+                f"{place}: the file is not JSON Lines: it begins with {form}; expected one object in each "
+                f"line: convert it, such as by `jq -c {convert} FILE > NEW.jsonl`"
+            )
 
 
 def open_csv(file: IO[bytes], span: Span, reading: Reading) -> Table:
@@ -143,7 +164,7 @@ def open_csv(file: IO[bytes], span: Span, reading: Reading) -> Table:
     if span.start > 0:
         header, _ = csv_header(span.path, settings)
     else:
-        first = next(rows, None)
+        first = next((row for row in rows if row[0] or row[3] or row[4]), None)  # blank lines may come before it
         if first is None:
             header, named_by = reading.name_columns(span.name, [])
         else:

@@ -95,6 +95,41 @@ def test_a_json_record_without_text_says_what_it_holds(line: str, problem: str, 
     assert problem in error_of(path, format="jsonl")
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (
+            '[{"text": "one"}, {"text": "two"}]',
+            "line 1: the file is not JSON Lines: it begins with an array; .*'.\\[]'",
+        ),
+        ('[\n{"text": "one"},\n{"text": "two"}\n]\n', "line 1: the file is not JSON Lines: it begins with an array"),
+        ('\n{\r\n  "text": "one"\r\n}\n', "line 2: the file is not JSON Lines: it begins with an object over several"),
+    ],
+)
+def test_json_in_another_form_is_refused_as_a_whole(content: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(content, newline="")
+    with pytest.raises(CorpusError, match=problem):
+        read_leniently(tmp_path / "a.json", format="jsonl")
+
+
+def test_blank_lines_may_come_before_the_names_of_columns(tmp_path: Path) -> None:
+    rows = "".join(f"{number},0\n" for number in range(300))
+    (tmp_path / "a.csv").write_text(f"\n\ntext,n\n{rows}")
+    for piece_bytes in (WHOLE, 1024):
+        assert read_all(tmp_path / "a.csv", piece_bytes, format="csv") == [str(number) for number in range(300)]
+
+
+def test_a_column_whose_name_differs_in_blanks_or_case_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n, text\n1,one\n")
+    assert "no column 'text'; its first line has n,  text; did you mean ' text'?" in error_of(
+        tmp_path / "a.csv", format="csv"
+    )
+    (tmp_path / "a.jsonl").write_text('{"Text": "one"}\n')
+    assert "line 1: no field 'text'; it has Text; did you mean 'Text'?" in error_of(
+        tmp_path / "a.jsonl", format="jsonl"
+    )
+
+
 def test_a_csv_row_with_other_columns_than_the_first_is_named_by_its_line(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('text,n\n"one\ntwo",1\nthree\n')

@@ -21,7 +21,7 @@ from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.labelled.labels import REGRESSION, TASKS, UNLABELLED, Labels, all_words, unlabelled
 from trainer.data.labelled.rows import BAD, Example, Scan, columns_of, read_rows, reading_of, scan_rows
-from trainer.data.raw_files import delimiter_hint
+from trainer.data.raw_files import delimiter_hint, spelling_hint
 from trainer.data.splits import (
     TEST,
     TRAIN,
@@ -114,7 +114,9 @@ def _check_ids(data: LabelledDataConfig, parts: dict[str, list[Part]], identifie
 
 def lacks_column(data: LabelledDataConfig, part: Part, column: str, found: list[str]) -> CorpusError:
     """The error for a part without a required column; `found` are the columns that it has."""
-    hint = delimiter_hint(found, columns_of(data)) if data.source == "csv" else ""
+    hint = spelling_hint(found, column)
+    if not hint and data.source == "csv":
+        hint = delimiter_hint(found, columns_of(data))
     if not hint and data.source == "csv" and not data.columns:
         hint = "; if its first line is not a header, list its columns in `columns`"
     elif not hint and data.columns and column in data.columns_of_labels and len(found) < len(data.columns):
