@@ -42,7 +42,7 @@ from trainer.data.pieces import Piece, assigned
 from trainer.data.readers import Document, ignore, read_documents
 from trainer.data.shards import batches, text_bytes
 from trainer.data.sources import named_reading, reading_options
-from trainer.engines.executors import Advance
+from trainer.engines.executors import Advance, filling
 from trainer.records.sealed import sum_at
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
@@ -210,7 +210,9 @@ def measure(url: str, unit: Unit, measures: Sequence[Measure], advance: Advance)
     for gap, group in gaps.items():
         unread = set(gap)
         pieces = {digest: piece for piece, digest in zip(unit.pieces, digests, strict=True) if digest in unread}
-        for each, found in _measure_pieces(unit, list(pieces.values()), group, advance).items():
+        with filling(advance, sum(piece.size for piece in pieces.values())) as count:
+            measured = _measure_pieces(unit, list(pieces.values()), group, count)
+        for each, found in measured.items():
             known[each] |= dict(zip(pieces, found, strict=True))
     for each in missing:
         rows = [known[each][digest] for digest in digests]

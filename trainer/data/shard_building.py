@@ -34,7 +34,7 @@ from trainer.data.shards import (
     token_dtype,
     write_record,
 )
-from trainer.engines.executors import Advance
+from trainer.engines.executors import Advance, filling
 from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.store import roots
 from trainer.store.manifest import find_damage, make_manifest
@@ -110,8 +110,11 @@ def build(recipe: Recipe, shard: ShardWork, advance: Advance) -> ShardRecord:
     store = Store(recipe.url)
     tokenizer, encode = _encoder(recipe.url, recipe.tokenizer_key, recipe.engine)
     about = shard.raw_bytes // BYTES_PER_TOKEN * token_dtype(tokenizer.max_id).itemsize
-    with store.staging(about, f"{recipe.key}/{record_file(shard.number)}") as folder:
-        documents = partial(shard_documents, recipe, shard, advance)
+    with (
+        filling(advance, shard.raw_bytes) as count,
+        store.staging(about, f"{recipe.key}/{record_file(shard.number)}") as folder,
+    ):
+        documents = partial(shard_documents, recipe, shard, count)
         record = build_shard(
             folder, shard.number, shard.fingerprint, shard.raw_bytes, documents, recipe.corpus.max_bad_records,
             tokenizer,

@@ -4,12 +4,29 @@ A lease in the store holds the group name of its worker. Workers of the same clu
 group is gone; machines outside it wait until the lease expires.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 Advance = Callable[[int], None]
 """A unit of work calls it with the amount done since the last call, e.g. raw bytes. It may raise to stop the unit."""
+
+
+@contextmanager
+def filling(advance: Advance, amount: int) -> Iterator[Advance]:
+    """Within a unit of this amount, pass on what is done, and at the end the rest: the texts of a file are only a part
+    of it, such as one of its columns.
+    """
+    counted = 0
+
+    def count(done: int) -> None:
+        nonlocal counted
+        counted += done
+        advance(done)
+
+    yield count
+    advance(max(0, amount - counted))
 
 
 class Executor(Protocol):

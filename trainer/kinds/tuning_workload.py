@@ -143,7 +143,7 @@ class CausalTuning(TuningWorkload):
         model = load_answering(self._source(None), options.attention, self.set_details)
         quantize_base(model, options.quantize)
         if folder is None:
-            add_adapter(model, options.lora, self._seed, name=options.pretrained)
+            add_adapter(model, options.lora, self._seed)
         else:
             restore_adapter(model, folder)
         return model

@@ -53,10 +53,10 @@ def count_trained(model: nn.Module) -> Trained:
     return Trained(sum(each.numel() for each in used if each.requires_grad), sum(map(weights_in, used)))
 
 
-def add_adapter(model: PreTrainedModel, lora: LoraConfig, seed: int, heads: Iterable[str] = (), name: str = "") -> None:
+def add_adapter(model: PreTrainedModel, lora: LoraConfig, seed: int, heads: Iterable[str] = ()) -> None:
     """Adapt a model in place and freeze the rest: A is drawn by the seed, B is zero, and `heads` are trained fully.
 
-    `name` is the base model's. Raises `ConfigError` if a target matches no layer that can be adapted.
+    Raises `ConfigError` if a target matches no layer that can be adapted.
     """
     from peft import LoraConfig as PeftLora
 
@@ -67,7 +67,7 @@ def add_adapter(model: PreTrainedModel, lora: LoraConfig, seed: int, heads: Iter
     torch.manual_seed(seed)
     _inject(model, PeftLora(
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=_shortest(model, targets),  # type: ignore[arg-type]
-        modules_to_save=named or None, fan_in_fan_out=transposed, base_model_name_or_path=name or None,
+        modules_to_save=named or None, fan_in_fan_out=transposed,
         task_type=head if named else "CAUSAL_LM", inference_mode=False,
     ))  # fmt: skip
 
@@ -125,7 +125,8 @@ def _save(model: PreTrainedModel, folder: Path, base: Base | None, tensors: Mapp
         model.save_pretrained(folder, state_dict=None if tensors is None else dict(tensors))
         return
     own: Any = model
-    settings = {**own.peft_config["default"].to_dict(), "inference_mode": True}
+    place = base.path or base.key or base.name  # read by peft, which knows no names of runs
+    settings = {**own.peft_config["default"].to_dict(), "inference_mode": True, "base_model_name_or_path": place}
     saved = adapter_tensors(model) if tensors is None else tensors
     tensors = {f"{PREFIX}{name}": each.contiguous() for name, each in saved.items()}
     save_file(tensors, folder / ADAPTER_WEIGHTS, {"format": "pt"})

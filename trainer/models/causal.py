@@ -118,7 +118,7 @@ def build_model(
     model = load_model(options.pretrained, options.attention, kind=kind)
     if options.lora is not None:
         quantize_base(model, options.quantize)
-        add_adapter(model, options.lora, seed, name=options.pretrained)
+        add_adapter(model, options.lora, seed)
     return model
 
 

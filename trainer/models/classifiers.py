@@ -89,7 +89,7 @@ def load_classifier(
         _warn_of_other_classes(job.model.pretrained, load_config(source), config)
     fuse_activations(model)
     if checkpoint is None and job.model.lora is not None:
-        add_adapter(model, job.model.lora, job.training.seed, find_heads(model, made), job.model.pretrained)
+        add_adapter(model, job.model.lora, job.training.seed, find_heads(model, made))
     return model
 
 

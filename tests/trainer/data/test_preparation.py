@@ -1,5 +1,6 @@
 """Preparation in real worker processes: only missing work is done, and the result is always the same bytes."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,10 +14,12 @@ from tokenizers import Tokenizer
 
 from tests.depth import once
 from tests.support import ROOT
+from tests.trainer.made import prepare
 from tests.trainer.preparing import SHARDS, content, job_of, run, set_folder, shard_bytes, stamps, write_old
 from tests.trainer.raw_files import pieces_of, refuse, sources
 from tests.trainer.shard_files import read_side, whole
 from trainer.common.errors import ArtifactError, TokenizerError
+from trainer.common.progress import Progress, Update
 from trainer.data.decisions import Reader
 from trainer.data.pieces import assigned
 from trainer.data.readers import read_documents
@@ -71,6 +74,17 @@ def test_the_manifest_counts_what_the_shards_hold(code: Path, clean: Path) -> No
     assert manifest.details["engine"] == "gigatoken"
     names = [f"{side}-{n:05d}.{e}" for side in ("shard", "validation") for n in range(SHARDS) for e in ENDINGS]
     assert {record.name for record in manifest.files} >= {"shard-00000.json", "sources.json", *names}
+
+
+def test_progress_reaches_the_size_of_files_of_which_the_texts_are_a_part(tmp_path: Path) -> None:
+    rows = [json.dumps({"text": text[:400], "other": text}) + "\n" for text in sources().values()]
+    (tmp_path / "a.jsonl").write_text("".join(rows), encoding="utf-8")
+    corpora = [{"name": "code", "paths": [f"{tmp_path}/a.jsonl"], "format": "jsonl"}]
+    shown: dict[str, Update] = {}
+    progress = Progress(lambda update: shown.update({update.title: update}), 0.0)
+    prepare(job_of(tmp_path, tmp_path / "store", corpora=corpora), progress)
+    size = (tmp_path / "a.jsonl").stat().st_size
+    assert (shown["tokenize code"].done, shown["tokenize code"].total) == (size, size)
 
 
 def test_what_was_prepared_is_found_without_preparing(code: Path, clean: Path, tmp_path: Path) -> None:

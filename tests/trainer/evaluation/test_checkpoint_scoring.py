@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+import trainer.kinds.labelled.evaluate
 from tests.support import read_rows
 from tests.trainer.labelled_data import as_csv, as_jsonl, written
 from tests.trainer.small_jobs import Finished
@@ -132,6 +134,28 @@ def test_a_finished_classifier_is_measured_on_new_labelled_files_without_its_tra
     assert measure(run, "pairs", labelled=[path]) == result.model_copy(update={"reused": True})
     written(tmp_path / f"new.{ending}", as_jsonl(rows[1:]) if ending == "jsonl" else as_csv(rows[1:]))
     assert measure(run, "pairs", labelled=[path]).fingerprint != result.fingerprint
+
+
+def test_an_output_that_is_not_finite_counts_only_where_there_is_a_label(
+    run: Finished, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: Runtime
+) -> None:
+    rows = [
+        {**row, "label": row["label"] if number else None}
+        for number, row in enumerate(read_rows(pairs / "train.jsonl")[:9])
+    ]
+    predict = trainer.kinds.labelled.evaluate.predict
+    for bad, known in ((0, True), (1, False)):
+
+        def overflown(*arguments: Any, bad: int = bad) -> Any:
+            logits = predict(*arguments)
+            logits[bad, 0] = math.nan
+            return logits
+
+        monkeypatch.setattr("trainer.kinds.labelled.evaluate.predict", overflown)
+        path = written(tmp_path / "new.jsonl", as_jsonl(rows[: 9 - bad]))
+        result = measure(run, "pairs", labelled=[path])
+        assert math.isfinite(result.figures()["accuracy"]) is known
+        assert ("test" in result.classification) is known
 
 
 def change_job(run: Finished, part: str, **settings: Any) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import AutoPeftModelForCausalLM, PeftModel, get_peft_model
 from peft import LoraConfig as PeftLora
-from peft import PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -146,6 +146,7 @@ def test_a_base_model_of_a_relative_path_is_found_from_other_folders(
     monkeypatch.chdir(tmp_path)
     store, final = Store(str(stocked)), f"{run}/final"
     assert find_model(store, final).beside == str(base)
+    assert isinstance(AutoPeftModelForCausalLM.from_pretrained(stocked / final), PeftModel), "by peft's own file too"
     moved = base.rename(tmp_path / "base")
     assert find_model(store, final).beside == "base", "seen from here"
     moved.rename(tmp_path / "elsewhere")

@@ -28,7 +28,15 @@ from trainer.evaluation.measurement import PREDICTED, Measurement, check_asked, 
 from trainer.evaluation.metrics import has_positive, metric_identity
 from trainer.evaluation.own_metrics import marks_entities, score_entities
 from trainer.kinds.labelled.kind import NewFiles
-from trainer.kinds.labelled.measure import decide, metric_names, positive_figures, predict, score, split_lines
+from trainer.kinds.labelled.measure import (
+    decide,
+    labelled_rows,
+    metric_names,
+    positive_figures,
+    predict,
+    score,
+    split_lines,
+)
 from trainer.models.causal import check_positions
 from trainer.models.classifiers import load_classifier, outline_classifier, task_of
 from trainer.models.pretrained import Checkpoint, load_config
@@ -44,8 +52,7 @@ from trainer.training.sharding import sharding_group
 
 def classify_split(held: EncodedSplit, predicted: NDArray[Any], names: Sequence[str]) -> Classification:
     """The figures of each class, or of each entity type that word labels mark, on the labelled examples."""
-    examples = np.flatnonzero(held.labelled)
-    rows = held.rows(examples)
+    examples, rows = np.flatnonzero(held.labelled), labelled_rows(held)
     sides = (predicted[rows], held.labels[rows])
     if not (isinstance(held, EncodedWords) and marks_entities(names)):
         return classify(*sides, names)
@@ -144,7 +151,7 @@ def _score(
             logits = found.logits[split] = predict(model, held, job.evaluation.batch, runtime, bar.advance)
             if held.labelled.any():
                 found.groups[split] = Scores(figures=score(logits, data, split, job, runtime))
-                if data.details["classes"] and np.isfinite(logits).all():
+                if data.details["classes"] and np.isfinite(logits[labelled_rows(held)]).all():
                     found.classification[split] = classify_split(held, decide(logits, data), data.details["classes"])
     return found
 

@@ -74,8 +74,7 @@ def score(
     Only labelled examples count; there must be at least one.
     """
     held = data.splits[split]
-    examples = np.flatnonzero(held.labelled)
-    rows = slice(None) if held.labelled.all() else held.rows(examples)  # a slice does not copy
+    examples, rows = np.flatnonzero(held.labelled), labelled_rows(held)
     told, references = logits[rows], held.labels[rows]
 
     def measure() -> dict[str, float]:
@@ -98,6 +97,11 @@ def score(
     scores = {"loss": math.fsum(losses()) / len(references), **runtime.on_first(measure)}
     _require_figure(job, scores)
     return scores
+
+
+def labelled_rows(held: EncodedSplit) -> Any:
+    """The index of the rows of logits and labels that belong to the labelled examples of a split."""
+    return slice(None) if held.labelled.all() else held.rows(np.flatnonzero(held.labelled))  # a slice does not copy
 
 
 def open_metrics(job: FinetuneJob, classes: list[str] | None) -> Metrics:
