@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.common.errors import shortened
 from trainer.models.tokenizer import TokenizerInfo, text_only, text_reader
 from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.store.manifest import fingerprint
@@ -102,7 +103,8 @@ def choose_engine(wanted: str, tokenizer: TokenizerInfo, samples: Iterable[bytes
     try:
         found = ENGINES[wanted](tokenizer)(documents)
     except Exception as error:  # the reference engine supports every tokenizer
-        log.warning("engine %s does not support this tokenizer (%s): using the slower `tokenizers`", wanted, error)
+        reason = shortened(str(error).partition("\n\nLocation:")[0])  # gigatoken adds a line of its own source code
+        log.warning("engine %s does not support this tokenizer (%s): using the slower `tokenizers`", wanted, reason)
         return "tokenizers"
     expected = tokenizers_engine(tokenizer)(documents)
     for number, (got, reference) in enumerate(zip(found, expected, strict=True)):
