@@ -73,21 +73,22 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-NUMBERS = {
+SCALARS = {
+    "tag:yaml.org,2002:bool": r"(true|True|TRUE|false|False|FALSE)$",
     "tag:yaml.org,2002:int": r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+)$",
     "tag:yaml.org,2002:float": r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?$"
     r"|[-+]?[0-9]+[eE][-+]?[0-9]+$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$",
 }
-"""Numbers as in YAML 1.2 and JSON. In YAML 1.1, 1e-5 is text, 010 is 8 and 1:30 is 90. Here 010 stays text, which
-pydantic converts for number fields.
+"""Booleans and numbers as in YAML 1.2 and JSON. In YAML 1.1, on and no are booleans, 2026-01-01 is a date, 1e-5 is
+text, 010 is 8 and 1:30 is 90. Here on, no and 010 are text, which pydantic converts for fields of booleans and numbers.
 """
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in known if tag not in NUMBERS]
+    first: [(tag, pattern) for tag, pattern in known if tag.endswith((":null", ":merge"))]
     for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-for _tag, _pattern in NUMBERS.items():
-    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), "-+.0123456789")
+for _tag, _pattern in SCALARS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), "-+.0123456789tTfF")
 
 
 def _note(lines: dict[Any, int], key: Hashable, line: int) -> None:

@@ -3,7 +3,6 @@
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from datetime import date
 from typing import Any, get_args, get_origin
 
 import yaml
@@ -144,7 +143,7 @@ LENGTHS = {
     "too_short": ("at least", "min_length", "entry", "entries"),
     "too_long": ("at most", "max_length", "entry", "entries"),
 }
-KINDS: dict[type, str] = {list: "list", dict: "mapping", date: "date"}
+KINDS: dict[type, str] = {list: "list", dict: "mapping"}
 SHOWN = 60
 """Maximum number of characters shown of a value."""
 

@@ -185,10 +185,16 @@ def test_a_word_whose_value_has_a_key_twice_is_refused(config: Path) -> None:
     assert "duplicate key 'n_layer'" in refused(config, "model.config={model_type: gpt2, n_layer: 1, n_layer: 2}")
 
 
-def test_a_value_that_is_no_date_after_all_is_no_yaml(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["on", "off", "yes", "No", "y", "2026-01-01", "2026-13-45", "1:30", "="])
+def test_only_true_and_false_are_booleans_and_no_text_is_a_date(text: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
-    path.write_text("store: 2026-13-45\n")
-    assert f"configuration {path} is not YAML" in refused(path)
+    path.write_text(f"store: {text}\n{text}: [{text}]\n")
+    assert read_values(str(path)) == {"store": text, text: [text]}
+
+
+@pytest.mark.parametrize(("text", "meant"), [("true", True), ("False", False), ("yes", True), ("off", False)])
+def test_a_boolean_field_takes_each_spelling(text: str, meant: bool, config: Path) -> None:
+    assert load_job(PipelineJob, str(config), [f"training.compile={text}"]).training.compile is meant
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
@@ -204,10 +210,10 @@ def test_a_word_changes_one_of_two_places_that_an_alias_filled(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("training.save_every=yes", "training.save_every: expected a whole number, found true"),
-        ("training.learning_rate=off", "training.learning_rate: expected a number, found false"),
+        ("training.save_every=yes", "training.save_every: expected a whole number, found 'yes'"),
+        ("training.learning_rate=false", "training.learning_rate: expected a number, found false"),
         (
-            "training.schedule_options={num_cycles: on}",
+            "training.schedule_options={num_cycles: true}",
             "training.schedule_options.num_cycles: expected text or a number",
         ),
         ("data.corpora.0.max_bad_records=true", "data.corpora.0.max_bad_records: expected a whole number, found true"),
@@ -216,7 +222,6 @@ def test_a_word_changes_one_of_two_places_that_an_alias_filled(tmp_path: Path) -
 def test_true_and_false_are_no_numbers(word: str, says: str, config: Path) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         load_job(PipelineJob, str(config), [word])
-    assert load_job(PipelineJob, str(config), ["training.compile=yes"]).training.compile
     said = refused(config, word, "training.contxt=9")
     assert says in said and "training.contxt: unknown key; did you mean 'context'?" in said
 
@@ -293,7 +298,7 @@ def test_a_word_for_a_text_is_taken_as_it_stands(said: str, meant: str | None, c
     ("word", "says"),
     [
         (
-            "evaluation.prompts=[yes]",
+            "evaluation.prompts=[true]",
             """prompts.0: expected text, found true; in quotes it is text: "true" in a file""",
         ),
         (

@@ -4,7 +4,6 @@ A message says where the mistake is, what was expected there and what was found,
 library.
 """
 
-from datetime import date
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -388,13 +387,6 @@ WRITTEN: list[tuple[str, Any, str]] = [
         "the command line",
     ),
     ("run", 123, 'expected text, found 123; in quotes it is text: "123" in a file, \'run="123"\' on the command line'),
-    (
-        "name",
-        date(2026, 1, 1),
-        'expected text, found the date 2026-01-01; in quotes it is text: "2026-01-01" in a file, \'name="2026-01-01"\' '
-        "on the "
-        "command line",
-    ),
     (
         "store",
         True,
