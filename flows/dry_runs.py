@@ -120,9 +120,10 @@ def _preview_promotion(job: PromoteJob) -> Preview:
     store = Store(job.store)
     store.require_there()
     run = f"runs/{find_run_name(store, job.run)}"
-    check_promotion(store, job.name, run, job.another_use)
-    line = f"would make {run} the champion of models/{job.name} in {job.store}"
-    return Preview([line], {"champion_of": f"models/{job.name}", "run": run, "store": job.store})
+    already = check_promotion(store, job.name, run, job.another_use)
+    would = f"{run} is already" if already else f"would make {run}"
+    record = {"champion_of": f"models/{job.name}", "run": run, "store": job.store, "already": already}
+    return Preview([f"{would} the champion of models/{job.name} in {job.store}"], record)
 
 
 def _preview_rollback(job: RollbackJob) -> Preview:

@@ -41,7 +41,7 @@ def show_losses(store: Store, run: str) -> None:
         bits = [each["bits_per_byte"] for each in (first, last) if "bits_per_byte" in each]
         more = f", {bits[0]:.3f} -> {bits[1]:.3f} bits a byte" if len(bits) == 2 else ""
         print(
-            f"validation loss {first['loss']:.3f} -> {last['loss']:.3f} ({last['loss'] / first['loss'] - 1:+.0%}){more}"
+            f"validation loss {first['loss']:.3f} -> {last['loss']:.3f} ({last['loss'] / first['loss'] - 1:+z.0%}){more}"
         )
 
 
@@ -94,8 +94,8 @@ def show_finetuned(job: TuningJob, outcome: Outcome) -> None:
     records = read_records(store, outcome.run)
     before: dict[str, Any] = next((record for record in records if record["kind"] == "evaluation"), {})
     for name, value in evaluation.judged.figures.items():
-        start = f"{before[name]:.4f} -> " if name in before else ""
-        print(f"validation {evaluation.label(name)} {start}{value:.4f}")
+        start = f"{before[name]:z.4f} -> " if name in before else ""
+        print(f"validation {evaluation.label(name)} {start}{value:z.4f}")
     print("\n".join(evaluation.lines()))
     show_samples(evaluation.samples)
     print(f"evaluation {store.path(evaluation.key)}")

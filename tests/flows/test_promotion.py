@@ -187,7 +187,9 @@ def test_promotion_and_rollback_by_hand(
         ended = command(f"flows.{flow}", config, *words)
         return ended.stdout if ended.status == 0 else f"{ended.status}: {ended.stderr}"
 
+    assert f"would make runs/{own} the champion of models/hand in " in move("promote", "--dry-run", run=own)
     assert f"runs/{own} since" in move("promote", run=own, reason="the first")
+    assert f"runs/{own} is already the champion of models/hand in " in move("promote", "--dry-run", run=own)
     assert "runs/other since" in move("promote", run="other")
     assert f"would make runs/{own} the champion of models/hand in {store.url} again" in move("rollback", "--dry-run")
     assert f"runs/{own} since" in move("rollback", reason="worse in use")

@@ -1,4 +1,7 @@
-"""Formatting of numbers, names, values and tables for terminals and Markdown, and as JSON. A missing value is –."""
+"""Formatting of numbers, names, values and tables for terminals and Markdown, and as JSON. A missing value is –.
+
+The `z` of a format keeps a rounded negative value from being shown as -0.
+"""
 
 import difflib
 import json
@@ -20,7 +23,7 @@ def number(value: float | None, places: int = 3) -> str:
     """A fixed number of decimals, with thousands separators: 6.528, 1,234.500."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    return f"{value:,.{places}f}".replace("-", MINUS)
+    return f"{value:z,.{places}f}".replace("-", MINUS)
 
 
 def count(value: float | None) -> str:
@@ -32,7 +35,7 @@ def significant(value: float | None, digits: int = 3) -> str:
     """A few significant digits, without an exponent if possible: 0.0306, 12.5, 4,530, 1.2e+06."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    text = f"{value:.{digits}g}"
+    text = f"{value:z.{digits}g}"
     return f"{value:,.0f}".replace("-", MINUS) if "e+" in text and abs(value) < 1e6 else text.replace("-", MINUS)
 
 

@@ -258,7 +258,7 @@ class Result(Record):
     def describe(self) -> str:
         """The judged metrics in one line."""
         figures = self.figures() if self.by == "task" else self.judged.figures
-        return ", ".join(f"{self.label(name)} {value:.4f}" for name, value in figures.items())
+        return ", ".join(f"{self.label(name)} {value:z.4f}" for name, value in figures.items())
 
     def rows(self) -> list[dict[str, object]]:
         """A row for each group, and one for all together."""
@@ -285,7 +285,7 @@ class Result(Record):
     def _line(self, group: str, scores: Scores) -> str:
         place = f"{PREFIX}{group}/" if self.by == "task" else ""  # named as in a gate's `metric`
         figures = [
-            f"{place}{self.label(name)} {value:.4f}{f' ± {scores.errors[name]:.4f}' if name in scores.errors else ''}"
+            f"{place}{self.label(name)} {value:z.4f}{f' ± {scores.errors[name]:.4f}' if name in scores.errors else ''}"
             for name, value in scores.figures.items()
         ]
         counts = [f"{value:,} {name.replace('_', ' ')}" for name, value in scores.counts.items()]

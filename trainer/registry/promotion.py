@@ -76,7 +76,7 @@ def judge(
             f"promotion.metric is {gate.metric!r}, which was not measured; measured were {', '.join(sorted(scores))}"
         )
     score, sign = scores[gate.metric], 1 if greater_is_better(gate.metric, gate.greater_is_better) else -1
-    said = f"{gate.metric} {score:.4f}"
+    said = f"{gate.metric} {score:z.4f}"
     if not math.isfinite(score):
         return Verdict(passed=False, reason=f"{said} is not a finite number")
     if gate.threshold is not None:
@@ -91,7 +91,7 @@ def judge(
         return Verdict(passed=False, reason=f"{said}, but {_explain(gate.metric, measured_on, champion, anew)}")
     ahead = sign * (score - its.scores[gate.metric])
     said += (
-        f", {ahead:+.4f} against the champion's {its.scores[gate.metric]:.4f}"
+        f", {ahead:+z.4f} against the champion's {its.scores[gate.metric]:z.4f}"
         f"{'' if its is champion else ', measured again'}"
     )
     passed = ahead >= gate.better_by - ROUNDING
@@ -293,10 +293,8 @@ def promote(
     """
 
     def on_top(before: list[Move]) -> Move | None:
-        champion = before[-1] if before else None
-        if champion is not None and _is_of(champion, run, fingerprint):
+        if _is_champion(store, name, run, fingerprint, before[-1] if before else None, another_use):
             return None
-        _require_same_use(store, name, run, champion, another_use)
         return _promotion(run, fingerprint, scores, reason, measured_on)
 
     with holding(store, run):
@@ -332,19 +330,24 @@ def _champion_before(store: Store, name: str, before: list[Move]) -> Move:
     return earlier
 
 
-def check_promotion(store: Store, name: str, run: str, another_use: bool = False) -> None:
-    """Raise the errors of `promote` without changing anything."""
-    _model_of(store, run)
-    _require_same_use(store, name, run, find_champion(store, name), another_use)
+def check_promotion(store: Store, name: str, run: str, another_use: bool = False) -> bool:
+    """Whether a run's final model is the champion already; raises as `promote` does, and changes nothing."""
+    return _is_champion(store, name, run, _model_of(store, run), find_champion(store, name), another_use)
 
 
-def _require_same_use(store: Store, name: str, run: str, champion: Move | None, another_use: bool) -> None:
-    """Raise `RunError` if a run's model has a different use than the champion's, unless `another_use` is set."""
+def _is_champion(store: Store, name: str, run: str, fingerprint: str, champion: Move | None, another_use: bool) -> bool:
+    """Whether a run's model is the champion already.
+
+    Raises `RunError` if it has a different use than the champion's, unless `another_use` is set.
+    """
+    if champion is not None and _is_of(champion, run, fingerprint):
+        return True
     if champion is not None and not another_use and (difference := other_use(store, run, champion.run)):
         raise RunError(
             f"{difference}, and all users of {store.path(key_of(name))} would get it. Choose another name, or set "
             "another_use=true if this is intended"
         )
+    return False
 
 
 def key_of(name: str) -> str:

@@ -290,7 +290,7 @@ def evaluate_now(session: Session, measures: bool = True, asks: bool = False) ->
             session.log.write("evaluation", state.step, **measured.scores, **measured.details)
         if told:
             session.log.write(ASKED, state.step, **told)
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in list(scores.items())[:SHOWN])
+        shown = ", ".join(f"{name} {value:z.4f}" for name, value in list(scores.items())[:SHOWN])
         log.info("step %d: validation %s%s", state.step, shown, ", …" if len(scores) > SHOWN else "")
     if stops_early(session):
         log.info("step %d: no better result in %d evaluations, training ends early", state.step, state.worse)

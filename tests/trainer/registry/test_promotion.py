@@ -98,6 +98,12 @@ def test_a_figure_that_decides_twice_has_one_direction(tmp_path: Path, best: boo
     check_optimization(FinetuneJob.model_validate({**values, "promotion": {**values["promotion"], "metric": "loss"}}))
 
 
+@pytest.mark.parametrize("loss", [3.0, 3.00000001])
+def test_a_difference_that_rounds_to_nothing_has_no_minus(loss: float) -> None:
+    verdict = judge(gate(better_by=0.0), "runs/new", "new", {"loss": loss}, [champion(3.0)], ON)
+    assert "loss 3.0000, +0.0000 against the champion's 3.0000" in verdict.reason
+
+
 def test_what_is_asked_for_to_the_last_digit_is_enough() -> None:
     asked = gate(better_by=0.01)
     pairs = [({"loss": step / 100}, [champion((step + 1) / 100)]) for step in range(100)]
@@ -268,10 +274,11 @@ def test_a_champion_is_replaced_by_a_model_for_the_same_use_alone(empty_store: S
                 RunError, match=r"new is for another use .* than the champion runs/old .*set another_use=true"
             ):
                 refused(empty_store, "lm", run)
-        check_promotion(empty_store, "lm", run, another_use=True)
+        assert not check_promotion(empty_store, "lm", run, another_use=True)
         promote(empty_store, "lm", run, {}, "it is meant", another_use=True)
     promote(empty_store, "lm", run, {}, "by hand")
     assert moves(empty_store, "lm")[-1].run == run
+    assert check_promotion(empty_store, "lm", run)
 
 
 def roll_back_to(store: Store, run: str) -> None:
