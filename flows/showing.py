@@ -40,9 +40,8 @@ def show_losses(store: Store, run: str) -> None:
         first, last = records[0], records[-1]
         bits = [each["bits_per_byte"] for each in (first, last) if "bits_per_byte" in each]
         more = f", {bits[0]:.3f} -> {bits[1]:.3f} bits a byte" if len(bits) == 2 else ""
-        print(
-            f"validation loss {first['loss']:.3f} -> {last['loss']:.3f} ({last['loss'] / first['loss'] - 1:+z.0%}){more}"
-        )
+        change = last["loss"] / first["loss"] - 1
+        print(f"validation loss {first['loss']:.3f} -> {last['loss']:.3f} ({change:+z.0%}){more}")
 
 
 def show_evaluation(job: EvaluateJob, result: Result) -> None:

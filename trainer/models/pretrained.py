@@ -186,8 +186,8 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
             return Checkpoint(str(folder), files, key, "store")
     if _is_model(name) or (hub and is_hub_name(name) and not Path(name).exists()):
         return find_outside(store, name)
-    if _champion(store, f"models/{named}") is not None:
-        raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}; the champion is called models/{named}")
+    if own := _tell_own(store, name):
+        raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}{own}")
     like = tell_runs_like(store, named.removeprefix("runs/").partition("/")[0]) if store.names("runs") else ""
     raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}{f'; {like}' if like else ''}")
 
@@ -233,7 +233,7 @@ def _fetch_from_hub(store: Store, name: str) -> Path:
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise ArtifactError(
             f"no checkpoint {name!r}: {_not_here(store)}; and the Hugging Face hub does not provide it: "
-            f"{hub_reason(error)}"
+            f"{hub_reason(error)}{_tell_own(store, name)}"
         ) from error
     if not any(folder.glob("*.safetensors")):
         raise ArtifactError(f"model {name!r} of the Hugging Face hub has no weights in safetensors; {CONVERT}")
@@ -242,6 +242,18 @@ def _fetch_from_hub(store: Store, name: str) -> Path:
 
 def _not_here(store: Store) -> str:
     return f"neither a run in {store.path('runs')}, nor a published folder there, nor a model folder"
+
+
+def _tell_own(store: Store, name: str) -> str:
+    """The champion or run of the store that a name probably means, as the end of a message; empty if there is none."""
+    named = posixpath.normpath(name).removeprefix("models/").removeprefix(RUN_PREFIX)
+    champion = _champion(store, f"models/{named}")
+    found = {f"models/{named}": champion["run"]} if champion else {}
+    found |= {run: run for run in (f"{RUN_PREFIX}{each}" for each in [named, *made_by(store, named)])}
+    for own, run in found.items():
+        if is_plain_key(f"{run}/{FINAL}") and read_manifest(store, f"{run}/{FINAL}", FINAL_KIND):
+            return f"; if {own} of the store is meant, write {own}, or to pretrain it further {store.path(run)}/{FINAL}"
+    return ""
 
 
 OF_TEXTS, OF_WORDS = "ForSequenceClassification", "ForTokenClassification"

@@ -1,13 +1,15 @@
 """Models of a store, by name: the files that whoever loads them needs."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.trainer.report_runs import publish
 from trainer.common.errors import ArtifactError
-from trainer.models.pretrained import find_model
+from trainer.models.pretrained import find_model, find_outside
 from trainer.models.tensor_files import MODEL, OPTIMIZER, find_parts, part_name
+from trainer.registry.promotion import promote
 from trainer.store.names import CHECKPOINT_KIND, FINAL_KIND
 from trainer.store.storage import Store
 
@@ -52,6 +54,36 @@ def test_files_that_a_library_would_load_are_refused_beside_a_whole_model(empty_
     empty_store.write_bytes(f"{KEY}/model.safetensors.index.json", b"{}")
     with pytest.raises(ArtifactError, match=r"model.safetensors.index.json is not listed in the folder's manifest"):
         find_model(empty_store, KEY)
+
+
+@pytest.mark.parametrize("hub", [False, True])
+def test_a_champion_that_is_named_without_its_folder_is_told_how_it_is_named(
+    empty_store: Store, hub: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    publish(empty_store, "runs/a-12345678/final", FINAL_KIND, {"config.json": b"{}", "model.safetensors": b""}, {})
+    promote(empty_store, "lm", "runs/a-12345678", {}, "good")
+    meant = f"; if models/lm of the store is meant, write models/lm, or .* {empty_store.path('runs/a-12345678/final')}$"
+    with pytest.raises(ArtifactError, match=meant):
+        find_model(empty_store, "lm", hub)
+
+
+@pytest.mark.parametrize("name", ["a", "a-12345678", "runs/a-12345678"])
+def test_a_run_that_is_asked_of_the_hub_is_told_with_its_folder(
+    name: str, empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    publish(empty_store, "runs/a-12345678/final", FINAL_KIND, {"config.json": b"{}", "model.safetensors": b""}, {})
+    with pytest.raises(ArtifactError, match="hub does not provide it: no network") as caught:
+        find_outside(empty_store, name)
+    folder = empty_store.path("runs/a-12345678/final")
+    assert str(caught.value).endswith(f"write runs/a-12345678, or to pretrain it further {folder}")
+    with pytest.raises(ArtifactError, match=r"no network$"):
+        find_outside(empty_store, "b")
+
+
+def unreachable(*_: Any, **__: Any) -> None:
+    raise OSError("no network")
 
 
 def test_a_run_is_found_by_its_name_its_key_and_the_path_of_its_folder(empty_store: Store) -> None:

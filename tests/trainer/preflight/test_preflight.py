@@ -17,7 +17,7 @@ from tests.support import ROOT, SMALL_MODEL, digests, flip_bit, small_job
 from tests.trainer.made import prepare
 from tests.trainer.small_jobs import Finished
 from tests.trainer.small_tokenizers import byte_level_bpe, saved
-from trainer.common.errors import ConfigError, CorpusError, DeviceError, PipelineError, TokenizerError
+from trainer.common.errors import ArtifactError, ConfigError, CorpusError, DeviceError, PipelineError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.step_plan import divide_batch, make_plan
@@ -154,6 +154,20 @@ def test_a_pretrained_model_whose_weights_are_cut_short_is_refused(raw: Path, tm
     message = refused(continued(raw, tmp_path / "store", pretrained), ConfigError)
     assert "model.safetensors is missing or damaged" in message
     assert "where its header describes" in message
+
+
+def test_a_pretrained_model_of_the_hub_is_fetched_before_anything_is_prepared(
+    raw: Path, finished: Finished, pretrained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    own = finished.run.removeprefix("runs/")
+    job = continued(raw, finished.store, pretrained, model={"pretrained": own}, data__validation_fraction=0.3)
+    message = refused(job, ArtifactError)
+    assert "hub does not provide it: no network; " in message
+    assert f"to pretrain it further {finished.store}/{finished.run}/final" in message
 
 
 def test_a_pretrained_model_with_another_tokenizer_is_refused_with_the_right_one(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
+from pathlib import Path
 
 from transformers import AutoModelForCausalLM as CAUSAL
 from transformers import AutoModelForMaskedLM as MASKED
@@ -31,6 +32,7 @@ from trainer.models.causal import (
     resolve_config,
     tried_masked,
 )
+from trainer.models.pretrained import find_outside, is_hub_name
 from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens
 from trainer.models.trial import tried_objective
 from trainer.preflight.resources import (
@@ -77,6 +79,8 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     published = data.tokenizer if data else look_for("tokenizer", preparation)
     tokenizer = load_tokenizer(store, published.key) if published else preview_tokenizer(job.data)
     masked = training.masks is not None
+    if (name := job.model.pretrained) is not None and not Path(name).is_dir() and is_hub_name(name):
+        find_outside(store, name)
     config = resolve_config(job.model, tokenizer, training.context, masked)
     if job.model.pretrained is not None:
         check_same_vocabulary(job.model.pretrained, tokenizer)
