@@ -36,7 +36,8 @@ from flows.temporary_server import turn_to_start
 from samples import corpora
 
 PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
-DEFAULTS = {"LISTEN": "127.0.0.1", "PORT": "4200", "DB": "sqlite", PASSWORD: ""}
+Settings = Mapping[str, str]
+DEFAULTS: Settings = {"LISTEN": "127.0.0.1", "PORT": "4200", "DB": "sqlite", PASSWORD: ""}
 """A new server's settings unless the environment sets others."""
 HOME = Path(os.environ.get("PREFECT_HOME", ".prefect")).absolute()
 DATABASE = HOME / "postgres"
@@ -51,7 +52,9 @@ NO_FIGURES = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
 
 def up() -> int:
     """Start the server and the worker if not running, deploy, and print their addresses; return the exit status."""
-    host, password = _setting("LISTEN"), _setting(PASSWORD)
+    started = _started()
+    settings = _settings(started)
+    host, password = settings["LISTEN"], settings[PASSWORD]
     if not (_is_loopback(host) or password):
         print(
             f"LISTEN={host} would let users of other machines run code on this one: set a password, "
@@ -66,7 +69,7 @@ def up() -> int:
             file=sys.stderr,
         )
         return 2
-    if different := _differences():
+    if different := _differences(started, settings):
         print(
             f"the running server was started with {' and '.join(different)}: stop it first with `headrace down`, or "
             "unset these variables",
@@ -74,31 +77,32 @@ def up() -> int:
         )
         return 2
     HOME.mkdir(parents=True, exist_ok=True)
-    os.environ |= {"PREFECT_HOME": str(HOME), "PREFECT_API_URL": _api(), "PWD": os.getcwd()}  # prefect.yaml names PWD
+    api = _api(settings)
+    os.environ |= {"PREFECT_HOME": str(HOME), "PREFECT_API_URL": api, "PWD": os.getcwd()}  # prefect.yaml names PWD
     for name, value in NO_FIGURES.items():
         os.environ.setdefault(name, value)
     if password:
         os.environ["PREFECT_API_AUTH_STRING"] = password
-    if not _answers():
+    if not _answers(settings):
         with turn_to_start(HOME):
             if _running("server") is None:
-                _start_server()
-            answers = _wait_for_server()
+                _start_server(settings)
+            answers = _wait_for_server(settings)
         if not answers:
             print(
-                f"no server answers at {_api()} after {SERVER_SECONDS} s; see {HOME / 'server.log'}",
+                f"no server answers at {api} after {SERVER_SECONDS} s; see {HOME / 'server.log'}",
                 file=sys.stderr,
             )
             return 1
     _write_samples()
-    with _client() as client:
+    with _client(settings) as client:
         register(client, os.environ.get("NOTIFY"), os.environ.get("CREDENTIALS"), SCHEDULED[SCHEDULES])
     if _running("worker") is None:
         _start("worker", "--pool", "local", "--type", "process")
     print(
-        f"server and UI   {_api().removesuffix('/api')}\nlogs            {HOME / 'server.log'}, {HOME / 'worker.log'}"
+        f"server and UI   {api.removesuffix('/api')}\nlogs            {HOME / 'server.log'}, {HOME / 'worker.log'}"
     )
-    print(f"\nexport PREFECT_API_URL={_api()}\nprefect deployment run data-to-model/pretrain")
+    print(f"\nexport PREFECT_API_URL={api}\nprefect deployment run data-to-model/pretrain")
     print("\n`headrace down` (or `make down`) stops both.")
     return 0
 
@@ -106,8 +110,9 @@ def up() -> int:
 def down() -> int:
     """Stop the worker, whose runs save a checkpoint first, then the server."""
     # While the worker waits for its last runs, it would start others, such as those rescheduled by the watchdog.
-    if _running("worker") is not None and _answers():
-        with _client() as client:
+    settings = _settings(_started())
+    if _running("worker") is not None and _answers(settings):
+        with _client(settings) as client:
             client.patch("/work_pools/local", json={"is_paused": True})
     stopped = []
     for name in ("worker", "server"):
@@ -136,23 +141,22 @@ def _write_samples() -> None:
         )
 
 
-def _setting(name: str) -> str:
-    """A setting of DEFAULTS: from the environment, else from the running server, else the default."""
-    return {**DEFAULTS, **_started(), **_given(os.environ)}[name]
+def _settings(started: Settings) -> Settings:
+    """The settings of DEFAULTS: from the environment, else from the running server, else the defaults."""
+    return {**DEFAULTS, **started, **_given(os.environ)}
 
 
-def _differences() -> list[str]:
-    """The running server's settings that differ from this environment; secrets are not shown."""
-    started = _started()
+def _differences(started: Settings, settings: Settings) -> list[str]:
+    """The running server's settings that differ from those of this command; secrets are not shown."""
     return [
         f"{name}={started[name]}, not {value}" if name in ("LISTEN", "PORT") else
         f"{'another' if started[name] else 'no'} {name}"
-        for name, value in _given(os.environ).items()
+        for name, value in settings.items()
         if started and started[name] != value
     ]  # fmt: skip
 
 
-def _started() -> dict[str, str]:
+def _started() -> Settings:
     """The running server's settings, from its process's environment; empty if none runs."""
     server = _running("server")
     with suppress(psutil.Error):
@@ -160,25 +164,25 @@ def _started() -> dict[str, str]:
     return {}
 
 
-def _given(environment: Mapping[str, str]) -> dict[str, str]:
+def _given(environment: Mapping[str, str]) -> Settings:
     return {name: environment[name] for name in DEFAULTS if environment.get(name)}
 
 
-def _start_server() -> None:
-    settings = {
+def _start_server(settings: Settings) -> None:
+    variables = {
         # Relative, so that the UI works under whatever address the browser uses.
         "PREFECT_SERVER_UI_API_URL": os.environ.get("PREFECT_SERVER_UI_API_URL", "/api"),
         # On disk, so that a process still holds its turn (tasks/turns.py) after the server restarts.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
-    database = _setting("DB")
+    database = settings["DB"]
     if database != "sqlite":
         address = postgres.start(DATABASE) if database == "postgres" else database
-        settings["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = address
-    _start("server", "--host", _setting("LISTEN"), "--port", _setting("PORT"), **settings)
+        variables["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = address
+    _start("server", "--host", settings["LISTEN"], "--port", settings["PORT"], **variables)
 
 
-def _start(name: str, *arguments: str, **settings: str) -> None:
+def _start(name: str, *arguments: str, **variables: str) -> None:
     """Start a server or a worker in a new session, so that it outlives this command."""
     command = [sys.executable, "-m", "prefect", name, "start", *arguments]
     # Prefect stops a worker with SIGINT, which the worker would inherit as ignored from a script's background job.
@@ -191,7 +195,7 @@ def _start(name: str, *arguments: str, **settings: str) -> None:
             stdout=log,
             stderr=log,
             start_new_session=True,
-            env={**os.environ, **settings},
+            env={**os.environ, **variables},
         )
     _pid_file(name).write_text(str(process.pid))
 
@@ -223,39 +227,39 @@ def _is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def _api() -> str:
+def _api(settings: Settings) -> str:
     """The address of the server from this machine."""
-    host = _setting("LISTEN")
+    host = settings["LISTEN"]
     with suppress(ValueError):
         address = ipaddress.ip_address(host)
         host = "127.0.0.1" if address.is_unspecified else f"[{host}]" if address.version == 6 else host
-    return f"http://{host}:{_setting('PORT')}/api"
+    return f"http://{host}:{settings['PORT']}/api"
 
 
-def _client() -> httpx.Client:
+def _client(settings: Settings) -> httpx.Client:
     """Prefect's own client, which retries if the server is busy (503: its database is locked)."""
     from prefect.client.base import PrefectHttpxSyncClient  # reads the variables set by `up`
 
-    return PrefectHttpxSyncClient(base_url=_api(), timeout=60, auth=_auth(), raise_on_all_errors=False)
+    return PrefectHttpxSyncClient(base_url=_api(settings), timeout=60, auth=_auth(settings), raise_on_all_errors=False)
 
 
-def _auth() -> tuple[str, str] | None:
-    if not (given := _setting(PASSWORD)):
+def _auth(settings: Settings) -> tuple[str, str] | None:
+    if not (given := settings[PASSWORD]):
         return None
     user, _, password = given.partition(":")
     return user, password
 
 
-def _answers() -> bool:
+def _answers(settings: Settings) -> bool:
     with suppress(httpx.HTTPError):
-        return httpx.get(f"{_api()}/health", timeout=30, auth=_auth()).is_success
+        return httpx.get(f"{_api(settings)}/health", timeout=30, auth=_auth(settings)).is_success
     return False
 
 
-def _wait_for_server() -> bool:
+def _wait_for_server(settings: Settings) -> bool:
     end = time.monotonic() + SERVER_SECONDS
     while time.monotonic() < end:
-        if _answers():
+        if _answers(settings):
             return True
         time.sleep(0.5)
     return False

@@ -17,7 +17,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.local import _client, _write_samples
+from deployments.local import DEFAULTS, _client, _write_samples
 from deployments.registration import _schedules
 from tests.flows.conftest import Done
 from tests.flows.local_stack import Local
@@ -94,7 +94,7 @@ def test_schedules_of_others_are_left_alone(server: dict[str, str]) -> None:
     assert found == [(made[0], "weekly")]
 
 
-def test_a_busy_server_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_server_is_asked_again() -> None:
     answers = [503, 503, 404]
 
     class Busy(BaseHTTPRequestHandler):
@@ -109,8 +109,7 @@ def test_a_busy_server_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with HTTPServer(("127.0.0.1", 0), Busy) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("PORT", str(server.server_port))
-        with _client() as client:
+        with _client({**DEFAULTS, "PORT": str(server.server_port)}) as client:
             answer = client.get("/variables/name/none")
         server.shutdown()
     assert answer.status_code == 404 and not answers, "what there is not is told, not raised"
@@ -209,7 +208,10 @@ def test_a_server_that_runs_is_not_changed(
 
 
 def test_what_is_not_given_is_as_the_server_that_runs_has_it(tmp_path: Path) -> None:
-    said = "from deployments import local; print(local._differences(), local._api(), local._auth())"
+    said = (
+        "from deployments.local import _api, _auth, _differences, _settings, _started; started = _started();"
+        "settings = _settings(started); print(_differences(started, settings), _api(settings), _auth(settings))"
+    )
     with started(tmp_path, **OWN, **{PASSWORD: "me:secret"}) as local:
         told = local.python("-c", said, LISTEN="", PORT="", DB="", **{PASSWORD: ""})
     assert told.stdout == f"[] http://localhost:{local.env['PORT']}/api ('me', 'secret')\n"
