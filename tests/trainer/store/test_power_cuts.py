@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.power_cuts.__main__ import main
 from tests.power_cuts.cutting import Cuts, cut
 from tests.power_cuts.planted import BUGS
 from tests.power_cuts.trials import NOTES, TRIALS, Trial
@@ -23,6 +24,11 @@ SEEN_IN = {
 
 def cuts_of(trial: Trial, common: Path, bug: str = "") -> Cuts:
     return cut(trial.record(common, bug), common / NOTES, random.Random(0))
+
+
+def test_a_deed_that_there_is_not_is_refused_by_name() -> None:
+    with pytest.raises(SystemExit, match="there is no deed 'publsh'; did you mean 'publish'"):
+        main(["1", "0", "publsh"])
 
 
 @pytest.mark.parametrize(
