@@ -99,9 +99,7 @@ def up() -> int:
         register(client, os.environ.get("NOTIFY"), os.environ.get("CREDENTIALS"), SCHEDULED[SCHEDULES])
     if _running("worker") is None:
         _start("worker", "--pool", "local", "--type", "process")
-    print(
-        f"server and UI   {api.removesuffix('/api')}\nlogs            {HOME / 'server.log'}, {HOME / 'worker.log'}"
-    )
+    print(f"server and UI   {api.removesuffix('/api')}\nlogs            {HOME / 'server.log'}, {HOME / 'worker.log'}")
     print(f"\nexport PREFECT_API_URL={api}\nprefect deployment run data-to-model/pretrain")
     print("\n`headrace down` (or `make down`) stops both.")
     return 0

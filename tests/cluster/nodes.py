@@ -98,7 +98,7 @@ class _Noting(logging.Handler):
 
 
 def run(
-    name: str, arguments: dict[str, Any], ranks: int = 1, on: dict[str, Any] | None = None
+    name: str, arguments: dict[str, Any], ranks: int = 1, on: dict[str, Any] | None = None, device: str = "auto"
 ) -> tuple[dict[str, Any], Seen]:
     """Run a stage, with its ranks on an engine if given; return its result, progress and log."""
     seen = Seen([], [])
@@ -108,7 +108,7 @@ def run(
     log.addHandler(noting)
     try:
         engine = RayEngine(**on) if on else LOCAL
-        return run_stage(name, arguments, seen.updates.append, log, ranks, engine), seen
+        return run_stage(name, arguments, seen.updates.append, log, ranks, engine, device), seen
     finally:
         log.removeHandler(noting)
 

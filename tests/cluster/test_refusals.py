@@ -70,6 +70,17 @@ def test_gpus_that_no_node_has(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
     assert "training.device is gpu, but no node of the cluster has a GPU; it has " in told
 
 
+@pytest.mark.parametrize(
+    ("stage", "job", "setting"),
+    [("train", {"training": {"device": "gpu"}}, "training.device"), ("evaluate", {"device": "gpu"}, "device")],
+)
+def test_gpus_that_no_node_has_any_more_are_told_by_the_setting_of_the_job(
+    nodes: Nodes, stage: str, job: dict[str, Any], setting: str
+) -> None:
+    with pytest.raises(DeviceError, match=rf"^{setting} is gpu, but no node of the cluster has a GPU"):
+        run(stage, {"job": job}, on=nodes.engine(), device="gpu")
+
+
 def test_fewer_ranks_among_which_the_batch_does_not_divide(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
     told = refused(raw, tmp_path, nodes.engine(min_workers=1), training__processes=2, training__global_batch=7)
     assert "training.global_batch 7 does not divide among 2 ranks" in told

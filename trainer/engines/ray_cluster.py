@@ -267,11 +267,13 @@ def _with_actor(ray: Any, engine: RayEngine) -> Cluster:
     return Cluster(engine, ray, head, actor, group, Surroundings(os.getcwd(), environment))
 
 
-def has_gpus(cluster: Cluster, device: str) -> bool:
-    """Whether ranks get a GPU each. Raises `DeviceError` if the job requires GPUs and no node has one."""
+def has_gpus(cluster: Cluster, device: str, where: str = "training.") -> bool:
+    """Whether ranks get a GPU each. Raises `DeviceError` if the job requires GPUs and no node has one; `where` is the
+    prefix of the setting.
+    """
     gpus = sum(int(node["Resources"].get("GPU", 0)) for node in cluster.nodes())
     if device == "gpu" and not gpus:
-        raise DeviceError(f"training.device is gpu, but no node of the cluster has a GPU; it has {describe(cluster)}")
+        raise DeviceError(f"{where}device is gpu, but no node of the cluster has a GPU; it has {describe(cluster)}")
     return device != "cpu" and gpus > 0
 
 

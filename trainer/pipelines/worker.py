@@ -177,9 +177,9 @@ def on_cluster(request: Request) -> int:
         from trainer.engines.ray_ranks import carry_ranks
 
         rank = partial(worker.run_rank, request["stage"], request["arguments"], True)
-        statuses.extend(
-            carry_ranks(RayEngine(**request["engine"]), request["device"], request["ranks"], rank, sys.stdout)
-        )
+        engine, device, most = RayEngine(**request["engine"]), request["device"], request["ranks"]
+        where = "training." if "training" in request["arguments"]["job"] else ""
+        statuses.extend(carry_ranks(engine, device, where, most, rank, sys.stdout))
 
     with defer_stop():  # the ranks are asked to stop from here
         status = telling(work, 0)
