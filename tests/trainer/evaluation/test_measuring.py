@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.processes import cores
-from tests.support import cpu_runtime, digests, held_out_losses, records, small_job
+from tests.support import cpu_runtime, digests, held_out_losses, records, small_job, small_values
 from tests.trainer.data.test_changed_raw import rot
 from tests.trainer.made import prepare
 from tests.trainer.small_jobs import Finished
@@ -158,6 +158,17 @@ def test_shards_of_another_tokenizer_are_refused(raw: Path, measured: Finished) 
     own = measure(measured, measured.name).data
     mixed = refused(measured, measured.name, TokenizerError, shards=[own[0], other.shards[1].key])
     assert "the shards were made with different tokenizers" in mixed
+
+
+def test_shards_of_a_renamed_corpus_are_measured_beside_those_that_are_reused(raw: Path, measured: Finished) -> None:
+    corpora = small_values(raw, measured.store)["data"]["corpora"]
+    corpora[1]["name"] = "notes"
+    renamed = prepare(small_job(raw, measured.store, data__corpora=corpora).preparation(), silent())
+    own = measure(measured, measured.name)
+    assert renamed.shards[0].key == own.data[0]
+    store, keys = Store(str(measured.store)), [shards.key for shards in renamed.shards]
+    assert len({open_shards(store, key).tokenizer for key in keys}) == 2
+    assert measure(measured, measured.name, shards=keys).total == own.total
 
 
 def test_a_model_with_fewer_embeddings_than_the_shards_have_ids_is_refused(measured: Finished, tmp_path: Path) -> None:

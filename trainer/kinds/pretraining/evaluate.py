@@ -122,12 +122,14 @@ def _check_masked(job: EvaluateJob) -> None:
 
 
 def _tokenizer(store: Store, found: Checkpoint, sets: list[ShardSet]) -> Tokenizer:
-    """The shards' tokenizer; if the checkpoint contains a tokenizer, it must be the same."""
-    keys = {shard_set.tokenizer for shard_set in sets}
-    if len(keys) > 1:
-        raise TokenizerError(f"the shards were made with different tokenizers: {', '.join(sorted(keys))}")
-    (key,) = keys
-    tokenizer = load_tokenizer(store, key)
+    """The shards' tokenizer; if the checkpoint contains a tokenizer, it must be the same.
+
+    Shards that were reused may name an older tokenizer than the others, with the same content.
+    """
+    tokenizers = {key: load_tokenizer(store, key) for key in sorted({shard_set.tokenizer for shard_set in sets})}
+    if len(set(tokenizers.values())) > 1:
+        raise TokenizerError(f"the shards were made with different tokenizers: {', '.join(tokenizers)}")
+    key, tokenizer = next(iter(tokenizers.items()))
     carried = found.files.get(TOKENIZER_FILE)
     if carried is not None and carried != tokenizer.sha256:
         raise TokenizerError(
