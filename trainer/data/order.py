@@ -7,8 +7,8 @@ Nothing is shuffled in memory or saved. Any sample costs the same to find, and a
 that an uninterrupted run would read.
 
 Corpora are drawn in proportion to their weights, by systematic (stratified) rather than independent draws: among the
-first n samples, n * p_i come from corpus i, to within a few. The number of earlier draws from a corpus is therefore
-known without counting, so each window can be used once a pass. The draws are shuffled inside blocks.
+first n draws, n * p_i are of corpus i, to within a few. The number of earlier draws from a corpus is therefore known
+without counting, so each window can be used once a pass. The draws are shuffled inside blocks.
 
 `EpochOrder` orders labelled data and conversations: global batch `number` is a pure function of the seed, the examples'
 lengths and the batch size. Each epoch permutes the examples, sorts each stretch of `GROUP` batches by length, cuts it
