@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, rate_at, small_job
+from tests.trainer.plain_loops import train_plainly
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.config.models import ModelConfig
@@ -47,7 +48,7 @@ def adapt(raw: Path, store: Path, data: PreparedData, base: Path, lora: dict[str
     return train(lora_job(raw, store, base, lora, **changes), silent(), data).key
 
 
-def train_plainly(adapted: Any, job: PipelineJob, data: PreparedData) -> list[float]:
+def train_adapter(adapted: Any, job: PipelineJob, data: PreparedData) -> list[float]:
     """Train an adapted model on a job's batches in a plain loop, at the rates of a cosine; the loss of each step."""
     store, training = Store(job.store), job.training
     plan = make_plan(training, shard_manifests(store, data), 1)
@@ -60,19 +61,14 @@ def train_plainly(adapted: Any, job: PipelineJob, data: PreparedData) -> list[fl
         weight_decay=0.1,
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, plan.total_steps))
-    losses = []
-    for step in range(plan.total_steps):
+
+    def loss_at(step: int) -> torch.Tensor:
         (inputs,) = read_batch(step, plan, dataset.order, dataset.windows, 0).micro_batches
         ids = inputs["input_ids"]
         logits = adapted(input_ids=ids).logits[:, :-1]
-        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(adapted.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        losses.append(float(loss.detach()))
-    return losses
+        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1))
+
+    return train_plainly(optimizer, schedule, map(loss_at, range(plan.total_steps)))
 
 
 def lora_job(raw: Path, store: Path, base: Path, lora: dict[str, Any] = LORA, **changes: Any) -> PipelineJob:

@@ -17,6 +17,7 @@ from tests.processes import finish, start_warm
 from tests.support import records, write_config, write_rows
 from tests.trainer.chats import CHATML, END, MARKED, chat_job, chat_model, chat_values
 from tests.trainer.made import encode_conversations
+from tests.trainer.plain_loops import train_plainly
 from tests.trainer.small_jobs import IN_TURN, Finished
 from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ConfigError
@@ -138,16 +139,8 @@ def plain_loop(
         {"params": [each for each in weights if each.dim() <= 1], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
-    schedule, losses = get_scheduler("linear", optimizer, 0, total_steps), []
-    for inputs in batches:
-        loss = learner(**inputs).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, clip)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        losses.append(float(loss.detach()))
-    return losses
+    schedule = get_scheduler("linear", optimizer, 0, total_steps)
+    return train_plainly(optimizer, schedule, (learner(**inputs).loss for inputs in batches), clip)
 
 
 def plain_losses(work: Chat, chats: Path, model: Path, steps: int) -> list[float]:

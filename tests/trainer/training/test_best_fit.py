@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
 
 from tests.support import SMALL_MODEL, cpu_runtime, curve, final_bytes, rate_at, records
 from tests.trainer.data.test_packing import best_fit
 from tests.trainer.made import prepare
+from tests.trainer.plain_loops import small_adamw, train_plainly
 from tests.trainer.short_texts import open_work, read_documents, rows_of, short_job
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.common.progress import silent
@@ -110,23 +112,16 @@ def test_a_model_is_trained_as_in_a_plain_loop_over_the_documents(
     work = open_work(short_job(texts, store, **PACKED), data)
     model = work.load_model(None)
     end = read_documents(Store(str(store)), data.shards[0].key)[0][0][-1]
-    spared = [p for p in model.parameters() if p.ndim < 2]
-    decayed = [p for p in model.parameters() if p.ndim >= 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed}, {"params": spared, "weight_decay": 0.0}], lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1
-    )
-    losses = []
-    for step in range(STEPS):
-        for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * rate_at(step, STEPS)
+
+    def loss_at(step: int) -> torch.Tensor:
         documents = [torch.tensor(each) for row in rows_of(work.read_batch(step, 0)) for each in documents_of(row, end)]
         logits = torch.cat([model(input_ids=each[None]).logits[0, :-1] for each in documents])
-        loss = F.cross_entropy(logits, torch.cat([each[1:] for each in documents]))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(float(loss.detach()))
+        return F.cross_entropy(logits, torch.cat([each[1:] for each in documents]))
+
+    weights = list(model.parameters())
+    optimizer = small_adamw([p for p in weights if p.ndim >= 2], [p for p in weights if p.ndim < 2])
+    schedule = LambdaLR(optimizer, lambda step: rate_at(step, STEPS))
+    losses = train_plainly(optimizer, schedule, map(loss_at, range(STEPS)))
     assert [loss for _, loss, _, _ in curve(store)] == pytest.approx(losses, abs=1e-4)
     assert losses[-1] < losses[0] - 0.3, "it learns"
     plan = json.loads((store / run / "plan.json").read_text())

@@ -79,6 +79,15 @@ def save(store: Store, learner: Learner, *states: TrainState, keep_last: int = 2
             writer.save(partial(learner.snapshot, state=state))
 
 
+def saved_and_loaded(store: Store, learner: Learner, state: TrainState, runtime: Runtime) -> tuple[Path, Learner]:
+    """Save a learner; returns the newest checkpoint's files, and a new learner with its weights."""
+    save(store, learner, state)
+    name = find_checkpoint(store, RUN)
+    assert name == f"checkpoints/step-{state.step:08d}"
+    folder = fetch_artifact(store, f"{RUN}/{name}", CHECKPOINT_KIND)
+    return folder, Learner(load_model(folder), runtime)
+
+
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
@@ -104,11 +113,7 @@ def test_everything_that_a_checkpoint_holds_comes_back_exactly(
 ) -> None:
     learner.learn(5)
     state = TrainState(step=5, attempts=6, scores={"loss": 3.25}, best_score=3.0, best_step=4, worse=1)
-    save(empty_store, learner, state)
-    name = find_checkpoint(empty_store, RUN)
-    assert name == "checkpoints/step-00000005"
-    folder = fetch_artifact(empty_store, f"{RUN}/{name}", CHECKPOINT_KIND)
-    again = Learner(load_model(folder), runtime)
+    folder, again = saved_and_loaded(empty_store, learner, state, runtime)
     assert restore(folder, again.objective, again.optimizer, again.schedule, None) == state
     before, after = learner.optimizer.state_dict(), again.optimizer.state_dict()
     groups, saved = ([{**g, "betas": tuple(g["betas"])} for g in o["param_groups"]] for o in (after, before))
@@ -125,9 +130,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
     learner: Learner, empty_store: Store, runtime: Runtime
 ) -> None:
     learner.learn(5)
-    save(empty_store, learner, TrainState(step=5, attempts=5))
-    folder = fetch_artifact(empty_store, f"{RUN}/checkpoints/step-00000005", CHECKPOINT_KIND)
-    again = Learner(load_model(folder), runtime)
+    folder, again = saved_and_loaded(empty_store, learner, TrainState(step=5, attempts=5), runtime)
     restore(folder, again.objective, again.optimizer, again.schedule, None)
     for one in (learner, again):
         one.model.train()
@@ -139,9 +142,7 @@ def test_a_checkpoint_with_other_groups_of_parameters_is_refused_not_mixed_up(
     learner: Learner, empty_store: Store, runtime: Runtime
 ) -> None:
     learner.learn(1)
-    save(empty_store, learner, TrainState(step=1, attempts=1))
-    folder = fetch_artifact(empty_store, f"{RUN}/checkpoints/step-00000001", CHECKPOINT_KIND)
-    again = Learner(load_model(folder), runtime)
+    folder, again = saved_and_loaded(empty_store, learner, TrainState(step=1, attempts=1), runtime)
     decayed, spared = again.optimizer.param_groups
     spared["params"].append(decayed["params"].pop(0))
     with pytest.raises(ArtifactError, match=r"parameter groups differ from this version's, .*wte.*another `run`"):

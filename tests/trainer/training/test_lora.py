@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.support import curve, digests, final_bytes, records, small_job
-from tests.trainer.adapted_runs import LORA, adapt, lora_job, train_plainly, write_base
+from tests.trainer.adapted_runs import LORA, adapt, lora_job, train_adapter, write_base
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
@@ -54,7 +54,7 @@ def test_a_model_is_adapted_as_peft_does_it_in_a_plain_loop(
     torch.manual_seed(job.training.seed)
     targets = ["c_attn", "c_proj", "c_fc"]
     adapted = get_peft_model(plain, PeftLora(r=4, lora_alpha=8, target_modules=targets, fan_in_fan_out=True))
-    losses = train_plainly(adapted, job, data)
+    losses = train_adapter(adapted, job, data)
     assert [loss for _, loss, _, _ in curve(stocked)] == pytest.approx(losses, abs=1e-4)
     merged = adapted.merge_and_unload().state_dict()
     published = load_file(stocked / run / "final" / "model.safetensors")

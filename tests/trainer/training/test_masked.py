@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import AutoModelForMaskedLM
 
 from tests.support import cpu_runtime, curve, final_bytes, rate_at, records, small_job
 from tests.trainer.made import prepare
+from tests.trainer.plain_loops import small_adamw, train_plainly
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
@@ -92,21 +94,15 @@ def test_a_model_is_trained_as_in_a_plain_loop_under_the_same_masks(
     model = build_model(job.model, config, job.training.seed, AutoModelForMaskedLM)
     spared = [p for name, p in model.named_parameters() if p.ndim < 2 or "LayerNorm" in name]
     decayed = [p for p in model.parameters() if all(p is not each for each in spared)]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed}, {"params": spared, "weight_decay": 0.0}], lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1
-    )
-    losses = []
-    for step in range(STEPS):
-        for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * rate_at(step, STEPS)
+
+    def loss_at(step: int) -> torch.Tensor:
         (inputs,) = workload.read_batch(step, 0).micro_batches
         logits = model(input_ids=inputs["input_ids"]).logits
-        loss = F.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten(), ignore_index=-100)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(float(loss.detach()))
+        return F.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten(), ignore_index=-100)
+
+    optimizer = small_adamw(decayed, spared)
+    schedule = LambdaLR(optimizer, lambda step: rate_at(step, STEPS))
+    losses = train_plainly(optimizer, schedule, map(loss_at, range(STEPS)))
     assert [loss for _, loss, _, _ in curve(store)] == pytest.approx(losses, abs=1e-4)
     assert losses[-1] < losses[0] - 0.4, "it learns"
     final = AutoModelForMaskedLM.from_pretrained(store / run / "final")

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, curve, final_bytes, rate_at, small_job
 from tests.tiny_models import tiny_config
 from tests.trainer.adapted_runs import lora_values, write_base
+from tests.trainer.plain_loops import small_adamw
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
@@ -59,9 +60,7 @@ def test_matrices_step_by_muon_and_the_rest_by_adamw_as_in_a_plain_loop(
     rest = [p for p in model.parameters() if p.ndim == 1]
     turned = [nn.Parameter(p.detach().T.contiguous()) for p in matrices]  # a row an output, as Jordan has it
     muon = torch.optim.Muon(turned, lr=2e-2, weight_decay=0.1)
-    adamw = torch.optim.AdamW(
-        [{"params": embeddings}, {"params": rest, "weight_decay": 0.0}], lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1
-    )
+    adamw = small_adamw(embeddings, rest)
     losses = []
     for step in range(STEPS):
         for group, peak in [*((each, 3e-3) for each in adamw.param_groups), (muon.param_groups[0], 2e-2)]:

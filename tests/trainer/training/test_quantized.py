@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from tests.depth import once
 from tests.support import cpu_runtime, curve, final_bytes, held_out_losses, small_job
-from tests.trainer.adapted_runs import LORA, TRAINED, train_plainly, write_base
+from tests.trainer.adapted_runs import LORA, TRAINED, train_adapter, write_base
 from tests.trainer.chats import chat_job
 from tests.trainer.preferences import preference_job
 from trainer.common.errors import ConfigError
@@ -70,7 +70,7 @@ def test_it_is_trained_as_transformers_and_peft_do_it_in_a_plain_loop(
     for layer in adapted.modules():
         if hasattr(layer, "support_avx512bf16_for_cpu"):
             layer.support_avx512bf16_for_cpu = False
-    losses = train_plainly(adapted, job, data)
+    losses = train_adapter(adapted, job, data)
     assert [loss for _, loss, _, _ in curve(stocked)] == pytest.approx(losses, abs=1e-5)
     details = json.loads((stocked / run / "final" / "manifest.json").read_text())["details"]["trained"]
     whole = sum(each.numel() for each in AutoModelForCausalLM.from_pretrained(base).parameters())

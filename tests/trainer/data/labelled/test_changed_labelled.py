@@ -140,22 +140,16 @@ def encoded(bert: Path, tmp_path: Path) -> tuple[Store, str]:
     return Store(job.store), prepared(job, bert).key
 
 
-def test_an_encoded_set_whose_bits_flipped_is_not_opened(encoded: tuple[Store, str]) -> None:
+@pytest.mark.parametrize(("name", "read"), [("validation.arrow", open_encoded), ("tokenizer.json", tokenizer_paths)])
+def test_a_file_of_an_encoded_set_whose_bits_flipped_is_not_handed_on(
+    name: str, read: Callable[[Store, str], object], encoded: tuple[Store, str]
+) -> None:
     store, key = encoded
-    open_encoded(store, key)
-    path = Path(store.path(f"{key}/validation.arrow"))
+    read(store, key)
+    path = Path(store.path(f"{key}/{name}"))
     rot(path, path.stat().st_size // 2)
-    with pytest.raises(ArtifactError, match=r"validation\.arrow does not match its checksum .* prepare the data again"):
-        open_encoded(store, key)
-
-
-def test_a_tokenizer_of_an_encoded_set_whose_bits_flipped_is_not_handed_on(encoded: tuple[Store, str]) -> None:
-    store, key = encoded
-    tokenizer_paths(store, key)
-    path = Path(store.path(f"{key}/tokenizer.json"))
-    rot(path, path.stat().st_size // 2)
-    with pytest.raises(ArtifactError, match=r"tokenizer\.json does not match its checksum .* prepare the data again"):
-        tokenizer_paths(store, key)
+    with pytest.raises(ArtifactError, match=rf"{name} does not match its checksum .* prepare the data again"):
+        read(store, key)
 
 
 def test_a_missing_split_says_what_to_do(encoded: tuple[Store, str]) -> None:
