@@ -15,13 +15,12 @@ from trainer.data.decisions import decisions_behind
 from trainer.data.encoded import ENDING
 from trainer.data.splits import TEST
 from trainer.data.tokenization import SOURCES
-from trainer.models.weights import ADAPTER_WEIGHTS
 from trainer.records.basis import Pieces, by_file, without_test
 from trainer.records.fields import all_same, printable
 from trainer.records.run_names import find_run_name
 from trainer.records.sealed import read_listed, read_pointer, read_sealed
 from trainer.registry.content import Block
-from trainer.registry.facts import RecordedRun, count_parameters, read_config, read_recorded
+from trainer.registry.facts import RecordedRun, count_parameters, holds_adapter, read_config, read_recorded
 from trainer.registry.listing import state_of
 from trainer.registry.references import artifact_kind, artifacts_of
 from trainer.registry.sections import in_order
@@ -130,7 +129,7 @@ def _count_all(store: Store, key: str, manifest: Manifest) -> int | None:
     """The parameters of a final model or a checkpoint as it computes; None where the model that an adapter was trained
     beside is not counted yet.
     """
-    if ADAPTER_WEIGHTS in manifest.digests():
+    if holds_adapter(manifest):
         counts: dict[str, int] = manifest.details.get("trained", {})
         return counts.get("parameters")
     weights = manifest.model_copy(update={"files": [f for f in manifest.files if f.name.startswith("model")]})

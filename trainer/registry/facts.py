@@ -133,7 +133,7 @@ class RunFacts(RecordedRun):
     @property
     def is_adapter(self) -> bool:
         """Whether the final model is an adapter, which is loaded together with its base model."""
-        return ADAPTER_WEIGHTS in self.final.digests()
+        return holds_adapter(self.final)
 
     @property
     def trained(self) -> dict[str, int] | None:
@@ -238,6 +238,11 @@ def _read_source(store: Store, key: str) -> Source:
             f"{store.path(key)}, an input of this run, is missing; prepare the data again to rebuild it"
         )
     return Source(key, manifest, hashlib.sha256(store.read_bytes(f"{key}/{MANIFEST}")).hexdigest())
+
+
+def holds_adapter(manifest: Manifest) -> bool:
+    """Whether a model is an adapter, by the manifest of its folder."""
+    return ADAPTER_WEIGHTS in manifest.digests()
 
 
 def count_parameters(store: Store, key: str, final: Manifest) -> dict[str, int]:
