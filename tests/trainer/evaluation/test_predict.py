@@ -20,8 +20,8 @@ from trainer.common.errors import ArtifactError, ConfigError, CorpusError, Pipel
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.labelled import PredictJob
-from trainer.kinds.labelled.predict import predict_texts
-from trainer.kinds.labelled.predictions import KIND
+from trainer.kinds.labelled.predict import look_at_texts, predict_texts
+from trainer.kinds.labelled.predictions import KIND, identify_predictions
 from trainer.records.results import PredictedTexts
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
@@ -259,6 +259,21 @@ def test_a_bad_record_is_named_or_passed_over_and_counted(classifier: Path, tmp_
     assert [line["id"] for line in lines_of(lenient, made)] == [*"01234", "7", "8", "9"]
     with pytest.raises(RecordError, match="line 6"):
         predict_texts(job, silent())  # what was passed over is not reused by who may pass over nothing
+
+
+def test_a_row_with_the_id_of_another_is_bad(classifier: Path, tmp_path: Path, runtime: Runtime) -> None:
+    texts = [{"id": name, "a": f"text {number}"} for number, name in enumerate(["x", 7, "y", "7", "z"])]
+    paths = [written(tmp_path / f"{name}.jsonl", as_jsonl(rows)) for name, rows in (("a", texts[:3]), ("b", texts[3:]))]
+    job = job_of(tmp_path / "store", classifier, paths, data={"text_columns": ["a"], "id_column": "id"})
+    said = r"b.jsonl: line 1: column 'id': '7' is also the id of .*a.jsonl: line 2; ids must differ \(max_bad_records"
+    with pytest.raises(RecordError, match=said):
+        predict_texts(job, silent())
+    with pytest.raises(RecordError, match=said):
+        look_at_texts(job, identify_predictions(Store(job.store), job), silent())
+    lenient = job.model_copy(update={"data": job.data.model_copy(update={"max_bad_records": 1})})
+    made = predict_texts(lenient, silent())
+    assert (made.texts, made.bad_records) == (4, 1)
+    assert [line["id"] for line in lines_of(lenient, made)] == ["x", "7", "y", "z"]
 
 
 @pytest.mark.deep

@@ -43,6 +43,10 @@ class Row(NamedTuple):
         """All texts joined; its hash decides which examples are held out."""
         return b"\0".join(map(str.encode, self.texts))
 
+    def digest_of_id(self) -> int:
+        """A digest of the id; `NAMELESS` without one."""
+        return NAMELESS if self.id is None else _digest(str(self.id).encode())
+
     def example(self, number: int) -> "Example":
         """A good row as an example; its name is its id, else its number."""
         return Example(str(number if self.id is None else self.id), self.texts)
@@ -203,13 +207,23 @@ def scan_rows(
         codes.append(BAD if row.wrong is not None else values.setdefault(row.label, len(values)))
         digests.append(_digest(text))
         held.append(cut and is_held_out(text, data.validation_fraction))
-        ids.append(NAMELESS if row.id is None else _digest(str(row.id).encode()))
+        ids.append(row.digest_of_id())
         advance(1)
     found = np.array(codes, dtype=np.int64)
-    if (repeated := _repeated(np.array(ids, dtype=np.uint64))).any():
-        bad.add_all(int(repeated.sum()), _repeats(data, lambda: read_rows(data, parts, most), repeated))
-        found[repeated] = BAD
+    found[skip_repeats(data, parts, ids, bad, most)] = BAD
     return Scan(parts, found, np.array(digests, dtype=np.uint64), np.array(held, dtype=bool), list(values), bad)
+
+
+def skip_repeats(
+    data: LabelledDataConfig, parts: Sequence[Part], ids: Sequence[int], bad: BadRecords, most: int | None = None
+) -> NDArray[np.bool_]:
+    """Whether each row, or of `most` of each part, has the id of an earlier one, given the digests of the ids; adds
+    these rows to `bad`, and raises `RecordError` if they may not be skipped.
+    """
+    repeated = _repeated(np.array(ids, dtype=np.uint64))
+    if repeated.any():
+        bad.add_all(int(repeated.sum()), _repeats(data, lambda: read_rows(data, parts, most), repeated))
+    return repeated
 
 
 def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:

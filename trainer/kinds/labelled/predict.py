@@ -6,7 +6,6 @@ texts of about the same length share a batch. Texts are encoded as in training, 
 
 from collections import Counter
 from contextlib import ExitStack
-from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -194,6 +193,6 @@ def look_at_texts(job: PredictJob, wanted: Wanted, progress: Progress) -> TextsP
     most = rows_to_look_at(parts)
     with open_texts(wanted.data, parts, progress, most) as texts:
         found = sum(texts.counts)
-        lengths = measure_lengths(islice(texts.examples(), found), found, encoder)
+        lengths = measure_lengths(texts.examples(), found, encoder)
         told = tell_heads("rows", parts) if most else f"all of {plural(len(parts), 'file')}"
         return TextsPreview(looked_at=told, texts=found, bad=texts.bad.told(), lengths=lengths)

@@ -6,10 +6,15 @@ predictions/NAME-FINGERPRINT/manifest.json         the model, the files of texts
 
 import logging
 import tempfile
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from trainer.common.bad_records import BadRecords, check_budget, describe_bad
 from trainer.common.errors import ConfigError, CorpusError
@@ -18,7 +23,7 @@ from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig, PredictJob, as_labelled
 from trainer.data.encoded import in_data
 from trainer.data.labelled.examples import lacks_column
-from trainer.data.labelled.rows import Example, columns_of, read_rows, reading_of
+from trainer.data.labelled.rows import Example, columns_of, read_rows, reading_of, skip_repeats
 from trainer.data.splits import TRAIN, Part, SplitSource, bad_records, fetch_part, find_splits, look_at_columns
 from trainer.models.pretrained import Checkpoint, classifies_words, find_model, read_object
 from trainer.records.results import PredictedTexts
@@ -32,7 +37,7 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 
-FORMAT = 2
+FORMAT = 3
 KIND = "predictions"
 FILE = "predictions.jsonl"
 
@@ -138,20 +143,23 @@ def _trained_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[s
 
 
 class NewTexts(NamedTuple):
-    """Checked files: `counts` are the valid texts of each file, `bad` the skipped rows of all files."""
+    """Checked files, or at most `most` rows of each: `good` are the rows that are predicted, `counts` their number in
+    each file, `bad` the others.
+    """
 
     data: LabelledDataConfig
     parts: list[Part]
+    most: int | None
+    good: NDArray[np.bool_]
     counts: list[int]
     bad: BadRecords
 
     def examples(self) -> Iterator[Example]:
-        """The valid texts in the order of files and rows, read again at each call. An id is the id column's value,
-        else the row's number.
+        """The good rows in the order of files and rows, read again at each call. An id is the id column's value, else
+        the row's number.
         """
-        for number, row in enumerate(read_rows(self.data, self.parts)):
-            if row.wrong is None:
-                yield row.example(number)
+        for number, row in compress(enumerate(read_rows(self.data, self.parts, self.most)), self.good):
+            yield row.example(number)
 
 
 @contextmanager
@@ -161,22 +169,23 @@ def open_texts(
     """Check all rows, or at most `most` of each file; the texts can be read inside the `with` block.
 
     Raises `CorpusError` for a missing column or files without a text, and `RecordError` for the first bad row beyond
-    those that may be skipped.
+    those that may be skipped; a row with the id of an earlier one is bad.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         fetched = [fetch_part(part, Path(folder)) for part in parts]
         _check_columns(data, fetched)
-        counts, bad = [], bad_records(data, None)
+        bad, is_good, ids, ends = bad_records(data, None), array("b"), array("Q"), [0]
         with progress.bar(f"read {data.name}", None, "row") as bar:
             for part in fetched:
-                good = 0
                 for row in read_rows(data, [part], most, watch=True):
-                    if row.wrong is None:
-                        good += 1
-                    else:
+                    if row.wrong is not None:
                         bad.add(row.wrong)
+                    is_good.append(row.wrong is None)
+                    ids.append(row.digest_of_id())
                     bar.advance(1)
-                counts.append(good)
+                ends.append(len(ids))
+        good = np.array(is_good, dtype=bool) & ~skip_repeats(data, fetched, ids, bad, most)
+        counts = [int(good[start:end].sum()) for start, end in pairwise(ends)]
         if not any(counts):
             raise CorpusError(
                 f"data set {data.name!r} is empty: {bad.count} records, {bad.count} of them bad; check that "
@@ -184,7 +193,7 @@ def open_texts(
             )
         if bad.count:
             log.warning("data set %s: skipped %s", data.name, bad.describe())
-        yield NewTexts(data, fetched, counts, bad)
+        yield NewTexts(data, fetched, most, good, counts, bad)
 
 
 def _check_columns(data: LabelledDataConfig, parts: Sequence[Part]) -> None:
