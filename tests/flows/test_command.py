@@ -27,7 +27,8 @@ from tests.headrace import headrace
 from tests.processes import Ended, free_port, start_module
 from tests.stops import heeds
 from tests.support import ROOT, only_run, small_values, write_config
-from tests.trainer.chats import chat_model
+from tests.trainer.chats import chat_model, chat_values
+from tests.trainer.labelled_pairs import finetune_values
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.common.formats import show_json
 from trainer.config.files import explain, load_job, parse_yaml, read_values
@@ -158,6 +159,17 @@ def test_a_dry_run_on_local_files_loads_no_prefect_and_gives_json(config: Path, 
     assert "prefect" not in loaded
     found = json.loads(printed)
     assert (found["about_steps"], found["plan"]) == (SETTINGS["training__max_steps"], None)
+
+
+def test_a_dry_run_tells_that_files_are_missing_before_it_loads_torch(config: Path, tmp_path: Path) -> None:
+    labelled = write_config(tmp_path / "labelled.yaml", finetune_values(tmp_path, tmp_path / "store", "any/model"))
+    chats = write_config(tmp_path / "chat.yaml", chat_values(tmp_path, tmp_path / "store", "any/model"))
+    statuses, loaded, _, said = run_each(
+        ["run", config, "--dry-run", "data.corpora.0.paths=[nowhere/*.txt]"],
+        *(["finetune", job, "--dry-run"] for job in (labelled, chats)),
+    )
+    assert statuses == [EXIT_BAD_INPUT] * 3 and not loaded & set(HEAVY)
+    assert "CorpusError: corpus 'code': no file matches 'nowhere/*.txt'" in said and said.count("no file") == 3
 
 
 def test_a_dry_run_of_a_job_with_curation_decides_nothing(

@@ -13,6 +13,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.config.kinds import KINDS, JobKind, kinds_read_by, load, marked
 from trainer.config.labelled import TuningJob
 from trainer.config.runs import RunJob
+from trainer.data.splits import find_splits
 from trainer.evaluation.measurement import Measure, Measurement
 from trainer.records.plans import RunPlan
 from trainer.records.steps import Do, Step
@@ -77,6 +78,10 @@ class Kind:
     """The path of its `ComparedKind`: what a comparison shows of its runs."""
     prepare: Callable[[Any, Do], TrainingData] = lambda job, do: do("encode", job)
     """Run the steps up to the job's training data, and return that data."""
+    find_files: Callable[[Store, Any], object] = lambda store, job: find_splits(store, job.data)
+    """Find the job's raw files, as the preflight does, but without loading torch. Raises `CorpusError` for the first
+    problem.
+    """
     encode: Callable[[Store, Any, Progress, str | Path | None], Step] = encode_nothing
     """Return the step that tokenizes the job's splits, with the tokenizer of the model in the given folder or else of
     the job's model."""

@@ -15,6 +15,7 @@ from trainer.config.models import ModelConfig
 from trainer.config.training import MaskingConfig, masks_documents
 from trainer.data.decisions import corpora_left
 from trainer.data.packing import FORMAT as PACKING
+from trainer.data.sources import find_sources
 from trainer.evaluation.measurement import Measurement, ask_of_run
 from trainer.evaluation.metrics import describe_selection
 from trainer.kinds.kind import Kind, LazyFunction, Planned
@@ -229,6 +230,7 @@ def _own_place(store: Store, job: EvaluateJob, found: Checkpoint) -> str | None:
 KIND = Kind(
     preflight=LazyFunction("trainer.kinds.pretraining.preflight.preflight"),
     prepare=lambda job, do: prepare(job.preparation(), do),
+    find_files=lambda store, job: [find_sources(corpus) for corpus in job.data.corpora],
     identify=identify,
     open=LazyFunction("trainer.kinds.pretraining.workload.open_workload"),
     plan=plan,
