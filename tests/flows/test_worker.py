@@ -118,7 +118,7 @@ def test_a_server_that_stays_gone_ends_the_run_in_bounded_time_with_its_model_co
         ended = running.wait(500)  # Prefect's client tries each request for a minute
     assert ended.status == EXIT_PREEMPTED
     assert final_bytes(store) == final_bytes(done.store)
-    said = [line for line in ended.stderr.splitlines() if "run this again" in line]  # Prefect's log still tries after it
+    said = [line for line in ended.stderr.splitlines() if "run this again" in line]  # Prefect's log tries on after it
     assert len(said) == 1 and own.address in said[0], ended.stderr
 
 
