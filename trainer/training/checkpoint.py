@@ -305,12 +305,7 @@ def saved_steps(store: Store, run: str) -> list[int]:
 
 def committed_steps(store: Store, run: str) -> list[int]:
     """The steps of all checkpoints with a manifest, in order."""
-    return [step for step in saved_steps(store, run) if is_committed(store, run, step)]
-
-
-def is_committed(store: Store, run: str, step: int) -> bool:
-    """Whether the checkpoint folder of a step has a manifest."""
-    return store.exists(f"{run}/{folder_name(step)}/{MANIFEST}")
+    return [step for step in saved_steps(store, run) if store.exists(f"{run}/{folder_name(step)}/{MANIFEST}")]
 
 
 def ended_epoch(step: int, every: int) -> int | None:

@@ -44,9 +44,9 @@ from trainer.training.checkpoint import (
     STATE,
     EndedEpoch,
     TrainState,
+    committed_steps,
     drop_epochs,
     epoch_pointer,
-    is_committed,
     saved_steps,
 )
 from trainer.training.restoring import parameter_names
@@ -351,14 +351,13 @@ class Saver:
 
     def _delete_unneeded(self, state: TrainState) -> None:
         """Delete uncommitted folders, and checkpoints that are not among the last, the best, or a kept epoch's."""
-        saved = saved_steps(self._store, self._run)
-        steps = [step for step in saved if is_committed(self._store, self._run, step)]
+        steps = committed_steps(self._store, self._run)
         ended = partial(self._ended_epoch, state)
         if self._keep_epochs is not None:
             drop_epochs(self._store, self._run, self._keep_epochs)
         kept = mend_pointers(self._store, self._run, steps, state, ended, self._figure, self._keep_epochs)
         kept.update(steps[-self._keep_last :], [] if state.best_step is None else [state.best_step])
-        for step in saved:
+        for step in saved_steps(self._store, self._run):
             if step not in kept:
                 self._store.delete(f"{self._run}/{folder_name(step)}", first=MANIFEST)
 

@@ -72,15 +72,6 @@ def test_the_last_ones_the_best_and_each_epochs_stay_and_others_go(empty_store: 
     ]  # fmt: skip
 
 
-def test_a_save_lists_the_checkpoints_once(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    keeper = Keeper(empty_store, keep_last=1)
-    keeper.save(1)
-    listed = []
-    monkeypatch.setattr(Store, "names", lambda store, key, names=Store.names: listed.append(key) or names(store, key))
-    keeper.save(2)
-    assert listed.count(f"{RUN}/checkpoints") == 1
-
-
 def test_pointers_name_the_newest_the_best_and_the_epochs(empty_store: Store) -> None:
     keeper = Keeper(empty_store, keep_last=1)
     keeper.save(1, 5.0)
