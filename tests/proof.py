@@ -46,7 +46,7 @@ PARTS = {
     ),
     "damage": Part("damaged files", _tests("tests/trainer/store/test_store_fuzz.py", "-m", "long", "-k", "every_case")),
     "kill-points": Part(
-        "kills at each write of a training, disk and S3",
+        "kills at each write of a training of each kind, disk and S3",
         _tests("tests/trainer/training/test_kill_points.py", "-m", "deep or long", "-k", "every"),
     ),
     "curation": Part(
