@@ -39,7 +39,9 @@ def dry_run(job: Any, as_json: bool = False) -> None:
 
 def _preview_training(job: Any) -> Preview:
     kind = kind_of(job)
-    kind.find_files(Store(job.store), job)  # first, because the preflight loads torch, which takes seconds
+    store = Store(job.store)
+    store.check_writable()
+    kind.find_files(store, job)  # first, because the preflight loads torch, which takes seconds
     found = kind.preflight(job, for_people())
     return Preview(found.lines(), found)
 

@@ -167,8 +167,10 @@ def test_a_dry_run_tells_that_files_are_missing_before_it_loads_torch(config: Pa
     statuses, loaded, _, said = run_each(
         ["run", config, "--dry-run", "data.corpora.0.paths=[nowhere/*.txt]"],
         *(["finetune", job, "--dry-run"] for job in (labelled, chats)),
+        ["finetune", labelled, "--dry-run", "store=/proc/nowhere"],
     )
-    assert statuses == [EXIT_BAD_INPUT] * 3 and not loaded & set(HEAVY)
+    assert statuses[:3] == [EXIT_BAD_INPUT] * 3 and not loaded & set(HEAVY)
+    assert "StorageError: cannot write /proc/nowhere" in said and "Traceback" not in said
     assert "CorpusError: corpus 'code': no file matches 'nowhere/*.txt'" in said and said.count("no file") == 3
 
 

@@ -207,13 +207,14 @@ def measure(url: str, unit: Unit, measures: Sequence[Measure], advance: Advance)
         gaps.setdefault(tuple(digest for digest in digests if digest not in known[each]), []).append(each)
     to_read = {digest for gap in gaps for digest in gap}
     advance(sum(piece.size for piece, digest in zip(unit.pieces, digests, strict=True) if digest not in to_read))
-    for gap, group in gaps.items():
-        unread = set(gap)
-        pieces = {digest: piece for piece, digest in zip(unit.pieces, digests, strict=True) if digest in unread}
-        with filling(advance, sum(piece.size for piece in pieces.values())) as count:
-            measured = _measure_pieces(unit, list(pieces.values()), group, count)
-        for each, found in measured.items():
-            known[each] |= dict(zip(pieces, found, strict=True))
+    with filling(
+        advance, sum(piece.size for piece, digest in zip(unit.pieces, digests, strict=True) if digest in to_read)
+    ) as count:
+        for gap, group in gaps.items():
+            unread = set(gap)
+            pieces = {digest: piece for piece, digest in zip(unit.pieces, digests, strict=True) if digest in unread}
+            for each, found in _measure_pieces(unit, list(pieces.values()), group, count).items():
+                known[each] |= dict(zip(pieces, found, strict=True))
     for each in missing:
         rows = [known[each][digest] for digest in digests]
         arrays = {name: np.concatenate([piece[name] for piece in rows]) for name in rows[0]}

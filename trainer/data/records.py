@@ -50,7 +50,7 @@ FIRST_LINE = "the first line"
 
 OTHER_JSON = {
     "an array": (rb"\s*\[\s*{", "'.[]'"),
-    "an object over several lines": (rb"\s*{[ \r]*\n\s*\"", "."),
+    "an object over several lines": (rb"\s*{[ \t\r]*\n\s*\"", "."),
 }
 """Forms of JSON besides JSON Lines: how a file's first two lines begin, and the filter of jq that converts it."""
 
@@ -138,20 +138,31 @@ def open_jsonl(file: IO[bytes], span: Span, reading: Reading) -> Table:
         filled = (line for line in lines_in(file, span) if line[1].strip())
         first = list(islice(filled, 2)) if span.start == 0 else []
         if first:
-            _require_json_lines(line_of(first[0][0]), b"".join(line for _, line, _ in first))
+            _require_json_lines(line_of(first[0][0]), [line for _, line, _ in first])
         return (read(*line) for line in chain(first, filled))
 
     return Table(None, records)
 
 
-def _require_json_lines(place: str, first: bytes) -> None:
-    """Raise `RecordError` if the first two lines of a file show that it is JSON in another form than JSON Lines."""
+def _require_json_lines(place: str, first: Sequence[bytes]) -> None:
+    """Raise `RecordError` if the first two lines of a file show that it is JSON in another form than JSON Lines.
+
+    If the first of two lines is complete JSON, they are JSON Lines, although it may not be an object.
+    """
     for form, (begins, convert) in OTHER_JSON.items():
-        if re.match(begins, first):
+        if re.match(begins, b"".join(first)) and (len(first) == 1 or not _is_json(first[0])):
             raise RecordError(
                 f"{place}: the file is not JSON Lines: it begins with {form}; expected one object in each "
                 f"line: convert it, such as by `jq -c {convert} FILE > NEW.jsonl`"
             )
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def open_csv(file: IO[bytes], span: Span, reading: Reading) -> Table:

@@ -7,6 +7,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -249,10 +250,14 @@ def _tell_own(store: Store, name: str) -> str:
     named = posixpath.normpath(name).removeprefix("models/").removeprefix(RUN_PREFIX)
     champion = _champion(store, f"models/{named}")
     found = {f"models/{named}": champion["run"]} if champion else {}
-    found |= {run: run for run in (f"{RUN_PREFIX}{each}" for each in [named, *made_by(store, named)])}
+    runs = [named]
+    with suppress(ConfigError):  # several runs begin with this name
+        runs += made_by(store, named)
+    found |= {run: run for run in (f"{RUN_PREFIX}{each}" for each in runs)}
     for own, run in found.items():
         if is_plain_key(f"{run}/{FINAL}") and read_manifest(store, f"{run}/{FINAL}", FINAL_KIND):
-            return f"; if {own} of the store is meant, write {own}, or to pretrain it further {store.path(run)}/{FINAL}"
+            folder = "" if store.local is None else f", and to pretrain it further {store.path(run)}/{FINAL}"
+            return f"; if {own} of the store is meant, write {own} to tune it{folder}"
     return ""
 
 

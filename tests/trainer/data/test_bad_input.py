@@ -95,6 +95,11 @@ def test_a_json_record_without_text_says_what_it_holds(line: str, problem: str, 
     assert problem in error_of(path, format="jsonl")
 
 
+def test_an_array_in_each_line_is_json_lines_without_objects(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('[{"text": "one"}]\n{"text": "two"}\n')
+    assert "line 1: expected a JSON object, found list" in error_of(tmp_path / "a.jsonl", format="jsonl")
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

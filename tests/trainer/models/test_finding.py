@@ -63,7 +63,8 @@ def test_a_champion_that_is_named_without_its_folder_is_told_how_it_is_named(
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     publish(empty_store, "runs/a-12345678/final", FINAL_KIND, {"config.json": b"{}", "model.safetensors": b""}, {})
     promote(empty_store, "lm", "runs/a-12345678", {}, "good")
-    meant = f"; if models/lm of the store is meant, write models/lm, or .* {empty_store.path('runs/a-12345678/final')}$"
+    folder = empty_store.path("runs/a-12345678/final")
+    meant = f"; if models/lm of the store is meant, write models/lm to tune it, and .* {folder}$"
     with pytest.raises(ArtifactError, match=meant):
         find_model(empty_store, "lm", hub)
 
@@ -77,9 +78,19 @@ def test_a_run_that_is_asked_of_the_hub_is_told_with_its_folder(
     with pytest.raises(ArtifactError, match="hub does not provide it: no network") as caught:
         find_outside(empty_store, name)
     folder = empty_store.path("runs/a-12345678/final")
-    assert str(caught.value).endswith(f"write runs/a-12345678, or to pretrain it further {folder}")
+    assert str(caught.value).endswith(f"write runs/a-12345678 to tune it, and to pretrain it further {folder}")
     with pytest.raises(ArtifactError, match=r"no network$"):
         find_outside(empty_store, "b")
+
+
+def test_a_name_of_several_runs_does_not_hide_why_the_hub_failed(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    for run in ("a-12345678", "a-87654321"):
+        publish(empty_store, f"runs/{run}/final", FINAL_KIND, {"config.json": b"{}", "model.safetensors": b""}, {})
+    with pytest.raises(ArtifactError, match=r"no network$"):
+        find_outside(empty_store, "a")
 
 
 def unreachable(*_: Any, **__: Any) -> None:
