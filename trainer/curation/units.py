@@ -205,11 +205,7 @@ def measure(url: str, unit: Unit, measures: Sequence[Measure], advance: Advance)
     gaps: dict[tuple[bytes, ...], list[Measure]] = {}
     for each in missing:
         gaps.setdefault(tuple(digest for digest in digests if digest not in known[each]), []).append(each)
-    to_read = {digest for gap in gaps for digest in gap}
-    advance(sum(piece.size for piece, digest in zip(unit.pieces, digests, strict=True) if digest not in to_read))
-    with filling(
-        advance, sum(piece.size for piece, digest in zip(unit.pieces, digests, strict=True) if digest in to_read)
-    ) as count:
+    with filling(advance, sum(piece.size for piece in unit.pieces)) as count:  # pieces that are not read count, too
         for gap, group in gaps.items():
             unread = set(gap)
             pieces = {digest: piece for piece, digest in zip(unit.pieces, digests, strict=True) if digest in unread}
