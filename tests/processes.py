@@ -70,18 +70,14 @@ class Running:
     def wait(self, seconds: float = 120.0) -> Ended:
         """Wait until it ends; after a timeout, kill it and fail the test."""
         if isinstance(self._process, subprocess.Popen):
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self._process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
         else:
             self._process.join(seconds)
-            if self._process.exitcode is None:
-                self._process.kill()
-                self._process.join()
         status = self.status()
-        assert status is not None
+        if status is None:  # not returned as -9, which a test that kills would take for its own kill
+            self.send(signal.SIGKILL)
+            raise AssertionError(f"did not end within {seconds:g} s: {self.output()}")
         return Ended(status, *self.output())
 
     def output(self) -> tuple[str, str]:
