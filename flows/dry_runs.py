@@ -78,7 +78,7 @@ def _preview_evaluation(job: EvaluateJob) -> Preview:
         from trainer.training.runtime import check_devices
     store = Store(job.store)
     store.require_there()
-    check_devices(job.precision, job.processes, job.device, where="")
+    check_devices(job.precision, job.processes, job.device)
     lines = [f"would evaluate {job.checkpoint} in {job.store}"]
     record: dict[str, Any] = {"checkpoint": job.checkpoint, "store": job.store}
     _, wanted = identify_checkpoint(store, job)

@@ -67,7 +67,7 @@ def test_more_cores_a_rank_than_a_node_has(nodes: Nodes, raw: Path, tmp_path: Pa
 
 def test_gpus_that_no_node_has(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
     told = refused(raw, tmp_path, nodes.engine(), training__device="gpu")
-    assert "training.device is gpu, but no node of the cluster has a GPU; it has " in told
+    assert "the job's device is gpu, but no node of the cluster has a GPU; it has " in told
 
 
 @pytest.mark.parametrize(

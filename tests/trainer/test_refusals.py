@@ -87,11 +87,11 @@ PREFLIGHT = {
     ),
     "fp16 without a GPU": Refusal(
         setting("training.precision", "fp16"), "DeviceError",
-        ("training.precision is fp16", "no GPU", "use fp32 or bf16")
+        ("the job's precision is fp16", "no GPU", "use fp32 or bf16")
     ),
     "more processes than cores": Refusal(
         lambda values, raw: values["training"].update(global_batch=4096, processes=4096), "DeviceError",
-        ("training.processes is 4096", "cores"),
+        ("the job's processes is 4096", "cores"),
     ),
     "a store below a file": Refusal(
         lambda values, raw: values.update(store=f"{raw}/docs.jsonl/store"), "StorageError",

@@ -267,13 +267,11 @@ def _with_actor(ray: Any, engine: RayEngine) -> Cluster:
     return Cluster(engine, ray, head, actor, group, Surroundings(os.getcwd(), environment))
 
 
-def has_gpus(cluster: Cluster, device: str, where: str = "training.") -> bool:
-    """Whether ranks get a GPU each. Raises `DeviceError` if the job requires GPUs and no node has one; `where` is the
-    prefix of the setting.
-    """
+def has_gpus(cluster: Cluster, device: str) -> bool:
+    """Whether ranks get a GPU each. Raises `DeviceError` if the job requires GPUs and no node has one."""
     gpus = sum(int(node["Resources"].get("GPU", 0)) for node in cluster.nodes())
     if device == "gpu" and not gpus:
-        raise DeviceError(f"{where}device is gpu, but no node of the cluster has a GPU; it has {describe(cluster)}")
+        raise DeviceError(f"the job's device is gpu, but no node of the cluster has a GPU; it has {describe(cluster)}")
     return device != "cpu" and gpus > 0
 
 
@@ -286,7 +284,7 @@ def plan_ranks(cluster: Cluster, processes: int | None, device: str, precision: 
     gpus = has_gpus(cluster, device)
     if precision == "fp16" and not gpus:
         raise DeviceError(
-            f"training.precision is fp16, but there is no GPU: the cluster has {describe(cluster)}; use bf16 or fp32"
+            f"the job's precision is fp16, but there is no GPU: the cluster has {describe(cluster)}; use bf16 or fp32"
         )
     places = count_places(cluster, gpus)
     most = processes or (max(1, places) if gpus else 1)

@@ -53,19 +53,15 @@ ERROR = '{"event": "error"'
 """The beginning of a line with the error of a rank."""
 
 
-def carry_ranks(
-    engine: RayEngine, device: str, where: str, most: int, work: Callable[[], int], out: TextIO
-) -> list[int]:
+def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], int], out: TextIO) -> list[int]:
     """Run `work` in as many ranks as the cluster can run, at most `most`; returns their exit statuses.
-
-    `where` is the prefix of the job's setting of the device.
 
     Raises `DeviceError` if ranks were lost more often than `engine.max_failures` allows, or if the progress actor was
     lost, and `StopRequested` if a stop is requested and no rank responds.
     """
     # Ray requires a folder for its own checkpoints; none are written.
     with tempfile.TemporaryDirectory(prefix="headrace-") as kept, joined(engine) as cluster:
-        gpus = has_gpus(cluster, device, where)
+        gpus = has_gpus(cluster, device)
         training = in_thread(lambda: _fit(cluster, gpus, most, work, kept), "ray-train")
         with on_stop(lambda: cluster.actor.ask_to_stop.remote()):
             errors = _pass_on(cluster, training, out)

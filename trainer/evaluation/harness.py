@@ -200,7 +200,7 @@ def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[
                 "to false"
             )
         bound_template(tokenizer, folder)
-    device = "cuda" if count_gpus(job.device, where="") else "cpu"
+    device = "cuda" if count_gpus(job.device) else "cpu"
     model = load_model(folder, beside=beside) if beside else load_pretrained(AutoModelForCausalLM, folder, dtype="auto")
     return AskedModel(cast(Any, model).to(device), tokenizer, job.evaluation.batch, advance=advance)
 

@@ -178,8 +178,7 @@ def on_cluster(request: Request) -> int:
 
         rank = partial(worker.run_rank, request["stage"], request["arguments"], True)
         engine, device, most = RayEngine(**request["engine"]), request["device"], request["ranks"]
-        where = "training." if "training" in request["arguments"]["job"] else ""
-        statuses.extend(carry_ranks(engine, device, where, most, rank, sys.stdout))
+        statuses.extend(carry_ranks(engine, device, most, rank, sys.stdout))
 
     with defer_stop():  # the ranks are asked to stop from here
         status = telling(work, 0)

@@ -150,24 +150,24 @@ class Runtime:
         return values
 
 
-def count_gpus(device: str, where: str = "training.") -> int:
+def count_gpus(device: str) -> int:
     """The number of GPUs to use. Raises `DeviceError` if the job requires a GPU and this machine has none."""
     gpus = torch.cuda.device_count()
     if device == "gpu" and not gpus:
-        raise DeviceError(f"{where}device is gpu, but this machine has none; use cpu or auto")
+        raise DeviceError("the job's device is gpu, but this machine has no GPU; use cpu or auto")
     return 0 if device == "cpu" else gpus
 
 
-def check_devices(precision: str, processes: int | None, device: str = "auto", where: str = "training.") -> None:
-    """Raise `DeviceError` if this machine lacks the precision or the devices; `where` is the prefix of the settings."""
-    gpus = count_gpus(device, where)
+def check_devices(precision: str, processes: int | None, device: str = "auto") -> None:
+    """Raise `DeviceError` if this machine lacks the precision or the devices."""
+    gpus = count_gpus(device)
     if precision == "fp16" and not gpus:
-        raise DeviceError(f"{where}precision is fp16, but this machine has no GPU; use fp32 or bf16")
+        raise DeviceError("the job's precision is fp16, but this machine has no GPU; use fp32 or bf16")
     if precision == "bf16" and gpus and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise DeviceError(f"{where}precision is bf16, which this GPU lacks or only emulates; use fp16 or fp32")
+        raise DeviceError("the job's precision is bf16, which this GPU lacks or only emulates; use fp16 or fp32")
     available, unit = (gpus, "GPUs") if gpus else (usable_cores(), "cores and no GPU")
     if (processes or 1) > available:
-        raise DeviceError(f"{where}processes is {processes}, but this machine has {available} {unit}")
+        raise DeviceError(f"the job's processes is {processes}, but this machine has {available} {unit}")
 
 
 def planned_ranks(processes: int | None, device: str = "auto") -> int:
@@ -186,7 +186,7 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
     if launched and launched != MIXED_PRECISION[precision]:
         raise ConfigError(
-            f"accelerate's configuration has mixed precision {launched!r}, but the job's training.precision is "
+            f"accelerate's configuration has mixed precision {launched!r}, but the job's precision is "
             f"{precision!r}; make them the same"
             f"{' (`no` is the value of accelerate if nothing is set)' if launched == 'no' else ''}"
         )
@@ -194,12 +194,12 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
     on_cpu = use_cpu in ("1", "true", "yes")
     if on_cpu and device == "gpu":
         raise ConfigError(
-            "accelerate's configuration has use_cpu, but the job's training.device is 'gpu'; make them the same"
+            "accelerate's configuration has use_cpu, but the job's device is 'gpu'; make them the same"
         )
     cpu = on_cpu or not count_gpus(device)
     if device == "cpu" and use_cpu in ("0", "false") and torch.cuda.is_available():
         raise ConfigError(
-            "accelerate's configuration has use_cpu false, but the job's training.device is 'cpu'; make them the same"
+            "accelerate's configuration has use_cpu false, but the job's device is 'cpu'; make them the same"
         )
     ranked = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"} & os.environ.keys()
     if "ACCELERATE_USE_CPU" in os.environ and "MASTER_ADDR" in os.environ and not ranked:

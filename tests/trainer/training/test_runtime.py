@@ -77,7 +77,7 @@ def test_a_launcher_with_another_precision_than_the_job_chooses_is_refused(
     config = write_config(tmp_path / "job.yaml", small_values(raw, stocked, training__precision="fp32"))
     message = message_of(start_warm(tmp_path / "said", "trainer.__main__", config, env=BF16).wait())
     assert message.startswith("ConfigError: accelerate's configuration has mixed precision 'bf16'")
-    assert "the job's training.precision is 'fp32'; make them the same" in message
+    assert "the job's precision is 'fp32'; make them the same" in message
 
 
 def test_a_launchers_precision_is_taken_where_the_job_chooses_none(raw: Path, stocked: Path, tmp_path: Path) -> None:
@@ -89,10 +89,10 @@ def test_a_launchers_precision_is_taken_where_the_job_chooses_none(raw: Path, st
 
 
 def test_a_job_on_the_gpu_is_refused_without_one_and_by_a_launcher_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DeviceError, match=r"training\.device is gpu, but this machine has none"):
+    with pytest.raises(DeviceError, match="the job's device is gpu, but this machine has no GPU"):
         start_runtime("fp32", "gpu")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    with pytest.raises(ConfigError, match=r"configuration has use_cpu, but the job's training\.device is 'gpu'"):
+    with pytest.raises(ConfigError, match=r"configuration has use_cpu, but the job's device is 'gpu'"):
         start_runtime("fp32", "gpu")
 
 

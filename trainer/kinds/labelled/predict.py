@@ -58,7 +58,7 @@ def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
     Raises `CorpusError` and `RecordError` for bad texts, before the model is used; `ArtifactError` if the model is
     missing, damaged, or returns a non-finite number; `ConfigError` if it is not a finished classifier.
     """
-    check_devices(job.precision, job.processes, job.device, where="")
+    check_devices(job.precision, job.processes, job.device)
     store = Store(job.store)
     runtime = start_runtime(job.precision, job.device)
     wanted = runtime.on_first(lambda: identify_predictions(store, job))
@@ -185,7 +185,7 @@ def look_at_texts(job: PredictJob, wanted: Wanted, progress: Progress) -> TextsP
 
     Raises the same `PipelineError` as predicting them.
     """
-    check_devices(job.precision, job.processes, job.device, where="")
+    check_devices(job.precision, job.processes, job.device)
     check_weights(wanted.model.beside or wanted.model.folder)
     if not classifies(read_object(Path(wanted.model.folder, "config.json")).get("architectures")):
         raise ConfigError(f"{job.model} is not a finished classifier; fine-tune it on labelled data first")
