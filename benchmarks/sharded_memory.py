@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig
 
-from trainer.common.formats import size
+from trainer.common.display import size
 from trainer.config.training import TrainingConfig
 from trainer.models.causal import count_units
 from trainer.preflight.resources import activation_bytes, checkpoint_bytes, divide, guess_activations, run_bytes

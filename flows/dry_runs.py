@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flows.credentials import take_credentials
-from trainer.common.formats import plural, show_json, size
+from trainer.common.display import plural, show_json, size
 from trainer.common.process import loading
 from trainer.common.progress import for_people
 from trainer.config.jobs import EvaluateJob, GarbageJob, PrepareJob, PromoteJob, RollbackJob

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainer.common.display import Table, score, show_json, text_table
 from trainer.common.errors import ConfigError
-from trainer.common.formats import Table, score, show_json, text_table
 from trainer.config.files import Job, override
 from trainer.records.evaluations import Result
 from trainer.records.results import Outcome

@@ -73,7 +73,7 @@ def carry_out(
             return
         made = run(flow, job)
         if as_json:
-            from trainer.common.formats import show_json
+            from trainer.common.display import show_json
 
             show_json(made)
         else:

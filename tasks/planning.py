@@ -9,7 +9,7 @@ from tasks.stage import run_stage
 from trainer.common.transient import AT_THE_START
 from trainer.config.runs import RunJob
 from trainer.kinds.kind import kind_of
-from trainer.pipelines.pipeline import find_finished
+from trainer.pipelines.pipeline import find_finished_job
 from trainer.records.plans import RunPlan
 from trainer.records.results import AnyPreflight, Finished, TuningPreflight
 from trainer.training.identity import TrainingData
@@ -18,7 +18,7 @@ from trainer.training.identity import TrainingData
 @patient_task("preflight", retries=0, most=AT_THE_START)
 def preflight(job: RunJob) -> AnyPreflight | Finished:
     """Check inputs, store, devices and model before any long work; skip the checks if the run is finished."""
-    found: AnyPreflight | Finished | None = find_finished(job)
+    found: AnyPreflight | Finished | None = find_finished_job(job)
     if found is None:
         with showing() as show:
             made = run_stage("preflight", {"job": job.model_dump(mode="json")}, show, TaskLogger())

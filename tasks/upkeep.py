@@ -4,7 +4,7 @@ from prefect.artifacts import create_table_artifact
 
 from tasks.patience import patient_task
 from tasks.showing import TaskLogger
-from trainer.common.formats import size
+from trainer.common.display import size
 from trainer.config.jobs import GarbageJob
 from trainer.registry.garbage import collect
 from trainer.registry.leftovers import GARBAGE, Garbage, describe, sum_up

@@ -29,8 +29,8 @@ from tests.stops import heeds
 from tests.support import ROOT, only_run, small_values, write_config
 from tests.trainer.chats import chat_model, chat_values
 from tests.trainer.labelled_pairs import finetune_values
+from trainer.common.display import show_json
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
-from trainer.common.formats import show_json
 from trainer.config.files import explain, load_job, parse_yaml, read_values
 from trainer.data.chat.encoder import load_chat_encoder
 from trainer.data.chat.rendering import Message

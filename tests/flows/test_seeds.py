@@ -14,8 +14,8 @@ from tests.processes import Ended
 from tests.support import write_config
 from tests.trainer.labelled_pairs import finetune_job, finetune_values, write_pairs
 from tests.trainer.results import a_result
+from trainer.common.display import score
 from trainer.common.errors import ConfigError
-from trainer.common.formats import score
 from trainer.records.basis import HarnessBasis
 from trainer.records.evaluations import Asked, Scores, Task
 from trainer.records.results import Outcome

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from tests.power_cuts.cutting import Cut, cut
 from tests.power_cuts.trials import NOTES, TRIALS
 from tests.proof import tell
-from trainer.common.formats import tell_nearest
+from trainer.common.display import tell_nearest
 
 SHOWN = 20
 

@@ -70,8 +70,8 @@ class FoldSaver(Saver):
         state, place = snapshot.state, self._place(snapshot)
         with self._store.staging(key=place) as folder:
             (folder / STATE).write_text(json.dumps({"state": state.plain(), "total": snapshot.total}))
-            self._check()
-            self._make_room(state)
+            self._require_lease()
+            self._drop_dangling_pointer(state)
             publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._fingerprint, self._details(state))
         self._unmarked.append((state, snapshot.epoch))
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from trainer.common.display import plural
 from trainer.common.errors import RecordError
-from trainer.common.formats import plural
 
 SHOWN = 3
 """Number of skipped records that are reported with location and error."""

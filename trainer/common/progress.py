@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TextIO
 
-from trainer.common.formats import plural
+from trainer.common.display import plural
 
 
 @dataclass(frozen=True)

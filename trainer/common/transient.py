@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from trainer.common.display import duration
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_CRASHED, EXIT_PREEMPTED, ConfigError, PipelineError, RankLost
-from trainer.common.formats import duration
 from trainer.common.stopping import stop_requested, wait
 
 log = logging.getLogger(__name__)

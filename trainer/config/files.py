@@ -17,8 +17,8 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from trainer.common.display import plural
 from trainer.common.errors import ConfigError, brief, reason_of
-from trainer.common.formats import plural
 from trainer.config.problems import describe_problems, find_truths, shown
 from trainer.config.schema import allows_list_of_text, allows_text, schemas_in, wants_text
 

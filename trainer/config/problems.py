@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trainer.common.addresses import redacted
-from trainer.common.formats import plural
+from trainer.common.display import plural
 from trainer.config.schema import SPELLINGS, inside, of_kind, options_of, schemas_in
 
 OTHER_NAMES = {

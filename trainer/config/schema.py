@@ -28,7 +28,7 @@ JobName = Annotated[Name, Field(description="name of the job")]
 Place = Annotated[str, Field(description="where artifacts are stored: a folder or any fsspec URL")]
 Precision = Annotated[Literal["fp32", "bf16", "fp16"], Field(description="arithmetic of the forward pass")]
 TableFormat = Literal["csv", "jsonl", "parquet"]
-"""Formats of trainer/data/records.py whose records have columns; accepted for all data except conversations."""
+"""Formats of trainer/data/tables.py whose records have columns; accepted for all data except conversations."""
 Device = Annotated[Literal["auto", "cpu", "gpu"], Field(description="auto: GPUs if available, else the CPU")]
 Delimiter = Annotated[
     str | None,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.common.display import size
 from trainer.common.errors import CorpusError
-from trainer.common.formats import size
 from trainer.common.process import usable_cores
 from trainer.common.progress import Progress
 from trainer.config.jobs import PrepareJob

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
+from trainer.common.display import tell_nearest
 from trainer.common.errors import ArtifactError, ChangedFile, ConfigError, StorageError, in_one_line
-from trainer.common.formats import tell_nearest
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import CurationConfig
 from trainer.curation.characters import Hashes

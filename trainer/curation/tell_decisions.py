@@ -7,8 +7,8 @@ from difflib import SequenceMatcher
 from itertools import islice, pairwise, zip_longest
 from typing import Any
 
+from trainer.common.display import Table, count, plural, show, show_json, size, text_table
 from trainer.common.errors import ConfigError
-from trainer.common.formats import Table, count, plural, show, show_json, size, text_table
 from trainer.config.corpora import CorpusConfig
 from trainer.curation.showing import BINS, Shown, StoredDecisions
 from trainer.curation.telling import decision_rows, describe_decisions

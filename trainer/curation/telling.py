@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainer.common.formats import plural, size
+from trainer.common.display import plural, size
 from trainer.config.curation import NearConfig
 
 LEAST_KEPT = 0.5

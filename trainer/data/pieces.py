@@ -24,7 +24,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.data.raw_files import (
     MAX_RECORD,
-    READ_HERE_AND_THERE,
+    RANDOM_ACCESS,
     SourceFile,
     compression_of,
     csv_dialect,
@@ -287,7 +287,7 @@ def open_piece(piece: Piece, corpus: CorpusConfig) -> Iterator[IO[bytes]]:
     If the reader stops early (`GeneratorExit`), nothing is compared.
     """
     with ExitStack() as open_files:
-        if corpus.format in READ_HERE_AND_THERE:
+        if corpus.format in RANDOM_ACCESS:
             raw, stream = None, open_files.enter_context(open_bytes(piece.path))
         else:
             raw = open_files.enter_context(RawBytes(piece.path, piece.start, piece.end))

@@ -99,7 +99,7 @@ MAX_RECORD = 64 * 2**20
 
 BOM = b"\xef\xbb\xbf"
 
-READ_HERE_AND_THERE = frozenset({"parquet"})
+RANDOM_ACCESS = frozenset({"parquet"})
 """Formats whose library reads the stored file in random order: it is never decompressed, and compared as a whole."""
 
 CONVERT = "convert it to UTF-8, such as by `iconv -f {0} -t UTF-8`"
@@ -242,7 +242,7 @@ def open_bytes(path: str) -> IO[bytes]:
 
 def open_as(form: str, path: str) -> IO[bytes]:
     """Open a file of a format: decompressed, unless the format is read in random order."""
-    return (open_bytes if form in READ_HERE_AND_THERE else open_raw)(path)
+    return (open_bytes if form in RANDOM_ACCESS else open_raw)(path)
 
 
 def not_text(path: str) -> str | None:
@@ -332,7 +332,7 @@ def unpacked_bytes(corpus: CorpusConfig, sources: Sequence[SourceFile]) -> int:
     for a damaged file among those sampled.
     """
     packed = [
-        source for source in sources if source.size and (compression_of(source.path) or corpus.format == "parquet")
+        source for source in sources if source.size and (compression_of(source.path) or corpus.format in RANDOM_ACCESS)
     ]
     plain = sum(source.size for source in sources if source not in packed)
     if not packed:
@@ -346,7 +346,7 @@ def unpacked_bytes(corpus: CorpusConfig, sources: Sequence[SourceFile]) -> int:
 def _ratio(corpus: CorpusConfig, source: SourceFile) -> float:
     """Decompressed bytes per stored byte, from the beginning of a file."""
     with reading(source.path):
-        if corpus.format == "parquet":
+        if corpus.format in RANDOM_ACCESS:
             return _column_bytes(source, corpus.text_field) / source.size
         with open_bytes(source.path) as file, unpack(file, compression_of(source.path) or "") as text:
             held = len(text.read(SAMPLED_BYTES))

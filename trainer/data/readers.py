@@ -1,7 +1,7 @@
 """Documents of corpora: reads the records of a piece of a raw file and returns their texts as valid UTF-8 bytes.
 
-A new format of plain text is one function and one line of `TEXTS`. These formats are read without `Record` objects,
-which would double the time.
+A new format of plain text is one function and one line of `TEXT_FORMATS`. These formats are read without `Record`
+objects, which would double the time.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.data.pieces import Piece, open_piece, text_cuts
 from trainer.data.raw_files import BOM, MAX_RECORD, compression_of, delimiter_hint, open_as, reading, spelling_hint
-from trainer.data.records import FORMATS, PART_BYTES, Reading, Span, Table, line_names, lines_in, not_utf8, watched
+from trainer.data.tables import FORMATS, PART_BYTES, Reading, Span, Table, line_names, lines_in, not_utf8, watched
 
 NAMED_BY = "; set text_field to the field that holds the text"
 
@@ -83,8 +83,8 @@ def open_corpus(file: IO[bytes], span: Span, corpus: CorpusConfig) -> Table:
 def _documents(
     file: IO[bytes], span: Span, corpus: CorpusConfig, on_bad: OnBad, columns: Columns
 ) -> Iterator[Document]:
-    if corpus.format in TEXTS:
-        return TEXTS[corpus.format](file, span, corpus.separator, on_bad)
+    if corpus.format in TEXT_FORMATS:
+        return TEXT_FORMATS[corpus.format](file, span, corpus.separator, on_bad)
     return _documents_of_records(file, span, corpus, on_bad, columns)
 
 
@@ -169,7 +169,7 @@ def read_lines(file: IO[bytes], span: Span, separator: str | None, on_bad: OnBad
             yield Document(text, True)
 
 
-TEXTS: dict[str, Callable[[IO[bytes], Span, str | None, OnBad], Iterator[Document]]] = {
+TEXT_FORMATS: dict[str, Callable[[IO[bytes], Span, str | None, OnBad], Iterator[Document]]] = {
     "text": read_text,
     "source": read_source,
     "lines": read_lines,

@@ -162,14 +162,14 @@ def finished_shards(
 
     Files of a local store are read. Of a remote store only existence and sizes are checked, unless `read_all`.
     """
-    found = find_finished(store, key, corpus, work, content=read_all or store.local is not None)
+    found = find_shards(store, key, corpus, work, content=read_all or store.local is not None)
     return {
         number: record if folder == key else _take_over(store, folder, key, record, number)
         for number, (folder, record) in found.items()
     }
 
 
-def find_finished(
+def find_shards(
     store: Store, key: str, corpus: str, work: Sequence[ShardWork], content: bool
 ) -> dict[int, tuple[str, ShardRecord]]:
     """Shards of `work` that exist with intact files, by number, each with the folder of its set.

@@ -16,14 +16,14 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from trainer.common.bad_records import BadRecords
+from trainer.common.display import count, plural
 from trainer.common.errors import ChangedFile, CorpusError, RecordError, brief
-from trainer.common.formats import count, plural
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.data.pieces import Piece, Stretch, digest_stretches, pieces_of
 from trainer.data.raw_files import SourceFile, format_by_name, is_tar, open_as, open_raw, reading
 from trainer.data.readers import open_corpus, read_head
-from trainer.data.records import FORMATS, Span
+from trainer.data.tables import FORMATS, Span
 from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.store.checked_files import RACY_SECONDS
 from trainer.store.manifest import fingerprint

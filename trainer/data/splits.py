@@ -16,8 +16,8 @@ from trainer.config.corpora import CorpusConfig
 from trainer.config.labelled import LabelledDataConfig, SplitsConfig
 from trainer.data.pieces import Piece, RawFile, require_file
 from trainer.data.raw_files import compression_of, csv_dialect, is_quoted, open_as, reading
-from trainer.data.records import FORMATS, Reading, Record, Span, Table, open_loaded
 from trainer.data.sources import find_pieces, find_sources
+from trainer.data.tables import FORMATS, Reading, Record, Span, Table, open_loaded
 from trainer.models.pretrained import hub_reason
 from trainer.store.storage import Store
 

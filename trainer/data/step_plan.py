@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Mapping
 
+from trainer.common.display import plural
 from trainer.common.errors import ConfigError, CorpusError
-from trainer.common.formats import plural
 from trainer.config.jobs import PipelineJob
 from trainer.config.labelled import TuningJob
 from trainer.config.runs import RunJob

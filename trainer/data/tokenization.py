@@ -14,8 +14,8 @@ from itertools import islice
 from typing import Any
 
 from trainer.common.bad_records import check_budget, describe_bad, first_of
+from trainer.common.display import count, plural, size
 from trainer.common.errors import CorpusError, StorageError, TokenizerError
-from trainer.common.formats import count, plural, size
 from trainer.common.process import usable_cores
 from trainer.common.progress import Bar, Progress
 from trainer.common.stopping import check_stop
@@ -27,7 +27,7 @@ from trainer.data.encoders import settle_engine
 from trainer.data.pieces import Piece, assigned
 from trainer.data.raw_files import compression_of
 from trainer.data.readers import ignore
-from trainer.data.shard_building import Recipe, ShardWork, Workers, build, find_finished, finished_shards, load_encoder
+from trainer.data.shard_building import Recipe, ShardWork, Workers, build, find_shards, finished_shards, load_encoder
 from trainer.data.shard_files import clear, is_suspect
 from trainer.data.shards import FORMAT, KIND, ShardRecord, record_file, shards_manifest, token_dtype
 from trainer.data.sources import PIECE_BYTES, files_of, find_pieces, forgetting_changed, look_at_text, reading_options
@@ -153,7 +153,7 @@ def _recall_sources(store: Store, key: str, manifest: Manifest) -> Sources:
 
 def tell_parts(store: Store, key: str, corpus: str, work: Sequence[ShardWork], read_all: bool) -> Parts:
     """The number of a set's shards that exist, and the amount of text for the others."""
-    found = find_finished(store, key, corpus, work, content=read_all)
+    found = find_shards(store, key, corpus, work, content=read_all)
     begun = store.exists(f"{key}/{STARTED}") or any(folder == key for folder, _ in found.values())
     missing = [shard for shard in work if shard.number not in found]
     amount = f" from {size(sum(shard.raw_bytes for shard in missing))} of raw text" if missing else ""

@@ -15,8 +15,8 @@ from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+from trainer.common.display import plural
 from trainer.common.errors import ConfigError, DeviceError, brief
-from trainer.common.formats import plural
 from trainer.common.process import in_thread
 from trainer.common.stopping import StopRequested, stop_requested
 from trainer.config.engines import CLIENT, RayEngine

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from trainer.common.errors import ConfigError
 from trainer.common.imports import with_imports
 from trainer.config.evaluation import PREFIX, SelectionConfig, TrainedHarnessConfig
-from trainer.evaluation.own_metrics import (
+from trainer.evaluation.builtin_metrics import (
     FIGURES,
     OF_NUMBERS,
     SEQEVAL,
     SEVERAL,
     TAGS,
     WORD_ACCURACY,
-    OwnMetric,
+    BuiltinMetric,
     Sentences,
     marks_entities,
 )
@@ -223,7 +223,7 @@ def _load(name: str, task: Task, classes: int) -> Measure:
     if name.startswith(HUB):
         return Measure(name, _load_from_hub(plain), options)
     if name in FIGURES:
-        return Measure(name, OwnMetric(FIGURES[name], TYPES[task]), options)
+        return Measure(name, BuiltinMetric(FIGURES[name], TYPES[task]), options)
     path = _find_file(name)
     return Measure(path.stem, _load_file(path), options)
 

@@ -1,5 +1,5 @@
-"""The kinds of job: one folder per kind, for everything but its schema and its data. `KINDS` in config/kinds.py lists
-them.
+"""The kinds of job, with a folder each. `KINDS` in config/kinds.py lists them with their schemas, which are in config/
+or, for a newer kind, in its folder (`job.py`); the readers of their data are in data/.
 
 In a folder, `kind.py` defines a `Kind` (see `kinds/kind.py`): what identifies a run, and where the other functions are:
 the checks before work starts (`preflight.py`), the `Workload` of the training loop (`workload.py`), the measurement of

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trainer.common.formats import Pairs, Table, count, plural, score
+from trainer.common.display import Pairs, Table, count, plural, score
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.splits import TEST, TRAIN, VALIDATION
 from trainer.evaluation.metrics import OF_ONE_CLASS, positive_class

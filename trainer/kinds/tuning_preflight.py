@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from trainer.common.formats import plural
+from trainer.common.display import plural
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ConversationsConfig, ConversationsJob

@@ -6,7 +6,7 @@ read.
 
 from typing import Any
 
-from trainer.common.formats import show, show_json
+from trainer.common.display import show, show_json
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import RunJob
@@ -32,7 +32,7 @@ UNKNOWN = "unknown"
 
 
 class ReadOnlyStore(Store):
-    """A store whose writes are dropped, such as caches of what was read."""
+    """A store whose small writes, such as caches of what was read, are dropped; looking makes no others."""
 
     def write_bytes(self, key: str, data: bytes | memoryview) -> None:
         """Write nothing."""

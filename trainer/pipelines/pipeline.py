@@ -1,6 +1,6 @@
 """The order of stages of all kinds of training jobs, which a `Stages` object runs or explains.
 
-`find_finished` detects complete jobs, so that they are reported without loading the heavy libraries.
+`find_finished_job` detects complete jobs, so that they are reported without loading the heavy libraries.
 """
 
 from contextlib import suppress
@@ -87,12 +87,12 @@ def run_pipeline(job: RunJob, stages: Stages) -> Outcome:
 
 
 def has_finished(store: Store, job: RunJob) -> bool:
-    """Whether a run with a job's name has a final model; if not, the job is not finished."""
+    """Whether a run whose name begins with the job's has a final model; if not, the job is not finished."""
     named = [f"runs/{run}" for run in store.names("runs") if run.startswith(job.run or job.name)]
     return any(store.exists(f"{run}/{FINAL}/{MANIFEST}") for run in named)
 
 
-def find_finished(job: RunJob) -> Finished | None:
+def find_finished_job(job: RunJob) -> Finished | None:
     """Return a job's run if its data, final model and evaluations are all published; else None.
 
     None also if something is wrong, which the stages report, and for kinds of job whose names need heavy libraries.

@@ -13,8 +13,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM as CAUSAL
 from transformers import PretrainedConfig
 
+from trainer.common.display import plural, size
 from trainer.common.errors import ConfigError, DeviceError, StorageError
-from trainer.common.formats import plural, size
 from trainer.config.engines import RayEngine
 from trainer.config.evaluation import SelectionConfig
 from trainer.config.labelled import FinetuneTrainingConfig

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from trainer.common.display import count
 from trainer.common.errors import ArtifactError, PipelineError, RunError
-from trainer.common.formats import count
 from trainer.config.runs import RunJob
 from trainer.data.sources import PIECE_BYTES
 from trainer.evaluation.measurement import Measurement, find_result, read_result

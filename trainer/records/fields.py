@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from trainer.common.formats import NOTHING
+from trainer.common.display import NOTHING
 
 ABSENT = object()
 """The value of a missing field, as opposed to null."""

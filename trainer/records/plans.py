@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from trainer.common.formats import count, plural, short
+from trainer.common.display import count, plural, short
 from trainer.records.basis import Record
 from trainer.store.manifest import ArtifactRef
 

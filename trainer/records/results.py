@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from trainer.common.formats import Table, plural, size, text_pairs, text_table
+from trainer.common.display import Table, plural, size, text_pairs, text_table
 from trainer.records.basis import AnyBasis, Record
 from trainer.records.evaluations import Result
 from trainer.records.plans import StepPlan, TuningPlan

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from trainer.common.display import NAMED, tell_nearest
 from trainer.common.errors import ConfigError, RunError
-from trainer.common.formats import NAMED, tell_nearest
 from trainer.store.names import is_plain_key
 from trainer.store.storage import Store
 

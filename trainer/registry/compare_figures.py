@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from trainer.common.formats import Table, count, duration, score
+from trainer.common.display import Table, count, duration, score
 from trainer.config.evaluation import PREFIX
 from trainer.evaluation.metrics import greater_is_better
 from trainer.records.basis import facts_of, task_of

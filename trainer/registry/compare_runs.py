@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from trainer import __version__
+from trainer.common.display import NOTHING, Table, count, plural, show_json, text_table
+from trainer.common.display import show as show_text
 from trainer.common.errors import StorageError
-from trainer.common.formats import NOTHING, Table, count, plural, show_json, text_table
-from trainer.common.formats import show as show_text
 from trainer.config.kinds import KINDS
 from trainer.records.fields import all_same, find_differences, flatten, show
 from trainer.registry.compare_figures import compare_results, compare_seeds, curve_table, draw_overlays, spark_table

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from trainer.common.display import NOTHING, Pairs, Table, count, plural, size
 from trainer.common.errors import ArtifactError
-from trainer.common.formats import NOTHING, Pairs, Table, count, plural, size
 from trainer.config.kinds import JobKind, kind_of_run, load
 from trainer.data.decisions import decisions_behind
 from trainer.data.encoded import ENDING

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
-from trainer.common.formats import Pairs, Table, count, duration, number, percent, plural, short, significant, size
+from trainer.common.display import Pairs, Table, count, duration, number, percent, plural, short, significant, size
 from trainer.records.evaluations import best_by
 from trainer.registry.curves import Curve
 from trainer.registry.facts import RecordedRun, RunFacts

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from trainer.common.formats import plural, show_json
+from trainer.common.display import plural, show_json
 from trainer.records.lease import is_held
 from trainer.store.local import Stored
 from trainer.store.manifest import MANIFEST

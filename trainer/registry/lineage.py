@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from trainer.common.display import tell_nearest
 from trainer.common.errors import ArtifactError, PipelineError, RunError
-from trainer.common.formats import tell_nearest
 from trainer.data.raw_files import digest_stretch, unreadable
 from trainer.models.pretrained import digest_files, require_one_meaning
 from trainer.records.basis import by_file, describe_file, labelled_digests

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
+from trainer.common.display import Table, count, plural, score, show, show_json, text_table
 from trainer.common.errors import ArtifactError, StorageError
-from trainer.common.formats import Table, count, plural, score, show, show_json, text_table
 from trainer.config.kinds import kind_of_run
 from trainer.evaluation.measurement import read_result
 from trainer.records.evaluations import best_by

@@ -10,8 +10,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trainer.common.display import plural, show, show_json, size, text_pairs
 from trainer.common.errors import ArtifactError, ConfigError, StorageError, brief
-from trainer.common.formats import plural, show, show_json, size, text_pairs
 from trainer.models.weights import BASE, Base
 from trainer.registry.lineage import find_run
 from trainer.store.manifest import Manifest, fetch_artifact, require_intact

@@ -14,8 +14,8 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from trainer.common.display import tell_nearest
 from trainer.common.errors import ArtifactError, ConfigError, RunError
-from trainer.common.formats import tell_nearest
 from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.shards import KIND as SHARDS

@@ -20,8 +20,8 @@ from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict
 
 from trainer import __version__
+from trainer.common.display import Pairs, Table, markdown_pairs, markdown_table, markdown_text
 from trainer.common.errors import ArtifactError
-from trainer.common.formats import Pairs, Table, markdown_pairs, markdown_table, markdown_text
 from trainer.config.kinds import kind_of_run
 from trainer.records.evaluations import Result, best_by
 from trainer.records.fields import tell_changes

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from trainer.common.formats import Table, count, number, percent, perplexity, short, size
+from trainer.common.display import Table, count, number, percent, perplexity, short, size
 from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.data.decisions import KIND as DECISIONS
 from trainer.data.decisions import decisions_behind

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+from trainer.common.display import count, plural, score, show, show_json, size
 from trainer.common.errors import ConfigError
-from trainer.common.formats import count, plural, score, show, show_json, size
 from trainer.config.files import validate_job
 from trainer.config.jobs import GarbageJob
 from trainer.curation.telling import decision_rows, describe_decisions

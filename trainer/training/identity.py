@@ -263,7 +263,7 @@ def finished_run(store: Store, run: Run, anew: bool = True) -> ArtifactRef | Non
 
 
 def is_whole(store: Store, run: Run, job: RunJob, data: TrainingData) -> bool:
-    """Whether a finished run's records can all be read and match the job; if not, training it again repairs them."""
+    """Whether a finished run's records can all be read and match the job; if not, `train` writes only these again."""
     pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in store.names(f"{run.key}/{EPOCHS}"))]
     try:
         config, plan = read_sealed(store, f"{run.key}/{CONFIG}"), read_sealed(store, f"{run.key}/{PLAN}")

@@ -6,8 +6,8 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
+from trainer.common.display import plural
 from trainer.common.errors import ArtifactError
-from trainer.common.formats import plural
 from trainer.records.sealed import read_pointer, sealed_number, unseal_line
 from trainer.records.shapes import require_record
 from trainer.store.manifest import MANIFEST

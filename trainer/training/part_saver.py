@@ -43,7 +43,7 @@ from trainer.store.manifest import (
 from trainer.store.names import CHECKPOINT_KIND
 from trainer.training.checkpoint import STATE, TrainState
 from trainer.training.runtime import Runtime
-from trainer.training.saver import Commit, Saver, Snapshot, told
+from trainer.training.saver import Commit, Saver, Snapshot, as_storage_errors
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class PartSaver(Saver):
     def _write_patiently(self, snapshot: Snapshot) -> Commit:
         started = time.monotonic()
         with defer_stop():
-            self._on_first(self._check)
+            self._on_first(self._require_lease)
             # Ranks other than 0 log errors only, and rank 0 does not know what they wait for.
             level = logging.WARNING if self._runtime.rank == 0 else logging.ERROR
             tell = partial(
@@ -72,7 +72,7 @@ class PartSaver(Saver):
             )
             parts_put = self._runtime.on_each(lambda: self._put_part(snapshot), tell)
             records = [record for each in parts_put for record in each]
-            self._on_first(lambda: self._seal(snapshot, records))
+            self._on_first(lambda: self._commit_parts(snapshot, records))
             self._on_first(self._mark)
         return Commit(snapshot.state.step, time.monotonic() - started)
 
@@ -85,7 +85,7 @@ class PartSaver(Saver):
         """Write this rank's part, put it in place, and return its size and checksum."""
         place, rank, ranks = self._place(snapshot), self._runtime.rank, self._runtime.ranks
         records = []
-        with told(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
+        with as_storage_errors(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
             for stem, tensors in ((tensor_files.MODEL, snapshot.weights), (tensor_files.OPTIMIZER, snapshot.optimizer)):
                 path = folder / stem
                 write_part(path, tensors, {name: rows for name, rows in snapshot.stretches.items() if name in tensors})
@@ -93,7 +93,7 @@ class PartSaver(Saver):
                 records.append(self._put(path, place, record, part_name(stem, rank, ranks, record.sha256)))
         return records
 
-    def _seal(self, snapshot: Snapshot, records: list[FileRecord]) -> None:
+    def _commit_parts(self, snapshot: Snapshot, records: list[FileRecord]) -> None:
         """Put the files without tensors in place, and then the manifest, which is the commit.
 
         The files beside the model never change within a run: if there is a commit, they stay as it lists them.
@@ -102,11 +102,11 @@ class PartSaver(Saver):
         committed = read_manifest(self._store, place, CHECKPOINT_KIND)
         there = {record.name: record for record in committed.files} if committed else {}
         found = list(records)
-        with told(self._store.path(place)), self._store.staging(key=place) as folder:
+        with as_storage_errors(self._store.path(place)), self._store.staging(key=place) as folder:
             for name, content in self._settings.items():
                 (folder / name).write_bytes(content)
             self._write_settings(snapshot, folder)
-            self._check()
+            self._require_lease()
             for path in sorted(folder.iterdir()):
                 record = digest_file(path)
                 if path.name == STATE:

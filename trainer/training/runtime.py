@@ -193,9 +193,7 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower()
     on_cpu = use_cpu in ("1", "true", "yes")
     if on_cpu and device == "gpu":
-        raise ConfigError(
-            "accelerate's configuration has use_cpu, but the job's device is 'gpu'; make them the same"
-        )
+        raise ConfigError("accelerate's configuration has use_cpu, but the job's device is 'gpu'; make them the same")
     cpu = on_cpu or not count_gpus(device)
     if device == "cpu" and use_cpu in ("0", "false") and torch.cuda.is_available():
         raise ConfigError(

@@ -220,7 +220,7 @@ class Saver:
         `keep_epochs`.
         """
         self._store, self._run, self._model, self._extra = store, run, model, extra
-        self._fingerprint, self._keep_last, self._figure, self._check = fingerprint, keep_last, figure, check
+        self._fingerprint, self._keep_last, self._figure, self._require_lease = fingerprint, keep_last, figure, check
         self._ended, self._keep_epochs, self._base = ended, keep_epochs, base
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[Commit] | None = None
@@ -282,15 +282,15 @@ class Saver:
 
     def _commit(self, snapshot: Snapshot) -> None:
         state, place = snapshot.state, self._place(snapshot)
-        with told(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
+        with as_storage_errors(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
             # `save_model` empties the mapping that it is given, and a retry must start from the same snapshot.
             save_model(self._model, folder, self._base, snapshot.weights)
             save_file(snapshot.optimizer, folder / OPTIMIZER)
             self._write_settings(snapshot, folder)
-            self._check()
-            self._make_room(state)
-            # When this returns, it is committed: by the rename in store/local.py, or the manifest's upload in
-            # store/remote.py.
+            self._require_lease()
+            self._drop_dangling_pointer(state)
+            # The commit: publish_folder -> put_published -> Store.put_folder, and there the rename in store/local.py or
+            # the upload of the manifest, after the other files, in store/remote.py.
             publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._fingerprint, self._details(state))
         self._unmarked.append((state, snapshot.epoch))
 
@@ -307,13 +307,13 @@ class Saver:
     def _details(self, state: TrainState) -> dict[str, Any]:
         return {"step": state.step, "scores": state.scores, "run": self._fingerprint}
 
-    def _make_room(self, state: TrainState) -> None:
+    def _drop_dangling_pointer(self, state: TrainState) -> None:
         if state.step == self._replaced:  # a kill during the replacement must not leave a dangling pointer
             self._store.delete(f"{self._run}/{LAST}")
 
     def _mark(self) -> None:
         """Write the pointers of committed checkpoints, first those that could not be written earlier, and clean up."""
-        self._check()
+        self._require_lease()
         newest, _ = self._unmarked[-1]
         while self._unmarked:
             self._point_out(*self._unmarked[0])
@@ -363,7 +363,7 @@ class Saver:
 
 
 @contextmanager
-def told(place: str) -> Iterator[None]:
+def as_storage_errors(place: str) -> Iterator[None]:
     """Turn errors of the libraries that write a checkpoint into the store's, which are retried."""
     try:
         yield

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trainer.common.formats import duration, number, percent, perplexity, plural, score, short, significant, size
+from trainer.common.display import duration, number, percent, perplexity, plural, score, short, significant, size
 
 
 @pytest.mark.parametrize(

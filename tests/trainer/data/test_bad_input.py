@@ -227,7 +227,7 @@ def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
 def test_a_text_without_an_end_of_record_is_refused_before_it_fills_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.data.records.MAX_RECORD", 4096)
+    monkeypatch.setattr("trainer.data.tables.MAX_RECORD", 4096)
     monkeypatch.setattr("trainer.data.readers.MAX_RECORD", 4096)
     monkeypatch.setattr("trainer.data.pieces.MAX_RECORD", 4096)
     path = tmp_path / "a.txt"

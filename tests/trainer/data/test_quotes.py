@@ -10,8 +10,8 @@ from tests.trainer.raw_files import read_all
 from trainer.common.errors import RecordError
 from trainer.config.corpora import CorpusConfig
 from trainer.data.raw_files import csv_hint, format_by_name
-from trainer.data.records import RARE
 from trainer.data.sources import reading_options
+from trainer.data.tables import RARE
 
 SHORT = {"text_columns": ["a"], "id_column": None}
 

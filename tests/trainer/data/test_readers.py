@@ -185,7 +185,7 @@ def test_a_column_that_is_named_twice_is_read_only_where_another_is_wanted(kind:
 
 
 def test_few_large_rows_are_held_beside_their_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.data.records.PART_BYTES", 2**20)
+    monkeypatch.setattr("trainer.data.tables.PART_BYTES", 2**20)
     draw = random.Random(1)
     rows = [draw.randbytes(10**5).hex() for _ in range(60)]
     pq.write_table(pa.table({"text": rows}), tmp_path / "a.parquet", use_dictionary=False)

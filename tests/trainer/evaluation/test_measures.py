@@ -22,6 +22,7 @@ from sklearn import metrics as sk
 from tests.processes import wait_until
 from tests.support import ROOT
 from trainer.common.errors import ConfigError
+from trainer.evaluation.builtin_metrics import SEVERAL, TAGS, marks_entities, score_entities
 from trainer.evaluation.metrics import (
     AVERAGED,
     METRICS,
@@ -34,7 +35,6 @@ from trainer.evaluation.metrics import (
     of_one_class,
     positive_class,
 )
-from trainer.evaluation.own_metrics import SEVERAL, TAGS, marks_entities, score_entities
 
 CLASSIFICATION: dict[str, Callable[..., float]] = {
     "accuracy": sk.accuracy_score, "f1": sk.f1_score, "precision": sk.precision_score, "recall": sk.recall_score,
@@ -408,6 +408,15 @@ def test_a_module_is_taken_by_its_file_or_its_folder(tmp_path: Path, monkeypatch
         for task in ("classification", "regression"):
             found = measure(load_metrics([name], task, 4), np.array([1, 0, 1, 0]), np.array([1, 0, 0, 0]))
             assert found == {"share": 0.5, "rows": 3.0}
+
+
+def test_the_module_in_the_documentation_computes_what_it_says(tmp_path: Path) -> None:
+    page = Path("docs/how-to/metrics.md").read_text(encoding="utf-8")
+    module = page.partition('```python title="balanced.py"\n')[2].partition("```")[0]
+    (tmp_path / "balanced.py").write_text(module)
+    truth, guess = np.array([0, 0, 0, 1, 2, 2]), np.array([0, 1, 0, 1, 0, 2])
+    found = measure(load_metrics([str(tmp_path / "balanced.py")], "classification", 3), guess, truth)
+    assert found == {"balanced_accuracy": pytest.approx(sk.balanced_accuracy_score(truth, guess))}
 
 
 def test_a_module_is_another_if_it_or_what_it_imports_changes(tmp_path: Path) -> None:

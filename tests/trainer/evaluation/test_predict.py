@@ -220,7 +220,11 @@ def test_memory_does_not_hold_more_than_a_block_of_texts(
         ({"data": {"id_column": "name"}}, CorpusError, r"new.jsonl has no column 'name'"),
         ({"data": {"paths": ["none/*.jsonl"]}}, CorpusError, "no file"),
         ({"data": {"max_length": 65}}, ConfigError, "data.max_length is 65, but the model .* has 64 positions"),
-        ({"precision": "fp16", "device": "cpu"}, PipelineError, "^the job's precision is fp16, but this machine has no GPU"),
+        (
+            {"precision": "fp16", "device": "cpu"},
+            PipelineError,
+            "the job's precision is fp16, but",
+        ),
     ],
 )
 def test_what_cannot_be_predicted_is_refused_with_one_message(

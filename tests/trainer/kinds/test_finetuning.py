@@ -407,7 +407,4 @@ def test_accelerates_configuration_file_is_heeded(pairs: Path, pretrained: Path,
     contrary = subprocess.run(
         [*command, "training.precision=fp32"], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
     )
-    assert (
-        "accelerate's configuration has mixed precision 'bf16', but the job's precision is 'fp32'"
-        in contrary.stderr
-    )
+    assert "accelerate's configuration has mixed precision 'bf16', but the job's precision is 'fp32'" in contrary.stderr

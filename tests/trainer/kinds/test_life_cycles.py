@@ -16,8 +16,8 @@ from tests.support import cpu_runtime, flip_bit, lasting_digests, seal_copy, wri
 from tests.trainer.small_jobs import OF_EACH_KIND, Finished
 from tests.trainer.stocked_store import add_encoded, add_superseded, found, keys
 from trainer import jobs
+from trainer.common.display import number, score
 from trainer.common.errors import ConfigError, PipelineError
-from trainer.common.formats import number, score
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.config.kinds import KINDS
@@ -26,7 +26,7 @@ from trainer.kinds.kind import entry_of, kind_of
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run, train
 from trainer.pipelines.explain import explain_job
-from trainer.pipelines.pipeline import find_finished
+from trainer.pipelines.pipeline import find_finished_job
 from trainer.records.evaluations import Result
 from trainer.records.sealed import require_sealed, write_sealed
 from trainer.records.steps import here
@@ -106,24 +106,24 @@ def test_that_all_is_there_is_seen_without_the_libraries_that_compute_and_not_wh
     config = write_config(tmp_path / "job.yaml", job.model_dump(mode="json"))
     look = (
         "import sys; from trainer.kinds.kind import load_training_job; "
-        "from trainer.pipelines.pipeline import find_finished; "
-        "print(find_finished(load_training_job(sys.argv[1], ())), {'torch', 'transformers'} & sys.modules.keys())"
+        "from trainer.pipelines.pipeline import find_finished_job; "
+        "print(find_finished_job(load_training_job(sys.argv[1], ())), {'torch', 'transformers'} & sys.modules.keys())"
     )
     said = subprocess.run([sys.executable, "-c", look, str(config)], capture_output=True, text=True, check=True).stdout
     if not kind_of(job).is_light:
         assert said == "None set()\n"
         return
     assert said == f"run='{life.run}' ranks=1 set()\n"
-    assert find_finished(life.job(run="another")) is None
+    assert find_finished_job(life.job(run="another")) is None
     shards = data_of(job).shards[0]
     run = [life.folder / name for name in (EVALUATION, PLAN, f"{FINAL}/{WEIGHTS}")]
     for path in [*run, life.store / shards.key / MANIFEST]:
         before = path.read_bytes()
         for damage in (flip_bit, Path.unlink):
             damage(path)
-            assert find_finished(job) is None, path
+            assert find_finished_job(job) is None, path
         path.write_bytes(before)
-    assert find_finished(job) is not None
+    assert find_finished_job(job) is not None
 
 
 def test_its_final_model_is_measured_again_to_the_same_bytes(life: Finished) -> None:

@@ -20,7 +20,7 @@ from tests.trainer.made import encode
 from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig, PredictJob
-from trainer.evaluation.own_metrics import SEVERAL
+from trainer.evaluation.builtin_metrics import SEVERAL
 from trainer.kinds.labelled.measure import prediction_lines
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.labelled.preflight import labelled_preflight

@@ -8,8 +8,8 @@ import pytest
 from tests.support import small_job
 from tests.trainer.curating import prose, write_documents
 from tests.trainer.made import prepare
+from trainer.common.display import size
 from trainer.common.errors import ConfigError, CorpusError
-from trainer.common.formats import size
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.kinds.pretraining.preflight import preflight

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from trainer.common.display import tell_nearest
 from trainer.common.errors import ConfigError, PipelineError, RunError
-from trainer.common.formats import tell_nearest
 from trainer.records.run_names import find_run_name
 from trainer.store.storage import Store
 

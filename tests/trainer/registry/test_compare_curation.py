@@ -8,7 +8,7 @@ import pytest
 
 from tests.trainer.curated_runs import curated_run, run_through
 from tests.trainer.small_jobs import Finished
-from trainer.common.formats import size
+from trainer.common.display import size
 from trainer.data.decisions import decisions_behind, read_decisions
 from trainer.records.sealed import require_sealed
 from trainer.registry.compare_runs import compare

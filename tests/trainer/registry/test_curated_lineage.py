@@ -9,7 +9,7 @@ from markupsafe import escape
 from tests.headrace import headrace
 from tests.trainer.curated_runs import KEPT_OUT
 from tests.trainer.small_jobs import Finished
-from trainer.common.formats import markdown_text, size
+from trainer.common.display import markdown_text, size
 from trainer.curation.telling import describe_decisions
 from trainer.data.decisions import read_decisions
 from trainer.registry.facts import read_facts

@@ -16,8 +16,8 @@ from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.registry.test_finetuning_report import card, finetune, front_matter, hub, page, store
 from tests.trainer.report_runs import RUN
 from tests.trainer.small_jobs import Finished
+from trainer.common.display import markdown_text
 from trainer.common.errors import ConfigError
-from trainer.common.formats import markdown_text
 from trainer.common.progress import silent
 from trainer.config.runs import CardConfig
 from trainer.kinds.labelled.preflight import labelled_preflight

@@ -10,8 +10,8 @@ from trainer.common.errors import CorpusError, RecordError, brief
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ConversationsConfig
 from trainer.data.chat.rendering import ASSISTANT, SYSTEM, USER, Message
-from trainer.data.records import Reading
 from trainer.data.splits import Part, SplitTexts, bad_records, look_at_columns, read_part
+from trainer.data.tables import Reading
 
 MESSAGES = "messages"
 """The name of the field of a conversation's texts, in whatever form its record is."""

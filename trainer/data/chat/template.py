@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from jinja2 import TemplateError
 
+from trainer.common.display import plural, size
 from trainer.common.errors import ConfigError, TokenizerError, brief, reason_of
-from trainer.common.formats import plural, size
 from trainer.common.stopping import check_stop, on_stop
 from trainer.data.chat.rendering import ASSISTANT, GIVE_ANOTHER, SYSTEM, USER, Message, Refused, Template, Written
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import fsspec
 import numpy as np
 
-from trainer.common.formats import count, plural
+from trainer.common.display import count, plural
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.labelled.encoding import count_classes

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainer.common.formats import Pairs, count, number, percent, plural, short
+from trainer.common.display import Pairs, count, number, percent, plural, short
 from trainer.data.splits import TRAIN
 from trainer.kinds.tuning_page import compare_tuning, data_table, encoded_of, tell_in_train, use_by_asking
 from trainer.records.plans import TuningPlan

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from trainer.common.formats import perplexity_of
+from trainer.common.display import perplexity_of
 from trainer.common.progress import Progress
 from trainer.config.chat import ChatJob
 from trainer.data.chat.encoded import ChatSet, ChatSplit, open_chat, pack_split, plan_windows, read_windows

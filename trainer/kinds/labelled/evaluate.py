@@ -23,10 +23,10 @@ from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, EncodedWords
 from trainer.data.labelled.encoding import encode_files
 from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.data.splits import TEST, TRAIN, VALIDATION
+from trainer.evaluation.builtin_metrics import marks_entities, score_entities
 from trainer.evaluation.decontamination import clean_of_splits
 from trainer.evaluation.measurement import PREDICTED, Measurement, check_asked, predictions_key
 from trainer.evaluation.metrics import has_positive, metric_identity
-from trainer.evaluation.own_metrics import marks_entities, score_entities
 from trainer.kinds.labelled.kind import NewFiles
 from trainer.kinds.labelled.measure import (
     decide,

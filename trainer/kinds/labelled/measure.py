@@ -19,6 +19,7 @@ from trainer.common.errors import ConfigError
 from trainer.config.labelled import FinetuneJob
 from trainer.data.encoded import IGNORED
 from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, EncodedWords
+from trainer.evaluation.builtin_metrics import SEQEVAL, WORD_ACCURACY, marks_entities
 from trainer.evaluation.metrics import (
     METRICS,
     Metrics,
@@ -28,7 +29,6 @@ from trainer.evaluation.metrics import (
     of_one_class,
     positive_class,
 )
-from trainer.evaluation.own_metrics import SEQEVAL, WORD_ACCURACY, marks_entities
 from trainer.evaluation.scoring import nothing, rounds
 from trainer.training.runtime import Runtime
 

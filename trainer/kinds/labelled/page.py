@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from trainer.common.formats import Pairs, Table, count, number, percent, significant
+from trainer.common.display import Pairs, Table, count, number, percent, significant
 from trainer.config.labelled import BALANCED
 from trainer.data.labelled.encoded import find_class_weights
-from trainer.evaluation.own_metrics import marks_entities
+from trainer.evaluation.builtin_metrics import marks_entities
 from trainer.kinds.tuning_page import compare_tuning, describe_tuning, encoded_of, tell_in_train
 from trainer.records.evaluations import Classification, Result
 from trainer.records.plans import TuningPlan

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
+from trainer.common.display import plural, text_pairs
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError
-from trainer.common.formats import plural, text_pairs
 from trainer.common.progress import Progress
 from trainer.config.labelled import PredictJob
 from trainer.data.labelled.encoded import open_split

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.bad_records import BadRecords, check_budget, describe_bad
+from trainer.common.display import count, plural
 from trainer.common.errors import ConfigError, CorpusError
-from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig, PredictJob, as_labelled
 from trainer.data.encoded import in_data

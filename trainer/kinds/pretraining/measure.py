@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from trainer.common.formats import perplexity_of
+from trainer.common.display import perplexity_of
 from trainer.config.training import MaskingConfig
 from trainer.data.dataset import HeldOut, document_positions, labels_within, mask_window
 from trainer.data.order import stable_key

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.common.formats import Pairs, Table, count, number, percent, plural, short
+from trainer.common.display import Pairs, Table, count, number, percent, plural, short
 from trainer.config.training import masks_documents
 from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER

@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM as CAUSAL
 from transformers import AutoModelForMaskedLM as MASKED
 from transformers import PretrainedConfig
 
+from trainer.common.display import plural
 from trainer.common.errors import TokenizerError
-from trainer.common.formats import plural
 from trainer.common.process import return_freed_memory
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop

@@ -1,6 +1,7 @@
 """Built-in metrics: figures of scikit-learn, scipy and seqeval.
 
-Figures of language models are computed in `trainer/kinds/pretraining/measure.py`; add new ones there.
+For metrics of fine-tuning on labelled data. Figures of pretrained models are computed in
+`trainer/kinds/pretraining/measure.py`, those of conversations and preferences in the `workload.py` of their kinds.
 """
 
 import math
@@ -119,7 +120,7 @@ TAGS = (SEQEVAL, WORD_ACCURACY)
 """Metrics for numbers, for several labels per example, and for labels of words; all others are for classes."""
 
 
-class OwnMetric:
+class BuiltinMetric:
     """Built-in figures with the interface of a module of `evaluate`. `dtype` is None for labels of words."""
 
     def __init__(self, figures: Mapping[str, Figure], dtype: type | None) -> None:

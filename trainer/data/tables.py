@@ -258,7 +258,9 @@ FORMATS: dict[str, Callable[[IO[bytes], Span, Reading], Table]] = {
     "csv": open_csv,
     "parquet": open_parquet,
 }
-"""By format, the function that opens it: the span's decompressed bytes, in a file that may not be seekable."""
+"""By format, the function that opens it: the span's decompressed bytes, in a file that is seekable only for formats in
+`RANDOM_ACCESS` (raw_files.py).
+"""
 
 
 def lines_in(file: IO[bytes], span: Span) -> Iterator[tuple[int, bytes, int]]:
