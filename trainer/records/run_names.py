@@ -8,11 +8,12 @@ from pathlib import Path
 
 from trainer.common.display import NAMED, tell_nearest
 from trainer.common.errors import ConfigError, RunError
+from trainer.store.details import DATA_KINDS
 from trainer.store.names import is_plain_key
 from trainer.store.storage import Store
 
 RUN_PREFIX = "runs/"
-FOLDERS = ("runs", "encoded", "references", "shards", "tokenizers", "decisions")
+FOLDERS = ("runs", *(kind.folder for kind in DATA_KINDS.values()))
 """Folders of artifacts that have inputs or are inputs of others."""
 
 

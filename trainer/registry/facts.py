@@ -33,6 +33,7 @@ from trainer.records.plans import RunPlan, read_plan
 from trainer.records.sealed import read_listed, read_pointer, read_sealed
 from trainer.records.shapes import remedy_of
 from trainer.registry.references import artifact_kind, artifacts_of
+from trainer.store.details import DATA_KINDS
 from trainer.store.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
 from trainer.store.names import (
     BEST,
@@ -288,7 +289,7 @@ LINEAGE_FORMAT = 2
 EVALUATED = {"recipe", "data", "predictions", "clean_of"}
 """Optional fields of an evaluation about the data that it read and the files that it wrote."""
 
-SINGLE = {"tokenizer": "tokenizer", "encoded": "encoded set", "reference": "reference"}
+SINGLE = {kind: each.role for kind, each in DATA_KINDS.items() if each.role}
 """Inputs of which a run has at most one: key in the record, and displayed name."""
 
 DECIDED = ("curation", "documents", "table", "kept_out")

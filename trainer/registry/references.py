@@ -16,22 +16,16 @@ from typing import Any
 
 from trainer.common.display import tell_nearest
 from trainer.common.errors import ArtifactError, ConfigError, RunError
-from trainer.data.decisions import KIND as DECISIONS
-from trainer.data.encoded import KIND as ENCODED
-from trainer.data.shards import KIND as SHARDS
-from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.records.lease import HOLDS, LONGEST, is_being_removed, is_held
 from trainer.records.run_names import FOLDERS, RUN_PREFIX, find_run_name, run_at
 from trainer.records.sealed import read_sealed, sealed_bytes
 from trainer.records.shapes import remedy_of
+from trainer.store.details import DATA_KINDS
 from trainer.store.manifest import MANIFEST, read_manifest
-from trainer.store.names import CONFIG, EVALUATION, FINAL, LAST, PLAN, REFERENCE_KIND, is_plain_key
+from trainer.store.names import CONFIG, EVALUATION, FINAL, LAST, PLAN, is_plain_key
 from trainer.store.storage import Store
-from trainer.training.identity import SHARDS_OF, TRAINED_ON
 
-ARTIFACTS = {
-    "encoded": ENCODED, "references": REFERENCE_KIND, "shards": SHARDS, "tokenizers": TOKENIZER, "decisions": DECISIONS,
-}  # fmt: skip
+ARTIFACTS = {each.folder: kind for kind, each in DATA_KINDS.items()}
 """Folders of the artifacts that runs use as inputs, with their kinds."""
 
 EVALUATIONS = "evaluations"
@@ -118,7 +112,7 @@ class References:
 def artifacts_of(config: Mapping[str, Any]) -> list[str]:
     """The keys of the artifacts that a run was trained on, from its config.json; shards last, in order of corpora."""
     shards = [ref["key"] for ref in config["data"].get("shards", ())]
-    named = {each["key"] for role, each in config["inputs"].items() if role in TRAINED_ON or role.startswith(SHARDS_OF)}
+    named = {each["key"] for each in config["inputs"].values() if each["key"].split("/")[0] in ARTIFACTS}
     return [*sorted(named.difference(shards)), *(key for key in shards if key in named)]
 
 

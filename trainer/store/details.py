@@ -4,7 +4,7 @@ They are validated when a manifest is written and read: a checksum does not show
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
@@ -245,10 +245,32 @@ class ModelDetails(Details):
     shards: list[Key] = []
 
 
+class DataKind(NamedTuple):
+    """A kind of artifact that runs are made from: its folder in a store, the type of its details, and its role in the
+    record of a run that has exactly one of it.
+
+    An artifact's key is FOLDER/NAME-FINGERPRINT.
+    """
+
+    folder: str
+    details: type[Details]
+    role: str | None = None
+
+
+DATA_KINDS = {
+    "encoded": DataKind("encoded", SetDetails, "encoded set"),
+    "reference": DataKind("references", ReferenceDetails, "reference"),
+    "shards": DataKind("shards", ShardsDetails),
+    "tokenizer": DataKind("tokenizers", TokenizerDetails, "tokenizer"),
+    "decisions": DataKind("decisions", DecisionsDetails),
+}
+"""By the `kind` in manifests; what is built from others comes before them, as garbage collection removes it first."""
+
 DETAILS_OF: dict[str, type[Details]] = {
-    "shards": ShardsDetails, "encoded": SetDetails, "decisions": DecisionsDetails, "tokenizer": TokenizerDetails,
-    "reference": ReferenceDetails, "checkpoint": CheckpointDetails, "model": ModelDetails,
-}  # fmt: skip
+    **{kind: each.details for kind, each in DATA_KINDS.items()},
+    "checkpoint": CheckpointDetails,
+    "model": ModelDetails,
+}
 
 
 def require_details(kind: str, details: dict[str, Any], recipe: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from trainer import __version__
 from trainer.common.errors import ArtifactError, WrongContent, in_one_line
 from trainer.store.checked_files import digest_stream
-from trainer.store.details import require_details
+from trainer.store.details import DATA_KINDS, require_details
 from trainer.store.names import CARD, CHECKPOINT_KIND, FINAL_KIND, Count, Digest, FileName, Key
 from trainer.store.storage import Store
 
@@ -32,9 +32,6 @@ REPAIR = "; prepare the data again to rebuild it from the raw files"
 """Remedy for a damaged file of prepared data. Preparation checks every file, and reads all files of a damaged set."""
 
 FORMAT = 2
-NAMED_BY_FINGERPRINT = ("tokenizer", "shards", "encoded", "decisions", "reference")
-"""Kinds whose keys end with their fingerprint."""
-
 CONTENT_NAMED = re.compile(r".+-[0-9a-f]{16}\.[a-z]+")
 """File names that end with a digest of the content: those of a checkpoint written by several ranks."""
 
@@ -237,7 +234,7 @@ def read_manifest(store: Store, key: str, kind: str) -> Manifest | None:
     if manifest.kind != kind:
         raise ArtifactError(f"{store.path(key)} holds {manifest.kind!r}; expected {kind!r}")
     named = not manifest.recipe or manifest.fingerprint == name_of(manifest.recipe, manifest.inputs, manifest.told)
-    if kind in NAMED_BY_FINGERPRINT and not (named and key.endswith(f"-{manifest.fingerprint}")):
+    if kind in DATA_KINDS and not (named and key.endswith(f"-{manifest.fingerprint}")):
         raise ArtifactError(
             f"{store.path(key)}/{MANIFEST} belongs to another {kind}, with the fingerprint {manifest.fingerprint}: "
             "restore the folder's own manifest, or delete the folder so that it is rebuilt"

@@ -20,8 +20,8 @@ from trainer.store.manifest import ArtifactRef, Input, Manifest, fingerprint, re
 from trainer.store.names import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.store.storage import Store
 
-TRAINED_ON, SHARDS_OF = ("tokenizer", "encoded set", "reference"), "shards of "
-"""Roles of the artifacts that a run is trained on."""
+SHARDS_OF = "shards of "
+"""Begins the role of a corpus's shards in a run's inputs."""
 
 FORMAT = 6
 
