@@ -33,6 +33,7 @@ from trainer.store.manifest import (
     Manifest,
     digest_folder,
     find_damage,
+    is_intact,
     make_manifest,
     name_of,
     put_published,
@@ -106,10 +107,6 @@ class Step:
     identity: str | None = None
     """The fingerprint in the names of runs that read this artifact, if it covers only part of it: of an encoded set,
     everything but its test split."""
-    place: str | None = None
-    """Its key, if that does not consist of folder, name and fingerprint, as for runs with a name set by the user."""
-    fits: Callable[[Manifest], bool] = lambda manifest: True
-    """Whether an existing artifact is this step's; needed with `place`, which contains no fingerprint."""
     accept: Callable[[Manifest], None] = nothing
     """Called with the manifest of an existing artifact. Raises an error if it must not be used, for example because of
     too many bad records."""
@@ -117,8 +114,6 @@ class Step:
     """If true, all files are read and verified before reuse. If false, only sizes are compared, because each reader
     verifies the file that it opens.
     """
-    anew: bool = True
-    """If false, a file that was verified on this machine and is unchanged since is not read again."""
     settles: bool = True
     """Whether the name determines the content. A tokenizer's does not: it stays the same while its training text grows.
     """
@@ -138,7 +133,7 @@ class Step:
 
     @property
     def key(self) -> str:
-        return self.place or f"{self.folder}/{self.name}-{self.fingerprint}"
+        return f"{self.folder}/{self.name}-{self.fingerprint}"
 
     @cached_property
     def expected(self) -> "Expected | None":
@@ -173,14 +168,11 @@ def find_artifact(step: Step) -> ArtifactRef | None:
     A damaged artifact is logged as a warning and treated as missing. Errors of `accept` are raised.
     """
     manifest = recall_manifest(step.store, step.key, step.kind)
-    if manifest is None or not step.fits(manifest):
+    if manifest is None:
         return None
-    damage = find_damage(step.store, step.key, manifest, content=step.reads_all, anew=step.anew)
-    for file, problem in damage.items():
-        log.warning("%s/%s %s: rebuilding it", step.store.path(step.key), file, problem)
-    if damage and step.in_place:
-        step.store.delete(f"{step.key}/{MANIFEST}")
-    if damage:
+    if not is_intact(step.store, step.key, manifest, content=step.reads_all):
+        if step.in_place:
+            step.store.delete(f"{step.key}/{MANIFEST}")
         return None
     step.passed()
     return _accepted(step, manifest)

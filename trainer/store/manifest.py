@@ -344,6 +344,14 @@ def fetch_files(store: Store, key: str, manifest: Manifest, wanted: Callable[[st
     return store.fetch_folder(key, {name: sha256 for name, sha256 in manifest.digests().items() if wanted(name)})
 
 
+def is_intact(store: Store, key: str, manifest: Manifest, content: bool = True, anew: bool = True) -> bool:
+    """Whether `find_damage` finds nothing; each damaged file is logged as a warning."""
+    damage = find_damage(store, key, manifest, content, anew)
+    for file, problem in damage.items():
+        log.warning("%s/%s %s: rebuilding it", store.path(key), file, problem)
+    return not damage
+
+
 def require_intact(
     store: Store, key: str, manifest: Manifest, remedy: str = "", content: bool = True, anew: bool = False
 ) -> None:

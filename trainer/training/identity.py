@@ -15,8 +15,15 @@ from trainer.records.lease import is_being_removed
 from trainer.records.plans import PreparedData
 from trainer.records.run_names import made_at, tell_runs_like
 from trainer.records.sealed import read_pointer, read_sealed, write_sealed
-from trainer.records.steps import Step, find_artifact
-from trainer.store.manifest import ArtifactRef, Input, Manifest, fingerprint, read_manifest
+from trainer.store.manifest import (
+    ArtifactRef,
+    Input,
+    Manifest,
+    fingerprint,
+    is_intact,
+    read_manifest,
+    recall_manifest,
+)
 from trainer.store.names import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.store.storage import Store
 
@@ -252,14 +259,13 @@ def finished_run(store: Store, run: Run, anew: bool = True) -> ArtifactRef | Non
 
     With `anew`, files that this machine has verified before are read again.
     """
-
-    def fits(manifest: Manifest) -> bool:
-        return manifest.details["run"] == run.fingerprint and final_form(manifest) == run.form
-
     place = f"{run.key}/{FINAL}"
-    step = Step(store, FINAL_KIND, run.key, FINAL, run.identity, place=place, fits=fits, anew=anew)
-    found = find_artifact(step)
-    return found and ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=found.size, reused=True)
+    manifest = recall_manifest(store, place, FINAL_KIND)
+    if manifest is None or manifest.details["run"] != run.fingerprint or final_form(manifest) != run.form:
+        return None
+    if not is_intact(store, place, manifest, anew=anew):
+        return None
+    return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size(), reused=True)
 
 
 def is_whole(store: Store, run: Run, job: RunJob, data: TrainingData) -> bool:
