@@ -12,8 +12,8 @@ import torch
 import transformers
 from transformers import logging as transformers_logging
 
+from tests import ROOT
 from tests.families import Verdict, cases, try_family
-from tests.support import ROOT
 
 TABLE = ROOT / "docs" / "families.md"
 

@@ -17,9 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from s3fs import S3FileSystem
-
-from tests.support import ROOT
+from tests import ROOT
 
 REQUESTS = {
     "put_object", "copy_object", "delete_object", "delete_objects", "create_multipart_upload", "upload_part",
@@ -36,6 +34,8 @@ OPERATIONS = [(os, "replace"), (os, "rename"), (os, "link"), (os, "remove"), (os
 def arm(store: str, points: str, when: str, wanted: str) -> None:
     """Wrap every operation that writes to a store."""
     if store.startswith("s3://"):
+        from s3fs import S3FileSystem  # takes a second to load, which each process of a local job would spend
+
         S3FileSystem._call_s3 = _wrapped_request(S3FileSystem._call_s3, store, points, when, wanted)
         return
     for module, name in OPERATIONS:

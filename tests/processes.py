@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support import ROOT
+from tests import ROOT
 
 PRELOADED = [
     "trainer.__main__", "trainer.training.run", "trainer.kinds.pretraining.evaluate",

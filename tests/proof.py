@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from tests.support import ROOT
+from tests import ROOT
 
 LOGS = ROOT / "build" / "proof"
 TOLD = re.compile(r"\bfaults (\d+), wrong (\d+)$", re.MULTILINE)

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import ROOT
 from tests.flows.serving import Serving
 from tests.processes import alive, descendants
 from tests.proof import tell
 from tests.support import (
-    ROOT,
     curve,
     held_out_losses,
     published,

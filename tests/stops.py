@@ -20,11 +20,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from tests import ROOT
 from tests.flows.serving import Serving
 from tests.processes import Running, alive, descendants, start_warm
 from tests.proof import tell
 from tests.soak import RUN, outcome
-from tests.support import ROOT, small_values, write_config, write_corpora
+from tests.support import small_values, write_config, write_corpora
 from trainer.common.errors import EXIT_PREEMPTED
 
 SETTINGS: dict[str, Any] = {

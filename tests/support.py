@@ -22,8 +22,6 @@ from trainer.store.storage import Store
 from trainer.training.metrics_reader import read_records
 from trainer.training.runtime import Runtime
 
-ROOT = Path(__file__).parents[1]
-
 LONG_AGO = 1_000_000_000
 """A modification time, in seconds since 1970, for files whose time does not matter."""
 

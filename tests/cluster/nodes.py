@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import psutil
 
 from tasks.stage import LOCAL, run_stage
+from tests import ROOT
 from tests.processes import Running, start_module, wait_until
-from tests.support import ROOT
 from trainer.common.progress import Update
 from trainer.config.engines import RayEngine
 from trainer.engines.ray_cluster import joined

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.support import ROOT
+from tests import ROOT
 from trainer import __version__
 
 

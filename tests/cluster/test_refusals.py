@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests import ROOT
 from tests.cluster.nodes import OBJECT_STORE_BYTES, SETTINGS, Nodes, environment, run, start
 from tests.processes import free_port, stages, wait_until
-from tests.support import ROOT, small_values
+from tests.support import small_values
 from trainer import __version__
 from trainer.common.errors import ConfigError, DeviceError, StorageError
 from trainer.config.engines import RayEngine

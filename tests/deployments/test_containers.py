@@ -8,8 +8,8 @@ import yaml
 from docker.types import HostConfig
 from prefect import Flow
 
+from tests import ROOT
 from tests.deployments.variants import KINDS, faults, job_templates, rendered, variant, variants
-from tests.support import ROOT
 from trainer import __version__
 
 FLOWS = ["data-to-model", "prepare-data", "train-model", "evaluate-model", "finetune", "predict"]

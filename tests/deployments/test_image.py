@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.deployments.variants import job_templates
-from tests.support import ROOT
 
 DOCKERFILE = ROOT / "deployments" / "Dockerfile"
 LINTER = Path(sys.executable).with_name("hadolint")

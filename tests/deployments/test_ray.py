@@ -13,7 +13,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from flows.commands.starters import TEMPLATES
-from tests.support import ROOT
+from tests import ROOT
 from trainer import __version__
 from trainer.config.engines import RayEngine
 from trainer.config.files import load_job

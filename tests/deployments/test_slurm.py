@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests import ROOT
 
 SCRIPT = ROOT / "deployments" / "slurm" / "headrace.sbatch"
 SRUN = """#!/bin/sh

@@ -8,7 +8,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from prefect.utilities.templating import apply_values
 
-from tests.support import ROOT
+from tests import ROOT
 
 FILE = ROOT / "deployments" / "containers.yaml"
 KINDS = ("docker", "kubernetes")

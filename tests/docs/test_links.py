@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from docs.making.text import slug
+from tests import ROOT
 from tests.docs.pages import DOCS, PAGES, name_of, without_code
-from tests.support import ROOT
 
 NAMED = re.compile(r"`(?:\w+\.)*(\w+)`\s+in\s+`((?:trainer|tasks|flows|tests|benchmarks)/[\w/]+\.py)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

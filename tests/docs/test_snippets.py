@@ -15,9 +15,9 @@ from flows import RUNNING
 from flows.commands import app
 from flows.commands.starters import TEMPLATES
 from flows.schemas import TITLE, file_name, schema_of, schemas
+from tests import ROOT
 from tests.docs.fields import fields_of
 from tests.docs.pages import DOCS, Block, blocks, commands
-from tests.support import ROOT
 from tests.trainer.preparing import job_of, run
 from trainer.config.files import parse_yaml, validate_job
 from trainer.store.checked_files import BLOCK_BYTES

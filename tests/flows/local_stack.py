@@ -8,8 +8,8 @@ from typing import Any
 
 from prefect.client.base import PrefectHttpxSyncClient
 
+from tests import ROOT
 from tests.processes import free_port
-from tests.support import ROOT
 
 
 class Local:

@@ -19,8 +19,8 @@ from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
 
+from tests import ROOT
 from tests.processes import Running, command_line, descendants, free_port, kill_all, start_module, wait_until
-from tests.support import ROOT
 
 
 class Serving:

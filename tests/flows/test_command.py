@@ -22,11 +22,12 @@ from flows.commands.options import CHANGED
 from flows.commands.starters import RUN_BY, TEMPLATES, Starter
 from flows.dry_runs import DRY_RUNS
 from flows.schemas import TITLE, as_text, file_name, schema_for, schema_of, schemas
+from tests import ROOT
 from tests.flows.conftest import SETTINGS, Done
 from tests.headrace import headrace
 from tests.processes import Ended, free_port, start_module
 from tests.stops import heeds
-from tests.support import ROOT, only_run, small_values, write_config
+from tests.support import only_run, small_values, write_config
 from tests.trainer.chats import chat_model, chat_values
 from tests.trainer.labelled_pairs import finetune_values
 from trainer.common.display import show_json

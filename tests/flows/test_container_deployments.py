@@ -10,8 +10,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.exceptions import PrefectHTTPStatusError
 
+from tests import ROOT
 from tests.deployments.variants import FILE, KINDS, job_templates, variant, variants
-from tests.support import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

@@ -19,10 +19,11 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.local import DEFAULTS, _client, _write_samples
 from deployments.registration import _schedules
+from tests import ROOT
 from tests.flows.conftest import Done
 from tests.flows.local_stack import Local
 from tests.processes import alive, descendants, wait_until
-from tests.support import ROOT, small_values, steps_recorded
+from tests.support import small_values, steps_recorded
 from trainer.config.files import parse_yaml
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]

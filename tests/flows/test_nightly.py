@@ -11,7 +11,8 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 import benchmarks.nightly
 from benchmarks.nightly import EARLIER, SlowNight, judge, nightly
-from tests.support import ROOT, small_values, write_config
+from tests import ROOT
+from tests.support import small_values, write_config
 
 USUAL = {"tokens_per_second": 1000.0, "against_trainer": 1.4, "loss": 5.0}
 

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from tests import ROOT
 from tests.flows.conftest import SETTINGS
 from tests.flows.local_stack import Local
 from tests.processes import alive, free_port, start_module, wait_until
-from tests.support import ROOT, digests, small_values, steps_recorded, write_config
+from tests.support import digests, small_values, steps_recorded, write_config
 from trainer.config.files import parse_yaml
 from trainer.registry.promotion import find_champion
 from trainer.store.storage import Store

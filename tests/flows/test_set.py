@@ -18,10 +18,11 @@ from prefect.flow_engine import run_flow
 from prefect.utilities.schema_tools.validation import validate
 
 from flows.train_model import train_model
+from tests import ROOT
 from tests.depth import once
 from tests.flows.conftest import Done
 from tests.processes import cores
-from tests.support import ROOT, only_run
+from tests.support import only_run
 from trainer.common.errors import ConfigError
 from trainer.records.sealed import require_sealed
 from trainer.store.names import CONFIG, PLAN

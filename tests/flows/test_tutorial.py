@@ -11,9 +11,9 @@ from pydoc_data.topics import topics
 import pytest
 
 from flows.command import RUNNING
+from tests import ROOT
 from tests.docs.pages import DOCS, Block, blocks_of
 from tests.processes import Ended
-from tests.support import ROOT
 from trainer.common.errors import EXIT_BAD_INPUT
 
 FEW = [

@@ -12,10 +12,11 @@ from typing import Any
 import fsspec
 import pytest
 
+from tests import ROOT
 from tests.machines.network import HUB_ADDRESS, Machine, machines, unplugged
 from tests.processes import Ended, Running, start_ranks, wait_until
 from tests.s3 import S3Server, s3_server
-from tests.support import ROOT, final_bytes, small_values, write_config
+from tests.support import final_bytes, small_values, write_config
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.records.sealed import read_sealed
 from trainer.store.names import FINAL, LAST

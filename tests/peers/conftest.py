@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests import ROOT
 
 PYTHON = ROOT / "build" / "peers" / "bin" / "python"
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tests.support import ROOT
+from tests import ROOT
 from trainer.config.curation import C4Rule, QualityRule, RepetitionRule, Rule
 from trainer.curation.c4 import c4
 from trainer.curation.measures import Batch, Test, tests_of

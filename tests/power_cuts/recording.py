@@ -22,8 +22,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.power_cuts.planted import BUGS
-from tests.support import ROOT
+from tests import ROOT
 
 FOLDER = "folder"
 """The digest recorded for a folder."""
@@ -167,6 +166,8 @@ def main(arguments: list[str]) -> int:
     os.environ["RECORDING"] = f"{folder}\n{notes}"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "armed")])
     if bug:
+        from tests.power_cuts.planted import BUGS  # loads much of the product, which each armed process would spend
+
         BUGS[bug]()
     Recorder(folder, notes).arm(begin=True)
     status: int = importlib.import_module(theirs[0]).main(theirs[1:])

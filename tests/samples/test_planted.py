@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from samples.corpora import main
-from tests.support import ROOT
+from tests import ROOT
 from tests.trainer.curating import Here, decide
 from trainer.config.files import load_job
 from trainer.config.jobs import PipelineJob

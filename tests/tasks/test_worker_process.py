@@ -18,8 +18,8 @@ import pytest
 
 import tasks.stage
 from tasks.stage import StageCrashed, Worker, load_early, run_stage
+from tests import ROOT
 from tests.processes import alive, children, command_line, cores, stages, wait_until
-from tests.support import ROOT
 from tests.tasks.running import Prepared, ignore, log
 from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, Preempted
 from trainer.common.stopping import signal_handlers, stop_requested

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import trainer.kinds.pretraining.measure
+from tests import ROOT
 from tests.depth import once
 from tests.processes import Ended, children, command_line, finish, free_port, start_ranks, start_warm, wait_until
-from tests.support import ROOT, curve, final_bytes, held_out_losses, published, small_job, small_values, write_config
+from tests.support import curve, final_bytes, held_out_losses, published, small_job, small_values, write_config
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, Preempted
 from trainer.common.progress import silent
 from trainer.pipelines.any_kind import train

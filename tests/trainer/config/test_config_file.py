@@ -8,7 +8,8 @@ from typing import get_origin
 import pytest
 from pydantic import BaseModel
 
-from tests.support import ROOT, small_values, write_config
+from tests import ROOT
+from tests.support import small_values, write_config
 from trainer.common.errors import ConfigError
 from trainer.config.files import explain, load_job, override, parse_yaml, read_values
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.depth import once
-from tests.support import ROOT
 from tests.trainer.preparing import SHARDS, Stamp, content, job_of, leftovers, run, set_folder, stamps
 from trainer.config.jobs import PrepareJob
 from trainer.store.manifest import MANIFEST

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from tests import ROOT
 from tests.depth import once
-from tests.support import ROOT
 from tests.trainer.made import prepare
 from tests.trainer.preparing import SHARDS, content, job_of, run, set_folder, shard_bytes, stamps, write_old
 from tests.trainer.raw_files import pieces_of, refuse, sources

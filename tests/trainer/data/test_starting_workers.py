@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.support import ROOT
+from tests import ROOT
 from trainer.common.errors import EXIT_PREEMPTED
 
 WORK = """

@@ -14,8 +14,8 @@ import pytest
 from tokenizers import Tokenizer, processors
 from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast
 
+from tests import ROOT
 from tests.hub import serve_model
-from tests.support import ROOT
 from tests.trainer.made import prepare_tokenizer
 from tests.trainer.raw_files import docstrings
 from tests.trainer.small_tokenizers import END_OF_TEXT, byte_level_bpe, random_texts, saved, unigram, word_piece

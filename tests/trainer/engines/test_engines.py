@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import ROOT, only_run, small_job, small_values
+from tests import ROOT
+from tests.support import only_run, small_job, small_values
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.common.stopping import StopRequested, check_stop, stop_requested, stopping_when, wait

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn import metrics as sk
 
+from tests import ROOT
 from tests.processes import wait_until
-from tests.support import ROOT
 from trainer.common.errors import ConfigError
 from trainer.evaluation.builtin_metrics import SEVERAL, TAGS, marks_entities, score_entities
 from trainer.evaluation.metrics import (

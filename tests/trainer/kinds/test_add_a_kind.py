@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests import ROOT
 from tests.docs.pages import DOCS, blocks
 from tests.processes import Ended, Running, start_module
-from tests.support import ROOT, final_bytes, only_run, records, steps_recorded, write_config, write_rows
+from tests.support import final_bytes, only_run, records, steps_recorded, write_config, write_rows
 from tests.trainer.chats import chat_model
 
 pytestmark = [pytest.mark.deep, pytest.mark.slow]

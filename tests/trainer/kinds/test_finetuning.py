@@ -14,8 +14,9 @@ import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, log_loss
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+from tests import ROOT
 from tests.processes import finish, start_warm
-from tests.support import NO_DROPOUT, ROOT, read_rows, records, write_config, write_rows
+from tests.support import NO_DROPOUT, read_rows, records, write_config, write_rows
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
 from tests.trainer.made import encode
 from tests.trainer.small_jobs import Finished

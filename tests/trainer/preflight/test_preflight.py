@@ -12,8 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests import ROOT
 from tests.hub import serve_model
-from tests.support import ROOT, SMALL_MODEL, digests, flip_bit, small_job
+from tests.support import SMALL_MODEL, digests, flip_bit, small_job
 from tests.trainer.made import prepare
 from tests.trainer.small_jobs import Finished
 from tests.trainer.small_tokenizers import byte_level_bpe, saved

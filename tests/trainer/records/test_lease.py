@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests import ROOT
 from tests.processes import start_warm, wait_until
-from tests.support import ROOT, final_bytes, small_values, steps_recorded, write_config
+from tests.support import final_bytes, small_values, steps_recorded, write_config
 from tests.trainer.small_jobs import LONG, Finished
 from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ArtifactError, Preempted, RunError, StorageError

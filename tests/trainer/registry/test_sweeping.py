@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests import ROOT
 from tests.trainer.preparing import leftovers
 from trainer.store.private_folders import OLD_SECONDS, PrivateFolder, sweep
 from trainer.store.storage import STAGING, Store

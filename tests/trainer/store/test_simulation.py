@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from tests import ROOT
 from tests.simulation.planted import BUGS
 from tests.simulation.trial import FAULTS, FLIP
-from tests.support import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

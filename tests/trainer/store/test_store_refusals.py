@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.processes import Ended, finish, start_warm, wait_until
-from tests.support import ROOT, curve, digests, final_bytes, small_job, small_values, steps_recorded, write_config
+from tests.support import curve, digests, final_bytes, small_job, small_values, steps_recorded, write_config
 from tests.trainer.made import prepare, prepare_tokenizer
 from tests.trainer.small_jobs import LONG, Finished
 from tests.trainer.test_refusals import PUBLISHED, message_of

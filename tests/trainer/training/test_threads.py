@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.processes import Ended, Running, start_warm
-from tests.support import ROOT, final_bytes, only_run, small_values, steps_recorded, write_config
+from tests.support import final_bytes, only_run, small_values, steps_recorded, write_config
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError
 from trainer.common.process import threads_asked_for
 from trainer.records.plans import PreparedData
