@@ -94,7 +94,8 @@ def paragraphs_of(text: str) -> tuple[list[tuple[str, ...]], list[int]]:
 
 
 def duplicates(items: Sequence[object]) -> list[bool]:
-    return [item in items[:at] for at, item in enumerate(items)]
+    first: dict[object, int] = {}
+    return [first.setdefault(item, at) < at for at, item in enumerate(items)]
 
 
 def duplicate_characters(words: list[str], n: int) -> int:
