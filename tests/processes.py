@@ -68,17 +68,25 @@ class Running:
         return self._process.poll() if isinstance(self._process, subprocess.Popen) else self._process.exitcode
 
     def wait(self, seconds: float = 120.0) -> Ended:
-        """Wait until it ends; after a timeout, kill it and fail the test."""
+        """Wait until it ends; after a timeout, kill it and fail the test, which could take the -9 for its own kill."""
+        ended, in_time = self.end_within(seconds)
+        assert in_time, f"did not end within {seconds:g} s: {ended}"
+        return ended
+
+    def end_within(self, seconds: float) -> tuple[Ended, bool]:
+        """Wait until it ends, or kill it after a timeout; returns its result and whether it ended in time."""
         if isinstance(self._process, subprocess.Popen):
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(seconds)
         else:
             self._process.join(seconds)
+        in_time = self.status() is not None
+        if not in_time:
+            self._process.kill()
+            self._process.wait() if isinstance(self._process, subprocess.Popen) else self._process.join()
         status = self.status()
-        if status is None:  # not returned as -9, which a test that kills would take for its own kill
-            self.send(signal.SIGKILL)
-            raise AssertionError(f"did not end within {seconds:g} s: {self.output()}")
-        return Ended(status, *self.output())
+        assert status is not None
+        return Ended(status, *self.output()), in_time
 
     def output(self) -> tuple[str, str]:
         """Its standard output and standard error so far."""

@@ -91,7 +91,7 @@ PREFLIGHT = {
     ),
     "more processes than cores": Refusal(
         lambda values, raw: values["training"].update(global_batch=4096, processes=4096), "DeviceError",
-        ("the job's processes is 4096", "cores"),
+        ("the job asks for 4096 processes", "cores"),
     ),
     "a store below a file": Refusal(
         lambda values, raw: values.update(store=f"{raw}/docs.jsonl/store"), "StorageError",

@@ -258,8 +258,8 @@ FORMATS: dict[str, Callable[[IO[bytes], Span, Reading], Table]] = {
     "csv": open_csv,
     "parquet": open_parquet,
 }
-"""By format, the function that opens it: the span's decompressed bytes, in a file that is seekable only for formats in
-`RANDOM_ACCESS` (raw_files.py).
+"""By format, the function that opens it: the span's decompressed bytes, in a file that may not be seekable unless the
+format is in `RANDOM_ACCESS` (raw_files.py).
 """
 
 

@@ -1,6 +1,6 @@
 """Built-in metrics: figures of scikit-learn, scipy and seqeval.
 
-For metrics of fine-tuning on labelled data. Figures of pretrained models are computed in
+For metrics of fine-tuning on labelled data. Figures of pretraining are computed in
 `trainer/kinds/pretraining/measure.py`, those of conversations and preferences in the `workload.py` of their kinds.
 """
 

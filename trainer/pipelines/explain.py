@@ -32,7 +32,7 @@ UNKNOWN = "unknown"
 
 
 class ReadOnlyStore(Store):
-    """A store whose small writes, such as caches of what was read, are dropped; looking makes no others."""
+    """A store that drops what finding artifacts would write: caches of what was read."""
 
     def write_bytes(self, key: str, data: bytes | memoryview) -> None:
         """Write nothing."""

@@ -24,6 +24,7 @@ from trainer.store.details import DATA_KINDS
 from trainer.store.manifest import MANIFEST, read_manifest
 from trainer.store.names import CONFIG, EVALUATION, FINAL, LAST, PLAN, is_plain_key
 from trainer.store.storage import Store
+from trainer.training.identity import SHARDS_OF
 
 ARTIFACTS = {each.folder: kind for kind, each in DATA_KINDS.items()}
 """Folders of the artifacts that runs use as inputs, with their kinds."""
@@ -112,7 +113,8 @@ class References:
 def artifacts_of(config: Mapping[str, Any]) -> list[str]:
     """The keys of the artifacts that a run was trained on, from its config.json; shards last, in order of corpora."""
     shards = [ref["key"] for ref in config["data"].get("shards", ())]
-    named = {each["key"] for each in config["inputs"].values() if each["key"].split("/")[0] in ARTIFACTS}
+    roles = {kind.role for kind in DATA_KINDS.values()}
+    named = {each["key"] for role, each in config["inputs"].items() if role in roles or role.startswith(SHARDS_OF)}
     return [*sorted(named.difference(shards)), *(key for key in shards if key in named)]
 
 

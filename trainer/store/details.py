@@ -258,8 +258,8 @@ class DataKind(NamedTuple):
 
 
 DATA_KINDS = {
-    "encoded": DataKind("encoded", SetDetails, "encoded set"),
     "reference": DataKind("references", ReferenceDetails, "reference"),
+    "encoded": DataKind("encoded", SetDetails, "encoded set"),
     "shards": DataKind("shards", ShardsDetails),
     "tokenizer": DataKind("tokenizers", TokenizerDetails, "tokenizer"),
     "decisions": DataKind("decisions", DecisionsDetails),

@@ -167,7 +167,7 @@ def check_devices(precision: str, processes: int | None, device: str = "auto") -
         raise DeviceError("the job's precision is bf16, which this GPU lacks or only emulates; use fp16 or fp32")
     available, unit = (gpus, "GPUs") if gpus else (usable_cores(), "cores and no GPU")
     if (processes or 1) > available:
-        raise DeviceError(f"the job's processes is {processes}, but this machine has {available} {unit}")
+        raise DeviceError(f"the job asks for {processes} processes, but this machine has {available} {unit}")
 
 
 def planned_ranks(processes: int | None, device: str = "auto") -> int:

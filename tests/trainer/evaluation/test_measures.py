@@ -411,7 +411,7 @@ def test_a_module_is_taken_by_its_file_or_its_folder(tmp_path: Path, monkeypatch
 
 
 def test_the_module_in_the_documentation_computes_what_it_says(tmp_path: Path) -> None:
-    page = Path("docs/how-to/metrics.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "metrics.md").read_text(encoding="utf-8")
     module = page.partition('```python title="balanced.py"\n')[2].partition("```")[0]
     (tmp_path / "balanced.py").write_text(module)
     truth, guess = np.array([0, 0, 0, 1, 2, 2]), np.array([0, 1, 0, 1, 0, 2])

@@ -189,7 +189,7 @@ def test_a_run_that_another_process_has_taken_over_is_not_pointed_into(
         point(store, key, *rest)
 
     monkeypatch.setattr(saver, "write_pointer", away_once)
-    monkeypatch.setattr(keeper.saver, "_check", check)
+    monkeypatch.setattr(keeper.saver, "_require_lease", check)
     with pytest.raises(RunError, match="taken over"):
         keeper.save(2)
     last = read_pointer(empty_store, f"{RUN}/checkpoint-last")

@@ -16,7 +16,7 @@ from trainer.kinds.pretraining.kind import find_prepared
 from trainer.records.fields import tell_changes
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed
-from trainer.registry.references import References
+from trainer.registry.references import References, artifacts_of
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
 from trainer.training.identity import claim_run, finished_run
@@ -157,6 +157,17 @@ def test_a_run_records_what_it_begins_with_and_a_fork_keeps_its_origin(
     config = read_sealed(store, f"{fork.key}/config.json")
     assert config is not None and config["inputs"]["fork of"]["key"] == "runs/one"
     assert "runs/one" in References(store).of(fork.key)
+
+
+def test_a_run_is_trained_on_its_tokenizer_and_data_not_on_what_these_were_taken_from() -> None:
+    keys = {
+        "model": "runs/base", "reference": "references/pairs-1", "encoded set": "encoded/pairs-1",
+        "tokenizer": "tokenizers/taken-1", "tokenizer taken from": "tokenizers/bpe-1", "shards of b": "shards/b-1",
+        "shards of a": "shards/a-1",
+    }  # fmt: skip
+    inputs = {role: {"key": key} for role, key in keys.items()}
+    found = artifacts_of({"data": {"shards": [{"key": "shards/b-1"}, {"key": "shards/a-1"}]}, "inputs": inputs})
+    assert found == ["encoded/pairs-1", "references/pairs-1", "tokenizers/taken-1", "shards/b-1", "shards/a-1"]
 
 
 def test_looking_for_what_is_prepared_starts_no_workers(
