@@ -129,7 +129,7 @@ def test_a_machine_that_is_gone_is_noticed_by_its_silence_and_another_continues(
 ) -> None:
     store = prepared(done, tmp_path / "store")
     with serving(tmp_path / "serving") as own:
-        flow_run = own.run("train-model/train", small_values(raw, store, **{**SETTINGS, "training__max_steps": 4000}))
+        flow_run = own.run("train-model/train", small_values(raw, store, **{**SETTINGS, "training__max_steps": 400}))
         wait_until(lambda: steps_recorded(store) >= 8, PATIENCE)
         family = [own.worker.pid, *descendants(own.worker.pid)]
         for pid in family:
