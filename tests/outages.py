@@ -79,11 +79,11 @@ class Outages:
         with self._away():
             time.sleep(seconds)
         back = time.monotonic()
-        (ended, _), again = running.end_within(1200.0), 0
+        ended, again = running.end_within(1200.0), 0
         while ended.status == EXIT_PREEMPTED:
             print(ended.stderr[-3000:], flush=True)
             again += 1
-            ended, _ = self._start(store).end_within(1200.0)
+            ended = self._start(store).end_within(1200.0)
         longer = time.monotonic() - begun - (back - gone) - self.length
         told = f"{back - gone:.0f} s in {stage}: {ended.status}"
         told += f", started again {again} times" if again else ""

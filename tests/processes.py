@@ -69,24 +69,27 @@ class Running:
 
     def wait(self, seconds: float = 120.0) -> Ended:
         """Wait until it ends; after a timeout, kill it and fail the test, which could take the -9 for its own kill."""
-        ended, in_time = self.end_within(seconds)
+        in_time = self._ends_within(seconds)
+        ended = self.end_within(0.0)
         assert in_time, f"did not end within {seconds:g} s: {ended}"
         return ended
 
-    def end_within(self, seconds: float) -> tuple[Ended, bool]:
-        """Wait until it ends, or kill it after a timeout; returns its result and whether it ended in time."""
+    def end_within(self, seconds: float) -> Ended:
+        """Wait until it ends; after a timeout, kill it."""
+        if not self._ends_within(seconds):
+            self._process.kill()
+            self._ends_within(None)
+        status = self.status()
+        assert status is not None
+        return Ended(status, *self.output())
+
+    def _ends_within(self, seconds: float | None) -> bool:
         if isinstance(self._process, subprocess.Popen):
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(seconds)
         else:
             self._process.join(seconds)
-        in_time = self.status() is not None
-        if not in_time:
-            self._process.kill()
-            self._process.wait() if isinstance(self._process, subprocess.Popen) else self._process.join()
-        status = self.status()
-        assert status is not None
-        return Ended(status, *self.output()), in_time
+        return self.status() is not None
 
     def output(self) -> tuple[str, str]:
         """Its standard output and standard error so far."""

@@ -83,7 +83,7 @@ class Stops:
         store, done = self._folder / f"store-{self._number}", 0
         while done < stops and self._stop(store):
             done += 1
-        ended, _ = self._start(store).end_within(600.0)
+        ended = self._start(store).end_within(600.0)
         if ended.status != 0:
             self._fail(f"ended with {ended.status} when it was left to finish", ended.stderr)
         elif outcome(store) != self._expected:
@@ -112,7 +112,7 @@ class Stops:
         if times == 2:
             time.sleep(between)
             send(running.pid, signum, group)
-        ended, _ = running.end_within(3 * IN_TIME)
+        ended = running.end_within(3 * IN_TIME)
         status = ended.status
         while (left := [pid for pid in family if alive(pid)]) and time.monotonic() - asked < 3 * IN_TIME:
             time.sleep(0.01)

@@ -56,7 +56,7 @@ class Trial:
         folder = Path(mkdtemp(dir=common))
         (folder / "store").mkdir()
         lay_out(image, common / NOTES / CONTENTS, folder / "store")
-        ended, _ = start_warm(folder / "said", self.module, *self.arguments(common, folder)).end_within(600.0)
+        ended = start_warm(folder / "said", self.module, *self.arguments(common, folder)).end_within(600.0)
         if ended.status != 0:
             return f"{ended.status}: {ended.stderr[-3000:]}"
         found = self.outcome(folder / "store")

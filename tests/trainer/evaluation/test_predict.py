@@ -223,7 +223,7 @@ def test_memory_does_not_hold_more_than_a_block_of_texts(
         (
             {"precision": "fp16", "device": "cpu"},
             PipelineError,
-            "the job's precision is fp16, but",
+            "^the job's precision is fp16, but this machine has no GPU",
         ),
     ],
 )

@@ -124,7 +124,9 @@ def test_devices_that_a_machine_lacks_are_refused() -> None:
     check_devices("bf16", None)
     with pytest.raises(DeviceError, match="fp16, but this machine has no GPU; use fp32 or bf16"):
         check_devices("fp16", None)
-    with pytest.raises(DeviceError, match=f"asks for {cores + 1} processes, but this machine has {cores} cores"):
+    with pytest.raises(
+        DeviceError, match=f"the job asks for {cores + 1} processes, but this machine has {cores} cores"
+    ):
         check_devices("fp32", cores + 1)
     assert planned_ranks(None) == 1
     assert planned_ranks(3) == 3
