@@ -42,7 +42,7 @@ def require_prepared(job: PipelineJob) -> PreparedData:
         raise ArtifactError(f"{job.store} holds no shards of these corpora's current files; run prepare-data first")
     store = Store(job.store)
     for ref, manifest in zip(data.shards, shard_manifests(store, data), strict=True):
-        require_intact(store, ref.key, manifest, REPAIR, content=job.verify, anew=True)
+        require_intact(store, ref.key, manifest, REPAIR, "all" if job.verify else "sizes")
     return data
 
 

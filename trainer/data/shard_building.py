@@ -37,7 +37,7 @@ from trainer.data.shards import (
 from trainer.engines.executors import Advance, filling
 from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.store import roots
-from trainer.store.manifest import find_damage, make_manifest
+from trainer.store.manifest import Depth, find_damage, make_manifest
 from trainer.store.storage import Store
 
 
@@ -156,13 +156,10 @@ def shard_documents(recipe: Recipe, shard: ShardWork, advance: Advance, on_bad: 
 
 
 def finished_shards(
-    store: Store, key: str, corpus: str, work: Sequence[ShardWork], read_all: bool = False
+    store: Store, key: str, corpus: str, work: Sequence[ShardWork], depth: Depth
 ) -> dict[int, ShardRecord]:
-    """Shards of `work` that exist with intact files, by number; those of older sets are copied into this one.
-
-    Files of a local store are read. Of a remote store only existence and sizes are checked, unless `read_all`.
-    """
-    found = find_shards(store, key, corpus, work, content=read_all or store.local is not None)
+    """Shards of `work` that exist with intact files, by number; those of older sets are copied into this one."""
+    found = find_shards(store, key, corpus, work, depth)
     return {
         number: record if folder == key else _take_over(store, folder, key, record, number)
         for number, (folder, record) in found.items()
@@ -170,16 +167,13 @@ def finished_shards(
 
 
 def find_shards(
-    store: Store, key: str, corpus: str, work: Sequence[ShardWork], content: bool
+    store: Store, key: str, corpus: str, work: Sequence[ShardWork], depth: Depth
 ) -> dict[int, tuple[str, ShardRecord]]:
-    """Shards of `work` that exist with intact files, by number, each with the folder of its set.
-
-    Without `content`, only the files' existence and sizes are checked.
-    """
+    """Shards of `work` that exist with intact files, by number, each with the folder of its set."""
     found: dict[int, tuple[str, ShardRecord]] = {}
     for shard in work:
         record = read_record(store, f"{key}/{record_file(shard.number)}")
-        if record and record.fingerprint == shard.fingerprint and _intact(store, key, record, content):
+        if record and record.fingerprint == shard.fingerprint and _intact(store, key, record, depth):
             found[shard.number] = key, record
     missing = {shard.fingerprint: shard.number for shard in work if shard.number not in found}
     for folder in _older_sets(store, key, corpus):
@@ -187,7 +181,7 @@ def find_shards(
             break
         for file in store.names(folder):
             record = read_record(store, f"{folder}/{file}") if re.fullmatch(r"shard-\d+\.json", file) else None
-            if record and record.fingerprint in missing and _intact(store, folder, record, content):
+            if record and record.fingerprint in missing and _intact(store, folder, record, depth):
                 found[missing.pop(record.fingerprint)] = folder, record
     return found
 
@@ -198,9 +192,9 @@ def _older_sets(store: Store, key: str, corpus: str) -> list[str]:
     return [folder for folder in folders if folder != key]
 
 
-def _intact(store: Store, folder: str, record: ShardRecord, content: bool) -> bool:
+def _intact(store: Store, folder: str, record: ShardRecord, depth: Depth) -> bool:
     manifest = make_manifest(KIND, record.fingerprint, record.files, {})
-    return not find_damage(store, folder, manifest, content=content)
+    return not find_damage(store, folder, manifest, depth)
 
 
 def _take_over(store: Store, folder: str, key: str, record: ShardRecord, number: int) -> ShardRecord:

@@ -215,7 +215,7 @@ class ShardFiles:
         damaged.
         """
         file = self._files[number]
-        fetch_made(self._store, self._key, file.name, file.sha256, check=True)
+        fetch_made(self._store, self._key, file.name, file.sha256, anew=True)
         with self._turn:
             if (damaged := self._open.pop(number, None)) is not None:
                 damaged.result().close()

@@ -47,7 +47,16 @@ from trainer.records.sealed import read_listed
 from trainer.records.steps import CONTENTS, Explains, Parts, Sources, Step, describe, nothing
 from trainer.store.checked_files import BLOCK_BYTES
 from trainer.store.details import Totals
-from trainer.store.manifest import ArtifactRef, Manifest, digest_file, find_damage, fingerprint, name_of, write_manifest
+from trainer.store.manifest import (
+    ArtifactRef,
+    Depth,
+    Manifest,
+    digest_file,
+    find_damage,
+    fingerprint,
+    name_of,
+    write_manifest,
+)
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -129,19 +138,19 @@ def tokenize(
         }
         inputs = {"tokenizer": tokenizer.as_input(), **({"decisions": decisions.as_input()} if decisions else {})}
         key = f"{KIND}/{corpus}-{name_of(recipe, inputs, TOLD)}"
-        read_all = job.verify or is_suspect(store, key)
+        depth: Depth = "all" if job.verify or is_suspect(store, key) else "sizes"
 
         def build(step: Step) -> Manifest:
-            return _build(step, job, reader, tokenizer.key, info, work, workers, read_all, progress)
+            return _build(step, job, reader, tokenizer.key, info, work, workers, depth, progress)
 
         return Step(
-            store, KIND, KIND, corpus, recipe, build, inputs=inputs, told=TOLD, reads_all=read_all, in_place=True,
+            store, KIND, KIND, corpus, recipe, build, inputs=inputs, told=TOLD, depth=depth, in_place=True,
             accept=lambda manifest: _check_bad_records(corpus, options.max_bad_records, manifest.details),
-            passed=partial(clear, store, key) if read_all else nothing,
+            passed=partial(clear, store, key) if depth == "all" else nothing,
             explains=Explains(
                 sources=lambda: by_file(vars(piece) for piece in pieces),
                 recall_sources=partial(_recall_sources, store),
-                parts=lambda: tell_parts(store, key, corpus, work, read_all),
+                parts=lambda: tell_parts(store, key, corpus, work, depth),
             ),
             release=begun.pop_all().close,
         )  # fmt: skip
@@ -151,9 +160,9 @@ def _recall_sources(store: Store, key: str, manifest: Manifest) -> Sources:
     return by_file(read_listed(store, f"{key}/{SOURCES}", manifest.digests().get(SOURCES)) or [])
 
 
-def tell_parts(store: Store, key: str, corpus: str, work: Sequence[ShardWork], read_all: bool) -> Parts:
+def tell_parts(store: Store, key: str, corpus: str, work: Sequence[ShardWork], depth: Depth) -> Parts:
     """The number of a set's shards that exist, and the amount of text for the others."""
-    found = find_shards(store, key, corpus, work, content=read_all)
+    found = find_shards(store, key, corpus, work, depth)
     begun = store.exists(f"{key}/{STARTED}") or any(folder == key for folder, _ in found.values())
     missing = [shard for shard in work if shard.number not in found]
     amount = f" from {size(sum(shard.raw_bytes for shard in missing))} of raw text" if missing else ""
@@ -166,12 +175,13 @@ def tell_parts(store: Store, key: str, corpus: str, work: Sequence[ShardWork], r
 def _build(
     step: Step, job: PrepareJob, reader: Reader, tokenizer_key: str, tokenizer: TokenizerInfo,
     work: list[ShardWork],
-    workers: Workers, read_all: bool, progress: Progress,
+    workers: Workers, depth: Depth, progress: Progress,
 ) -> Manifest:  # fmt: skip
     """Build the missing shards, and commit the set."""
     store, data, key, corpus = step.store, job.data, step.key, reader.corpus
     store.write_json(f"{key}/{STARTED}", {})
-    records = finished_shards(store, key, corpus.name, work, read_all)
+    # Of a remote store the files would have to be fetched.
+    records = finished_shards(store, key, corpus.name, work, "all" if store.local is not None else depth)
     if records:
         log.info("corpus %s: %d of %d shards are reused", corpus.name, len(records), len(work))
     missing = [shard for shard in work if shard.number not in records]
@@ -284,7 +294,7 @@ def _commit(
     files = [file for record in records for file in record.files]
     files += [digest_file(store.fetch(f"{step.key}/{name}"), name) for name in notes]
     manifest = describe(step, files, details, notes)
-    for name, damage in find_damage(store, step.key, manifest, content=False).items():
+    for name, damage in find_damage(store, step.key, manifest, "sizes").items():
         raise StorageError(f"{store.path(step.key)}/{name} {damage}: another process changes this store; run it again")
     store.delete(f"{step.key}/{STARTED}")
     clear(store, step.key)

@@ -180,7 +180,7 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
                     f"{store.path(key)} now holds a different model than the one promoted as {name}; promote one again"
                 )
             # Contents in a remote store are compared when they are fetched.
-            require_intact(store, key, manifest, content=store.local is not None)
+            require_intact(store, key, manifest, depth="changed" if store.local else "sizes")
             # The model card reports an evaluation, so it must not change that evaluation's fingerprint.
             files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
             folder = fetch_files(store, key, manifest, lambda file: not of_optimizer(file))

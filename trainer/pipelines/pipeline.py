@@ -109,7 +109,7 @@ def _find(kind: Kind, job: RunJob) -> Finished:
         raise NotMade
     data = kind.prepare(job, only_look)
     run = kind.identify(job, data)
-    if finished_run(store, run, anew=False) is None or not is_whole(store, run, job, data):
+    if finished_run(store, run, "changed") is None or not is_whole(store, run, job, data):
         raise NotMade
     plan = read_plan(require_sealed(store, f"{run.key}/{PLAN}"))
     measured = [kind.measurement(store, job, run.key, data_keys(data), None)] if plan.holds_out else []

@@ -21,7 +21,7 @@ from trainer.records.sealed import read_sealed, require_sealed
 from trainer.records.steps import CONTENTS, Sources, Step
 from trainer.registry.facts import read_facts
 from trainer.registry.report import find_fault
-from trainer.store.manifest import MANIFEST, Manifest, find_damage, parse_manifest, read_manifest
+from trainer.store.manifest import MANIFEST, Depth, Manifest, find_damage, parse_manifest, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS, PLAN
 from trainer.store.storage import Store
 from trainer.training.checkpoint import committed_steps, look_for_checkpoint
@@ -71,13 +71,13 @@ class Likeness(NamedTuple):
     differing: list[str]
 
 
-def look(store: Store, key: str, kind: str, content: bool = True) -> tuple[Manifest | None, list[str]]:
+def look(store: Store, key: str, kind: str, depth: Depth = "all") -> tuple[Manifest | None, list[str]]:
     """The manifest of an artifact if it is intact, else None; and the problems, empty if the artifact is missing."""
     try:
         manifest = read_manifest(store, key, kind)
     except ArtifactError as error:
         return None, [str(error)]
-    damage = find_damage(store, key, manifest, content=content) if manifest else {}
+    damage = find_damage(store, key, manifest, depth) if manifest else {}
     if damage:
         return None, [f"{file} {problem}" for file, problem in damage.items()]
     return manifest, []
@@ -85,7 +85,7 @@ def look(store: Store, key: str, kind: str, content: bool = True) -> tuple[Manif
 
 def status(step: Step, title: str) -> tuple[StepStatus, Manifest | None]:
     """Whether a step's artifact can be reused (with its manifest), would be refused, or would be built, and why."""
-    manifest, problems = look(step.store, step.key, step.kind, content=step.reads_all)
+    manifest, problems = look(step.store, step.key, step.kind, step.depth)
     if manifest is not None:
         try:
             step.accept(manifest)

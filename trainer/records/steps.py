@@ -28,6 +28,7 @@ from trainer.store.details import require_details
 from trainer.store.manifest import (
     MANIFEST,
     ArtifactRef,
+    Depth,
     FileRecord,
     Input,
     Manifest,
@@ -110,10 +111,8 @@ class Step:
     accept: Callable[[Manifest], None] = nothing
     """Called with the manifest of an existing artifact. Raises an error if it must not be used, for example because of
     too many bad records."""
-    reads_all: bool = True
-    """If true, all files are read and verified before reuse. If false, only sizes are compared, because each reader
-    verifies the file that it opens.
-    """
+    depth: Depth = "all"
+    """How deeply its files are checked before reuse."""
     settles: bool = True
     """Whether the name determines the content. A tokenizer's does not: it stays the same while its training text grows.
     """
@@ -122,7 +121,7 @@ class Step:
     in_place: bool = False
     """Whether `build` writes files to their final paths; the manifest of a damaged artifact is then deleted first."""
     passed: Callable[[], None] = nothing
-    """Called when all files were checked according to `reads_all` and are intact."""
+    """Called when its files were checked to that depth and are intact."""
     explains: Explains = field(default_factory=Explains)
     release: Callable[[], None] = nothing
     """Stops work that was started early for building it."""
@@ -170,7 +169,7 @@ def find_artifact(step: Step) -> ArtifactRef | None:
     manifest = recall_manifest(step.store, step.key, step.kind)
     if manifest is None:
         return None
-    if not is_intact(step.store, step.key, manifest, content=step.reads_all):
+    if not is_intact(step.store, step.key, manifest, step.depth):
         if step.in_place:
             step.store.delete(f"{step.key}/{MANIFEST}")
         return None

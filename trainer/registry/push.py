@@ -68,7 +68,7 @@ def push(store: Store, model: str, repo: str, private: bool = False, dry: bool =
         raise ArtifactError(
             f"{store.path(f'{run}/{FINAL}')} has no model card, {CARD}: run the report first, which writes it"
         )
-    require_intact(store, f"{run}/{FINAL}", manifest, "; run its command again to publish it again")
+    require_intact(store, f"{run}/{FINAL}", manifest, "; run its command again to publish it again", "changed")
     _require_reachable_base(store, run, manifest)
     if dry:
         return Pushed(repo, run, files, None, [])

@@ -159,10 +159,10 @@ class LocalFiles:
         with suppress(FileNotFoundError):  # its folder was removed, too
             sync_folder(path.parent)
 
-    def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path:
+    def fetch(self, key: str, sha256: str | None, anew: bool = False, beyond: bool = False) -> Path:
         path = self.at(key)
         if sha256 is not None:
-            require_content(path, sha256, check)
+            require_content(path, sha256, anew)
         return path
 
     def locate(self, key: str, sha256: str) -> Path:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
@@ -37,6 +37,11 @@ CONTENT_NAMED = re.compile(r".+-[0-9a-f]{16}\.[a-z]+")
 
 REPLACED = (".safetensors", ".safetensors.index.json", "state.json")
 """Suffixes of the files that such files replace."""
+
+Depth = Literal["sizes", "changed", "all"]
+"""How deeply an artifact's files are checked: existence and sizes only, which is enough if each reader verifies what it
+reads; also the content of files that this machine has not verified since they last changed; or the content of all.
+"""
 
 LOADED_WHOLE = (CHECKPOINT_KIND, FINAL_KIND)
 """Kinds whose files are fetched together to be loaded, whatever the limit of this machine's cache."""
@@ -294,25 +299,15 @@ def named_by_content(name: str, sha256: str) -> str:
     return f"{stem}-{sha256[:16]}.{suffix}"
 
 
-def find_damage(
-    store: Store,
-    key: str,
-    manifest: Manifest,
-    content: bool = True,
-    anew: bool = True,
-) -> dict[str, str]:
-    """Check the artifact's files; return the problems by file name.
-
-    With `anew`, files verified before are read again even if unchanged. Without `content`, only existence and size are
-    checked, which is enough if content is verified when it is fetched or read.
-    """
+def find_damage(store: Store, key: str, manifest: Manifest, depth: Depth = "all") -> dict[str, str]:
+    """Check the artifact's files; return the problems by file name."""
     records = list(manifest.files)
-    if not content:  # one listing covers most files; the others are queried one by one
+    if depth == "sizes":  # one listing covers most files; the others are queried one by one
         listed = store.sizes(key)
         records = [record for record in records if listed.get(record.name) != record.size]
     beyond = manifest.kind in LOADED_WHOLE
     with ThreadPoolExecutor() as pool:
-        found = pool.map(lambda record: _damage(store, f"{key}/{record.name}", record, content, anew, beyond), records)
+        found = pool.map(lambda record: _damage(store, f"{key}/{record.name}", record, depth, beyond), records)
         return {record.name: damage for record, damage in zip(records, found, strict=True) if damage}
 
 
@@ -344,28 +339,26 @@ def fetch_files(store: Store, key: str, manifest: Manifest, wanted: Callable[[st
     return store.fetch_folder(key, {name: sha256 for name, sha256 in manifest.digests().items() if wanted(name)})
 
 
-def is_intact(store: Store, key: str, manifest: Manifest, content: bool = True, anew: bool = True) -> bool:
+def is_intact(store: Store, key: str, manifest: Manifest, depth: Depth = "all") -> bool:
     """Whether `find_damage` finds nothing; each damaged file is logged as a warning."""
-    damage = find_damage(store, key, manifest, content, anew)
+    damage = find_damage(store, key, manifest, depth)
     for file, problem in damage.items():
         log.warning("%s/%s %s: rebuilding it", store.path(key), file, problem)
     return not damage
 
 
-def require_intact(
-    store: Store, key: str, manifest: Manifest, remedy: str = "", content: bool = True, anew: bool = False
-) -> None:
+def require_intact(store: Store, key: str, manifest: Manifest, remedy: str = "", depth: Depth = "all") -> None:
     """Raise `ArtifactError` for the first damaged file that `find_damage` finds."""
-    for name, damage in find_damage(store, key, manifest, content=content, anew=anew).items():
+    for name, damage in find_damage(store, key, manifest, depth).items():
         raise ArtifactError(f"{store.path(key)}/{name} {damage}{remedy}")
 
 
-def fetch_made(store: Store, key: str, name: str, sha256: str, check: bool = False) -> Path:
+def fetch_made(store: Store, key: str, name: str, sha256: str, anew: bool = False) -> Path:
     """Return a local path of a file of prepared data, like `Store.fetch`; raise `ArtifactError` with the remedy if it
     is damaged.
     """
     with _repaired_by_preparing(store, f"{key}/{name}"):
-        return store.fetch(f"{key}/{name}", sha256, check)
+        return store.fetch(f"{key}/{name}", sha256, anew)
 
 
 def locate_made(store: Store, key: str, record: FileRecord) -> Path:
@@ -398,14 +391,14 @@ def _sealed(manifest: Manifest) -> bytes:
     return (json.dumps(seal(manifest.model_dump(mode="json")), indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _damage(store: Store, key: str, record: FileRecord, content: bool, anew: bool, beyond: bool) -> str | None:
+def _damage(store: Store, key: str, record: FileRecord, depth: Depth, beyond: bool) -> str | None:
     try:
         # The size of a remote file that is fetched anyway is not queried, to save a request.
-        size = record.size if content and not store.local else store.size(key)
+        size = record.size if depth != "sizes" and not store.local else store.size(key)
         if size != record.size:
             return f"has {size} bytes, its manifest says {record.size}"
-        if content:
-            store.fetch(key, record.sha256, check=anew, beyond=beyond)
+        if depth != "sizes":
+            store.fetch(key, record.sha256, anew=depth == "all", beyond=beyond)
             store.release(key)
     except FileNotFoundError:
         return "is missing"

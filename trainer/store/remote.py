@@ -202,10 +202,10 @@ class RemoteObjects:
             with suppress(FileNotFoundError):  # removed by another process
                 self.fs.rm_file(self._full(key))
 
-    def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path:
+    def fetch(self, key: str, sha256: str | None, anew: bool = False, beyond: bool = False) -> Path:
         """Return this process's local copy: a link to a copy shared by this machine's processes if the digest is known.
 
-        `check` verifies the shared copy's content again; `beyond` lets it exceed the cache's limit.
+        `anew` verifies the shared copy's content again; `beyond` lets it exceed the cache's limit.
         """
         path = self._own(key)
         fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
@@ -213,7 +213,7 @@ class RemoteObjects:
             self._download(key)(fresh)
         else:
             size, version = self._facts(key)
-            self.cache.give(fresh, sha256, version, size, self._download(key), check, beyond)
+            self.cache.give(fresh, sha256, version, size, self._download(key), anew, beyond)
         os.replace(fresh, path)  # readers of the older file keep it open
         fresh.unlink(missing_ok=True)  # `replace` does nothing if both already link to the same file
         return path

@@ -17,6 +17,7 @@ from trainer.records.run_names import made_at, tell_runs_like
 from trainer.records.sealed import read_pointer, read_sealed, write_sealed
 from trainer.store.manifest import (
     ArtifactRef,
+    Depth,
     Input,
     Manifest,
     fingerprint,
@@ -254,16 +255,13 @@ def check_begun(store: Store, run: Run) -> None:
             )
 
 
-def finished_run(store: Store, run: Run, anew: bool = True) -> ArtifactRef | None:
-    """The run's final model, if it is published in the requested form and intact.
-
-    With `anew`, files that this machine has verified before are read again.
-    """
+def finished_run(store: Store, run: Run, depth: Depth = "all") -> ArtifactRef | None:
+    """The run's final model, if it is published in the requested form and intact."""
     place = f"{run.key}/{FINAL}"
     manifest = recall_manifest(store, place, FINAL_KIND)
     if manifest is None or manifest.details["run"] != run.fingerprint or final_form(manifest) != run.form:
         return None
-    if not is_intact(store, place, manifest, anew=anew):
+    if not is_intact(store, place, manifest, depth):
         return None
     return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size(), reused=True)
 

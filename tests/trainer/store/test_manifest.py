@@ -172,17 +172,17 @@ def test_sizes_are_read_off_one_listing_and_what_it_lacks_is_asked_for(
     asked: list[str] = []
     size = Store.size
     monkeypatch.setattr(Store, "size", lambda store, key: asked.append(key) or size(store, key))
-    assert find_damage(any_store, "a", manifest, content=False) == {}
+    assert find_damage(any_store, "a", manifest, depth="sizes") == {}
     assert asked == []
     sizes = Store.sizes
     old = {"x": 4, "y": 3}  # an old listing: it lacks a file, and has another size of one
     monkeypatch.setattr(Store, "sizes", lambda store, key: old)
-    assert find_damage(any_store, "a", manifest, content=False) == {}
+    assert find_damage(any_store, "a", manifest, depth="sizes") == {}
     assert sorted(asked) == ["a/y", "a/z"]
     monkeypatch.setattr(Store, "sizes", sizes)
     any_store.write_bytes("a/x", b"01")
     any_store.delete("a/y")
-    assert find_damage(any_store, "a", manifest, content=False) == {
+    assert find_damage(any_store, "a", manifest, depth="sizes") == {
         "x": "has 2 bytes, its manifest says 4", "y": "is missing",
     }  # fmt: skip
 
