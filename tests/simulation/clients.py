@@ -22,7 +22,16 @@ from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.garbage import collect
 from trainer.registry.leftovers import find_leftovers, remove_leftover
 from trainer.registry.promotion import find_champion, promote
-from trainer.store.manifest import ArtifactRef, Input, Manifest, find_damage, fingerprint, publish_folder, read_manifest
+from trainer.store.manifest import (
+    ArtifactRef,
+    Input,
+    Manifest,
+    fetch_artifact,
+    find_damage,
+    fingerprint,
+    publish_folder,
+    read_manifest,
+)
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import STATE, TrainState, find_checkpoint, read_state
@@ -167,10 +176,7 @@ def resume(store: Store, run: Run) -> tuple[TrainState, str] | None:
     key = find_checkpoint(store, run.key, run.fingerprint, STEPS)
     if key is None:
         return None
-    manifest = read_manifest(store, f"{run.key}/{key}", CHECKPOINT_KIND)
-    assert manifest is not None
-    folder = store.fetch_folder(f"{run.key}/{key}", manifest.digests())
-    saved = read_state(folder)
+    saved = read_state(fetch_artifact(store, f"{run.key}/{key}", CHECKPOINT_KIND))
     return TrainState(**saved["state"]), saved["total"]
 
 

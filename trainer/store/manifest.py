@@ -325,7 +325,8 @@ def fetch_artifact(store: Store, key: str, kind: str) -> Path:
 def fetch_files(store: Store, key: str, manifest: Manifest, wanted: Callable[[str], bool] = lambda name: True) -> Path:
     """Return a local folder with the files in an artifact's manifest; from a remote store only the `wanted` ones.
 
-    Raises `ArtifactError` if a local folder contains other files, because libraries would load them as part of it.
+    Raises `ArtifactError` if a file is missing, for example because another process has removed the artifact since its
+    manifest was read, or if a local folder contains other files, because libraries would load them as part of it.
     Remains of interrupted or replaced saves in parts are allowed: parts are loaded by `listed_names`.
     """
     if store.local is not None:
@@ -336,7 +337,14 @@ def fetch_files(store: Store, key: str, manifest: Manifest, wanted: Callable[[st
                 raise ArtifactError(
                     f"{store.path(key)}/{name} is not listed in the folder's {MANIFEST}; move it elsewhere"
                 )
-    return store.fetch_folder(key, {name: sha256 for name, sha256 in manifest.digests().items() if wanted(name)})
+    digests = {name: sha256 for name, sha256 in manifest.digests().items() if wanted(name)}
+    try:
+        return store.fetch_folder(key, digests)
+    except FileNotFoundError as error:
+        missing = next((name for name in digests if not store.exists(f"{key}/{name}")), MANIFEST)
+        raise ArtifactError(
+            f"{store.path(key)}/{missing} is missing; if another process is removing this folder, run this again"
+        ) from error
 
 
 def is_intact(store: Store, key: str, manifest: Manifest, depth: Depth = "all") -> bool:

@@ -13,6 +13,7 @@ from trainer.store.manifest import (
     Manifest,
     digest_file,
     fetch_artifact,
+    fetch_files,
     find_damage,
     fingerprint,
     make_manifest,
@@ -80,6 +81,14 @@ def test_an_artifact_that_must_be_intact_is_refused_by_the_name_of_the_damaged_f
     empty_store.fetch("things/a/b.txt").unlink()
     with pytest.raises(ArtifactError, match=r"things/a/b\.txt is missing"):
         require_intact(empty_store, "things/a", artifact)
+
+
+def test_an_artifact_that_is_removed_while_it_is_opened_is_refused(any_store: Store) -> None:
+    any_store.write_bytes("things/a/b.txt", b"b")
+    manifest = make_manifest("thing", "name", [digest_file(any_store.fetch("things/a/b.txt"), "b.txt")], {})
+    any_store.delete("things/a/b.txt")
+    with pytest.raises(ArtifactError, match=r"things/a/b\.txt is missing; if another process is removing"):
+        fetch_files(any_store, "things/a", manifest)
 
 
 def test_a_folder_without_a_manifest_does_not_exist(empty_store: Store, artifact: Manifest) -> None:
