@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
 import pytest
 from prefect.client.base import PrefectHttpxSyncClient
 from prefect.client.schemas.objects import FlowRun
@@ -43,6 +44,7 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     assert "`headrace down` (or `make down`) stops both" in local.say("up")
     before = {kind: local.names(kind) for kind in ("deployments", "work_pools", "automations", "variables")}
     worker = local.worker()
+    assert psutil.Process(worker).environ()["PREFECT_WORKER_QUERY_SECONDS"] == "2"
     assert local.schedules() == [False, False], "off by default"
     local.say("up", SCHEDULES="on")
     assert local.schedules() == [True, True]

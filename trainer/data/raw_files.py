@@ -334,7 +334,7 @@ def unpacked_bytes(corpus: CorpusConfig, sources: Sequence[SourceFile]) -> int:
     packed = [
         source for source in sources if source.size and (compression_of(source.path) or corpus.format in RANDOM_ACCESS)
     ]
-    plain = sum(source.size for source in sources if source not in packed)
+    plain = sum(source.size for source in sources) - sum(source.size for source in packed)
     if not packed:
         return plain
     largest = sorted(packed, key=lambda source: (-source.size, source.key))

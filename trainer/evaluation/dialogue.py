@@ -21,7 +21,7 @@ from trainer.common.errors import ConfigError, brief
 from trainer.common.stopping import check_stop
 from trainer.data.chat.encoded import ChatSplit
 from trainer.data.encoded import tokenizer_paths
-from trainer.models.causal import load_model, most_positions
+from trainer.models.causal import load_model
 from trainer.models.generation import continue_tokens
 from trainer.models.pretrained import (
     Checkpoint,
@@ -29,6 +29,7 @@ from trainer.models.pretrained import (
     find_model,
     load_config,
     load_tokenizer,
+    most_positions,
     require_one_meaning,
 )
 from trainer.models.weights import check_weights

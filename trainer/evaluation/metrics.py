@@ -70,6 +70,10 @@ SMALLER_IS_BETTER = {
 }  # fmt: skip
 
 
+RESERVED = ("loss", "kind", "step", "examples", "corpora", "corpora_bits_per_byte")
+"""The fields that the record of an evaluation during training has besides the metrics' figures."""
+
+
 class Measure(NamedTuple):
     """A metric's name, its `evaluate` module, and the options of the module's `compute`.
 
@@ -82,8 +86,9 @@ class Measure(NamedTuple):
     swapped: bool = False
 
     def names(self, figure: str) -> str:
-        """The name of one of its figures if another metric has a figure of the same name."""
-        return self.name if re.split("[:/]", self.name)[-1] == figure else f"{self.name}/{figure}"
+        """The name of one of its figures if that of the figure itself is taken."""
+        is_named_alike = re.split("[:/]", self.name)[-1] == figure and figure not in RESERVED
+        return self.name if is_named_alike else f"{self.name}/{figure}"
 
 
 class Metrics:
@@ -121,15 +126,15 @@ class Metrics:
     def compute(self) -> dict[str, float]:
         """The figures of all batches added since the last call, by the names that the modules give them.
 
-        An undefined figure is NaN, such as the correlation with a constant. A figure that two modules return, or that
-        is named loss, is renamed METRIC/FIGURE, or to the metric's name if that ends with the figure's. Raises
-        `ConfigError` if there were no examples, or if a metric fails or returns no number.
+        An undefined figure is NaN, such as the correlation with a constant. A figure that two modules return is
+        renamed METRIC/FIGURE, or to the metric's name if that ends with the figure's; so is one with a name in
+        `RESERVED`. Raises `ConfigError` if there were no examples, or if a metric fails or returns no number.
         """
         if not self._examples and self.measures:
             raise ConfigError(f"nothing to measure: no examples for {', '.join(each.name for each in self.measures)}")
         figures = [(measure, _compute(measure)) for measure in self.measures]
         self._examples = 0
-        given = Counter(["loss", *(key for _, each in figures for key in each)])
+        given = Counter([*RESERVED, *(key for _, each in figures for key in each)])
         return {key if given[key] == 1 else of.names(key): value for of, each in figures for key, value in each.items()}
 
 

@@ -23,7 +23,7 @@ from trainer.models.adapters import Trained, add_adapter, count_trained, find_he
 from trainer.models.layers import require_blocks
 from trainer.models.losses import IGNORED, cross_entropies
 from trainer.models.new_config import new_config, padding_hint
-from trainer.models.pretrained import NO_NAME, check_settings, is_hub_name, load_config, revision_of
+from trainer.models.pretrained import NO_NAME, check_settings, is_hub_name, load_config, most_positions, revision_of
 from trainer.models.quantized import quantize_base
 from trainer.models.taken_tokenizer import read_vocabulary
 from trainer.models.tensor_files import MODEL, find_parts
@@ -58,14 +58,9 @@ def resolve_config(
 
 def check_positions(config: PretrainedConfig, context: int, setting: str) -> None:
     """Raise `ConfigError` if a window is longer than the model's positions."""
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if positions is not None and 0 <= positions < context:  # XLNet uses -1 for unlimited
+    positions = most_positions(config)
+    if positions < context:
         raise ConfigError(f"{setting} is {context}, but the model has {positions} positions")
-
-
-def most_positions(config: PretrainedConfig) -> int:
-    """The number of a model's positions; 2**31 if it is unlimited."""
-    return getattr(config.get_text_config(), "max_position_embeddings", None) or 2**31
 
 
 def count_parameters(

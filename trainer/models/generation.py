@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
-from trainer.models.causal import most_positions
+from trainer.models.pretrained import most_positions
 
 LEAST_TEMPERATURE = 1e-6
 """Below it, divided logits may overflow float32; the likeliest token has all probability long before."""

@@ -25,6 +25,7 @@ from transformers.masking_utils import sdpa_mask
 from trainer.common.errors import ConfigError
 from trainer.models.documents import APART, positions
 from trainer.models.dropout import attend
+from trainer.models.pretrained import most_positions
 
 IGNORED = -100
 """Label of positions that are not predicted."""
@@ -171,7 +172,7 @@ def adds_to_loss(model: PreTrainedModel) -> bool:
     was_training = model.training
     model.train()
     config = model.config.get_text_config()
-    length = min(8, config.vocab_size, getattr(config, "max_position_embeddings", None) or 8)
+    length = min(8, config.vocab_size, most_positions(config))
     input_ids = torch.arange(length, device=model.device)[None]
     beyond: list[float] = []
     unshifted: list[float] = []

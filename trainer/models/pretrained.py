@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 NO_NAME = "it is no local file or folder, and not a name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path"
 """Error text for a missing path."""
 
+UNLIMITED = 10**20
+"""A length from here on means that there is no limit: of a model's positions, or of a tokenizer's `model_max_length`.
+"""
+
 
 def is_hub_name(name: str) -> bool:
     """Whether this is a valid name of a hub repository; most missing paths are not."""
@@ -340,6 +344,12 @@ def load_config(name: str) -> "PretrainedConfig":
     except Exception as error:  # hub, file system and format errors alike
         raise ConfigError(f"model {name!r} cannot be loaded: {brief(error)}") from error
     return config
+
+
+def most_positions(config: "PretrainedConfig") -> int:
+    """The number of a model's positions; `UNLIMITED` if it has no limit."""
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None) or 0
+    return positions if positions > 0 else UNLIMITED  # XLNet has -1
 
 
 def load_tokenizer(name: str, plain: bool = False) -> Any:

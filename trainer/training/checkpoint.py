@@ -285,7 +285,8 @@ def _last_step(store: Store, run: str) -> int | None:
 def _set_aside(store: Store, run: str, damaged: Iterable[str]) -> None:
     for key in damaged:
         folder, name = f"{run}/{key}".rsplit("/", 1)
-        number = sum(other.startswith(f"damaged-{name}") for other in store.names(folder))
+        earlier = [re.fullmatch(rf"damaged-{name}-(\d+)", other) for other in store.names(folder)]
+        number = max((int(each[1]) + 1 for each in earlier if each), default=0)
         store.rename(f"{run}/{key}", f"{folder}/damaged-{name}-{number}")
 
 

@@ -3,6 +3,7 @@
 import io
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from tokenizers import processors
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.headrace import headrace
 from tests.trainer.chats import chat_model
@@ -62,6 +63,16 @@ def test_words_come_as_they_are_generated(pretrained: Path, tmp_path: Path) -> N
     talking = load_chat_model(Store(str(tmp_path)), str(pretrained), Sampling(temperature=1.0, new_tokens=48))
     said = talking.say("def ", shown.append)
     assert len([part for part in shown if part]) > 1 and "".join(shown) == said
+
+
+def test_a_model_whose_positions_have_no_limit_answers(pretrained: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "endless"
+    shutil.copytree(pretrained, folder, ignore=shutil.ignore_patterns("manifest.json"))
+    vocabulary = AutoConfig.from_pretrained(folder).vocab_size
+    config = AutoConfig.for_model("xlnet", vocab_size=vocabulary, d_model=16, n_layer=1, n_head=2, d_inner=32)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    talking = load_chat_model(Store(str(tmp_path)), str(folder), Sampling(temperature=1.0, new_tokens=4))
+    assert talking.say("def ", lambda part: None)
 
 
 def test_a_seed_repeats_what_chance_chose(answering: Finished) -> None:

@@ -266,7 +266,7 @@ def test_a_module_of_labels_of_words_gets_their_names_in_lists(tmp_path: Path) -
     path.write_text(words)
     metrics = load_metrics([str(path)], "tokens", 3)
     metrics.add_batch([["O", "B-X"], ["O"]], [["O", "I-X"], ["O"]])
-    assert metrics.compute() == {"examples": 2, "same": 1}
+    assert metrics.compute() == {"own/examples": 2, "same": 1}
 
 
 def test_a_scheme_of_entities_is_known_by_its_labels() -> None:
@@ -442,6 +442,8 @@ def test_figures_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
     own = write_module(tmp_path / "own.py", '{"loss": 1.0, "other": 2.0, "lists": predictions}')
     found = measure(load_metrics(["accuracy", "glue/mrpc", str(own)], "classification", 2), *labels(2))
     assert list(found) == ["accuracy", "glue/mrpc/accuracy", "f1", "own/loss", "other"]
+    loss = write_module(tmp_path / "loss.py", '{"loss": 1.0}')
+    assert measure(load_metrics([str(loss)], "classification", 2), *labels(2)) == {"loss/loss": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,14 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 from tests import ROOT
 from tests.processes import finish, start_warm
 from tests.support import NO_DROPOUT, read_rows, records, write_config, write_rows
+from tests.trainer.evaluation.test_measures import write_module
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
 from tests.trainer.made import encode
 from tests.trainer.small_jobs import Finished
 from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ArtifactError, RunError
 from trainer.common.progress import silent
+from trainer.evaluation.metrics import RESERVED
 from trainer.kinds.labelled.workload import Finetuning, read_inputs
 from trainer.models.pretrained import find_model
 from trainer.pipelines.any_kind import evaluate_run, train
@@ -61,6 +63,22 @@ def test_the_loss_is_the_one_that_transformers_computes_from_labels(
     labels = inputs["labels"].float() if task == "regression" else inputs["labels"]
     theirs = model(**{k: v for k, v in inputs.items() if k not in ("labels", "weights")}, labels=labels).loss
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
+
+
+def test_figures_with_the_names_of_fields_of_a_record_are_recorded_beside_them(
+    pairs: Path, pretrained: Path, tmp_path: Path
+) -> None:
+    figures = str(dict.fromkeys(RESERVED, 0.25))
+    own = write_module(tmp_path / "own.py", figures)
+    train(
+        finetune_job(pairs, tmp_path / "store", pretrained, evaluation__metrics=[str(own)], training__epochs=1),
+        silent(),
+    )
+    found = records(tmp_path / "store", "evaluation")
+    assert found
+    for record in found:
+        assert {name: record[f"own/{name}"] for name in RESERVED} == dict.fromkeys(RESERVED, 0.25)
+        assert record["examples"] > 1 and record["loss"] > 0.25
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

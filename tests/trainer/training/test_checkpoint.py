@@ -216,6 +216,17 @@ def test_a_damaged_checkpoint_is_set_aside_and_kept_and_warned_of_once(
     assert digests(newest.with_name(f"damaged-{newest.name}-0")) == content
 
 
+def test_the_next_one_is_set_aside_beside_those_that_are_left(copied: tuple[Store, str]) -> None:
+    store, run = copied
+    assert store.local is not None
+    before, newest = sorted((store.local / run / "checkpoints").iterdir())[-2:]
+    (newest.with_name(f"damaged-{newest.name}-1")).mkdir()  # someone has deleted the one with number 0
+    (newest.with_name(f"damaged-{newest.name}-1") / "kept").touch()
+    flip(newest / "optimizer.safetensors")
+    assert find_checkpoint(store, run) == f"checkpoints/{before.name}"
+    assert newest.with_name(f"damaged-{newest.name}-2").is_dir()
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_whose_checkpoints_are_all_damaged_is_refused_by_their_files(
     copied: tuple[Store, str], damage: str

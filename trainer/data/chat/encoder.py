@@ -21,7 +21,7 @@ from trainer.config.chat import ConversationsConfig
 from trainer.data.chat.rendering import ASSISTANT, Message
 from trainer.data.chat.template import Renderer, load_template
 from trainer.data.labelled.text_encoder import choose_padding, digest_saved, keep_settings
-from trainer.models.pretrained import load_config, load_tokenizer
+from trainer.models.pretrained import load_config, load_tokenizer, most_positions
 from trainer.models.taken_tokenizer import save_flat
 from trainer.models.tokenizer import UNWRITTEN, byte_lengths, text_reader
 
@@ -233,10 +233,9 @@ def load_chat_encoder(model: str | Path, data: ConversationsConfig) -> ChatEncod
 
 
 def _resolve_context(data: ConversationsConfig, config: Any, name: str) -> int:
-    positions: int = getattr(config, "max_position_embeddings", None) or 0
-    known = positions > 0
+    positions = most_positions(config)
     if data.context is None:
-        return min(LONGEST, positions) if known else LONGEST
-    if known and data.context > positions:
+        return min(LONGEST, positions)
+    if data.context > positions:
         raise ConfigError(f"data.context is {data.context}, but the model {name!r} has {positions} positions")
     return data.context

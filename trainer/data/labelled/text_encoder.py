@@ -23,7 +23,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.labelled.encoded import UNSEEN
-from trainer.models.pretrained import load_config, load_tokenizer, read_object
+from trainer.models.pretrained import UNLIMITED, load_config, load_tokenizer, most_positions, read_object
 from trainer.models.taken_tokenizer import PLAIN_CLASS, TOKENIZER_CONFIG, find_other_class, save_flat
 from trainer.models.tokenizer import text_reader
 from trainer.store.manifest import digest_file, fingerprint
@@ -125,9 +125,6 @@ def _looks_up_bytes_later(split: dict[str, Any]) -> bool:
     parts = split.get("pretokenizers", [])
     return any(part["type"] == "ByteLevel" and not part["add_prefix_space"] for part in parts)
 
-
-UNSET_LENGTH = 10**20
-"""A tokenizer's `model_max_length` from here on means that it is not set."""
 
 POSITIONS_AFTER_PADDING = frozenset(
     ("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
@@ -289,18 +286,17 @@ def resolve_length(data: LabelledDataConfig, tokenizer: Any, config: Any, name: 
 
     Raises `ConfigError` if that exceeds the model's positions, or if there is no limit.
     """
-    positions: int | None = getattr(config, "max_position_embeddings", None)
-    if positions is not None and config.model_type in POSITIONS_AFTER_PADDING:
+    positions = most_positions(config)
+    if positions < UNLIMITED and config.model_type in POSITIONS_AFTER_PADDING:
         positions -= (config.pad_token_id or 0) + 1
-    known = positions if positions is not None and positions > 0 else None
     if data.max_length is not None:
-        if known is not None and data.max_length > known:
-            raise ConfigError(f"data.max_length is {data.max_length}, but the model {name!r} has {known} positions")
+        if data.max_length > positions:
+            raise ConfigError(f"data.max_length is {data.max_length}, but the model {name!r} has {positions} positions")
         return data.max_length
-    said = [length for length in (tokenizer.model_max_length, known) if length is not None and length < UNSET_LENGTH]
-    if not said:
+    most = min(tokenizer.model_max_length, positions)
+    if most >= UNLIMITED:
         raise ConfigError(f"neither the model {name!r} nor its tokenizer has a maximum length; set data.max_length")
-    return int(min(said))
+    return int(most)
 
 
 def keep_settings(tokenizer: Any, **settings: Any) -> None:

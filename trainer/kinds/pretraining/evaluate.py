@@ -19,10 +19,10 @@ from trainer.evaluation.decontamination import clean_of
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds.pretraining.kind import Reading
 from trainer.kinds.pretraining.measure import evaluate
-from trainer.models.causal import check_positions, load_model, most_positions
+from trainer.models.causal import check_positions, load_model
 from trainer.models.generation import continue_tokens
 from trainer.models.outline import outline_files
-from trainer.models.pretrained import Checkpoint
+from trainer.models.pretrained import Checkpoint, most_positions
 from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, mask_tokens
 from trainer.models.trial import reading_apart
 from trainer.records.basis import text_basis
