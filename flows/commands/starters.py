@@ -11,7 +11,7 @@ from flows.commands.options import end
 from flows.schemas import TITLE, schema_of, schemas
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    pass
 
 commands = typer.Typer()
 
@@ -74,7 +74,7 @@ def schema(command: Command = None, write: Folder = None) -> None:
         end(status_of(lambda: write_schemas(schemas(), folder)))
     if command not in RUNNING:
         raise typer.BadParameter(f"{_unfit(command)} ({', '.join(RUNNING)}), or --write FOLDER for all schemas")
-    typer.echo(as_text(_schema(command)), nl=False)
+    typer.echo(as_text(schema_of(command)[TITLE]), nl=False)
 
 
 def _unfit(command: str | None) -> str:
@@ -84,10 +84,6 @@ def _unfit(command: str | None) -> str:
     if command == "explain":
         return "explain reads the configurations of run and finetune: give a command with its own schema"
     return f"{command!r} reads no configuration: give a command that does"
-
-
-def _schema(command: str) -> "type[BaseModel]":
-    return schema_of(command)[TITLE]
 
 
 def _write_starter(kind: Starter, path: Path) -> None:

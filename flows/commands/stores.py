@@ -104,17 +104,13 @@ def chat(
 ) -> None:
     """Talk with a model in the terminal, or ask it one question."""
 
-    from flows.credentials import take_credentials
-    from flows.work import status_of
-
-    def work() -> None:
+    def answer() -> None:
         from trainer.evaluation.dialogue import Sampling, chat, piped
 
-        take_credentials(store)
         asked = piped().read() if prompt == "-" else prompt
         chat(store, [model, *([beside] if beside else [])], asked, Sampling(system, temperature, seed, new_tokens))
 
-    end(status_of(work))
+    _look(store, answer)
 
 
 @commands.command()

@@ -18,8 +18,6 @@ from trainer.store.names import CONFIG, FINAL, LAST
 ROOT = URL.removeprefix("s3://")
 OF_A_RUN = re.compile(rf"{ROOT}/(runs/[^/]+)/(.+)")
 OF_DATA = re.compile(rf"{ROOT}/encoded/[^/]+/{re.escape(MANIFEST)}")
-FOLDER_PARTS = len(f"{ROOT}/encoded/name".split("/"))
-
 AFTER_ALL = 120.0
 """Seconds after which a process that has lost its run must not commit to it: it checks twice a minute, and an earlier
 save may still be running."""
@@ -80,13 +78,13 @@ class Watch:
         """Track who holds a run, and who lost it when. A process that has just renewed its lease must not lose it."""
         written = self._object(key)
         holder, before = written["pid"], self._holders.get(key, written["pid"])
-        self._holders[key] = holder
         ended = (key, written["id"]) in self._ended_leases
         if ended and self._world.running and self._world.running.sent:
             self.seen["a lease that arrived late, and counts until it is old"] += 1
             return
         if ended:
             self.violations.append(f"{key} was taken back by a process that had lost it")
+        self._holders[key] = holder
         if self._leases.get(key, written["id"]) != written["id"]:
             self._ended_leases.add((key, self._leases[key]))
         if self._leases.get(key) != written["id"]:
@@ -129,10 +127,14 @@ class Watch:
             self.violations.append(f"{key} was committed by two processes")
 
     def _was_removed(self, key: str) -> bool:
-        """Whether another process removed files of the artifact at about the time of its commit."""
-        when, who = self._removals.get(key, (0.0, None))
+        """Whether another process removed files of the artifact at about the time of its commit, or while the process
+        that commits it was frozen.
+        """
+        if key not in self._removals:
+            return False
+        when, who = self._removals[key]
         mine = self._world.process if self._world.running else None
-        return who is not mine and abs(self._at[key] - when) < AFTER_ALL
+        return who is not mine and (abs(self._at[key] - when) < AFTER_ALL or self._comes_late())
 
     def _is_holder(self, run: str, does: str) -> bool:
         """Whether the running process holds a run's lease. A process that was frozen may continue briefly after losing
@@ -165,9 +167,11 @@ class Watch:
         return running.sent or self._world.now - running.process.frozen_until < AT_ONCE
 
     def _is_held_for_long(self, run: str) -> bool:
-        """Whether a live process holds it, and did so before the present check for it began."""
+        """Whether a live process holds it, did so before the present check for it began, and has shown life lately."""
         key = f"{ROOT}/{run}/{LEASE}"
-        return self._lives(self._holders.get(key, 0)) and self._world.now - self._since[key] > AFTER_ALL
+        if not self._lives(self._holders.get(key, 0)) or self._world.now - self._since[key] <= AFTER_ALL:
+            return False
+        return self._calm or self._world.now - self._beats[key] < STALE_SECONDS
 
     def _lives(self, pid: int) -> bool:
         return any(each.pid == pid and each.alive for each in self._world.processes)
@@ -191,7 +195,7 @@ class Watch:
             return
         process = self._world.process
         self._gone.add(key)
-        self._removals["/".join([*key.split("/")[:FOLDER_PARTS], MANIFEST])] = self._world.now, process
+        self._removals[f"{key.rpartition('/')[0]}/{MANIFEST}"] = self._world.now, process
         who = process.name.split()[0]
         run = OF_A_RUN.fullmatch(key)
         if key.startswith(f"{ROOT}/measures/"):

@@ -117,14 +117,19 @@ ALIKE = 0.5
 """Minimum similarity, by `difflib`, of a suggested name; low enough to match a run's name without its digest."""
 
 
+def some(names: Iterable[object], most: int = NAMED) -> str:
+    """The first names, and how many more there are: `a, b and 3 more`."""
+    told = [*map(str, names)]
+    return ", ".join(told[:most]) + (f" and {count(len(told) - most)} more" if len(told) > most else "")
+
+
 def tell_nearest(name: str, known: Sequence[str]) -> str:
     """The known names most similar to a name, as the end of a message; if none is similar, the first names."""
     if not known:
         return "there is none"
     if close := difflib.get_close_matches(name, known, NAMED, ALIKE):
         return f"did you mean {' or '.join(map(repr, close))}?"
-    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
-    return f"there are {', '.join(map(repr, known[:NAMED]))}{more}"
+    return f"there are {some(map(repr, known))}"
 
 
 def show_json(value: Any) -> None:

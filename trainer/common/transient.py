@@ -13,7 +13,7 @@ import re
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from trainer.common.display import duration
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_CRASHED, EXIT_PREEMPTED, ConfigError, PipelineError, RankLost
@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 PATIENCE = "HEADRACE_PATIENCE"
 DEFAULT_SECONDS = 6 * 3600.0

@@ -67,6 +67,10 @@ class SplitsConfig(Schema):
         return self
 
 
+LOCATION = SplitsConfig.model_fields.keys() - {"source"}
+"""Settings of data in splits that name and locate it, but do not change how it is read."""
+
+
 class FinetuneTrainingConfig(OptimizationConfig):
     """Fine-tuning, with its usual defaults."""
 

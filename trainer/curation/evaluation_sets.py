@@ -20,7 +20,7 @@ from trainer.config.curation import DecontaminateConfig, EvaluationText, Transfo
 from trainer.config.files import read_values, validate_job
 from trainer.config.harness_files import FunctionName, LocalTask, data_files, leaves, task_of_file, tasks_below
 from trainer.config.kinds import KINDS, load, marked
-from trainer.config.labelled import SplitsConfig, TuningJob
+from trainer.config.labelled import LOCATION, SplitsConfig, TuningJob
 from trainer.config.schema import TableFormat
 from trainer.data.decisions import transformed
 from trainer.data.pieces import Piece, RawFile
@@ -92,9 +92,6 @@ def question_fields(task: LocalTask, where: str) -> list[str]:
     return sorted(named) or [said]
 
 
-PLACES = {"name", "path", "subset", "train", "validation", "test"}
-"""Settings of a job's data that locate it."""
-
 MADE = {"max_length", "validation_fraction", "chat_template", "context", "packing"}
 """Settings that apply to its texts after reading. All other settings change how records are read."""
 
@@ -110,7 +107,7 @@ class OfJob:
 
     def reading(self) -> dict[str, Any]:
         """How the job reads records differently from every other reader of such files; {} if it does not."""
-        return {} if self.texts.plain(self.data) else self.data.model_dump(mode="json", exclude=PLACES | MADE)
+        return {} if self.texts.plain(self.data) else self.data.model_dump(mode="json", exclude={*LOCATION, *MADE})
 
 
 class EvaluationSet(NamedTuple):

@@ -33,7 +33,7 @@ from trainer.config.corpora import CorpusConfig, DataConfig
 from trainer.config.curation import TransformConfig
 from trainer.data.pieces import Piece, is_cut_within_documents
 from trainer.data.readers import Columns, Document, OnBad, read_documents
-from trainer.store.manifest import MANIFEST, REPAIR, ArtifactRef, Manifest, read_made, read_manifest
+from trainer.store.manifest import MANIFEST, REPAIR, ArtifactRef, Manifest, read_made, read_manifest, require_manifest
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -242,10 +242,7 @@ def decisions_behind(made: Manifest) -> list[str]:
 
 def read_decisions(store: Store, key: str) -> Manifest:
     """The manifest of published decisions. Raises `ArtifactError` if there is none."""
-    manifest = read_manifest(store, key, KIND)
-    if manifest is None:
-        raise ArtifactError(f"{store.path(key)} holds no decisions; start the command again to curate the text")
-    return manifest
+    return require_manifest(store, key, KIND, "holds no decisions; start the command again to curate the text")
 
 
 def corpora_left(store: Store, data: DataConfig, decisions: ArtifactRef | None) -> list[CorpusConfig]:

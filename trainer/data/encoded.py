@@ -14,16 +14,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from trainer.common.bad_records import check_budget
-from trainer.common.errors import ArtifactError, TokenizerError
+from trainer.common.errors import TokenizerError
 from trainer.config.chat import ConversationsConfig
-from trainer.config.labelled import LabelledDataConfig
+from trainer.config.labelled import LOCATION, LabelledDataConfig
 from trainer.data.sources import forgetting_changed
 from trainer.data.splits import SplitSource
 from trainer.models.pretrained import Checkpoint
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import labelled_digests, without_test
 from trainer.records.steps import CONTENTS, Explains, Sources, Step, publish
-from trainer.store.manifest import Manifest, digest_file, fetch_made, fingerprint, name_of, read_manifest
+from trainer.store.manifest import Manifest, digest_file, fetch_made, fingerprint, name_of, require_manifest
 from trainer.store.storage import Store
 
 KIND = "encoded"
@@ -81,13 +81,8 @@ def require_tokenizer(found: Checkpoint, details: Mapping[str, Any]) -> None:
 
 
 def encoded_manifest(store: Store, key: str) -> Manifest:
-    manifest = read_manifest(store, key, KIND)
-    if manifest is None:
-        raise ArtifactError(
-            f"{store.path(key)} holds no encoded data set; run its fine-tuning job again to encode it (finished "
-            "training is reused)"
-        )
-    return manifest
+    otherwise = "holds no encoded data set; run its fine-tuning job again to encode it (finished training is reused)"
+    return require_manifest(store, key, KIND, otherwise)
 
 
 def open_rows(path: Path) -> pa.Table:
@@ -129,7 +124,7 @@ class Encoder(Protocol):
     def save(self, folder: Path) -> None: ...
 
 
-PLACES = {"name", "path", "subset", "train", "validation", "test", "delimiter", "quoting", "max_bad_records"}
+IDENTIFIED = {*LOCATION, "delimiter", "quoting", "max_bad_records"}
 """Settings that locate records or are already part of the files' identity."""
 
 

@@ -16,6 +16,7 @@ import fsspec
 from fsspec.compression import compr
 from fsspec.core import get_compression
 
+from trainer.common.display import some
 from trainer.common.errors import CorpusError, PipelineError, reason_of
 from trainer.common.transient import is_transient
 from trainer.config.corpora import CorpusConfig
@@ -224,7 +225,7 @@ def _only_member(file: IO[bytes]) -> IO[bytes]:
     names = [each.filename for each in archive.infolist() if not each.is_dir()]
     names = [name for name in names if not name.startswith("__MACOSX/")]  # macOS metadata
     if len(names) != 1:
-        told = f"{len(names)} files ({', '.join(names[:3])}{', …' * (len(names) > 3)})" if names else "no file"
+        told = f"{len(names)} files ({some(names)})" if names else "no file"
         raise CorpusError(f"{getattr(file, 'name', 'the archive')} holds {told}; expected one in a .zip: unpack it")
     try:
         return archive.open(names[0])

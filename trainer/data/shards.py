@@ -21,14 +21,14 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainer.common.bad_records import BadRecords
-from trainer.common.errors import ArtifactError, TokenizerError
+from trainer.common.errors import TokenizerError
 from trainer.data.encoders import Encode, Ids
 from trainer.data.pieces import blocks_of
 from trainer.data.readers import Document, OnBad
 from trainer.data.shard_files import ShardFiles
 from trainer.models.tokenizer import HeldOutText, TokenizerInfo, byte_lengths
 from trainer.store.checked_files import write_sums
-from trainer.store.manifest import FileRecord, Manifest, digest_file, read_manifest, seal, unseal
+from trainer.store.manifest import FileRecord, Manifest, digest_file, require_manifest, seal, unseal
 from trainer.store.names import Count
 from trainer.store.storage import Store, json_bytes
 
@@ -184,10 +184,7 @@ def build_shard(
 
 def shards_manifest(store: Store, key: str) -> Manifest:
     """The manifest of a published shard set; raises `ArtifactError` if there is none."""
-    manifest = read_manifest(store, key, KIND)
-    if manifest is None:
-        raise ArtifactError(f"{store.path(key)} holds no published shards; run prepare-data first")
-    return manifest
+    return require_manifest(store, key, KIND, "holds no published shards; run prepare-data first")
 
 
 def open_shards(store: Store, key: str) -> ShardSet:

@@ -92,10 +92,14 @@ def fetch_part(part: Part, folder: Path) -> Part:
 
 
 class Columns(NamedTuple):
-    """The columns of a part, for JSON Lines those of its first good record; `features` is as in `Table`."""
+    """The columns of a part; if each record has its own, those of its first good record, and they are not `shared`.
+
+    `features` is as in `Table`.
+    """
 
     names: list[str]
     features: Callable[[], Mapping[str, Any]]
+    shared: bool = True
 
 
 def look_at_columns(part: Part, how: Reading) -> Columns:
@@ -106,7 +110,7 @@ def look_at_columns(part: Part, how: Reading) -> Columns:
         wrong: RecordError | None = None
         for record in table.records(()):
             if record.wrong is None:
-                return Columns(list(record.values), table.features)
+                return Columns(list(record.values), table.features, shared=False)
             wrong = wrong or record.wrong
     raise wrong or RecordError(f"{part.name} holds no records")
 

@@ -17,6 +17,7 @@ from transformers import (
 )
 from transformers import logging as transformers_logging
 
+from trainer.common.display import some
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.process import own_rank
 from trainer.config.labelled import FinetuneJob
@@ -81,7 +82,7 @@ def load_classifier(
     if lacking := [name for name in made if name.startswith(body) and not name.startswith(f"{body}pooler.")]:
         raise ConfigError(
             f"model {source!r} lacks {len(lacking)} weights of its own configuration, or has them with other shapes: "
-            f"{', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}"
+            f"{some(lacking)}"
         )
     if made:
         log.info("%s has no head for this task: newly initialised weights: %s", job.model.pretrained, ", ".join(made))
@@ -135,7 +136,7 @@ def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTra
     if lacking := _not_loaded(report):
         raise ConfigError(
             f"model {source!r} is not a finished classifier: it lacks "
-            f"{', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}; fine-tune it on labelled data first"
+            f"{some(lacking)}; fine-tune it on labelled data first"
         )
     return fuse_activations(model)
 

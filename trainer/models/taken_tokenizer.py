@@ -16,6 +16,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from trainer.common.display import some
 from trainer.common.errors import TokenizerError, brief
 from trainer.models.pretrained import NO_NAME, check_settings, hub_reason, is_hub_name, revision_of
 from trainer.models.tokenizer import TOKENIZER_FILE
@@ -109,9 +110,8 @@ def take_tokenizer(path: str, eos_token: str | None, folder: Path) -> str:
 def _candidates(tokenizer: Any) -> str:
     """List the special tokens, which could end documents, each as it is written in a configuration."""
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-    quoted = [json.dumps(token, ensure_ascii=False) for token in special[:MOST_TOLD]]
-    more = f" and {len(special) - MOST_TOLD} more" if len(special) > MOST_TOLD else ""
-    return f": its special ones are {', '.join(quoted)}{more}" if special else " (none of them is special)"
+    quoted = (json.dumps(token, ensure_ascii=False) for token in special)
+    return f": its special ones are {some(quoted, MOST_TOLD)}" if special else " (none of them is special)"
 
 
 def read_vocabulary(path: str) -> dict[str, int]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from trainer.common.errors import TokenizerError, WrongContent
-from trainer.store.manifest import Manifest, digest_file, read_manifest
+from trainer.store.manifest import Manifest, digest_file, require_manifest
 from trainer.store.storage import Store
 
 KIND = "tokenizer"
@@ -78,9 +78,8 @@ def tokenizer_files(store: Store, key: str) -> list[Path]:
 
 def tokenizer_manifest(store: Store, key: str) -> Manifest:
     """A published tokenizer's manifest; raises `TokenizerError` if it is missing or lists no `tokenizer.json`."""
-    manifest = read_manifest(store, key, KIND)
-    if manifest is None:
-        raise TokenizerError(f"{store.path(key)} holds no published tokenizer; prepare the data first")
+    otherwise = "holds no published tokenizer; prepare the data first"
+    manifest = require_manifest(store, key, KIND, otherwise, TokenizerError)
     if TOKENIZER_FILE not in manifest.digests():
         raise TokenizerError(
             f"{store.path(key)}/manifest.json lists no {TOKENIZER_FILE}; delete the folder to have it rebuilt"

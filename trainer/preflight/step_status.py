@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from trainer.common.display import count
+from trainer.common.display import count, some
 from trainer.common.errors import ArtifactError, PipelineError, RunError
 from trainer.config.runs import RunJob
 from trainer.data.sources import PIECE_BYTES
@@ -187,11 +187,7 @@ def _despite_cuts(old: Any, new: Any) -> Any:
 
 def describe_files(differing: Mapping[str, Sequence[str]]) -> list[str]:
     """Differing files in one line: counts of changed, added and removed ones, with the first names; empty if none."""
-    parts = []
-    for word, names in differing.items():
-        more = f" and {count(len(names) - NAMED)} more" if len(names) > NAMED else ""
-        if names:
-            parts.append(f"{count(len(names))} {word} ({', '.join(names[:NAMED])}{more})")
+    parts = [f"{count(len(names))} {word} ({some(names, NAMED)})" for word, names in differing.items() if names]
     return [f"files: {', '.join(parts)}"] if parts else []
 
 

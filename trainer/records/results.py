@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from trainer.common.display import Table, plural, size, text_pairs, text_table
+from trainer.common.display import Table, plural, size, some, text_pairs, text_table
 from trainer.records.basis import AnyBasis, Record
 from trainer.records.evaluations import Result
 from trainer.records.plans import StepPlan, TuningPlan
@@ -155,9 +155,7 @@ MOST_CLASSES = 12
 def describe_balance(balance: dict[str, int]) -> str:
     """The number of examples, or words, of each class, in one line."""
     total = max(1, sum(balance.values()))
-    counts = [f"{name} {count:,} ({count / total:.1%})" for name, count in list(balance.items())[:MOST_CLASSES]]
-    more = [f"and {len(balance) - MOST_CLASSES} more classes"] if len(balance) > MOST_CLASSES else []
-    return ", ".join([*counts, *more])
+    return some((f"{name} {count:,} ({count / total:.1%})" for name, count in balance.items()), MOST_CLASSES)
 
 
 class TuningPreflight(Record):

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from trainer.common.display import NAMED, tell_nearest
+from trainer.common.display import some, tell_nearest
 from trainer.common.errors import ConfigError, RunError
 from trainer.store.details import DATA_KINDS
 from trainer.store.names import is_plain_key
 from trainer.store.storage import Store
 
 RUN_PREFIX = "runs/"
-FOLDERS = ("runs", *(kind.folder for kind in DATA_KINDS.values()))
+DATA_FOLDERS = tuple(kind.folder for kind in DATA_KINDS.values())
+FOLDERS = ("runs", *DATA_FOLDERS)
 """Folders of artifacts that have inputs or are inputs of others."""
 
 
@@ -76,6 +77,5 @@ def tell_runs_like(store: Store, name: str) -> str:
 
 def _one_of(name: str, does: str, runs: list[str]) -> list[str]:
     if len(runs) > 1:
-        more = f" and {len(runs) - NAMED} more" if len(runs) > NAMED else ""
-        raise ConfigError(f"{name!r} {does} several runs: {', '.join(runs[:NAMED])}{more}; give the full name")
+        raise ConfigError(f"{name!r} {does} several runs: {some(runs)}; give the full name")
     return runs

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ConfigDict, validate_call
 
+from trainer.common.display import some
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import Progress, silent
 from trainer.config.kinds import load
@@ -49,9 +50,6 @@ log = logging.getLogger(__name__)
 
 CONTENTS = "contents"
 """The part of a recipe with digests of raw files, functions and other content; it is not displayed like settings."""
-
-NAMED = 5
-"""Maximum number of dependents listed in an error."""
 
 Sources = Mapping[str, Any]
 """The contents of an artifact's raw files, by name."""
@@ -247,8 +245,7 @@ def _refused(step: Step, wanted: Expected, made: Manifest, former: Manifest | No
 
 
 def _needed_by(dependents: list[str]) -> str:
-    more = ", …" if len(dependents) > NAMED else ""
-    return f"; it is needed by {', '.join(dependents[:NAMED])}{more}" if dependents else ""
+    return f"; it is needed by {some(dependents)}" if dependents else ""
 
 
 def dependents_of(store: Store, key: str) -> dict[str, str | None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from trainer.common.display import NOTHING, Pairs, Table, count, plural, size
+from trainer.common.display import NOTHING, Pairs, Table, count, plural, size, some
 from trainer.common.errors import ArtifactError
 from trainer.config.kinds import JobKind, kind_of_run, load
 from trainer.data.decisions import decisions_behind
@@ -264,7 +264,7 @@ def find_changes(before: dict[str, Pieces], after: dict[str, Pieces], recut: boo
 def _tell(changes: FileChanges) -> str:
     """The changes in words, or nothing if no file is known to differ."""
     told = [
-        f"{count(len(files))} {what} ({', '.join(map(printable, files[:NAMED]))}{', …' if len(files) > NAMED else ''})"
+        f"{count(len(files))} {what} ({some(map(printable, files), NAMED)})"
         for what, files in [("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)]
         if files
     ]

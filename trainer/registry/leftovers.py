@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 
 from trainer.common.display import plural, show_json
 from trainer.records.lease import is_held
+from trainer.records.run_names import DATA_FOLDERS
 from trainer.store.local import Stored
 from trainer.store.manifest import MANIFEST
 from trainer.store.private_folders import LOCK, STAGING
 from trainer.store.storage import Store
 
 ARTIFACT = re.compile(
-    r"(?P<folder>(shards|tokenizers|encoded|decisions|predictions|references)/[^/]+|runs/[^/]+/(checkpoints/step-\d+|final))/(?P<file>.+)"
+    rf"(?P<folder>({'|'.join((*DATA_FOLDERS, 'predictions'))})/[^/]+"
+    r"|runs/[^/]+/(checkpoints/step-\d+|final))/(?P<file>.+)"
 )
 STAGED = re.compile(rf"(?P<folder>{re.escape(STAGING)}/[^/]+(?<!{re.escape(LOCK)}))(/(?P<file>.+))?")
 OLD = timedelta(days=1)

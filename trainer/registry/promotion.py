@@ -14,6 +14,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from trainer.common.display import some
 from trainer.common.errors import ArtifactError, ConfigError, RunError, TokenizerError
 from trainer.config.kinds import kind_of_run
 from trainer.config.runs import PromotionConfig
@@ -25,7 +26,8 @@ from trainer.records.lease import holding
 from trainer.records.results import Remeasured, Verdict
 from trainer.records.sealed import open_sealed, read_listed, read_sealed, sealed_bytes
 from trainer.records.shapes import Move
-from trainer.store.names import CHAMPION, CONFIG, FINAL
+from trainer.store.manifest import require_manifest
+from trainer.store.names import CHAMPION, CONFIG, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
 
@@ -157,9 +159,6 @@ def _differences(metric: str, measured_on: Basis, its: Move | Remeasured) -> lis
     return why_incomparable(metric, measured_on, its.measured_on) if metric in its.scores else [f"it has no {metric!r}"]
 
 
-NAMED = 5
-"""How many of a model's classes are listed."""
-
 CLASSIFY = ("classification", "multi-label", "tokens")
 
 
@@ -170,10 +169,7 @@ class Use(NamedTuple):
     classes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        if not self.classes:
-            return self.kind
-        more = f" and {len(self.classes) - NAMED} more" if len(self.classes) > NAMED else ""
-        return f"{self.kind}, with the classes {', '.join(self.classes[:NAMED])}{more}"
+        return f"{self.kind}, with the classes {some(self.classes)}" if self.classes else self.kind
 
 
 def other_use(store: Store, run: str, champion: str) -> str | None:
@@ -385,10 +381,7 @@ def _add(store: Store, name: str, next_move: Callable[[list[Move]], Move | None]
 
 
 def _model_of(store: Store, run: str) -> str:
-    manifest = final_manifest(store, run)
-    if manifest is None:
-        raise ArtifactError(f"{store.path(f'{run}/{FINAL}')} holds no finished model")
-    return manifest.fingerprint
+    return require_manifest(store, f"{run}/{FINAL}", FINAL_KIND, "holds no finished model").fingerprint
 
 
 def _meaning(store: Store, name: str, raw: bytes | None) -> list[Move]:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from trainer import __version__
-from trainer.common.errors import ArtifactError, WrongContent, in_one_line
+from trainer.common.errors import ArtifactError, PipelineError, WrongContent, in_one_line
 from trainer.store.checked_files import digest_stream
 from trainer.store.details import DATA_KINDS, require_details
 from trainer.store.names import CARD, CHECKPOINT_KIND, FINAL_KIND, Count, Digest, FileName, Key
@@ -249,6 +249,16 @@ def read_manifest(store: Store, key: str, kind: str) -> Manifest | None:
     return manifest
 
 
+def require_manifest(
+    store: Store, key: str, kind: str, otherwise: str, error: type[PipelineError] = ArtifactError
+) -> Manifest:
+    """The manifest of the artifact under a key; if it does not exist, raises an `error` that ends with `otherwise`."""
+    manifest = read_manifest(store, key, kind)
+    if manifest is None:
+        raise error(f"{store.path(key)} {otherwise}")
+    return manifest
+
+
 def recall_manifest(store: Store, key: str, kind: str) -> Manifest | None:
     """Return the manifest of an artifact that can be rebuilt; if it is damaged, warn and return None."""
     try:
@@ -316,10 +326,7 @@ def fetch_artifact(store: Store, key: str, kind: str) -> Path:
 
     Raises `ArtifactError` if the artifact does not exist.
     """
-    manifest = read_manifest(store, key, kind)
-    if manifest is None:
-        raise ArtifactError(f"{store.path(key)} holds no published {kind}")
-    return fetch_files(store, key, manifest)
+    return fetch_files(store, key, require_manifest(store, key, kind, f"holds no published {kind}"))
 
 
 def fetch_files(store: Store, key: str, manifest: Manifest, wanted: Callable[[str], bool] = lambda name: True) -> Path:

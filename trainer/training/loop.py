@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from transformers import PreTrainedModel
 
+from trainer.common.display import some
 from trainer.common.errors import ConfigError, Preempted, RunError
 from trainer.common.progress import Bar
 from trainer.common.stopping import StopRequested, defer_stop, stop_requested
@@ -290,8 +291,8 @@ def evaluate_now(session: Session, measures: bool = True, asks: bool = False) ->
             session.log.write("evaluation", state.step, **measured.scores, **measured.details)
         if told:
             session.log.write(ASKED, state.step, **told)
-        shown = ", ".join(f"{name} {value:z.4f}" for name, value in list(scores.items())[:SHOWN])
-        log.info("step %d: validation %s%s", state.step, shown, ", …" if len(scores) > SHOWN else "")
+        shown = some((f"{name} {value:z.4f}" for name, value in scores.items()), SHOWN)
+        log.info("step %d: validation %s", state.step, shown)
     if stops_early(session):
         log.info("step %d: no better result in %d evaluations, training ends early", state.step, state.worse)
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-from trainer.common.display import plural
+from trainer.common.display import plural, some
 from trainer.common.errors import ArtifactError
 from trainer.records.sealed import read_pointer, sealed_number, unseal_line
 from trainer.records.shapes import require_record
@@ -25,9 +25,6 @@ SCHEDULE = "schedule"
 
 ASKED = "harness"
 """The kind of the records of lm-eval during training: one field per figure, `TASK/FIGURE`."""
-
-NAMED = 5
-"""Most damaged or missing lines that a warning lists."""
 
 
 def read_records(store: Store, run: str) -> list[dict[str, Any]]:
@@ -108,4 +105,4 @@ def _warn_missing(place: str, numbers: list[int | None]) -> None:
 
 
 def _name(noun: str, names: list[str]) -> str:
-    return f"{noun}{'s' if len(names) > 1 else ''} {', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''}"
+    return f"{noun}{'s' if len(names) > 1 else ''} {some(names)}"

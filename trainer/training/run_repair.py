@@ -18,7 +18,7 @@ from trainer.config.runs import RunJob
 from trainer.records.plans import Plan
 from trainer.records.sealed import read_listed, read_pointer, read_sealed, write_pointer, write_sealed
 from trainer.records.shapes import folder_name
-from trainer.store.manifest import read_manifest
+from trainer.store.manifest import read_manifest, require_manifest
 from trainer.store.names import BEST, CHECKPOINT_KIND, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.store.storage import Store
 from trainer.training.checkpoint import (
@@ -48,7 +48,7 @@ def mend_pointers(
     """Write the pointers that the committed `steps` should have; returns all steps with a pointer.
 
     Among ends of epochs, these are the newest `keep_epochs`, or all. Raises `ArtifactError` for a damaged pointer whose
-    target is unknown.
+    target is unknown, and if a checkpoint is removed meanwhile.
     """
     wanted = {LAST: steps[-1]} if steps else {}
     if state.best_step is not None:
@@ -137,8 +137,10 @@ def _mended(store: Store, run: str, pointer: str, step: int | None, steps: list[
 
 
 def _scores(store: Store, run: str, step: int) -> dict[str, float] | None:
-    manifest = read_manifest(store, f"{run}/{folder_name(step)}", CHECKPOINT_KIND)
-    scores: dict[str, float] | None = manifest.details["scores"] if manifest else None
+    """The scores of a committed checkpoint. Raises `ArtifactError` if another process has removed it since."""
+    otherwise = "was removed while pointers to it were written"
+    manifest = require_manifest(store, f"{run}/{folder_name(step)}", CHECKPOINT_KIND, otherwise)
+    scores: dict[str, float] | None = manifest.details["scores"]
     return scores
 
 

@@ -357,9 +357,10 @@ class Saver:
             drop_epochs(self._store, self._run, self._keep_epochs)
         kept = mend_pointers(self._store, self._run, steps, state, ended, self._figure, self._keep_epochs)
         kept.update(steps[-self._keep_last :], [] if state.best_step is None else [state.best_step])
-        for step in saved_steps(self._store, self._run):
-            if step not in kept:
-                self._store.delete(f"{self._run}/{folder_name(step)}", first=MANIFEST)
+        if unneeded := [step for step in saved_steps(self._store, self._run) if step not in kept]:
+            self._require_lease()  # after the listing: of a process that was suspended, they may be its successor's
+        for step in unneeded:
+            self._store.delete(f"{self._run}/{folder_name(step)}", first=MANIFEST)
 
 
 @contextmanager

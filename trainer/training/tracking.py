@@ -183,16 +183,13 @@ def curves_of(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
 
 
 OFFLINE = "offline"
-PACKAGES: dict[Tracker, str] = {"trackio": "trackio", "wandb": "wandb", "mlflow": "mlflow"}
 
 
 def check_trackers(names: Sequence[Tracker]) -> None:
-    """Raise `ConfigError` for a tracker that is not installed."""
+    """Raise `ConfigError` for a tracker whose package, of the same name, is not installed."""
     for name in names:
-        if importlib.util.find_spec(PACKAGES[name]) is None:
-            raise ConfigError(
-                f"tracking lists {name}, which is not installed: pip install {PACKAGES[name]}, or remove it"
-            )
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"tracking lists {name}, which is not installed: pip install {name}, or remove it")
 
 
 class Trackers:

@@ -17,13 +17,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 FOUND_BY = {
     "manifest_sent_first": 0, "unconditional_pointer": 718, "no_lease": 0, "lease_of_another_given_back": 1024,
     "lease_of_the_living_taken": 13, "lease_never_looked_at_again": 3023, "lease_by_the_local_clock": 70,
-    "unconditional_lease": 4660, "run_removed_without_second_look": 2793, "reused_without_hold": 108,
+    "unconditional_lease": 2387, "run_removed_without_second_look": 2793, "reused_without_hold": 108,
     "removal_without_second_look": 215, "runs_removed_without_lease": 4, "newest_checkpoint_retired": 5,
     "damage_not_looked_for": 70, "bases_not_reached": 45, "decisions_not_reached": 113,
     "folders_of_the_living_swept": 0, "predictions_of_any_model": 2,
 }  # fmt: skip
 """Of each bug a seed that finds it, which without it violates nothing."""
 
+ONCE_VIOLATED = [2009653, 2015484, 2018766, 2019823]
+"""Seeds in which a checkpoint that was removed while it was opened, or while pointers to it were written, was no error
+of its own, or in which the simulation judged wrongly.
+"""
 
 CLIENTS = ["train", "prepare", "curate", "predict", "promote", "collect", "leftovers", "sweep"]
 ENDED_WELL = [f"{who} ended well" for who in CLIENTS]
@@ -31,8 +35,9 @@ ENDED_WELL = [f"{who} ended well" for who in CLIENTS]
 EACH = """
 import json, sys
 from tests.simulation.trial import simulate
-seeds = json.loads(sys.argv[1]).items()
-print(json.dumps({bug: [simulate(seed).violations, simulate(seed, bug).violations] for bug, seed in seeds}))
+bugs, sound = json.loads(sys.argv[1])
+found = {bug: [simulate(seed).violations, simulate(seed, bug).violations] for bug, seed in bugs.items()}
+print(json.dumps([found, [simulate(seed).violations for seed in sound]]))
 """
 
 SAME_ORDER = {**os.environ, "PYTHONHASHSEED": "0"}
@@ -61,11 +66,13 @@ def test_seeds_violate_nothing_and_do_the_same_each_time() -> None:
 
 def test_bugs_that_were_put_in_are_found() -> None:
     assert FOUND_BY.keys() == BUGS.keys()
-    command = [sys.executable, "-c", EACH, json.dumps(FOUND_BY)]
+    command = [sys.executable, "-c", EACH, json.dumps([FOUND_BY, ONCE_VIOLATED])]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=SAME_ORDER)
     assert ended.returncode == 0, ended.stderr
-    for bug, (sound, found) in json.loads(ended.stdout).items():
-        assert sound == [] != found, bug
+    bugs, sound = json.loads(ended.stdout)
+    for bug, (without, found) in bugs.items():
+        assert without == [] != found, bug
+    assert sound == [[]] * len(ONCE_VIOLATED)
 
 
 @pytest.mark.long

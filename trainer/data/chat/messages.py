@@ -195,8 +195,8 @@ def read_records(
     """
     number, how = 0, Reading(data.source)
     for part in parts:
-        there = look_at_columns(part, how).names
-        if data.source != "jsonl" and not set(form.columns) & set(there):
+        there, _, shared = look_at_columns(part, how)
+        if shared and not set(form.columns) & set(there):
             raise CorpusError(
                 f"{part.name} has none of the columns {', '.join(form.columns)}; it has {', '.join(there) or 'none'}"
             )
@@ -205,8 +205,8 @@ def read_records(
             if record.wrong is not None:
                 bad.add(record.wrong)
             else:
-                # Each JSON line has its own fields; in other formats, only the requested columns are read.
-                found = list(record.values) if data.source == "jsonl" else there
+                # Of a record with its own fields all are given, of others only the requested columns.
+                found = there if shared else list(record.values)
                 try:
                     conversations = form.read([record.values.get(column) for column in form.columns], found)
                     made = [make(each) for each in conversations]

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from trainer.common.display import some
 from trainer.common.errors import ConfigError
 from trainer.config.labelled import BALANCED, ClassWeights
 from trainer.data.encoded import IGNORED, Lists, SplitSet, open_set
@@ -195,6 +196,5 @@ def _check_names(wanted: Mapping[str, float], classes: Sequence[str]) -> None:
         close = difflib.get_close_matches(unknown[0], classes, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(
-            f"training.class_weights has {unknown[0]!r}, but the classes are {', '.join(map(repr, classes[:12]))}"
-            f"{' …' if len(classes) > 12 else ''}{hint}"
+            f"training.class_weights has {unknown[0]!r}, but the classes are {some(map(repr, classes), 12)}{hint}"
         )

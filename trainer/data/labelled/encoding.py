@@ -17,7 +17,7 @@ from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import Progress
 from trainer.config.engines import Engine, RayEngine
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
-from trainer.data.encoded import ENDING, PLACES, encoded_step, in_data, open_rows, writing_rows
+from trainer.data.encoded import ENDING, IDENTIFIED, encoded_step, in_data, open_rows, writing_rows
 from trainer.data.labelled.encoded import FIRST_TOKENS, LISTS, UNSEEN, EncodedSet, EncodedSplit, open_split
 from trainer.data.labelled.examples import (
     LabelledSet,
@@ -62,7 +62,7 @@ def encode(store: Store, job: FinetuneJob, progress: Progress, model_folder: str
     data = job.data
     folder = model_folder or find_model(store, job.model.pretrained, hub=True).folder
     encoder, source = load_text_encoder(folder, data), find_splits(store, data)
-    options = data.model_dump(exclude={*PLACES, "validation_fraction"})
+    options = data.model_dump(exclude={*IDENTIFIED, "validation_fraction"})
     options |= {"quoting": data.quoting, "max_length": encoder.max_length}
     recipe = {"format": FORMAT, **in_data(options)}
     return encoded_step(store, data, source, encoder, recipe, partial(_write, store, job, progress, source, encoder))

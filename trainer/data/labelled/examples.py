@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.bad_records import BadRecords
+from trainer.common.display import some
 from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
@@ -53,7 +54,7 @@ def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tup
     identified: dict[str, set[bool]] = {}
     for split, each in parts.items():
         for part in each:
-            columns, features = look_at_columns(part, reading_of(data))
+            columns, features, _ = look_at_columns(part, reading_of(data))
             require_columns(data, split, part, columns)
             identified.setdefault(split, set()).add(data.id_column in columns)
             dropped.update(dict.fromkeys(column for column in columns if column not in wanted))
@@ -142,9 +143,9 @@ def require_all_classes(
     place = next(islice(read_rows(data, parts), row, None)).place
     raise CorpusError(
         f"data set {data.name!r}: column {data.label_column!r} holds "
-        f"{_listed([labels.classes[each] for each in present])} in train; as ids from 0 these mean "
-        f"{len(labels.classes)} classes, but {_listed(absent)} {'has' if len(absent) == 1 else 'have'} no example. "
-        f"{last} is first at {place()}. Correct the labels, or list the classes in `classes`: in the order of "
+        f"{some((labels.classes[each] for each in present), MOST_TOLD)} in train; as ids from 0 these mean "
+        f"{len(labels.classes)} classes, but {some(absent, MOST_TOLD)} {'has' if len(absent) == 1 else 'have'} no "
+        f"example. {last} is first at {place()}. Correct the labels, or list the classes in `classes`: in the order of "
         f"their ids, or, if these integers are names, the integers themselves; for numbers, {REGRESSION}"
     )
 
@@ -154,10 +155,6 @@ def classes_present(meant: NDArray[Any]) -> NDArray[np.int64]:
     if meant.ndim > 1:
         return np.flatnonzero((meant > 0).any(axis=0))
     return np.unique(all_words(meant) if meant.dtype == object else meant)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_TOLD]) + (f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else "")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.common.display import some
 from trainer.common.errors import CorpusError
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.encoded import IGNORED
@@ -126,14 +127,11 @@ def _refuse_mixed(where: str, found: Sequence[Label]) -> None:
     numbers = sorted({value for value in found if _is_integer(value)}, key=str)
     words = sorted({value for value in found if isinstance(value, str) and not _is_integer(value)})
     if numbers and words:
+        integers, texts = (some(map(repr, each)) for each in (numbers, words))
         raise CorpusError(
-            f"{where} holds integers ({_few(numbers)}) and other texts ({_few(words)}): correct them, or list all "
-            "classes in `classes`"
+            f"{where} holds integers ({integers}) and other texts ({texts}): correct them, or list all classes in "
+            "`classes`"
         )
-
-
-def _few(names: Sequence[Label]) -> str:
-    return ", ".join(map(repr, names[:3])) + (", …" if len(names) > 3 else "")
 
 
 def read_label(labels: Labels, value: Label | None, optional: bool) -> int | float | None:
@@ -193,7 +191,7 @@ def _listed(labels: Labels) -> str:
     shown = [
         repr(key) if str(key) == names[number] else f"{key!r} ({names[number]!r})" for key, number in labels.ids.items()
     ]
-    return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
+    return some(shown, 12)
 
 
 OTHER_SEPARATOR = re.compile(r"[;|\t]")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from trainer.common.display import some
 from trainer.common.errors import ConfigError
 from trainer.config.labelled import FinetuneJob
 from trainer.data.encoded import IGNORED
@@ -110,7 +111,7 @@ def open_metrics(job: FinetuneJob, classes: list[str] | None) -> Metrics:
     if SEQEVAL in names and job.data.task == "tokens" and not marks_entities(named):
         raise ConfigError(
             f"metric {SEQEVAL!r} needs entity labels such as B-X, I-X and O, but the labels are "
-            f"{', '.join(named[:MOST_TOLD])}{' …' if len(named) > MOST_TOLD else ''}; use {WORD_ACCURACY}"
+            f"{some(named, MOST_TOLD)}; use {WORD_ACCURACY}"
         )
     positive = positive_class(job.evaluation.positive_class, named, names)
     return load_metrics(names, job.data.task, len(named), positive)

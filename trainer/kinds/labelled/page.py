@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from trainer.common.display import Pairs, Table, count, number, percent, significant
+from trainer.common.display import Pairs, Table, count, number, percent, significant, some
 from trainer.config.labelled import BALANCED
 from trainer.data.labelled.encoded import find_class_weights
 from trainer.evaluation.builtin_metrics import marks_entities
@@ -236,9 +236,8 @@ def describe_finetuning(facts: RunFacts, plan: TuningPlan) -> ReportContent:
 def _output(details: dict[str, Any]) -> tuple[str, str]:
     """The model's outputs, by name."""
     classes: list[str] = details["classes"] or []
-    named = ", ".join(f"{number} {name}" for number, name in enumerate(classes[:MOST_CLASSES]))
-    more = f" and {count(len(classes) - MOST_CLASSES)} more" if len(classes) > MOST_CLASSES else ""
-    return ("Classes", named + more) if classes else ("Output", "one number")
+    named = some((f"{number} {name}" for number, name in enumerate(classes)), MOST_CLASSES)
+    return ("Classes", named) if classes else ("Output", "one number")
 
 
 def _classes(evaluation: Result | None, details: dict[str, Any]) -> list[Section]:
@@ -266,9 +265,8 @@ def _loss(training: dict[str, Any], details: dict[str, Any]) -> Pairs:
         classes: list[str] = details["classes"]
         weights = find_class_weights(wanted, classes, details["splits"]["train"]["class_counts"])
         named = [f"{name} {weight:.4g}" for name, weight in zip(classes, weights, strict=True)]
-        more = f" and {count(len(named) - MOST_CLASSES)} more" if len(named) > MOST_CLASSES else ""
         balanced = f"{BALANCED}: " if wanted == BALANCED else ""
-        told.append(("Class weights", f"{balanced}{', '.join(named[:MOST_CLASSES])}{more}"))
+        told.append(("Class weights", f"{balanced}{some(named, MOST_CLASSES)}"))
     if smoothing := training.get("label_smoothing"):
         told.append(("Label smoothing", f"{smoothing:g}"))
     return told

@@ -1,1 +1,1 @@
-"""Preference tuning: pairs of answers and a causal language model to one that gives the better ones."""
+"""Preference tuning: pairs of a better and a worse answer train a causal language model to prefer the better."""

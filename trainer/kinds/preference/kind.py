@@ -1,6 +1,7 @@
 """Preference tuning: a causal language model learns from pairs of answers to give the better one; no heavy imports."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from trainer.common.errors import RunError
@@ -8,7 +9,7 @@ from trainer.common.progress import Progress, silent
 from trainer.data.chat.messages import PAIR
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds import tuning
-from trainer.kinds.kind import Kind, LazyFunction, Planned
+from trainer.kinds.kind import Kind, LazyFunction
 from trainer.kinds.preference.job import LOSS_SETTINGS, PreferenceJob
 from trainer.models.pretrained import find_model
 from trainer.records.basis import ExamplesBasis, encoded_basis
@@ -92,11 +93,6 @@ def identify(job: PreferenceJob, data: ArtifactRef) -> Run:
     return tuning.identify_tuning(job, data, {}, {}, {"reference": found} if found else {})
 
 
-def plan(job: PreferenceJob, data: ArtifactRef, ranks: int) -> Planned:
-    """The plan of a run on pairs."""
-    return tuning.plan_splits(job, data, ranks, unit="pair")
-
-
 def identify_own(
     store: Store, job: PreferenceJob, run: str, data: Sequence[str] | None, other: str | None = None
 ) -> Measurement:
@@ -140,7 +136,7 @@ KIND = Kind(
     encode=LazyFunction("trainer.data.chat.encoded.encode_conversations", form=PAIR),
     identify=identify,
     open=LazyFunction("trainer.kinds.preference.workload.Preference"),
-    plan=plan,
+    plan=partial(tuning.plan_splits, unit="pair"),
     measurement=identify_own,
     measure=LazyFunction("trainer.kinds.preference.workload.measure_preferences"),
     report_content=LazyFunction("trainer.kinds.preference.page.describe_preferences"),

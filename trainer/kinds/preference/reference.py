@@ -33,7 +33,7 @@ from trainer.models.losses import next_tokens, token_losses_in_pieces
 from trainer.models.pretrained import find_model
 from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.records.steps import Step, find_artifact, publish
-from trainer.store.manifest import ArtifactRef, Manifest, fetch_made, read_manifest
+from trainer.store.manifest import ArtifactRef, Manifest, fetch_made, require_manifest
 from trainer.store.names import REFERENCE_KIND
 from trainer.store.storage import Store
 from trainer.training.rank_agreement import name_together, require_same_model
@@ -72,12 +72,8 @@ def parts_of(pairs: Mapping[str, int]) -> list[PartOf]:
 
 def read_reference(store: Store, key: str) -> Reference:
     """Read published log-probabilities of a reference. Raises `ArtifactError` if they are missing or damaged."""
-    manifest = read_manifest(store, key, REFERENCE_KIND)
-    if manifest is None:
-        raise ArtifactError(
-            f"{store.path(key)} holds no log-probabilities of a reference model; run the job's command again to "
-            "compute them"
-        )
+    otherwise = "holds no log-probabilities of a reference model; run the job's command again to compute them"
+    manifest = require_manifest(store, key, REFERENCE_KIND, otherwise)
     digests = manifest.digests()
     return {
         split: np.load(fetch_made(store, key, f"{split}.npy", digests[f"{split}.npy"]))

@@ -123,8 +123,12 @@ class Pretraining:
         held_out = self._dataset.held_out
         if not any(corpus.windows for corpus in held_out):
             return None
-        scores = evaluate(model, held_out, self._job.training.context, self._job.evaluation.batch, runtime)
-        return Measured(*_figures(scores))
+        context, batch = self._job.training.context, self._job.evaluation.batch
+        return Measured(*_figures(evaluate(model, held_out, context, batch, runtime, masking=self._hidden())))
+
+    def _hidden(self) -> tuple[MaskTokens, MaskingConfig] | None:
+        """The tokens that are hidden from the model, and how; None for a causal model."""
+        return None
 
     def close(self) -> None:
         if "_dataset" in self.__dict__:
@@ -175,13 +179,8 @@ class MaskedPretraining(Pretraining):
             micro_batches.append(dict(zip(("input_ids", "labels"), stacked, strict=True)))
         return Batch(micro_batches, plan.global_batch * predicted_in(context, self._masking.fraction), batch.tokens)
 
-    def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
-        held_out, job = self._dataset.held_out, self._job
-        if not any(corpus.windows for corpus in held_out):
-            return None
-        hiding = (self._tokens, self._masking)
-        scores = evaluate(model, held_out, job.training.context, job.evaluation.batch, runtime, masking=hiding)
-        return Measured(*_figures(scores))
+    def _hidden(self) -> tuple[MaskTokens, MaskingConfig] | None:
+        return self._tokens, self._masking
 
 
 def _figures(scores: TextScores) -> tuple[dict[str, float], dict[str, Any]]:
