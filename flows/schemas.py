@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from flows import READS, RUNNING
+from flows import FLOW_COMMANDS
 from trainer.common.errors import ConfigError, StorageError
 from trainer.config.kinds import KINDS, kinds_read_by, load, marked
 
@@ -19,8 +19,8 @@ def schema_of(command: str) -> dict[str, type[BaseModel]]:
     """The schemas that a command reads, by title; for `explain`, those of all kinds of training."""
     if command == "explain":
         return {f"fields for {kind.name}": kind.schema for kind in KINDS}
-    if command in READS:
-        return {TITLE: load(READS[command])}
+    if command in FLOW_COMMANDS and (reads := FLOW_COMMANDS[command].reads) is not None:
+        return {TITLE: load(reads)}
     first, *others = kinds_read_by(command)
     return {TITLE: first.schema} | {f"{TITLE} with data.{kind.mark}: {kind.value}": kind.schema for kind in others}
 
@@ -40,12 +40,12 @@ def read_with(schema: "type[BaseModel]") -> "list[type[BaseModel]]":
 
 def schemas() -> "list[type[BaseModel]]":
     """The schemas of all commands, each once."""
-    return list(dict.fromkeys(schema for command in RUNNING for schema in schema_of(command).values()))
+    return list(dict.fromkeys(schema for command in FLOW_COMMANDS for schema in schema_of(command).values()))
 
 
 def reader_of(schema: "type[BaseModel]") -> str:
     """The command that reads a schema's files; the first in the help's order if there are several."""
-    return next(command for command in RUNNING if schema in schema_of(command).values())
+    return next(command for command in FLOW_COMMANDS if schema in schema_of(command).values())
 
 
 FOLDER = "schemas"

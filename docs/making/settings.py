@@ -7,7 +7,7 @@ from typing import get_origin
 from pydantic import BaseModel
 
 from docs.making.text import cell, paragraphs, slug
-from flows import RUNNING
+from flows import FLOW_COMMANDS
 from flows.schemas import TITLE, schema_of
 from trainer.config.files import bounds_of, default_of, type_name
 from trainer.config.jobs import GarbageJob
@@ -34,7 +34,7 @@ def page() -> Iterator[str]:
 def _schemas() -> dict[type[BaseModel], list[str]]:
     """Each schema, with the names of its readers."""
     found: dict[type[BaseModel], list[str]] = {}
-    for command in RUNNING:
+    for command in FLOW_COMMANDS:
         for title, schema in schema_of(command).items():
             found.setdefault(schema, []).append(command + title.removeprefix(TITLE))
     return {**found, GarbageJob: ["the flow gc"]}

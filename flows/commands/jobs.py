@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from flows import FLOW_COMMANDS
 from flows.commands.options import Config, DryRun, JobCommand, Json, Seeds, Verify, Words, end
 from flows.schemas import TITLE, schema_of
 
@@ -11,18 +12,6 @@ if TYPE_CHECKING:
     from flows.work import Found
 
 commands = typer.Typer()
-
-FLOWS = {
-    "run": ("flows.data_to_model.data_to_model", "flows.showing.show_outcome"),
-    "finetune": ("flows.finetune.finetune", "flows.showing.show_finetuned"),
-    "prepare": ("flows.prepare_data.prepare_data", "flows.showing.show_prepared"),
-    "train": ("flows.train_model.train_model", "flows.showing.show_run"),
-    "evaluate": ("flows.evaluate_model.evaluate_model", "flows.showing.show_evaluation"),
-    "predict": ("flows.predict.predict", "flows.showing.show_predictions"),
-    "promote": ("flows.promote.promote_model", "flows.showing.show_move"),
-    "rollback": ("flows.rollback.roll_back_model", "flows.showing.show_move"),
-}
-"""The flow that each command runs, and the function that prints its result; loaded after the job is read."""
 
 
 @commands.command(cls=JobCommand)
@@ -94,9 +83,9 @@ def _start(
     from trainer.config.kinds import load
 
     settings = [*(words or []), *(["verify=true"] if verify else [])]
-    flow, show = FLOWS[command]
+    of = FLOW_COMMANDS[command]
 
     def find() -> "Found":
-        return load(flow), load(show)
+        return load(of.flow), load(of.show)
 
     end(carry_out(schema_of(command)[TITLE], config, settings, find, dry, as_json, seeds))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows import RUNNING
+from flows import FLOW_COMMANDS
 from flows.commands.options import end
 from flows.schemas import TITLE, schema_of, schemas
 
@@ -72,8 +72,8 @@ def schema(command: Command = None, write: Folder = None) -> None:
             raise typer.BadParameter(f"--write writes the schemas of all commands: remove {command!r}")
         folder = write
         end(status_of(lambda: write_schemas(schemas(), folder)))
-    if command not in RUNNING:
-        raise typer.BadParameter(f"{_unfit(command)} ({', '.join(RUNNING)}), or --write FOLDER for all schemas")
+    if command not in FLOW_COMMANDS:
+        raise typer.BadParameter(f"{_unfit(command)} ({', '.join(FLOW_COMMANDS)}), or --write FOLDER for all schemas")
     typer.echo(as_text(schema_of(command)[TITLE]), nl=False)
 
 

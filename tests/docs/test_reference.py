@@ -7,7 +7,7 @@ import pytest
 from docs.making import __main__ as making
 from docs.making.errors import page as errors_page
 from docs.making.settings import page as settings_page
-from flows import RUNNING
+from flows import FLOW_COMMANDS
 from tests.docs.fields import fields_of
 from tests.docs.pages import DOCS
 from trainer.common import errors
@@ -33,7 +33,7 @@ def test_a_stale_page_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 def test_every_setting_has_its_line() -> None:
     text = "\n".join(settings_page()).replace(".N.", ".0.")
-    missing = {path for command in RUNNING for path in fields_of(command) if f"| `{path}` |" not in text}
+    missing = {path for command in FLOW_COMMANDS for path in fields_of(command) if f"| `{path}` |" not in text}
     assert not missing
 
 

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 from typer.main import get_command
 
-from flows import RUNNING
+from flows import FLOW_COMMANDS
 from flows.commands import app
 from flows.commands.starters import TEMPLATES
 from flows.schemas import TITLE, file_name, schema_of, schemas
@@ -54,7 +54,7 @@ def test_a_command_line_is_one_that_headrace_takes(block: Block, line: str) -> N
 
 def test_there_are_command_lines() -> None:
     assert {line.split()[1] for _, line in commands()} >= {
-        *RUNNING,
+        *FLOW_COMMANDS,
         "new",
         "explain",
         "list",

@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 from typer.main import get_command
 
-from flows.command import RUNNING, main
+from flows.command import FLOW_COMMANDS, main
 from flows.commands import app, jobs
 from flows.commands.options import CHANGED
 from flows.commands.starters import RUN_BY, TEMPLATES, Starter
@@ -74,7 +74,7 @@ def run_each(*commands: list[Any], **env: str) -> tuple[list[int], set[str], str
 
 def status_of(*words: Any) -> int:
     """The exit status of a command that can run in the tests' process."""
-    assert words[0] not in RUNNING
+    assert words[0] not in FLOW_COMMANDS
     with pytest.raises(SystemExit) as end:
         main([str(word) for word in words])
     assert isinstance(end.value.code, int)
@@ -108,7 +108,7 @@ def test_the_help_of_every_command_loads_no_heavy_library() -> None:
     assert not loaded & set(HEAVY)
 
 
-@pytest.mark.parametrize("command", [*RUNNING, "explain"])
+@pytest.mark.parametrize("command", [*FLOW_COMMANDS, "explain"])
 def test_help_shows_the_settings_that_people_change_on_one_screen_and_all_on_demand(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,7 +231,7 @@ def test_a_stop_while_libraries_are_loaded_ends_a_command_with_75(
 
 def test_every_command_that_runs_a_flow_is_in_every_table() -> None:
     commands = [str(info.callback.__name__) for info in jobs.commands.registered_commands if info.callback]
-    assert tuple(commands) == RUNNING
+    assert tuple(commands) == tuple(FLOW_COMMANDS)
     assert set(schemas()) == set(DRY_RUNS)
 
 

@@ -10,7 +10,7 @@ from pydoc_data.topics import topics
 
 import pytest
 
-from flows.command import RUNNING
+from flows.command import FLOW_COMMANDS
 from tests import ROOT
 from tests.docs.pages import DOCS, Block, blocks_of
 from tests.processes import Ended
@@ -50,7 +50,7 @@ class Reader:
 
     def _start(self, words: list[str]) -> int:
         """The exit status of a command; the first one that runs the pipeline is a new process."""
-        if words[0] not in RUNNING or "--dry-run" in words or self._has_run:
+        if words[0] not in FLOW_COMMANDS or "--dry-run" in words or self._has_run:
             return self._command(*words).status
         self._has_run = True
         command = [sys.executable, "-m", "flows.command", *words]

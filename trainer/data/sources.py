@@ -45,22 +45,23 @@ CSV_READING = 2
 """Increase it when csv files are read differently, so that artifacts of the old reading are not reused."""
 
 
-def find_sources(corpus: CorpusConfig) -> list[SourceFile]:
+def find_sources(corpus: CorpusConfig, what: str = "corpus") -> list[SourceFile]:
     """All files of a corpus, sorted by key; a file found by several paths, or through links, is listed once.
 
-    Raises `CorpusError` for a path without matches, a folder that cannot be listed, and an empty corpus.
+    Raises `CorpusError` for a path without matches, a folder that cannot be listed, and an empty corpus; its message
+    calls the files a `what`.
     """
     found: dict[str, SourceFile] = {}
     for pattern in corpus.paths:
         with reading(pattern):
             matches = list(_match(pattern))
             if not matches:
-                raise CorpusError(f"corpus {corpus.name!r}: {_no_match(pattern)}")
+                raise CorpusError(f"{what} {corpus.name!r}: {_no_match(pattern)}")
         for real, source in matches:
             if real not in found or source.path == real:
                 found[real] = source
     if not sum(source.size for source in found.values()):
-        raise CorpusError(f"corpus {corpus.name!r} is empty: {len(found)} files, 0 bytes")
+        raise CorpusError(f"{what} {corpus.name!r} is empty: {len(found)} files, 0 bytes")
     return sorted(found.values(), key=lambda source: (source.key, source.path))
 
 
@@ -70,16 +71,18 @@ def find_pieces(
     piece_bytes: int,
     advance: Callable[[int], None] = lambda size: None,
     on_changed: Callable[[int], None] = lambda size: None,
+    what: str = "corpus",
 ) -> list[Piece]:
     """Cut and hash every file of a corpus. Files with unchanged size and time are not read again.
 
-    `on_changed` is called with the bytes of all files to read, and `advance` with those of each file that was read.
+    Raises as `find_sources`. `on_changed` is called with the bytes of all files to read, and `advance` with those of
+    each file that was read.
     """
     layout = fingerprint([FORMAT, corpus.model_dump(exclude={"paths"}), piece_bytes])
     memory = f"cache/seen-{corpus.name}-{layout}.json"
     known = _remembered(store, memory)
     now = time.time()
-    sources = find_sources(corpus)
+    sources = find_sources(corpus, what)
 
     def look(group: Sequence[SourceFile]) -> list[tuple[str, list[Stretch]]]:
         found = []

@@ -230,7 +230,7 @@ def _wanted(data: SplitsConfig) -> dict[str, list[str] | None]:
 
 def _pieces(store: Store, data: SplitsConfig, paths: Sequence[str]) -> list[Piece]:
     """Every file as one piece, with its digest."""
-    return find_pieces(store, _corpus(data, paths), sys.maxsize)
+    return find_pieces(store, _corpus(data, paths), sys.maxsize, what="data set")
 
 
 def _corpus(data: SplitsConfig, paths: Sequence[str]) -> CorpusConfig:

@@ -129,7 +129,7 @@ def test_a_split_or_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> No
     folder = saved_set(tmp_path, {"train": records(5), "dev": records(5)})
     with pytest.raises(CorpusError, match="has no split 'validation'; it has train, dev"):
         read(source="disk", path=folder, validation=["validation"])
-    with pytest.raises(CorpusError, match=r"no file matches '.*nowhere/"):
+    with pytest.raises(CorpusError, match=r"data set '[^']*': no file matches '.*nowhere/"):
         read(source="disk", path=str(tmp_path / "nowhere"))
     written(tmp_path / "other" / "a.txt", "text")
     with pytest.raises(CorpusError, match="other cannot be read as a folder written by save_to_disk"):
