@@ -66,16 +66,22 @@ def _messages() -> dict[str, set[tuple[str, str]]]:
     kinds = {kind.__name__ for kind in _tree(PipelineError)}
     for path in sorted(path for room in ("trainer", "tasks", "flows") for path in (ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not (
-                isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name)
-            ):
-                continue
-            name = node.exc.func.id
+            name, text = _raised(node) or ("", "")
             kind = "ConfigError" if name == "ValueError" and path.parent == SCHEMAS else name
-            text = _template(node.exc.args[0]) if node.exc.args else ""
             if kind in kinds and len(text.replace(ELLIPSIS, "").strip(" :;,.()")) > 3:
                 found.setdefault(kind, set()).add((text, path.relative_to(ROOT).as_posix()))
     return found
+
+
+def _raised(node: ast.AST) -> tuple[str, str] | None:
+    """The class and the message of a `raise`, or of the error that `require_manifest` raises; None for another node."""
+    match node:
+        case ast.Raise(exc=ast.Call(func=ast.Name(id=name), args=[message, *_])):
+            return name, _template(message)
+        case ast.Call(func=ast.Name(id="require_manifest"), args=[_, _, _, otherwise, *error]):
+            name = error[0].id if error and isinstance(error[0], ast.Name) else "ArtifactError"
+            return name, f"{ELLIPSIS} {_template(otherwise)}"
+    return None
 
 
 def _template(node: ast.expr) -> str:

@@ -2,16 +2,13 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from flows import FLOW_COMMANDS
 from flows.commands.options import end
 from flows.schemas import TITLE, schema_of, schemas
-
-if TYPE_CHECKING:
-    pass
 
 commands = typer.Typer()
 

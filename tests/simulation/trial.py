@@ -165,6 +165,7 @@ class Trial:
         if kind == "kill":
             world.kill(process)
         elif kind == "freeze":
+            process.frozen_from = world.now
             process.freeze(world.now + draw.choice([5.0, 60.0, 200.0, 2000.0]))
         elif kind == "outage":
             self._faults.away_until = world.now + draw.choice([2.0, 20.0, 100.0])

@@ -48,6 +48,7 @@ class Watch:
         self._lost: dict[tuple[str, int], float] = {}
         self._removed: dict[str, Process] = {}
         self._removals: dict[str, tuple[float, Process]] = {}
+        self._by: dict[str, Process | None] = {}
         self._since: dict[str, float] = {}
         self._beats: dict[str, float] = {}
         self._at: dict[str, float] = {}
@@ -102,7 +103,7 @@ class Watch:
         self.seen["committed"] += 1
         self._removed.pop(key, None)
         run = OF_A_RUN.fullmatch(key)
-        self._at[key] = self._world.now
+        self._at[key], self._by[key] = self._world.now, self._world.process if self._world.running else None
         manifest = self._manifest(key)
         if manifest is None:
             self.seen["a damaged manifest written once more"] += 1
@@ -132,9 +133,11 @@ class Watch:
         """
         if key not in self._removals:
             return False
-        when, who = self._removals[key]
-        mine = self._world.process if self._world.running else None
-        return who is not mine and (abs(self._at[key] - when) < AFTER_ALL or self._comes_late())
+        (when, who), by = self._removals[key], self._by.get(key)
+        if who is by:
+            return False
+        was_frozen = by is not None and by.frozen_from <= when and self._comes_late()
+        return was_frozen or abs(self._at[key] - when) < AFTER_ALL
 
     def _is_holder(self, run: str, does: str) -> bool:
         """Whether the running process holds a run's lease. A process that was frozen may continue briefly after losing

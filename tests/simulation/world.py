@@ -47,6 +47,7 @@ class Process:
     machine: Machine
     started: float
     alive: bool = True
+    frozen_from: float = 0.0
     frozen_until: float = 0.0
     threads: list["Thread"] = field(default_factory=list)
 

@@ -67,7 +67,7 @@ class SplitsConfig(Schema):
         return self
 
 
-LOCATION = SplitsConfig.model_fields.keys() - {"source"}
+LOCATION = {"name", "path", "subset", "train", "validation", "test"}
 """Settings of data in splits that name and locate it, but do not change how it is read."""
 
 

@@ -81,8 +81,10 @@ def require_tokenizer(found: Checkpoint, details: Mapping[str, Any]) -> None:
 
 
 def encoded_manifest(store: Store, key: str) -> Manifest:
-    otherwise = "holds no encoded data set; run its fine-tuning job again to encode it (finished training is reused)"
-    return require_manifest(store, key, KIND, otherwise)
+    return require_manifest(
+        store, key, KIND,
+        "holds no encoded data set; run its fine-tuning job again to encode it (finished training is reused)",
+    )  # fmt: skip
 
 
 def open_rows(path: Path) -> pa.Table:

@@ -150,7 +150,10 @@ def _find_files(store: Store, data: SplitsConfig) -> SplitSource:
     digests = {
         piece.path: piece.sha256 for piece in _pieces(store, data, [p for paths in patterns.values() for p in paths])
     }
-    found = {split: [source.path for source in find_sources(_corpus(data, paths))] for split, paths in patterns.items()}
+    found = {
+        split: [source.path for source in find_sources(_corpus(data, paths), f"{split} split of data set")]
+        for split, paths in patterns.items()
+    }
 
     def identity(path: str) -> list[Any]:
         dialect = csv_dialect(data, path) if isinstance(data, LabelledDataConfig) and data.source == "csv" else None

@@ -87,7 +87,7 @@ class Measure(NamedTuple):
 
     def names(self, figure: str) -> str:
         """The name of one of its figures if that of the figure itself is taken."""
-        is_named_alike = re.split("[:/]", self.name)[-1] == figure and figure not in RESERVED
+        is_named_alike = re.split("[:/]", self.name)[-1] == figure and self.name not in RESERVED
         return self.name if is_named_alike else f"{self.name}/{figure}"
 
 

@@ -175,7 +175,7 @@ def _load_adapted(
     restore_adapter(model, Path(source))
     heads = [f"{name}." for name in saved_heads(model)]
     if lacking := [name for name in _not_loaded(report) if not name.startswith(tuple(heads))]:
-        raise ConfigError(f"model {beside!r}, the base model of {source!r}, lacks {', '.join(lacking[:3])}")
+        raise ConfigError(f"model {beside!r}, the base model of {source!r}, lacks {some(lacking)}")
     return model
 
 

@@ -78,8 +78,9 @@ def tokenizer_files(store: Store, key: str) -> list[Path]:
 
 def tokenizer_manifest(store: Store, key: str) -> Manifest:
     """A published tokenizer's manifest; raises `TokenizerError` if it is missing or lists no `tokenizer.json`."""
-    otherwise = "holds no published tokenizer; prepare the data first"
-    manifest = require_manifest(store, key, KIND, otherwise, TokenizerError)
+    manifest = require_manifest(
+        store, key, KIND, "holds no published tokenizer; prepare the data first", TokenizerError
+    )
     if TOKENIZER_FILE not in manifest.digests():
         raise TokenizerError(
             f"{store.path(key)}/manifest.json lists no {TOKENIZER_FILE}; delete the folder to have it rebuilt"

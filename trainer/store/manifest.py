@@ -348,10 +348,9 @@ def fetch_files(store: Store, key: str, manifest: Manifest, wanted: Callable[[st
     try:
         return store.fetch_folder(key, digests)
     except FileNotFoundError as error:
-        missing = next((name for name in digests if not store.exists(f"{key}/{name}")), MANIFEST)
-        raise ArtifactError(
-            f"{store.path(key)}/{missing} is missing; if another process is removing this folder, run this again"
-        ) from error
+        missing = next((name for name in digests if not store.exists(f"{key}/{name}")), None)
+        place = store.path(f"{key}/{missing}") if missing else f"a file of {store.path(key)}"
+        raise ArtifactError(f"{place} is missing; if another process is removing its folder, run this again") from error
 
 
 def is_intact(store: Store, key: str, manifest: Manifest, depth: Depth = "all") -> bool:

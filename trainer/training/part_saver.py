@@ -58,8 +58,7 @@ class PartSaver(Saver):
 
     def complete(self, state: TrainState) -> None:
         """Only rank 0 writes the pointers of a committed checkpoint."""
-        if self._runtime.rank == 0:
-            super().complete(state)
+        self._on_first(lambda: Saver.complete(self, state))
 
     def _write_patiently(self, snapshot: Snapshot) -> Commit:
         started = time.monotonic()
@@ -127,9 +126,12 @@ class PartSaver(Saver):
         super()._delete_unneeded(state)
         place = f"{self._run}/{folder_name(state.step)}"
         committed = read_manifest(self._store, place, CHECKPOINT_KIND)
-        if committed is not None:
-            for name in sorted({*self._store.names(place)} - {MANIFEST, *committed.digests()}):
-                self._store.delete(f"{place}/{name}")
+        if committed is None:
+            return
+        if unlisted := sorted({*self._store.names(place)} - {MANIFEST, *committed.digests()}):
+            self._require_lease()  # as above: a successor may be writing them
+        for name in unlisted:
+            self._store.delete(f"{place}/{name}")
 
 
 FILE_BYTES = 5 * 10**9

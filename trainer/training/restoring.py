@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError
 from torch import nn
 
+from trainer.common.display import some
 from trainer.common.errors import ArtifactError, in_one_line
 from trainer.models import tensor_files
 from trainer.models.tensor_files import find_parts
@@ -88,11 +89,11 @@ def require_groups(groups: list[Group], objective: nn.Module, optimizer: torch.o
     now = {names[p]: number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
     then = {name: number for number, group in enumerate(groups) for name in group.params}
     if other := now.keys() ^ then.keys():
-        raise ValueError(f"the optimizer's parameters differ by {', '.join(sorted(other)[:3])}")
+        raise ValueError(f"the optimizer's parameters differ by {some(sorted(other), 3)}")
     if moved := sorted(name for name in now if now[name] != then[name]):
         raise ArtifactError(
             f"{place}: the optimizer's parameter groups differ from this version's, which decays other parameters "
-            f"({', '.join(moved[:3])}); set another `run` to start again, or `resume: fork` to keep the weights"
+            f"({some(moved, 3)}); set another `run` to start again, or `resume: fork` to keep the weights"
         )
 
 

@@ -138,8 +138,8 @@ def _mended(store: Store, run: str, pointer: str, step: int | None, steps: list[
 
 def _scores(store: Store, run: str, step: int) -> dict[str, float] | None:
     """The scores of a committed checkpoint. Raises `ArtifactError` if another process has removed it since."""
-    otherwise = "was removed while pointers to it were written"
-    manifest = require_manifest(store, f"{run}/{folder_name(step)}", CHECKPOINT_KIND, otherwise)
+    key = f"{run}/{folder_name(step)}"
+    manifest = require_manifest(store, key, CHECKPOINT_KIND, "was removed while pointers to it were written")
     scores: dict[str, float] | None = manifest.details["scores"]
     return scores
 

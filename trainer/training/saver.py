@@ -214,7 +214,8 @@ class Saver:
     ) -> None:
         """`base` is the model beside which an adapter is trained; then only the adapter is saved.
 
-        `check` is called before each commit, and raises if this process may no longer write to the run.
+        `check` is called before each commit, before its pointers are written, and before deletions; it raises if this
+        process may no longer write to the run.
 
         `ended` returns the epoch that ends at a step. The checkpoints of all epochs are kept, or of the newest
         `keep_epochs`.

@@ -87,7 +87,7 @@ def test_an_artifact_that_is_removed_while_it_is_opened_is_refused(any_store: St
     any_store.write_bytes("things/a/b.txt", b"b")
     manifest = make_manifest("thing", "name", [digest_file(any_store.fetch("things/a/b.txt"), "b.txt")], {})
     any_store.delete("things/a/b.txt")
-    with pytest.raises(ArtifactError, match=r"things/a/b\.txt is missing; if another process is removing"):
+    with pytest.raises(ArtifactError, match=r"things/a/b\.txt is missing; if another process is removing its folder"):
         fetch_files(any_store, "things/a", manifest)
 
 

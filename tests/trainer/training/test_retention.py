@@ -325,3 +325,25 @@ def test_where_the_best_could_not_be_saved_the_best_that_was_saved_is_taken(
     assert kept(empty_store) == [1, 3]
     assert find_best(empty_store, RUN, keeper.state) == 1
     assert "step-00000002, the best checkpoint, was never saved: using the best that was, step 1" in caplog.text
+
+
+def test_a_saver_that_has_lost_its_run_meanwhile_deletes_nothing(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be suspended until its successor has saved further steps, which it then lists."""
+    keeper, listed, listing = Keeper(empty_store, keep_last=1), list[int](), saver.saved_steps
+    keeper.save(1)
+
+    def suspended(store: Store, run: str) -> list[int]:
+        listed.extend(listing(store, run))
+        return listing(store, run)
+
+    def check() -> None:
+        if listed:
+            raise RunError("taken over by another process")
+
+    monkeypatch.setattr(saver, "saved_steps", suspended)
+    monkeypatch.setattr(keeper.saver, "_require_lease", check)
+    with pytest.raises(RunError, match="taken over"):
+        keeper.save(2)
+    assert listed == kept(empty_store) == [1, 2]

@@ -72,8 +72,10 @@ def parts_of(pairs: Mapping[str, int]) -> list[PartOf]:
 
 def read_reference(store: Store, key: str) -> Reference:
     """Read published log-probabilities of a reference. Raises `ArtifactError` if they are missing or damaged."""
-    otherwise = "holds no log-probabilities of a reference model; run the job's command again to compute them"
-    manifest = require_manifest(store, key, REFERENCE_KIND, otherwise)
+    manifest = require_manifest(
+        store, key, REFERENCE_KIND,
+        "holds no log-probabilities of a reference model; run the job's command again to compute them",
+    )  # fmt: skip
     digests = manifest.digests()
     return {
         split: np.load(fetch_made(store, key, f"{split}.npy", digests[f"{split}.npy"]))
