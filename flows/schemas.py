@@ -19,7 +19,7 @@ def schema_of(command: str) -> dict[str, type[BaseModel]]:
     """The schemas that a command reads, by title; for `explain`, those of all kinds of training."""
     if command == "explain":
         return {f"fields for {kind.name}": kind.schema for kind in KINDS}
-    if command in FLOW_COMMANDS and (reads := FLOW_COMMANDS[command].reads) is not None:
+    if (reads := FLOW_COMMANDS[command].reads) is not None:
         return {TITLE: load(reads)}
     first, *others = kinds_read_by(command)
     return {TITLE: first.schema} | {f"{TITLE} with data.{kind.mark}: {kind.value}": kind.schema for kind in others}

@@ -48,10 +48,9 @@ class Watch:
         self._lost: dict[tuple[str, int], float] = {}
         self._removed: dict[str, Process] = {}
         self._removals: dict[str, tuple[float, Process]] = {}
-        self._by: dict[str, Process | None] = {}
         self._since: dict[str, float] = {}
         self._beats: dict[str, float] = {}
-        self._at: dict[str, float] = {}
+        self._commits: dict[str, tuple[float, Process | None]] = {}
         self._late, self._gone, self._revived = set[str](), set[str](), set[str]()
 
     def _look_at_written(self, key: str) -> None:
@@ -103,7 +102,7 @@ class Watch:
         self.seen["committed"] += 1
         self._removed.pop(key, None)
         run = OF_A_RUN.fullmatch(key)
-        self._at[key], self._by[key] = self._world.now, self._world.process if self._world.running else None
+        self._commits[key] = self._world.now, self._world.process if self._world.running else None
         manifest = self._manifest(key)
         if manifest is None:
             self.seen["a damaged manifest written once more"] += 1
@@ -133,11 +132,11 @@ class Watch:
         """
         if key not in self._removals:
             return False
-        (when, who), by = self._removals[key], self._by.get(key)
+        (removed, who), (committed, by) = self._removals[key], self._commits[key]
         if who is by:
             return False
-        was_frozen = by is not None and by.frozen_from <= when and self._comes_late()
-        return was_frozen or abs(self._at[key] - when) < AFTER_ALL
+        was_frozen = by is not None and by.frozen_from <= removed and self._comes_late()
+        return was_frozen or abs(committed - removed) < AFTER_ALL
 
     def _is_holder(self, run: str, does: str) -> bool:
         """Whether the running process holds a run's lease. A process that was frozen may continue briefly after losing

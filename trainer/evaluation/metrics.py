@@ -31,6 +31,7 @@ from trainer.evaluation.builtin_metrics import (
     marks_entities,
 )
 from trainer.records.evaluations import Criterion
+from trainer.records.shapes import EvaluationRecord
 from trainer.store.manifest import digest_file, fingerprint
 
 HUB = "hub:"
@@ -70,7 +71,7 @@ SMALLER_IS_BETTER = {
 }  # fmt: skip
 
 
-RESERVED = ("loss", "kind", "step", "examples", "corpora", "corpora_bits_per_byte")
+RESERVED = (*EvaluationRecord.model_fields, "examples")
 """The fields that the record of an evaluation during training has besides the metrics' figures."""
 
 

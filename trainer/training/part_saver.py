@@ -126,12 +126,9 @@ class PartSaver(Saver):
         super()._delete_unneeded(state)
         place = f"{self._run}/{folder_name(state.step)}"
         committed = read_manifest(self._store, place, CHECKPOINT_KIND)
-        if committed is None:
-            return
-        if unlisted := sorted({*self._store.names(place)} - {MANIFEST, *committed.digests()}):
-            self._require_lease()  # as above: a successor may be writing them
-        for name in unlisted:
-            self._store.delete(f"{place}/{name}")
+        if committed is not None:
+            unlisted = sorted({*self._store.names(place)} - {MANIFEST, *committed.digests()})
+            self._delete_listed([f"{place}/{name}" for name in unlisted])
 
 
 FILE_BYTES = 5 * 10**9

@@ -358,10 +358,15 @@ class Saver:
             drop_epochs(self._store, self._run, self._keep_epochs)
         kept = mend_pointers(self._store, self._run, steps, state, ended, self._figure, self._keep_epochs)
         kept.update(steps[-self._keep_last :], [] if state.best_step is None else [state.best_step])
-        if unneeded := [step for step in saved_steps(self._store, self._run) if step not in kept]:
-            self._require_lease()  # after the listing: of a process that was suspended, they may be its successor's
-        for step in unneeded:
-            self._store.delete(f"{self._run}/{folder_name(step)}", first=MANIFEST)
+        unneeded = [step for step in saved_steps(self._store, self._run) if step not in kept]
+        self._delete_listed([f"{self._run}/{folder_name(step)}" for step in unneeded], first=MANIFEST)
+
+    def _delete_listed(self, keys: Sequence[str], first: str | None = None) -> None:
+        """Delete keys from a listing, unless another process has taken over the run since and they may be its."""
+        if keys:
+            self._require_lease()
+        for key in keys:
+            self._store.delete(key, first)
 
 
 @contextmanager
