@@ -272,7 +272,8 @@ class Bench:
             if name == "worker":
                 from tests.flows.serving import serving  # needs pytest
 
-                way: Way = Deployed(folder, job, stack.enter_context(serving(folder)))
+                served = stack.enter_context(serving(folder, cores=len(os.sched_getaffinity(0))))
+                way: Way = Deployed(folder, job, served)
             else:
                 way = Way(name, folder, [str(path)])
             line = follow(way, self._steps, every)

@@ -1,5 +1,7 @@
 """Register headrace with a Prefect server: work pool, deployments, limits, automations and variables."""
 
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +30,7 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     """
     before = {(each["id"], schedule["slug"]): schedule["active"] for each, schedule in _schedules(client)}
     _prefect("work-pool", "create", "--type", "process", "--overwrite", "local")
-    client.patch("/work_pools/local", json={"is_paused": False}).raise_for_status()  # `make down` pauses it
+    _set_up_pool(client)
     _prefect("deploy", "--all", "--prefect-file", str(DEPLOYMENTS))
     for each, schedule in _schedules(client):
         active = before.get((each["id"], schedule["slug"]), False) if schedules is None else schedules
@@ -48,6 +50,19 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
         automations += [_calling(block, each) for each in _read("notifications.yaml")]
     for automation in automations:
         _automate(client, automation)
+
+
+def _set_up_pool(client: httpx.Client) -> None:
+    """Have the pool's runs started in this folder by `flows.engine`, and resume the pool, which `headrace down` pauses.
+
+    Without a command, Prefect starts another process first, which prepares the folder and loads Prefect once more.
+    """
+    pool = client.get("/work_pools/local").raise_for_status().json()
+    template = pool["base_job_template"]
+    template["variables"]["properties"]["command"]["default"] = shlex.join([sys.executable, "-m", "flows.engine"])
+    template["variables"]["properties"]["working_dir"]["default"] = os.getcwd()
+    changes = {"is_paused": False, "base_job_template": template}
+    client.patch("/work_pools/local", json=changes).raise_for_status()
 
 
 def _prefect(*arguments: str) -> None:

@@ -15,11 +15,13 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.runtime import deployment
+from prefect.settings import get_current_settings
 from prefect.states import Scheduled
 from pydantic import TypeAdapter
 
 from tasks.credentials import use_credentials
 from tasks.patience import RetriesExhausted, patient
+from tasks.turns import LEASE
 from trainer.common.errors import RunError
 from trainer.common.transient import AT_THE_START
 from trainer.config.files import override
@@ -45,12 +47,12 @@ JOBS: dict[str, Any] = {
 SOON, LATE = timedelta(seconds=30), timedelta(hours=1)
 """The shortest and longest waits before checking again a run whose process is still alive."""
 
-CLAIMED_EARLY, SETTLED, AT_MOST = timedelta(seconds=10), timedelta(seconds=15), timedelta(minutes=1)
-"""How long before its due time a worker claims a run; the shortest and longest delays of a restart.
+SETTLED, AT_MOST = timedelta(seconds=2), timedelta(minutes=1)
+"""The shortest delay until a worker claims a crashed run again, and the longest delay of its restart.
 
-A worker reports the end of a run's process a second time, after another process has looked for the flow's hooks. If the
-new start were claimed before that report, the report would count as a second death. That process starts before the
-watchdog's and loads the same modules, so the delay grows with the time that the watchdog took.
+A worker reports the end of a run's process a second time, after it has looked for the flow's hooks. If the new start
+were claimed before that report, the report would count as a second death. Looking for hooks begins before the watchdog
+and loads the same modules, so the delay grows with the time that the watchdog took.
 """
 
 REST = timedelta(minutes=10)
@@ -98,6 +100,8 @@ def look(flow_run: UUID, deaths: int) -> bool:
         if is_alive(job):
             _look_again(client, run, deaths, "its process is still alive")
             return False
+        if LEASE in run.labels:  # else the new start would wait until the dead process's turn expires
+            client.release_concurrency_slots_with_lease(UUID(str(run.labels[LEASE])))
         labels, start = run.labels, _last_start(client, run)
         known = labels.get(START) == start
         if not known:
@@ -119,9 +123,10 @@ def look(flow_run: UUID, deaths: int) -> bool:
 
 
 def settling(run: FlowRun) -> timedelta:
-    """The delay from now until a crashed run is restarted."""
+    """The delay from now until a crashed run is restarted; its worker claims it by `prefetch_seconds` earlier."""
     taken = datetime.now(UTC) - run.state.timestamp if run.state else timedelta()
-    return min(max(SETTLED, CLAIMED_EARLY + taken / 2), AT_MOST)
+    claimed_early = timedelta(seconds=get_current_settings().worker.prefetch_seconds)
+    return min(claimed_early + max(SETTLED, taken / 2), AT_MOST)
 
 
 def _looked(flow_run: UUID, deaths: int) -> bool | Exception:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel
 
-from flows import STOP_SECONDS
+from flows import FLOW_COMMANDS, STOP_SECONDS
 from flows.schemas import read_with, reader_of, schema_for
 from flows.seeds import run_seeds, with_seeds
 from flows.temporary_server import start_loading
@@ -23,20 +23,12 @@ from trainer.common.process import loading
 from trainer.common.stopping import check_stop, install_signal_handlers, leave, stoppable
 from trainer.common.transient import exit_status
 from trainer.config.files import Job, read_values, split_settings, validate_job
-from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
+from trainer.config.jobs import PipelineJob, PrepareJob
 from trainer.config.kinds import KINDS, marked
-from trainer.config.labelled import PredictJob
 from trainer.config.runs import RunJob
 
 if TYPE_CHECKING:
     from prefect import Flow
-
-NEEDED_FIRST: dict[type[BaseModel], str] = {
-    PrepareJob: "trainer.data.tokenizer_training",
-    EvaluateJob: "trainer.kinds.pretraining.evaluate",
-    PredictJob: "trainer.kinds.labelled.predict",
-}
-"""For jobs that do not train: the module whose libraries the flow's first stage needs."""
 
 Found = tuple["Flow[[Any], Any]", Callable[[Any, Any], None]]
 """A flow, and the function that prints its result for people."""
@@ -89,7 +81,8 @@ def _needed_first(job: BaseModel) -> list[str] | None:
     stages, such as a promotion.
     """
     if not isinstance(job, RunJob):
-        return [NEEDED_FIRST[type(job)]] if type(job) in NEEDED_FIRST else None
+        first = FLOW_COMMANDS[reader_of(type(job))].first
+        return None if first is None else [first]
     with loading():
         from trainer.kinds.kind import kind_of
         from trainer.pipelines.pipeline import has_finished

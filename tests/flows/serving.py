@@ -19,22 +19,28 @@ from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
 
+from deployments.local import UNLESS_SET
 from tests import ROOT
 from tests.processes import Running, command_line, descendants, free_port, kill_all, start_module, wait_until
 
+REGISTER = """
+import sys
+from deployments.registration import register
+from prefect.client.base import PrefectHttpxSyncClient
+register(PrefectHttpxSyncClient(base_url=sys.argv[1], timeout=60, raise_on_all_errors=False), None, None, None)
+"""
+
 
 class Serving:
-    """A server with its own database, and a worker; `address` is the API's."""
+    """A server with its own database, and a worker, each on a number of cores; `address` is the API's."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._port, self._started = folder, free_port(), 0
+    def __init__(self, folder: Path, cores: int = 1) -> None:
+        self._folder, self._cores, self._port, self._started = folder, cores, free_port(), 0
         self.address = f"http://127.0.0.1:{self._port}/api"
         self.env = {
             "PREFECT_HOME": str(folder / "home"),
             "PREFECT_API_URL": self.address,
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PREFECT_WORKER_QUERY_SECONDS": "2",
-            "DO_NOT_TRACK": "1",
+            **UNLESS_SET,
         }
         self.server: Running
         self.worker: Running
@@ -50,18 +56,19 @@ class Serving:
         self._kill(self.server)
 
     def start_worker(self) -> None:
-        """Start a worker on the pool; its flows use one core, like the tests."""
+        """Start a worker on the pool; its flows use the same cores."""
         self.worker = self._start("prefect", "worker", "start", "--pool", "local", "--type", "process")
 
-    def deploy(self) -> None:
-        """Create the work pool, all deployments and the automations, as documented."""
-        for command in (
-            ["work-pool", "create", "--type", "process", "local"],
-            ["deploy", "--all", "--prefect-file", "deployments/prefect.yaml"],
-            ["automation", "create", "--from-file", "deployments/automations.yaml"],
-        ):
+    def deploy(self, by_hand: bool) -> None:
+        """Create the work pool, all deployments and the automations, as `headrace up` or by the documented commands."""
+        by_hand_commands = (
+            ["-m", "prefect", "--no-prompt", "work-pool", "create", "--type", "process", "local"],
+            ["-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"],
+            ["-m", "prefect", "--no-prompt", "automation", "create", "--from-file", "deployments/automations.yaml"],
+        )
+        for command in by_hand_commands if by_hand else (["-c", REGISTER, self.address],):
             said = subprocess.run(
-                [sys.executable, "-m", "prefect", "--no-prompt", *command],
+                [sys.executable, *command],
                 cwd=ROOT, env={**os.environ, **self.env}, capture_output=True, text=True, check=False,
             )  # fmt: skip
             assert said.returncode == 0, said.stdout + said.stderr
@@ -117,7 +124,8 @@ class Serving:
 
     def _start(self, module: str, *arguments: object) -> Running:
         self._started += 1
-        return start_module(self._folder / f"said-{self._started}", module, *arguments, env=self.env)
+        said = self._folder / f"said-{self._started}"
+        return start_module(said, module, *arguments, env=self.env, count=self._cores)
 
     def _answers(self) -> bool:
         assert self.server.status() is None, self.server.wait()
@@ -127,11 +135,11 @@ class Serving:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Serving]:
+def serving(folder: Path, by_hand: bool = False, cores: int = 1) -> Iterator[Serving]:
     """A server with everything deployed and a worker, during the block."""
-    found = Serving(folder)
+    found = Serving(folder, cores)
     try:
-        found.deploy()
+        found.deploy(by_hand)
         found.start_worker()
         yield found
     finally:

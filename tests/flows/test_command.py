@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from tests.trainer.labelled_pairs import finetune_values
 from trainer.common.display import show_json
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.config.files import explain, load_job, parse_yaml, read_values
+from trainer.config.kinds import load
 from trainer.data.chat.encoder import load_chat_encoder
 from trainer.data.chat.rendering import Message
 from trainer.data.step_plan import make_tuning_plan
@@ -233,6 +235,12 @@ def test_every_command_that_runs_a_flow_is_in_every_table() -> None:
     commands = [str(info.callback.__name__) for info in jobs.commands.registered_commands if info.callback]
     assert tuple(commands) == tuple(FLOW_COMMANDS)
     assert set(schemas()) == set(DRY_RUNS)
+
+
+def test_flows_are_known_by_the_names_of_their_modules() -> None:
+    for command in FLOW_COMMANDS.values():
+        assert load(command.flow).name == command.name
+        assert command.first is None or import_module(command.first)
 
 
 def test_a_file_of_the_other_kind_is_told_which_command_reads_it(config: Path, tmp_path: Path) -> None:

@@ -3,18 +3,18 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate, GlobalConcurrencyLimitUpdate
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.evaluate_model import evaluate_model
-from tasks.turns import DEVICES, TOKENIZATION, limit_of, turn
+from flows.prepare_data import prepare_data
+from tasks.turns import DEVICES, LEASE_SECONDS, TOKENIZATION, limit_of, turn
 from tests.flows.conftest import Done
-from tests.processes import free_port
+from tests.processes import free_port, wait_until
 from trainer.kinds.pretraining.kind import evaluation_of
 
 
@@ -80,6 +80,27 @@ def test_what_is_measured_already_waits_for_no_turn(done: Done) -> None:
     assert again == before.evaluation.model_copy(update={"reused": True})
 
 
+@pytest.mark.slow
+def test_what_is_tokenized_already_waits_for_no_turn(done: Done) -> None:
+    with limited(TOKENIZATION, taken=1):
+        found = prepare_data(done.job.preparation(), return_state=True).result()
+    assert found.shards and all(each.reused for each in [found.tokenizer, *found.shards])
+
+
+def test_a_turn_is_renewed_while_it_is_held(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.turns.RENEWED_EVERY", 0.01)
+    renewed = []
+    monkeypatch.setattr(SyncPrefectClient, "renew_concurrency_lease", lambda _, *lease: renewed.append(lease))
+
+    @flow
+    def held() -> None:
+        with turn(limit):
+            wait_until(lambda: len(renewed) > 2)
+
+    held()
+    assert {seconds for _, seconds in renewed} == {LEASE_SECONDS} and len({lease for lease, _ in renewed}) == 1
+
+
 def test_nothing_waits_and_nothing_is_said_where_there_is_no_limit(caplog: pytest.LogCaptureFixture) -> None:
     @flow
     def alone() -> None:
@@ -118,12 +139,12 @@ def test_a_server_that_is_gone_before_the_turn_stops_nothing(
 
 @pytest.mark.deep
 def test_a_server_that_is_gone_after_the_turn_hides_neither_result_nor_error(
-    limit: str, caplog: pytest.LogCaptureFixture
+    limit: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     @flow
     def work(error: Exception | None) -> str:
-        with ExitStack() as stack, turn(limit):
-            stack.enter_context(temporary_settings({PREFECT_API_URL: nowhere()}))
+        with monkeypatch.context() as patch, turn(limit):
+            patch.setattr("tasks.turns.get_client", lambda **_: SyncPrefectClient(nowhere()))
             if error:
                 raise error
             return "done"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.flows.conftest import SETTINGS, Done
 from tests.flows.serving import Serving, served, serving
-from tests.processes import alive, descendants, parent_of, stages, start_module, wait_until
+from tests.processes import alive, command_line, descendants, parent_of, stages, start_module, wait_until
 from tests.support import final_bytes, only_run, read_rows, small_values, steps_recorded, write_config
 from trainer.common.errors import EXIT_PREEMPTED
 
@@ -73,6 +73,7 @@ def test_a_flow_that_is_killed_leaves_no_orphan_and_the_watchdog_has_it_finished
     flow_run = served.run("train-model/train", small_values(raw, store, **SETTINGS))
     wait_until(lambda: steps_recorded(store) >= 8, PATIENCE)
     flow, trainers = flow_process(served), stages(served.worker.pid)
+    assert "flows.engine" in command_line(flow)
     os.kill(flow, signal.SIGKILL)
     wait_until(lambda: not any(alive(pid) for pid in trainers), 30)
     saved = last_step(store)
@@ -128,7 +129,7 @@ def test_a_machine_that_is_gone_is_noticed_by_its_silence_and_another_continues(
     done: Done, raw: Path, tmp_path: Path
 ) -> None:
     store = prepared(done, tmp_path / "store")
-    with serving(tmp_path / "serving") as own:
+    with serving(tmp_path / "serving", by_hand=True) as own:
         flow_run = own.run("train-model/train", small_values(raw, store, **{**SETTINGS, "training__max_steps": 400}))
         wait_until(lambda: steps_recorded(store) >= 8, PATIENCE)
         family = [own.worker.pid, *descendants(own.worker.pid)]

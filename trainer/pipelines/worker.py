@@ -57,6 +57,7 @@ RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 """Environment variables that torchrun sets for ranks."""
 
 STAGES = {
+    "find": "trainer.records.steps.find_named",
     "preflight": "trainer.pipelines.any_kind.preflight",
     "train": "trainer.pipelines.any_kind.train",
     "evaluate": "trainer.pipelines.any_kind.evaluate_checkpoint",
@@ -64,7 +65,7 @@ STAGES = {
     "harness": "trainer.pipelines.any_kind.ask_harness",
     "predict": "trainer.kinds.labelled.predict.predict_texts",
 }
-"""Stages that can be requested by name in addition to steps: those that publish no artifact."""
+"""Stages that can be requested by name in addition to steps."""
 
 TELL_SECONDS = 0.2
 """Interval between checks whether to ask the ranks to stop."""

@@ -1,0 +1,22 @@
+"""Run a deployed flow: `python -m flows.engine`, the command of the work pool that `headrace up` creates.
+
+Does what `python -m prefect.engine` does, while a worker process loads the libraries of the flow's first stage.
+"""
+
+import os
+from runpy import run_module
+
+from flows import FLOW_COMMANDS
+from tasks.stage import load_early
+
+
+def main() -> None:
+    """Run the flow run that a worker of Prefect names in the environment."""
+    needed = {command.name: command.first for command in FLOW_COMMANDS.values()}
+    if first := needed.get(os.environ.get("PREFECT__FLOW_NAME", "")):
+        load_early(first)
+    run_module("prefect.engine", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
