@@ -60,7 +60,9 @@ class Faults:
 
 @dataclass
 class Bucket:
-    """Objects, their sorted keys, the keys in which a bit has ever flipped, and callbacks for writes and removals."""
+    """Objects, their sorted keys, the keys in which a bit has ever flipped, and callbacks for writes, removals, and
+    reads of what is not there.
+    """
 
     world: World
     faults: Faults
@@ -69,6 +71,7 @@ class Bucket:
     flipped: set[str] = field(default_factory=set)
     written: Callable[[str], None] = lambda key: None
     removed: Callable[[str], None] = lambda key: None
+    missed: Callable[[str], None] = lambda key: None
 
     def _ask(self, deed: Callable[[], T]) -> T:
         """One request."""
@@ -139,6 +142,7 @@ class Bucket:
         try:
             return self.objects[key]
         except KeyError:
+            self.missed(key)
             raise FileNotFoundError(key) from None
 
     def _list(self, prefix: str, folded: bool = False) -> list[Listed]:

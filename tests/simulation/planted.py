@@ -97,6 +97,17 @@ def removal_without_second_look() -> Any:
     return patch.object(garbage, "remove_artifact", remove_artifact)
 
 
+def removal_without_last_look() -> Any:
+    """Artifacts are removed even if another process built them again meanwhile."""
+    remove = garbage.remove_artifact
+
+    def remove_artifact(store: Store, key: str, is_reached: Callable[[], bool]) -> bool:
+        with patch.object(store, "exists", lambda key: False):
+            return remove(store, key, is_reached)
+
+    return patch.object(garbage, "remove_artifact", remove_artifact)
+
+
 def runs_removed_without_lease() -> Any:
     """A run is removed even if a process holds it."""
 
@@ -177,9 +188,9 @@ BUGS: Mapping[str, Callable[[], Any]] = {
     for each in (
         manifest_sent_first, unconditional_pointer, no_lease, lease_of_another_given_back, lease_of_the_living_taken,
         lease_never_looked_at_again, lease_by_the_local_clock, unconditional_lease, run_removed_without_second_look,
-        reused_without_hold, removal_without_second_look, runs_removed_without_lease, newest_checkpoint_retired,
-        damage_not_looked_for, bases_not_reached, decisions_not_reached, folders_of_the_living_swept,
-        predictions_of_any_model,
+        reused_without_hold, removal_without_second_look, removal_without_last_look, runs_removed_without_lease,
+        newest_checkpoint_retired, damage_not_looked_for, bases_not_reached, decisions_not_reached,
+        folders_of_the_living_swept, predictions_of_any_model,
     )
 }  # fmt: skip
 

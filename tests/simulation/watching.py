@@ -36,6 +36,7 @@ class Watch:
         """`relied` counts processes that rely on an artifact and have not recorded it yet; `runs` take part."""
         self._world, self._bucket, self._calm, self._relied, self._runs = world, bucket, calm, relied, runs
         bucket.written, bucket.removed = self._look_at_written, self._look_at_removed
+        bucket.missed = self._look_at_missed
         self.violations: list[str] = []
         self.ended_with: dict[str, Exception] = {}
         self.seen = Counter[str]()
@@ -48,6 +49,7 @@ class Watch:
         self._lost: dict[tuple[str, int], float] = {}
         self._removed: dict[str, Process] = {}
         self._removals: dict[str, tuple[float, Process]] = {}
+        self._last_looks: dict[tuple[str, Process], float] = {}
         self._since: dict[str, float] = {}
         self._beats: dict[str, float] = {}
         self._commits: dict[str, tuple[float, Process | None]] = {}
@@ -206,8 +208,8 @@ class Watch:
             self.seen[f"{who} removed of {key.removeprefix(ROOT).split('/')[1]}"] += 1
             if self._world.running.sent:
                 self.seen["removed late"] += 1  # also artifacts rebuilt meanwhile, which are then rebuilt again
-            elif who == "collect" and not run and self._readers(key):
-                self._removed[key] = process
+            elif who == "collect" and not run:
+                self._look_at_collected(key, process)
         if run and run[2] != LEASE and who != "leftovers":
             self._is_holder(run[1], f"removes {run[2]} of")
         if run and who == "leftovers" and self._is_held_for_long(run[1]):
@@ -227,6 +229,20 @@ class Watch:
                 self.violations.append(f"{run[1]}, which a process held, was removed")
             if who == "collect" and not self._world.running.sent:
                 self._look_at_base(f"{ROOT}/{run[1]}")
+
+    def _look_at_missed(self, key: str) -> None:
+        """Note when a process that removed a manifest last found it missing."""
+        if self._world.running and (key, self._world.process) in self._last_looks:
+            self._last_looks[key, self._world.process] = self._world.now
+
+    def _look_at_collected(self, key: str, process: Process) -> None:
+        """Note the removal of an artifact that is read, unless it was built again after its collector's last look."""
+        looked = self._last_looks.get((key, process), 0.0)
+        if self._readers(key) and 0.0 < looked <= self._commits[key][0]:
+            self.seen["built again after the last look, and removed"] += 1  # which is found when it is next looked at
+        elif self._readers(key):
+            self._removed[key] = process
+        self._last_looks[key, process] = 0.0
 
     def _look_at_base(self, run: str) -> None:
         """Check that no other run had recorded that it begins with a removed run before the removal began."""
