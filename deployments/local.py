@@ -88,6 +88,7 @@ def up() -> int:
     os.environ |= {"PREFECT_HOME": str(HOME), "PREFECT_API_URL": api, "PWD": os.getcwd()}  # prefect.yaml names PWD
     for name, value in UNLESS_SET.items():
         os.environ.setdefault(name, value)
+    os.environ["PATH"] = own_path()
     if password:
         os.environ["PREFECT_API_AUTH_STRING"] = password
     if not _answers(settings):
@@ -133,6 +134,11 @@ def down() -> int:
     if not stopped:
         print(f"nothing was running that was started with PREFECT_HOME={HOME}")
     return 0
+
+
+def own_path() -> str:
+    """PATH with this interpreter's folder first: flow runs are started by `python`."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def _write_samples() -> None:

@@ -1,7 +1,6 @@
 """Register headrace with a Prefect server: work pool, deployments, limits, automations and variables."""
 
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,12 @@ LIMITS = {"headrace-devices": 1, "headrace-tokenization": 1}
 
 DEPLOYMENTS = HERE / "prefect.yaml"
 
+ENGINE = "python -m flows.engine"
+"""The command of a flow run, with the first `python` on the worker's PATH.
+
+Without a command, Prefect starts another process first, which prepares the folder and loads Prefect once more.
+"""
+
 CREDENTIALS = "headrace_credentials"
 """The server's variable with the name of the credentials' block (tasks/credentials.py); empty: none."""
 
@@ -30,8 +35,11 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     """
     before = {(each["id"], schedule["slug"]): schedule["active"] for each, schedule in _schedules(client)}
     _prefect("work-pool", "create", "--type", "process", "--overwrite", "local")
-    _set_up_pool(client)
+    client.patch("/work_pools/local", json={"is_paused": False}).raise_for_status()  # `make down` pauses it
     _prefect("deploy", "--all", "--prefect-file", str(DEPLOYMENTS))
+    for each in _deployed(client):
+        variables = {**each["job_variables"], "command": ENGINE, "working_dir": os.getcwd()}
+        client.patch(f"/deployments/{each['id']}", json={"job_variables": variables}).raise_for_status()
     for each, schedule in _schedules(client):
         active = before.get((each["id"], schedule["slug"]), False) if schedules is None else schedules
         client.patch(
@@ -50,19 +58,6 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
         automations += [_calling(block, each) for each in _read("notifications.yaml")]
     for automation in automations:
         _automate(client, automation)
-
-
-def _set_up_pool(client: httpx.Client) -> None:
-    """Have the pool's runs started in this folder by `flows.engine`, and resume the pool, which `headrace down` pauses.
-
-    Without a command, Prefect starts another process first, which prepares the folder and loads Prefect once more.
-    """
-    pool = client.get("/work_pools/local").raise_for_status().json()
-    template = pool["base_job_template"]
-    template["variables"]["properties"]["command"]["default"] = shlex.join([sys.executable, "-m", "flows.engine"])
-    template["variables"]["properties"]["working_dir"]["default"] = os.getcwd()
-    changes = {"is_paused": False, "base_job_template": template}
-    client.patch("/work_pools/local", json=changes).raise_for_status()
 
 
 def _prefect(*arguments: str) -> None:
@@ -107,18 +102,26 @@ def _automate(client: httpx.Client, automation: dict[str, Any]) -> None:
 
 def _schedules(client: httpx.Client) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The server's schedules that come from DEPLOYMENTS, each with its deployment."""
-    ours = {
-        (each["entrypoint"], each["name"]): {schedule["slug"] for schedule in each.get("schedules", [])}
-        for each in parse_yaml(DEPLOYMENTS.read_text())["deployments"]
-    }
+    ours = {name: {schedule["slug"] for schedule in each.get("schedules", [])} for name, each in _ours().items()}
+    return [
+        (each, schedule)
+        for each in _deployed(client)
+        for schedule in each["schedules"]
+        if schedule["slug"] in ours[each["entrypoint"], each["name"]]
+    ]
+
+
+def _deployed(client: httpx.Client) -> list[dict[str, Any]]:
+    """The server's deployments that come from DEPLOYMENTS."""
+    ours = _ours()
     names = {"name": {"any_": [name for _, name in ours]}}
     found: list[dict[str, Any]] = []
     path = "/deployments/filter"
     while page := client.post(path, json={"deployments": names, "offset": len(found)}).raise_for_status().json():
         found += page
-    return [
-        (each, schedule)
-        for each in found
-        for schedule in each["schedules"]
-        if schedule["slug"] in ours.get((each["entrypoint"], each["name"]), ())
-    ]
+    return [each for each in found if (each["entrypoint"], each["name"]) in ours]
+
+
+def _ours() -> dict[tuple[str, str], dict[str, Any]]:
+    """The deployments in DEPLOYMENTS, by entrypoint and name."""
+    return {(each["entrypoint"], each["name"]): each for each in parse_yaml(DEPLOYMENTS.read_text())["deployments"]}

@@ -17,8 +17,9 @@ STOP_SECONDS = 3.0
 class FlowCommand(NamedTuple):
     """The flow that a command runs, and the function that prints its result; loaded after its configuration is read.
 
-    `first` is the module whose libraries the flow's first stage needs, if it has stages. `reads` is the schema of the
-    configuration; None for training jobs, whose schemas are in the table of kinds.
+    `first` is the module whose libraries the flow's first stage needs, if it has stages; in flows that train jobs of
+    several kinds, what all of them need. `reads` is the schema of the configuration; None for training jobs, whose
+    schemas are in the table of kinds.
     """
 
     flow: str

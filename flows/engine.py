@@ -1,4 +1,4 @@
-"""Run a deployed flow: `python -m flows.engine`, the command of the work pool that `headrace up` creates.
+"""Run a deployed flow: `python -m flows.engine`, the command of deployments made by `headrace up`.
 
 Does what `python -m prefect.engine` does, while a worker process loads the libraries of the flow's first stage.
 """
@@ -12,6 +12,7 @@ from tasks.stage import load_early
 
 def main() -> None:
     """Run the flow run that a worker of Prefect names in the environment."""
+    os.setpgid(0, 0)  # as Prefect does by itself, so that Ctrl-C in a worker's terminal ends only the worker
     needed = {command.name: command.first for command in FLOW_COMMANDS.values()}
     if first := needed.get(os.environ.get("PREFECT__FLOW_NAME", "")):
         load_early(first)

@@ -5,10 +5,12 @@ automation in deployments/automations.yaml marks runs without heartbeats as cras
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import httpx
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -55,6 +57,9 @@ were claimed before that report, the report would count as a second death. Looki
 and loads the same modules, so the delay grows with the time that the watchdog took.
 """
 
+ENDED = ("Process exited", "Flow run infrastructure exited")
+"""How the messages of a worker begin that has seen a run's process end."""
+
 REST = timedelta(minutes=10)
 """Additional delay for each repeated death without progress, to let problems such as a full disk pass."""
 
@@ -100,8 +105,7 @@ def look(flow_run: UUID, deaths: int) -> bool:
         if is_alive(job):
             _look_again(client, run, deaths, "its process is still alive")
             return False
-        if LEASE in run.labels:  # else the new start would wait until the dead process's turn expires
-            client.release_concurrency_slots_with_lease(UUID(str(run.labels[LEASE])))
+        _end_turn(client, run)
         labels, start = run.labels, _last_start(client, run)
         known = labels.get(START) == start
         if not known:
@@ -109,7 +113,8 @@ def look(flow_run: UUID, deaths: int) -> bool:
             client.update_flow_run_labels(run.id, labels)
         place = f"step {labels[STEP]}, {labels[FILES]} files"
         if int(labels[DEATHS]) < deaths:
-            due = datetime.now(UTC) + max(settling(run), REST * (int(labels[DEATHS]) - 1))
+            now = datetime.now(UTC)
+            due = now + max(settling(run, now), REST * (int(labels[DEATHS]) - 1))
             get_run_logger().info("%s crashed at %s: rescheduled for %s", run.name, place, f"{due:%H:%M:%S} UTC")
             again: State[Any] = Scheduled(scheduled_time=due, message=f"Crashed at {place}; will continue")
             client.set_flow_run_state(run.id, again, force=True)
@@ -122,9 +127,20 @@ def look(flow_run: UUID, deaths: int) -> bool:
     return False
 
 
-def settling(run: FlowRun) -> timedelta:
+def _end_turn(client: SyncPrefectClient, run: FlowRun) -> None:
+    """Release the slot that a dead process holds, for which the new start would wait until it expires.
+
+    A process that was only silent may be alive. If it is dead, its slot expires soon after the silence is noticed.
+    """
+    ended = run.state is not None and (run.state.message or "").startswith(ENDED)
+    if ended and LEASE in run.labels:
+        with suppress(httpx.HTTPError):
+            client.release_concurrency_slots_with_lease(UUID(str(run.labels[LEASE])))
+
+
+def settling(run: FlowRun, now: datetime) -> timedelta:
     """The delay from now until a crashed run is restarted; its worker claims it by `prefetch_seconds` earlier."""
-    taken = datetime.now(UTC) - run.state.timestamp if run.state else timedelta()
+    taken = now - run.state.timestamp if run.state else timedelta()
     claimed_early = timedelta(seconds=get_current_settings().worker.prefetch_seconds)
     return min(claimed_early + max(SETTLED, taken / 2), AT_MOST)
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from tasks.patience import patient_task
 from tasks.showing import TaskLogger, reused, showing
 from tasks.stage import run_stage
-from tasks.turns import DEVICES, TOKENIZATION, is_limited, turn
+from tasks.turns import DEVICES, TOKENIZATION, turn
 from trainer.common.bad_records import skipped_rows
 from trainer.config.jobs import PrepareJob
 from trainer.config.labelled import TuningJob
@@ -17,7 +17,6 @@ from trainer.data.decisions import read_decisions
 from trainer.data.encoded import encoded_details
 from trainer.data.tokenization import shard_manifests
 from trainer.records.plans import PreparedData
-from trainer.records.steps import Found
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
@@ -52,13 +51,8 @@ def run_step(name: str, job: Any, ranks: int = 0, **made: Any) -> ArtifactRef:
         key: each.model_dump(mode="json") if isinstance(each, BaseModel) else each for key, each in arguments.items()
     }
     carried = (ranks, job.engine, job.training.device) if ranks else ()
-    ref = None
-    if not ranks and is_limited(TOKENIZATION):  # what exists needs no turn
-        with showing() as show:
-            ref = Found(**run_stage("find", {"name": name, **plain}, show, logger)).artifact
-    if ref is None:
-        with turn(DEVICES if ranks else TOKENIZATION), showing() as show:
-            ref = ArtifactRef(**run_stage(name, plain, show, logger, *carried))
+    with turn(DEVICES if ranks else TOKENIZATION), showing() as show:
+        ref = ArtifactRef(**run_stage(name, plain, show, logger, *carried))
     if ref.reused:
         logger.info("reused %s: same inputs", ref.key)
     else:

@@ -21,7 +21,7 @@ from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted, Rank
 from trainer.common.progress import Update
 from trainer.common.stopping import KEPT, blocked_stops, defer_stop, on_stop, stop_requested
 from trainer.config.engines import Engine, LocalEngine
-from trainer.pipelines.worker import BY_SIGNAL
+from trainer.pipelines.worker import BY_SIGNAL, CREDENTIALS
 from trainer.store import roots
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
@@ -45,14 +45,14 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def now(cls) -> Self:
-        # Stages do not load Prefect, so its variables do not matter.
-        given = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        # Stages do not load Prefect, so its variables do not matter; credentials are part of each request.
+        given = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", CREDENTIALS))}
         cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
         return cls(given, os.getcwd(), frozenset(cores))
 
 
 class Worker:
-    """A process that runs stages, in this process's group so that a cancel reaches it. It ends with this process."""
+    """A process that runs stages. It is stopped by this process, and ends with it."""
 
     def __init__(self, *early: str) -> None:
         """Start the process; it imports the given module and its libraries first."""
@@ -231,7 +231,8 @@ def run_stage(
     if stop_requested():
         raise Preempted(KEPT)
     carried = {"ranks": ranks, "engine": engine.model_dump(), "device": device}
-    request = {"stage": name, "arguments": arguments, "roots": roots.seen(), **carried}
+    credentials = {name: value for name, value in os.environ.items() if name.startswith(CREDENTIALS)}
+    request = {"stage": name, "arguments": arguments, "roots": roots.seen(), "credentials": credentials, **carried}
     for _ in range(2):
         with _worker(alone=ranks > 1 or engine.kind != "local") as worker:
             status, outcome = worker.run(request, show, logger)

@@ -10,21 +10,24 @@ which `make up` creates with one slot each. If the server has no limit of that n
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.responses import ConcurrencyLimitWithLeaseResponse, GlobalConcurrencyLimitResponse
+from prefect.client.schemas.responses import ConcurrencyLimitWithLeaseResponse
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from tasks.showing import TaskLogger
 from trainer.common.errors import Preempted
 from trainer.common.stopping import KEPT, stop_requested
+
+T = TypeVar("T")
 
 TOKENIZATION = "headrace-tokenization"
 DEVICES = "headrace-devices"
@@ -33,11 +36,14 @@ GPU_SET = "HEADRACE_GPU_SET"
 LEASE = "headrace.turn"
 """Label of a flow run: the lease of its last turn, by which the watchdog ends the turn of a killed process."""
 
-LEASE_SECONDS, RENEWED_EVERY = 90.0, 20.0
-"""A turn ends this long after its process last renewed it."""
+LEASE_SECONDS, RENEWED_EVERY = 180.0, 45.0
+"""A turn ends this long after its process last renewed it, so the server may be away for two minutes."""
 
-LOOK_SECONDS = 2.0
-"""Interval between attempts to get a turn."""
+LOOK_SECONDS, END_SECONDS = 2.0, 2.0
+"""Interval between attempts to get a turn; how long to wait for a renewal that is under way when the turn ends."""
+
+BUSY_PAUSES = (0.05, 0.1, 0.2, 0.4)
+"""Pauses before a request is sent again to a busy server: Prefect's client would wait two seconds."""
 
 
 @contextmanager
@@ -46,26 +52,18 @@ def turn(kind: str) -> Iterator[None]:
 
     If the server cannot be reached, the block runs without a turn. Raises `Preempted` if asked to stop while waiting.
     """
-    limit, lease = limit_of(kind), None
+    held = None
     try:
-        lease = _wait(limit)
+        held = _wait(limit_of(kind))
     except httpx.HTTPError as error:
-        TaskLogger().warning("running without a turn of %s: %s", limit, error)
-    if lease is None:
-        yield
-        return
-    ended = threading.Event()
-    keep = partial(copy_context().run, _keep, lease, limit, ended)
-    threading.Thread(target=keep, name="turn", daemon=True).start()
+        TaskLogger().warning("running without a turn of %s: %s", limit_of(kind), error)
     try:
+        if held is not None:
+            held.keep()
         yield
     finally:
-        ended.set()
-        try:
-            with get_client(sync_client=True) as client:
-                client.release_concurrency_slots_with_lease(lease)
-        except httpx.HTTPError as error:  # must not replace the block's error or result
-            TaskLogger().warning("cannot release the turn of %s, which will expire: %s", limit, error)
+        if held is not None:
+            held.end()
 
 
 def limit_of(kind: str) -> str:
@@ -73,25 +71,52 @@ def limit_of(kind: str) -> str:
     return "-".join(filter(None, [kind, os.environ.get(GPU_SET)]))
 
 
-def is_limited(kind: str) -> bool:
-    """Whether the server limits a kind on this machine; False if it cannot be reached."""
-    with suppress(httpx.HTTPError), get_client(sync_client=True) as client:
-        return _find(client, limit_of(kind)) is not None
-    return False
+class _Turn:
+    """A slot of a limit, whose lease a thread renews."""
+
+    def __init__(self, limit: str, lease: UUID) -> None:
+        self._limit, self._lease, self._ended = limit, lease, threading.Event()
+        self._thread = threading.Thread(target=copy_context().run, args=(self._renew,), name="turn", daemon=True)
+
+    def keep(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """Release the slot. Failures are logged, because they must not replace the block's error or result."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(END_SECONDS)
+        try:
+            with get_client(sync_client=True) as client:
+                _at_once(lambda: client.release_concurrency_slots_with_lease(self._lease))
+        except httpx.HTTPError as error:
+            TaskLogger().warning("cannot release the turn of %s, which will expire: %s", self._limit, error)
+
+    def _renew(self) -> None:
+        """Label the flow run with the lease, and renew that until the turn ends; if it expired, take another one."""
+        run, labelled = flow_run.id, None
+        while True:
+            with suppress(httpx.HTTPError), get_client(sync_client=True) as client:  # else the server is tried again
+                if run is not None and labelled != self._lease:
+                    client.update_flow_run_labels(UUID(run), {LEASE: str(self._lease)})
+                    labelled = self._lease
+            if self._ended.wait(RENEWED_EVERY):
+                return
+            with suppress(httpx.HTTPError), get_client(sync_client=True) as client:
+                if not _is_renewed(client, self._lease):
+                    lease = _take(client, self._limit)
+                    if lease is None:
+                        TaskLogger().warning("running on without a turn of %s: it expired", self._limit)
+                        return
+                    self._lease = lease
 
 
-def _find(client: SyncPrefectClient, limit: str) -> GlobalConcurrencyLimitResponse | None:
-    try:
-        return client.read_global_concurrency_limit_by_name(limit)
-    except ObjectNotFound:
-        return None
-
-
-def _wait(limit: str) -> UUID | None:
-    """Wait for a slot; return its lease, or None if the server has no such limit."""
+def _wait(limit: str) -> _Turn | None:
+    """Wait for a slot; return None if the server has no such limit."""
     with get_client(sync_client=True) as client:
-        found = _find(client, limit)
-        if found is None:
+        try:
+            found = client.read_global_concurrency_limit_by_name(limit)
+        except ObjectNotFound:
             return None
         told = False
         while (lease := _take(client, limit)) is None:
@@ -101,13 +126,15 @@ def _wait(limit: str) -> UUID | None:
             if stop_requested():
                 raise Preempted(KEPT)
             time.sleep(LOOK_SECONDS)
-        return lease
+        return _Turn(limit, lease)
 
 
 def _take(client: SyncPrefectClient, limit: str) -> UUID | None:
     """The lease of a free slot, or None if there is none."""
     try:
-        answer = client.increment_concurrency_slots_with_lease([limit], 1, "concurrency", LEASE_SECONDS)
+        answer = _at_once(
+            lambda: client.increment_concurrency_slots_with_lease([limit], 1, "concurrency", LEASE_SECONDS)
+        )
     except httpx.HTTPStatusError as error:
         if error.response.status_code != httpx.codes.LOCKED:
             raise
@@ -115,18 +142,27 @@ def _take(client: SyncPrefectClient, limit: str) -> UUID | None:
     return ConcurrencyLimitWithLeaseResponse.model_validate(answer.json()).lease_id
 
 
-def _keep(lease: UUID, limit: str, ended: threading.Event) -> None:
-    """Label the flow run with a lease, and renew that until the turn ends. If it expires, the block runs on."""
-    if flow_run.id is not None:
-        with suppress(httpx.HTTPError), get_client(sync_client=True) as client:
-            client.update_flow_run_labels(UUID(flow_run.id), {LEASE: str(lease)})
-    while not ended.wait(RENEWED_EVERY):
+def _is_renewed(client: SyncPrefectClient, lease: UUID) -> bool:
+    """Renew a lease; False if it has expired."""
+    try:
+        client.renew_concurrency_lease(lease, LEASE_SECONDS)
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code != httpx.codes.GONE:
+            raise
+        return False
+    return True
+
+
+def _at_once(request: Callable[[], T]) -> T:
+    """Send a request, and soon again while the server is busy: an SQLite database refuses it during another write."""
+    for pause in BUSY_PAUSES:
         try:
-            with get_client(sync_client=True) as client:
-                client.renew_concurrency_lease(lease, LEASE_SECONDS)
+            with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
+                return request()
         except httpx.HTTPStatusError as error:
-            if not ended.is_set():
-                TaskLogger().warning("running on without a turn of %s, which expired: %s", limit, error)
-            return
-        except httpx.HTTPError:  # the server cannot be reached
-            continue
+            if error.response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                raise
+        except httpx.TransportError:
+            break
+        time.sleep(pause)
+    return request()

@@ -19,7 +19,7 @@ from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
 
-from deployments.local import UNLESS_SET
+from deployments.local import UNLESS_SET, own_path
 from tests import ROOT
 from tests.processes import Running, command_line, descendants, free_port, kill_all, start_module, wait_until
 
@@ -40,6 +40,7 @@ class Serving:
         self.env = {
             "PREFECT_HOME": str(folder / "home"),
             "PREFECT_API_URL": self.address,
+            "PATH": own_path(),
             **UNLESS_SET,
         }
         self.server: Running

@@ -4,17 +4,20 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
+from uuid import UUID
 
 import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate, GlobalConcurrencyLimitUpdate
+from prefect.runtime import flow_run
 
 from flows.evaluate_model import evaluate_model
-from flows.prepare_data import prepare_data
-from tasks.turns import DEVICES, LEASE_SECONDS, TOKENIZATION, limit_of, turn
+from tasks.turns import DEVICES, LEASE, TOKENIZATION, limit_of, turn
 from tests.flows.conftest import Done
 from tests.processes import free_port, wait_until
+from trainer.common.errors import Preempted
 from trainer.kinds.pretraining.kind import evaluation_of
 
 
@@ -80,25 +83,44 @@ def test_what_is_measured_already_waits_for_no_turn(done: Done) -> None:
     assert again == before.evaluation.model_copy(update={"reused": True})
 
 
-@pytest.mark.slow
-def test_what_is_tokenized_already_waits_for_no_turn(done: Done) -> None:
-    with limited(TOKENIZATION, taken=1):
-        found = prepare_data(done.job.preparation(), return_state=True).result()
-    assert found.shards and all(each.reused for each in [found.tokenizer, *found.shards])
-
-
-def test_a_turn_is_renewed_while_it_is_held(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("expires", [False, True])
+def test_a_turn_is_renewed_or_taken_again_while_it_is_held(
+    expires: bool, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tasks.turns.RENEWED_EVERY", 0.01)
-    renewed = []
-    monkeypatch.setattr(SyncPrefectClient, "renew_concurrency_lease", lambda _, *lease: renewed.append(lease))
+    renewed, renew = list[UUID](), SyncPrefectClient.renew_concurrency_lease
+
+    def followed(self: SyncPrefectClient, lease_id: UUID, lease_duration: float) -> Any:
+        renewed.append(lease_id)
+        if expires and len(renewed) == 2:
+            self.release_concurrency_slots_with_lease(lease_id)
+        return renew(self, lease_id, lease_duration)
+
+    monkeypatch.setattr(SyncPrefectClient, "renew_concurrency_lease", followed)
 
     @flow
-    def held() -> None:
+    def held() -> str:
         with turn(limit):
-            wait_until(lambda: len(renewed) > 2)
+            wait_until(lambda: len(renewed) > 4)
+        assert flow_run.id is not None
+        return flow_run.id
 
-    held()
-    assert {seconds for _, seconds in renewed} == {LEASE_SECONDS} and len({lease for lease, _ in renewed}) == 1
+    with get_client(sync_client=True) as client:
+        label = client.read_flow_run(UUID(held())).labels[LEASE]
+        assert client.read_global_concurrency_limit_by_name(limit).active_slots == 0
+    assert label == str(renewed[-1]) and len(set(renewed)) == 1 + expires
+
+
+def test_one_that_waits_for_a_turn_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.turns.stop_requested", lambda: True)
+
+    @flow
+    def waiting() -> None:
+        with turn("test-taken"):
+            pass
+
+    with limited("test-taken", taken=1), pytest.raises(Preempted):
+        waiting()
 
 
 def test_nothing_waits_and_nothing_is_said_where_there_is_no_limit(caplog: pytest.LogCaptureFixture) -> None:

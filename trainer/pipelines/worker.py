@@ -57,7 +57,6 @@ RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 """Environment variables that torchrun sets for ranks."""
 
 STAGES = {
-    "find": "trainer.records.steps.find_named",
     "preflight": "trainer.pipelines.any_kind.preflight",
     "train": "trainer.pipelines.any_kind.train",
     "evaluate": "trainer.pipelines.any_kind.evaluate_checkpoint",
@@ -65,7 +64,10 @@ STAGES = {
     "harness": "trainer.pipelines.any_kind.ask_harness",
     "predict": "trainer.kinds.labelled.predict.predict_texts",
 }
-"""Stages that can be requested by name in addition to steps."""
+"""Stages that can be requested by name in addition to steps: those that publish no artifact."""
+
+CREDENTIALS = "AWS_"
+"""How the names of a store's credentials in the environment begin."""
 
 TELL_SECONDS = 0.2
 """Interval between checks whether to ask the ranks to stop."""
@@ -142,6 +144,13 @@ def is_spent() -> bool:
     return "ray" in sys.modules or (torch is not None and torch.cuda.is_initialized())
 
 
+def _use(credentials: dict[str, str]) -> None:
+    """Replace the store's credentials by those of the requesting process, which may have loaded them meanwhile."""
+    for name in [name for name in os.environ if name.startswith(CREDENTIALS)]:
+        del os.environ[name]
+    os.environ.update(credentials)
+
+
 def _begin(request: Request) -> None:
     from trainer.store import roots
 
@@ -154,6 +163,7 @@ def _run(request: Request) -> int:
     from trainer.common.progress import emit
 
     emit(sys.stdout, "began")
+    _use(request.pop("credentials"))
     from trainer.training.logs import AsEvents, start_logging
 
     _begin(request)

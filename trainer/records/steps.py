@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from pydantic import BaseModel, ConfigDict, validate_call
+from pydantic import ConfigDict, validate_call
 
 from trainer.common.display import some
 from trainer.common.errors import ArtifactError
@@ -336,30 +336,14 @@ def make_named(name: str, progress: Progress, job: Any, **made: Any) -> Artifact
     if named.made_by is not None:
         ref: ArtifactRef = checked(named.made_by)(job=job, progress=progress, **made)
         return ref
+    store = Store(job["store"] if isinstance(job, Mapping) else job.store)
     early = {"early": True} if named.early else {}
-    return make(open_step(name, _store_of(job), progress, job=job, **made, **early))
+    return make(open_step(name, store, progress, job=job, **made, **early))
 
 
-def _store_of(job: Any) -> Store:
-    return Store(job["store"] if isinstance(job, Mapping) else job.store)
-
-
-class Found(BaseModel):
-    """The artifact of a step; None if it must be built."""
-
-    artifact: ArtifactRef | None
-
-
-def find_named(name: str, progress: Progress, job: Any, **made: Any) -> Found:
-    """Find the artifact of a step; arguments may be JSON, as passed to a worker process."""
-    return Found(artifact=look_for(name, job, progress=progress, **made))
-
-
-def look_for(
-    name: str, job: Any, check: bool = True, progress: Progress | None = None, **made: Any
-) -> ArtifactRef | None:
+def look_for(name: str, job: Any, check: bool = True, **made: Any) -> ArtifactRef | None:
     """Return the published artifact of a job's step, checked if `check`; None if it must be built."""
-    step = open_step(name, _store_of(job), progress or silent(), job=job, **made)
+    step = open_step(name, Store(job.store), silent(), job=job, **made)
     try:
         return find_artifact(step) if check else find_published(step)
     finally:
