@@ -105,6 +105,14 @@ def test_a_worker_that_is_killed_just_when_it_is_taken_does_not_fail_the_stage(
     assert killed == [worker]
 
 
+def test_a_worker_takes_the_credentials_that_were_loaded_meanwhile(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = reuse(prepared)
+    monkeypatch.setenv("AWS_PROFILE", "loaded-meanwhile")
+    assert reuse(prepared) == worker
+
+
 def test_a_worker_is_no_rank_of_whatever_the_environment_speaks_of(
     prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
