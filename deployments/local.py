@@ -41,6 +41,7 @@ DEFAULTS: Settings = {"LISTEN": "127.0.0.1", "PORT": "4200", "DB": "sqlite", PAS
 """A new server's settings unless the environment sets others."""
 HOME = Path(os.environ.get("PREFECT_HOME", ".prefect")).absolute()
 DATABASE = HOME / "postgres"
+OWN_FOLDER = str(Path(sys.executable).parent)
 SCHEDULES = os.environ.get("SCHEDULES", "")
 SCHEDULED = {"on": True, "off": False, "": None}
 """The values of SCHEDULES, and whether scheduled runs are started; None keeps the present state."""
@@ -80,6 +81,13 @@ def up() -> int:
         print(
             f"the running server was started with {' and '.join(different)}: stop it first with `headrace down`, or "
             "unset these variables",
+            file=sys.stderr,
+        )
+        return 2
+    if (worker := _running("worker")) is not None and not worker.environ().get("PATH", "").startswith(OWN_FOLDER):
+        print(
+            "the running worker was started by another version or environment, and would not find this one: stop it "
+            "first with `headrace down`",
             file=sys.stderr,
         )
         return 2
@@ -137,8 +145,8 @@ def down() -> int:
 
 
 def own_path() -> str:
-    """PATH with this interpreter's folder first: flow runs are started by `python`."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    """PATH with this interpreter's folder first: flow runs are started by `python3`."""
+    return os.pathsep.join([OWN_FOLDER, os.environ.get("PATH", os.defpath)])
 
 
 def _write_samples() -> None:

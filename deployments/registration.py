@@ -17,8 +17,8 @@ LIMITS = {"headrace-devices": 1, "headrace-tokenization": 1}
 
 DEPLOYMENTS = HERE / "prefect.yaml"
 
-ENGINE = "python -m flows.engine"
-"""The command of a flow run, with the first `python` on the worker's PATH.
+ENGINE = "python3 -m flows.engine"
+"""The command of a flow run, with the first `python3` on the worker's PATH.
 
 Without a command, Prefect starts another process first, which prepares the folder and loads Prefect once more.
 """

@@ -12,7 +12,8 @@ from tasks.stage import load_early
 
 def main() -> None:
     """Run the flow run that a worker of Prefect names in the environment."""
-    os.setpgid(0, 0)  # as Prefect does by itself, so that Ctrl-C in a worker's terminal ends only the worker
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)  # so that Ctrl-C in a worker's terminal ends only the worker
     needed = {command.name: command.first for command in FLOW_COMMANDS.values()}
     if first := needed.get(os.environ.get("PREFECT__FLOW_NAME", "")):
         load_early(first)

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 from tasks.credentials import use_credentials
 from tasks.patience import RetriesExhausted, patient
-from tasks.turns import LEASE
+from tasks.turns import TURN
 from trainer.common.errors import RunError
 from trainer.common.transient import AT_THE_START
 from trainer.config.files import override
@@ -133,9 +133,9 @@ def _end_turn(client: SyncPrefectClient, run: FlowRun) -> None:
     A process that was only silent may be alive. If it is dead, its slot expires soon after the silence is noticed.
     """
     ended = run.state is not None and (run.state.message or "").startswith(ENDED)
-    if ended and LEASE in run.labels:
+    if ended and TURN in run.labels:
         with suppress(httpx.HTTPError):
-            client.release_concurrency_slots_with_lease(UUID(str(run.labels[LEASE])))
+            client.release_concurrency_slots_with_lease(UUID(str(run.labels[TURN])))
 
 
 def settling(run: FlowRun, now: datetime) -> timedelta:

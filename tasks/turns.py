@@ -21,7 +21,6 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.responses import ConcurrencyLimitWithLeaseResponse
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
-from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from tasks.showing import TaskLogger
 from trainer.common.errors import Preempted
@@ -33,7 +32,7 @@ TOKENIZATION = "headrace-tokenization"
 DEVICES = "headrace-devices"
 GPU_SET = "HEADRACE_GPU_SET"
 
-LEASE = "headrace.turn"
+TURN = "headrace.turn"
 """Label of a flow run: the lease of its last turn, by which the watchdog ends the turn of a killed process."""
 
 LEASE_SECONDS, RENEWED_EVERY = 180.0, 45.0
@@ -43,7 +42,7 @@ LOOK_SECONDS, END_SECONDS = 2.0, 2.0
 """Interval between attempts to get a turn; how long to wait for a renewal that is under way when the turn ends."""
 
 BUSY_PAUSES = (0.05, 0.1, 0.2, 0.4)
-"""Pauses before a request is sent again to a busy server: Prefect's client would wait two seconds."""
+"""Pauses before a request is sent again to a busy server."""
 
 
 @contextmanager
@@ -87,28 +86,32 @@ class _Turn:
         if self._thread.is_alive():
             self._thread.join(END_SECONDS)
         try:
-            with get_client(sync_client=True) as client:
-                _at_once(lambda: client.release_concurrency_slots_with_lease(self._lease))
+            _at_once(lambda client: client.release_concurrency_slots_with_lease(self._lease))
         except httpx.HTTPError as error:
             TaskLogger().warning("cannot release the turn of %s, which will expire: %s", self._limit, error)
 
     def _renew(self) -> None:
-        """Label the flow run with the lease, and renew that until the turn ends; if it expired, take another one."""
+        """Label the flow run with the lease, and renew that until the turn ends.
+
+        If it has expired, take another one; if there is none, the block runs on without.
+        """
         run, labelled = flow_run.id, None
         while True:
             with suppress(httpx.HTTPError), get_client(sync_client=True) as client:  # else the server is tried again
                 if run is not None and labelled != self._lease:
-                    client.update_flow_run_labels(UUID(run), {LEASE: str(self._lease)})
+                    client.update_flow_run_labels(UUID(run), {TURN: str(self._lease)})
                     labelled = self._lease
             if self._ended.wait(RENEWED_EVERY):
                 return
-            with suppress(httpx.HTTPError), get_client(sync_client=True) as client:
-                if not _is_renewed(client, self._lease):
-                    lease = _take(client, self._limit)
+            with suppress(httpx.HTTPError):
+                if not _is_renewed(self._lease) and not self._ended.is_set():
+                    lease = _take(self._limit)
                     if lease is None:
                         TaskLogger().warning("running on without a turn of %s: it expired", self._limit)
                         return
                     self._lease = lease
+                    if self._ended.is_set():  # meanwhile, and the former lease was released
+                        _at_once(lambda client: client.release_concurrency_slots_with_lease(self._lease))
 
 
 def _wait(limit: str) -> _Turn | None:
@@ -118,22 +121,22 @@ def _wait(limit: str) -> _Turn | None:
             found = client.read_global_concurrency_limit_by_name(limit)
         except ObjectNotFound:
             return None
-        told = False
-        while (lease := _take(client, limit)) is None:
-            if not told:
-                TaskLogger().info("waiting for a turn: all %d slots of %s are in use", found.limit, limit)
-            told = True
-            if stop_requested():
-                raise Preempted(KEPT)
-            time.sleep(LOOK_SECONDS)
-        return _Turn(limit, lease)
+    told = False
+    while (lease := _take(limit)) is None:
+        if not told:
+            TaskLogger().info("waiting for a turn: all %d slots of %s are in use", found.limit, limit)
+        told = True
+        if stop_requested():
+            raise Preempted(KEPT)
+        time.sleep(LOOK_SECONDS)
+    return _Turn(limit, lease)
 
 
-def _take(client: SyncPrefectClient, limit: str) -> UUID | None:
+def _take(limit: str) -> UUID | None:
     """The lease of a free slot, or None if there is none."""
     try:
         answer = _at_once(
-            lambda: client.increment_concurrency_slots_with_lease([limit], 1, "concurrency", LEASE_SECONDS)
+            lambda client: client.increment_concurrency_slots_with_lease([limit], 1, "concurrency", LEASE_SECONDS)
         )
     except httpx.HTTPStatusError as error:
         if error.response.status_code != httpx.codes.LOCKED:
@@ -142,10 +145,11 @@ def _take(client: SyncPrefectClient, limit: str) -> UUID | None:
     return ConcurrencyLimitWithLeaseResponse.model_validate(answer.json()).lease_id
 
 
-def _is_renewed(client: SyncPrefectClient, lease: UUID) -> bool:
+def _is_renewed(lease: UUID) -> bool:
     """Renew a lease; False if it has expired."""
     try:
-        client.renew_concurrency_lease(lease, LEASE_SECONDS)
+        with get_client(sync_client=True) as client:
+            client.renew_concurrency_lease(lease, LEASE_SECONDS)
     except httpx.HTTPStatusError as error:
         if error.response.status_code != httpx.codes.GONE:
             raise
@@ -153,16 +157,25 @@ def _is_renewed(client: SyncPrefectClient, lease: UUID) -> bool:
     return True
 
 
-def _at_once(request: Callable[[], T]) -> T:
-    """Send a request, and soon again while the server is busy: an SQLite database refuses it during another write."""
+def _at_once(request: Callable[[SyncPrefectClient], T]) -> T:
+    """Send a request, and soon again while the server is busy: an SQLite database refuses it during another write.
+
+    If an answer is lost, Prefect's client sends the request again. A slot that was given already then expires.
+    """
     for pause in BUSY_PAUSES:
         try:
-            with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
-                return request()
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
-                raise
-        except httpx.TransportError:
-            break
-        time.sleep(pause)
-    return request()
+            with get_client(sync_client=True, httpx_settings={"event_hooks": {"response": [_refuse_busy]}}) as client:
+                return request(client)
+        except _Busy:
+            time.sleep(pause)
+    with get_client(sync_client=True) as client:
+        return request(client)
+
+
+class _Busy(Exception):
+    """The server answered 503. Prefect's client would wait two seconds before it asks again."""
+
+
+def _refuse_busy(answer: httpx.Response) -> None:
+    if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+        raise _Busy

@@ -4,9 +4,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+import httpx
 import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -14,7 +16,7 @@ from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate, GlobalC
 from prefect.runtime import flow_run
 
 from flows.evaluate_model import evaluate_model
-from tasks.turns import DEVICES, LEASE, TOKENIZATION, limit_of, turn
+from tasks.turns import DEVICES, TOKENIZATION, TURN, limit_of, turn
 from tests.flows.conftest import Done
 from tests.processes import free_port, wait_until
 from trainer.common.errors import Preempted
@@ -106,9 +108,30 @@ def test_a_turn_is_renewed_or_taken_again_while_it_is_held(
         return flow_run.id
 
     with get_client(sync_client=True) as client:
-        label = client.read_flow_run(UUID(held())).labels[LEASE]
+        label = client.read_flow_run(UUID(held())).labels[TURN]
         assert client.read_global_concurrency_limit_by_name(limit).active_slots == 0
     assert label == str(renewed[-1]) and len(set(renewed)) == 1 + expires
+
+
+def test_a_busy_server_is_asked_again_soon(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = [503, 503]
+    send = httpx.HTTPTransport.handle_request
+
+    def answer(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("-with-lease") and busy:
+            return httpx.Response(busy.pop())
+        return send(self, request)
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", answer)
+    waits = {"sleep": lambda _: pytest.fail("Prefect's client waits")}
+    monkeypatch.setattr("prefect.client.base.time", SimpleNamespace(**{**vars(time), **waits}))
+
+    @flow
+    def work() -> str:
+        with turn(limit):
+            return "done"
+
+    assert work() == "done" and not busy
 
 
 def test_one_that_waits_for_a_turn_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from flows.evaluate_model import evaluate_model
 from flows.promote import promote_model
 from flows.train_model import train_model
 from flows.watchdog import DEATHS, FILES, REST, STEP, count_deaths, look, settling, watchdog
-from tasks.turns import LEASE, _take
+from tasks.turns import TURN, _take
 from tests.flows.conftest import pipeline_job
 from trainer.common.errors import RunError, StorageError
 from trainer.config.files import override
@@ -124,14 +124,14 @@ def test_the_turn_of_a_dead_process_ends(client: SyncPrefectClient, raw: Path, t
     job = pipeline_job(raw, tmp_path / "store")
     made, run = deployed(client, job), begun(job)
     write_pointer(Store(job.store), f"runs/{run.name}/checkpoint-last", 5, None)
-    client.update_flow_run_labels(made, {LEASE: str(_take(client, limit))})
+    client.update_flow_run_labels(made, {TURN: str(_take(limit))})
     crash(client, made, Pending(), Running())
     assert watchdog(flow_run=made) == [made]
-    assert _take(client, limit) is None, "a run that is only silent may hold its turn"
+    assert _take(limit) is None, "a run that is only silent may hold its turn"
     for state in (Pending(), Running(), Crashed(message="Process exited with status code: -9")):
         client.set_flow_run_state(made, state, force=True)
     assert watchdog(flow_run=made) == [made]
-    assert _take(client, limit) is not None
+    assert _take(limit) is not None
     client.delete_global_concurrency_limit_by_name(limit)
 
 

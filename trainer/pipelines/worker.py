@@ -1,9 +1,10 @@
 """The process that runs a flow's stages: `python -m trainer.pipelines.worker [MODULE]`.
 
 It first imports MODULE, if given, with its libraries. Then it runs requested stages one after another. Each request is
-a line of JSON on standard input with the stage's name, its arguments, the number of ranks, and the engine that runs
-them. Start, progress, log lines, error and result are written to standard output, one JSON object per line. With
-`--rank FILE`, the process is one of the ranks that torchrun starts for the request in the file.
+a line of JSON on standard input with the stage's name, its arguments, the number of ranks, the engine that runs them,
+the store's roots and its credentials. Start, progress, log lines, error and result are written to standard output, one
+JSON object per line. With `--rank FILE`, the process is one of the ranks that torchrun starts for the request in the
+file.
 
 Only the loaded libraries are kept for the next stage. The process ends after a stage that failed or was stopped, used a
 GPU, joined a cluster, or had several ranks. It also ends when standard input closes, that is when the requesting
@@ -146,9 +147,13 @@ def is_spent() -> bool:
 
 def _use(credentials: dict[str, str]) -> None:
     """Replace the store's credentials by those of the requesting process, which may have loaded them meanwhile."""
-    for name in [name for name in os.environ if name.startswith(CREDENTIALS)]:
-        del os.environ[name]
+    former = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(CREDENTIALS)}
     os.environ.update(credentials)
+    if former != credentials and "fsspec" in sys.modules:
+        import fsspec
+
+        for kind in fsspec.registry.values():
+            kind.clear_instance_cache()
 
 
 def _begin(request: Request) -> None:
