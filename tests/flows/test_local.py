@@ -1,5 +1,6 @@
 """`make up` and `make down` can be repeated, leave no processes and lose nothing."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -208,6 +209,17 @@ def test_a_server_that_runs_is_not_changed(
     assert f"was started with {told.format(**local.env)}: stop it first with `headrace down`" in refused.stderr
     assert "secret" not in refused.stderr and "others" not in refused.stderr
     assert [path.name for path in local.home.iterdir()] == ["server.pid"]
+
+
+def test_a_worker_that_would_find_another_python_is_refused(tmp_path: Path) -> None:
+    local = Local(tmp_path)
+    local.home.mkdir()
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()", "worker"]
+    with subprocess.Popen(command, env={**local.env, "PATH": os.defpath}, stdin=subprocess.PIPE) as worker:
+        (local.home / "worker.pid").write_text(str(worker.pid))
+        refused = local.python("-m", "deployments.local", "up")
+    assert refused.returncode == 2 and "stop it first with `headrace down`" in refused.stderr
+    assert [path.name for path in local.home.iterdir()] == ["worker.pid"]
 
 
 def test_what_is_not_given_is_as_the_server_that_runs_has_it(tmp_path: Path) -> None:
