@@ -42,6 +42,7 @@ DEFAULTS: Settings = {"LISTEN": "127.0.0.1", "PORT": "4200", "DB": "sqlite", PAS
 HOME = Path(os.environ.get("PREFECT_HOME", ".prefect")).absolute()
 DATABASE = HOME / "postgres"
 OWN_FOLDER = str(Path(sys.executable).parent)
+"""Where a worker must find `python3` first, by which it starts flow runs."""
 SCHEDULES = os.environ.get("SCHEDULES", "")
 SCHEDULED = {"on": True, "off": False, "": None}
 """The values of SCHEDULES, and whether scheduled runs are started; None keeps the present state."""
@@ -62,34 +63,8 @@ def up() -> int:
     """Start the server and the worker if not running, deploy, and print their addresses; return the exit status."""
     started = _started()
     settings = _settings(started)
-    host, password = settings["LISTEN"], settings[PASSWORD]
-    if not (_is_loopback(host) or password):
-        print(
-            f"LISTEN={host} would let users of other machines run code on this one: set a password, "
-            "PREFECT_SERVER_API_AUTH_STRING=user:password, or unset LISTEN",
-            file=sys.stderr,
-        )
-        return 2
-    if SCHEDULES not in SCHEDULED:
-        print(
-            f"SCHEDULES={SCHEDULES}: expected on (start the nightly and weekly runs) or off; unset it to keep the "
-            "present state",
-            file=sys.stderr,
-        )
-        return 2
-    if different := _differences(started, settings):
-        print(
-            f"the running server was started with {' and '.join(different)}: stop it first with `headrace down`, or "
-            "unset these variables",
-            file=sys.stderr,
-        )
-        return 2
-    if (worker := _running("worker")) is not None and not worker.environ().get("PATH", "").startswith(OWN_FOLDER):
-        print(
-            "the running worker was started by another version or environment, and would not find this one: stop it "
-            "first with `headrace down`",
-            file=sys.stderr,
-        )
+    if (objection := _objection(started, settings)) is not None:
+        print(objection, file=sys.stderr)
         return 2
     HOME.mkdir(parents=True, exist_ok=True)
     api = _api(settings)
@@ -97,8 +72,8 @@ def up() -> int:
     for name, value in UNLESS_SET.items():
         os.environ.setdefault(name, value)
     os.environ["PATH"] = own_path()
-    if password:
-        os.environ["PREFECT_API_AUTH_STRING"] = password
+    if settings[PASSWORD]:
+        os.environ["PREFECT_API_AUTH_STRING"] = settings[PASSWORD]
     if not _answers(settings):
         with turn_to_start(HOME):
             if _running("server") is None:
@@ -144,8 +119,35 @@ def down() -> int:
     return 0
 
 
+def _objection(started: Settings, settings: Settings) -> str | None:
+    """Why `up` must not go on, and what to do; None if it may."""
+    if not (_is_loopback(settings["LISTEN"]) or settings[PASSWORD]):
+        return (
+            f"LISTEN={settings['LISTEN']} would let users of other machines run code on this one: set a password, "
+            "PREFECT_SERVER_API_AUTH_STRING=user:password, or unset LISTEN"
+        )
+    if SCHEDULES not in SCHEDULED:
+        return (
+            f"SCHEDULES={SCHEDULES}: expected on (start the nightly and weekly runs) or off; unset it to keep the "
+            "present state"
+        )
+    if different := _differences(started, settings):
+        return (
+            f"the running server was started with {' and '.join(different)}: stop it first with `headrace down`, or "
+            "unset these variables"
+        )
+    with suppress(psutil.Error):
+        worker = _running("worker")
+        if worker is not None and worker.environ().get("PATH", "").split(os.pathsep)[0] != OWN_FOLDER:
+            return (
+                "the running worker was started by another version or environment, and would not find this one: stop "
+                "it first with `headrace down`"
+            )
+    return None
+
+
 def own_path() -> str:
-    """PATH with this interpreter's folder first: flow runs are started by `python3`."""
+    """PATH with this interpreter's folder first."""
     return os.pathsep.join([OWN_FOLDER, os.environ.get("PATH", os.defpath)])
 
 

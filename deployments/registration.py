@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,7 @@ def _deployed(client: httpx.Client) -> list[dict[str, Any]]:
     return [each for each in found if (each["entrypoint"], each["name"]) in ours]
 
 
+@cache
 def _ours() -> dict[tuple[str, str], dict[str, Any]]:
     """The deployments in DEPLOYMENTS, by entrypoint and name."""
     return {(each["entrypoint"], each["name"]): each for each in parse_yaml(DEPLOYMENTS.read_text())["deployments"]}

@@ -14,8 +14,8 @@ def main() -> None:
     """Run the flow run that a worker of Prefect names in the environment."""
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)  # so that Ctrl-C in a worker's terminal ends only the worker
-    needed = {command.name: command.first for command in FLOW_COMMANDS.values()}
-    if first := needed.get(os.environ.get("PREFECT__FLOW_NAME", "")):
+    flow = os.environ.get("PREFECT__FLOW_NAME")
+    if first := next((command.first for command in FLOW_COMMANDS.values() if command.name == flow), None):
         load_early(first)
     run_module("prefect.engine", run_name="__main__", alter_sys=True)
 

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from typing import TypeVar
 from uuid import UUID
@@ -51,18 +51,13 @@ def turn(kind: str) -> Iterator[None]:
 
     If the server cannot be reached, the block runs without a turn. Raises `Preempted` if asked to stop while waiting.
     """
-    held = None
+    held: AbstractContextManager[object] = nullcontext()
     try:
-        held = _wait(limit_of(kind))
+        held = _wait(limit_of(kind)) or held
     except httpx.HTTPError as error:
         TaskLogger().warning("running without a turn of %s: %s", limit_of(kind), error)
-    try:
-        if held is not None:
-            held.keep()
+    with held:
         yield
-    finally:
-        if held is not None:
-            held.end()
 
 
 def limit_of(kind: str) -> str:
@@ -77,14 +72,13 @@ class _Turn:
         self._limit, self._lease, self._ended = limit, lease, threading.Event()
         self._thread = threading.Thread(target=copy_context().run, args=(self._renew,), name="turn", daemon=True)
 
-    def keep(self) -> None:
+    def __enter__(self) -> None:
         self._thread.start()
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Release the slot. Failures are logged, because they must not replace the block's error or result."""
         self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join(END_SECONDS)
+        self._thread.join(END_SECONDS)
         try:
             _at_once(lambda client: client.release_concurrency_slots_with_lease(self._lease))
         except httpx.HTTPError as error:
@@ -121,14 +115,14 @@ def _wait(limit: str) -> _Turn | None:
             found = client.read_global_concurrency_limit_by_name(limit)
         except ObjectNotFound:
             return None
-    told = False
-    while (lease := _take(limit)) is None:
-        if not told:
-            TaskLogger().info("waiting for a turn: all %d slots of %s are in use", found.limit, limit)
-        told = True
+    lease = _take(limit)
+    if lease is None:
+        TaskLogger().info("waiting for a turn: all %d slots of %s are in use", found.limit, limit)
+    while lease is None:
         if stop_requested():
             raise Preempted(KEPT)
         time.sleep(LOOK_SECONDS)
+        lease = _take(limit)
     return _Turn(limit, lease)
 
 

@@ -62,12 +62,13 @@ class Serving:
 
     def deploy(self, by_hand: bool) -> None:
         """Create the work pool, all deployments and the automations, as `headrace up` or by the documented commands."""
-        by_hand_commands = (
-            ["-m", "prefect", "--no-prompt", "work-pool", "create", "--type", "process", "local"],
-            ["-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"],
-            ["-m", "prefect", "--no-prompt", "automation", "create", "--from-file", "deployments/automations.yaml"],
-        )
-        for command in by_hand_commands if by_hand else (["-c", REGISTER, self.address],):
+        prefect = ["-m", "prefect", "--no-prompt"]
+        documented = [
+            [*prefect, "work-pool", "create", "--type", "process", "local"],
+            [*prefect, "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"],
+            [*prefect, "automation", "create", "--from-file", "deployments/automations.yaml"],
+        ]
+        for command in documented if by_hand else [["-c", REGISTER, self.address]]:
             said = subprocess.run(
                 [sys.executable, *command],
                 cwd=ROOT, env={**os.environ, **self.env}, capture_output=True, text=True, check=False,

@@ -23,7 +23,7 @@ from tests.processes import alive, children, command_line, cores, stages, wait_u
 from tests.tasks.running import Prepared, ignore, log
 from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, Preempted
 from trainer.common.stopping import signal_handlers, stop_requested
-from trainer.pipelines.worker import _close_files, is_spent, run_rank
+from trainer.pipelines.worker import _close_files, _use, is_spent, run_rank
 from trainer.store.storage import Store
 
 REFUSED = {"job": 5}
@@ -111,6 +111,15 @@ def test_a_worker_takes_the_credentials_that_were_loaded_meanwhile(
     worker = reuse(prepared)
     monkeypatch.setenv("AWS_PROFILE", "loaded-meanwhile")
     assert reuse(prepared) == worker
+
+
+def test_credentials_of_a_request_replace_those_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"AWS_PROFILE": "former", "AWS_ACCESS_KEY_ID": "former", "HOME": "/"})
+    with fsspec.open("memory://kept", "wb"):
+        assert fsspec.get_filesystem_class("memory")._cache
+    _use({"AWS_PROFILE": "loaded-meanwhile"})
+    assert os.environ == {"AWS_PROFILE": "loaded-meanwhile", "HOME": "/"}
+    assert not fsspec.get_filesystem_class("memory")._cache
 
 
 def test_a_worker_is_no_rank_of_whatever_the_environment_speaks_of(
