@@ -314,7 +314,6 @@ class Saver:
 
     def _mark(self) -> None:
         """Write the pointers of committed checkpoints, first those that could not be written earlier, and clean up."""
-        self._require_lease()
         newest, _ = self._unmarked[-1]
         while self._unmarked:
             self._point_out(*self._unmarked[0])
@@ -334,6 +333,7 @@ class Saver:
         return None if state.unmeasured and step == state.step else self._ended(step)
 
     def _point_out(self, state: TrainState, epoch: int | None) -> None:
+        self._require_lease()
         self._point(LAST, state)
         if state.best_step == state.step:
             self._point(BEST, state)
