@@ -13,6 +13,7 @@ change.
 import atexit
 import importlib
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import socket
@@ -40,6 +41,11 @@ GPU = Path("/dev/nvidiactl")
 _warm = multiprocessing.get_context("forkserver")
 _warm.set_forkserver_preload(PRELOADED)
 
+_reading_status = threading.Lock()
+"""Held when a warm process's status may be read, which multiprocessing does without a lock, also when any other process
+starts: of two threads that read it at once, one would see the end of the pipe and report 255.
+"""
+
 
 _cores = sorted(os.sched_getaffinity(0))
 _first = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -65,7 +71,10 @@ class Running:
 
     def status(self) -> int | None:
         """The exit status, or None while it runs."""
-        return self._process.poll() if isinstance(self._process, subprocess.Popen) else self._process.exitcode
+        if isinstance(self._process, subprocess.Popen):
+            return self._process.poll()
+        with _reading_status:
+            return self._process.exitcode
 
     def wait(self, seconds: float = 120.0) -> Ended:
         """Wait until it ends; after a timeout, kill it and fail the test, which could take the -9 for its own kill."""
@@ -88,7 +97,7 @@ class Running:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(seconds)
         else:
-            self._process.join(seconds)
+            multiprocessing.connection.wait([self._process.sentinel], seconds)
         return self.status() is not None
 
     def output(self) -> tuple[str, str]:
@@ -131,7 +140,8 @@ def start_warm(said: Path, module: str, *arguments: object, env: Mapping[str, st
     said.mkdir(parents=True, exist_ok=True)
     which = _cores if "RANK" in env else _free(count)
     process = _warm.Process(target=_become, args=(module, list(map(str, arguments)), str(said), dict(env), which))
-    process.start()
+    with _reading_status:
+        process.start()
     return _placed(Running(process, said), which)
 
 
