@@ -60,7 +60,7 @@ def _preview_preparation(job: PrepareJob) -> Preview:
     with loading():
         from trainer.data.tokenizer_training import preview_tokenizer
         from trainer.records.steps import look_for
-    preview_tokenizer(job.data)
+    preview_tokenizer(Store(job.store), job.data)
     if job.data.curation is not None and look_for("curate", job) is None:
         with loading():
             from trainer.preflight.curation import preview_curation

@@ -1,6 +1,5 @@
 """A store with artifacts, runs, champions and pins, made up: what is in it reaches what its names say."""
 
-from types import SimpleNamespace
 from typing import Any
 
 from tests.trainer.report_runs import publish
@@ -11,7 +10,7 @@ from trainer.registry.leftovers import Garbage
 from trainer.store.manifest import Input
 from trainer.store.manifest import fingerprint as name_of
 from trainer.store.storage import Store
-from trainer.training.identity import inputs_at, place_of_model
+from trainer.training.identity import inputs_at
 
 OLD, NEW = "0" * 16, "f" * 16
 
@@ -70,9 +69,8 @@ def add_run(store: Store, name: str, data: str, final: bool = True, **config: An
         ref = {"tokenizer": {"key": tokenizer}, "shards": [ref]}
         inputs["tokenizer"] = Input(key=tokenizer, content="")
     named, start = config.get("job", {}).get("model", {}).get("pretrained"), config.get("start")
-    job = SimpleNamespace(model=SimpleNamespace(pretrained=named))
     fork = config["fork"]["run"] if config.get("fork") else None
-    inputs |= inputs_at(store, {"model": place_of_model(job, start), "fork of": fork})
+    inputs |= inputs_at(store, {"model": (start and start["key"]) or named, "fork of": fork})
     identity = {"name": name}
     record = {
         "fingerprint": name_of(identity),

@@ -62,8 +62,8 @@ class TokenizerConfig(Schema):
     )
     path: str | None = Field(
         default=None,
-        description="use an existing tokenizer: a tokenizer.json, a folder that contains one, or a pretrained model's "
-        "name",
+        description="use an existing tokenizer: a tokenizer.json, a folder that contains one, a run (runs/NAME) or "
+        "champion (models/NAME) of this store, or a pretrained model's name",
     )
     sample_bytes: int = Field(
         default=SAMPLE_BYTES, ge=1, description="bytes of raw text to train the tokenizer on, spread over the corpora"

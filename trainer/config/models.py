@@ -6,6 +6,11 @@ from pydantic import Field, model_validator
 
 from trainer.config.schema import Schema
 
+PRETRAINED = (
+    "a pretrained model: runs/NAME (a run of this store), models/NAME (a champion), a checkpoint such as "
+    "runs/NAME/checkpoints/step-00000100, a local folder, or a name of the Hugging Face hub"
+)
+
 
 class LoraConfig(Schema):
     """Low-rank adaptation (Hu et al. 2021): W x becomes W x + alpha / rank * B A dropout(x); A and B are trained."""
@@ -59,7 +64,7 @@ class ModelConfig(Schema):
         default=None,
         description="a new model: its transformers config as keys with `model_type`, or as a JSON or YAML file of them",
     )
-    pretrained: str | None = Field(default=None, description="a pretrained model: its folder or name")
+    pretrained: str | None = Field(default=None, description=PRETRAINED)
     pad_vocab_to: int = Field(
         default=64, ge=1, description="a new model's vocabulary is rounded up to a multiple of this"
     )
@@ -83,9 +88,6 @@ class ModelConfig(Schema):
 class TunedModelConfig(Schema):
     """A pretrained model to train further."""
 
-    pretrained: str = Field(
-        description="a pretrained model's name or folder, or a model of this store: a run's name, or a folder such as "
-        "runs/NAME/checkpoints/step-00000100"
-    )
+    pretrained: str = Field(description=PRETRAINED)
     attention: Attention = None
     lora: Lora = None

@@ -25,7 +25,14 @@ from trainer.config.jobs import PrepareJob
 from trainer.data.decisions import Reader, open_reader
 from trainer.data.pieces import Piece, blocks_of, require_same
 from trainer.data.sources import files_of, find_pieces, forgetting_changed, look_at_text, reading_options
-from trainer.models.taken_tokenizer import END_OF_TEXT, PLAIN_CLASS, TOKENIZER_CONFIG, find_files, take_tokenizer
+from trainer.models.taken_tokenizer import (
+    END_OF_TEXT,
+    PLAIN_CLASS,
+    TOKENIZER_CONFIG,
+    find_files,
+    place_of_tokenizer,
+    take_tokenizer,
+)
 from trainer.models.tokenizer import KIND, TOKENIZER_FILE, TokenizerInfo, vocabulary
 from trainer.records.run_names import made_at
 from trainer.records.steps import Explains, Step, publish
@@ -64,7 +71,7 @@ def make_tokenizer(store: Store, job: PrepareJob, progress: Progress, decisions:
     def build(step: Step) -> Manifest:
         with store.staging(key=step.key) as folder:
             if data.tokenizer.path is not None:
-                return publish(step, folder, _take(data.tokenizer, folder), notes=_notes(folder))
+                return publish(step, folder, _take(store, data.tokenizer, folder), notes=_notes(folder))
             if details := _put_back(step, data.tokenizer, folder):
                 step = replace(step, inputs={}, told=frozenset())  # the decisions it was trained with are unknown
             else:
@@ -81,11 +88,11 @@ def make_tokenizer(store: Store, job: PrepareJob, progress: Progress, decisions:
             return _train(data.tokenizer, texts, folder, bar.advance)
 
     inputs = {"decisions": decisions.as_input()} if decisions and data.tokenizer.path is None else {}
-    if data.tokenizer.path is not None and (origin := made_at(store, str(Path(data.tokenizer.path).absolute()))):
+    if (path := data.tokenizer.path) and (origin := made_at(store, place_of_tokenizer(store, path).known_as)):
         inputs["taken from"] = Input(key=origin, content="")
     name = data.tokenizer.name if data.tokenizer.path is None else "taken"
     return Step(
-        store, KIND, "tokenizers", name, tokenizer_recipe(data), build,
+        store, KIND, "tokenizers", name, tokenizer_recipe(store, data), build,
         inputs=inputs, told=frozenset(inputs), settles=False, explains=Explains(remarks=partial(_trained_on_all, data)),
         otherwise="choose another data.tokenizer.name to train a new one",
     )  # fmt: skip
@@ -143,7 +150,7 @@ def _copies(step: Step) -> Iterator[tuple[str, bytes]]:
                     seen.add(sha256)
 
 
-def preview_tokenizer(data: DataConfig) -> TokenizerInfo:
+def preview_tokenizer(store: Store, data: DataConfig) -> TokenizerInfo:
     """The tokenizer before it is published: a copied one as it is, else a placeholder of the size to be trained.
 
     Raises `TokenizerError` if it cannot be loaded.
@@ -151,19 +158,20 @@ def preview_tokenizer(data: DataConfig) -> TokenizerInfo:
     if data.tokenizer.vocab_size is not None:
         return TokenizerInfo(json="", sha256="", eos_id=0, max_id=data.tokenizer.vocab_size - 1)
     with TemporaryDirectory(prefix="headrace-") as folder:
-        eos = _take(data.tokenizer, Path(folder))["eos_token"]
+        eos = _take(store, data.tokenizer, Path(folder))["eos_token"]
         text = Path(folder, TOKENIZER_FILE).read_text(encoding="utf-8")
     vocab = vocabulary(text)
     return TokenizerInfo(json=text, sha256="", eos_id=vocab[eos], max_id=max(vocab.values()))
 
 
-def tokenizer_recipe(data: DataConfig) -> dict[str, Any]:
+def tokenizer_recipe(store: Store, data: DataConfig) -> dict[str, Any]:
     """The identity of a tokenizer: its options, with the corpora's names, or with the contents of the copied files."""
     options = data.tokenizer.model_dump(exclude={"engine"})
     if data.tokenizer.path is None:
         read = [{"name": corpus.name, **reading_options(corpus)} for corpus in data.corpora]
         return {"format": FORMAT, "data.tokenizer": options, "data.corpora": read}
-    content = {name: digest_file(file).sha256 for name, file in find_files(data.tokenizer.path).items()}
+    place = place_of_tokenizer(store, data.tokenizer.path).place
+    content = {name: digest_file(file).sha256 for name, file in find_files(place).items()}
     return {"format": FORMAT, "data.tokenizer": {**options, "content": content, "path": None}}
 
 
@@ -249,8 +257,8 @@ def spread(pieces: Sequence[Piece]) -> list[Piece]:
     return sorted(pieces, key=lambda piece: fingerprint([piece.key, piece.index]))
 
 
-def _take(options: TokenizerConfig, folder: Path) -> dict[str, Any]:
+def _take(store: Store, options: TokenizerConfig, folder: Path) -> dict[str, Any]:
     assert options.path is not None
-    eos = take_tokenizer(options.path, options.eos_token, folder)
+    eos = take_tokenizer(place_of_tokenizer(store, options.path).place, options.eos_token, folder)
     vocab = vocabulary((folder / TOKENIZER_FILE).read_text(encoding="utf-8"))
     return {"eos_token": eos, "taken_from": options.path, "vocab_size": len(vocab)}

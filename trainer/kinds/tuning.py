@@ -1,27 +1,21 @@
 """The identity and measurement of runs that tune a pretrained model on an encoded set, and facts about that model."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
-
-import yaml
-from pydantic import ValidationError
+from typing import Any
 
 from trainer.common.errors import RunError
 from trainer.config.chat import ChatJob, ConversationsJob
 from trainer.config.evaluation import SelectionConfig
 from trainer.config.labelled import TuningJob
-from trainer.config.runs import CardConfig
 from trainer.data.order import FORMAT as EPOCH_ORDER
 from trainer.evaluation.measurement import Measurement, encoded_of
 from trainer.evaluation.metrics import describe_selection
 from trainer.kinds.kind import Planned
-from trainer.models.pretrained import Checkpoint, find_model
+from trainer.models.pretrained import Checkpoint, find_model, find_pretrained
 from trainer.records.fields import tell_changes
 from trainer.store.manifest import ArtifactRef
-from trainer.store.names import CARD, CONFIG, EVALUATION, FINAL
+from trainer.store.names import CONFIG, EVALUATION, FINAL
 from trainer.store.storage import Store
 from trainer.training.identity import Run, lora_identity, make_run
 
@@ -91,46 +85,6 @@ def split_rows(details: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-MOST_BYTES = 2**20
-"""Characters of a model card that are read."""
-
-CACHED = re.compile(r"models--([\w.-]+?)(?:--([\w.-]+))?/snapshots/[0-9a-f]+")
-"""The path of a model in the hub's local cache."""
-
-
-def describe_base(name: str, folder: Path, origin: Literal["store", "folder", "hub"]) -> dict[str, Any]:
-    """A base model's name as the job gives it, its name on the hub or None, and license and language from its card."""
-    hub = name if origin == "hub" else None
-    if origin == "folder" and (cached := CACHED.search(str(folder.resolve()))):
-        hub = "/".join(part for part in cached.groups() if part)
-    return {"name": name, "origin": origin, "hub": hub, **read_card(folder).model_dump()}
-
-
-def read_card(folder: Path) -> CardConfig:
-    """License and language from the front matter of a folder's model card, as far as they are there."""
-    try:
-        with open(folder / CARD, encoding="utf-8") as file:
-            text = file.read(MOST_BYTES)
-        matter = yaml.safe_load(text.split("---\n", 2)[1]) if text.startswith("---\n") else {}
-    except (OSError, ValueError, IndexError, yaml.YAMLError):
-        return CardConfig()  # a card is optional, so an unreadable one is ignored
-    said = matter if isinstance(matter, dict) else {}
-    language = said.get("language")
-    return CardConfig(
-        **_accepted("license", said.get("license")),
-        **_accepted("language", [language] if isinstance(language, str) else language),
-    )
-
-
-def _accepted(field: str, value: Any) -> dict[str, Any]:
-    """The field with its value, or nothing if the value is invalid."""
-    try:
-        CardConfig.model_validate({field: value})
-    except ValidationError:
-        return {}
-    return {field: value}
-
-
 def identify_tuning(
     job: TuningJob,
     data: ArtifactRef,
@@ -140,21 +94,19 @@ def identify_tuning(
 ) -> Run:
     """The run that a job and its encoded set identify. `beside` is what else of its kind determines the outcome,
     `selection` what determines the best checkpoint, and `reads` other artifacts that it reads, by role."""
-    found = find_model(Store(job.store), job.model.pretrained, hub=True)
-    base = describe_base(job.model.pretrained, Path(found.folder), found.origin)
+    found = find_pretrained(Store(job.store), job.model.pretrained)
     made_from = {"data": {job.data.name: data.fingerprint}, "model": found.files, "order": EPOCH_ORDER, **beside}
     if job.model.lora is not None:
         made_from["lora"] = lora_identity(job.model.lora)
     if isinstance(job, ConversationsJob) and job.model.quantize is not None:
         made_from["quantize"] = job.model.quantize
-    start = {"origin": found.origin, "key": found.key}
     if isinstance(job, ConversationsJob):
         selection = {**selection, **describe_selection(job.evaluation, job.evaluation.harness)}
     effective = {}
     if isinstance(job, ChatJob) and job.data.packing:  # packing ignores the order by length
         effective["group_by_length"] = type(job.training).model_fields["group_by_length"].default
     run = make_run(
-        job, made_from, selection, {"encoded set": data, **reads}, start, base, effective=effective, renews_data=True
+        job, made_from, selection, {"encoded set": data, **reads}, found, renews_data=True, effective=effective
     )
     _require_same_labels(Store(job.store), run, data)
     return run

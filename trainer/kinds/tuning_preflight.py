@@ -16,7 +16,7 @@ from trainer.data.splits import find_splits
 from trainer.evaluation.harness_training import try_harness
 from trainer.kinds.kind import kind_of
 from trainer.models.causal import check_fits, count_parameters
-from trainer.models.pretrained import find_model, load_config
+from trainer.models.pretrained import find_pretrained, load_config
 from trainer.models.weights import check_weights
 from trainer.preflight.resources import (
     Size,
@@ -84,7 +84,7 @@ def look_at_start(job: TuningJob) -> Start:
     store.sweep()
     check_origin(store, job)
     ranks = check_optimization(job)
-    source = str(find_model(store, job.model.pretrained, hub=True).folder)
+    source = str(find_pretrained(store, job.model.pretrained).folder)
     check_weights(source)
     check_stop()
     return Start(store, ranks, source)

@@ -21,7 +21,7 @@ from trainer.evaluation.metrics import criterion_of
 from trainer.models.adapters import add_adapter, restore_adapter
 from trainer.models.causal import load_answering
 from trainer.models.outline import Outline, Rows, outline_answering
-from trainer.models.pretrained import Checkpoint, find_model, identify_base
+from trainer.models.pretrained import Checkpoint, find_pretrained, identify_base
 from trainer.models.quantized import Form, quantize_base
 from trainer.models.weights import Base
 from trainer.records.plans import TuningPlan
@@ -72,7 +72,7 @@ class TuningWorkload:
     @cached_property
     def base(self) -> Base | None:
         name = self._model.pretrained
-        return identify_base(name, find_model(self._store, name, hub=True)) if self._model.lora else None
+        return identify_base(name, find_pretrained(self._store, name)) if self._model.lora else None
 
     def deal(self, number: int, rank: int) -> tuple[NDArray[np.int64], list[Share]]:
         """The samples of a global batch, and one rank's micro-batches of them.
@@ -152,4 +152,4 @@ class CausalTuning(TuningWorkload):
         return outline_answering(self._source(folder), self._model.attention, self.set_details, rows)
 
     def _source(self, folder: Path | None) -> str:
-        return str(folder or find_model(self._store, self._model.pretrained, hub=True).folder)
+        return str(folder or find_pretrained(self._store, self._model.pretrained).folder)

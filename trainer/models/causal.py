@@ -23,18 +23,26 @@ from trainer.models.adapters import Trained, add_adapter, count_trained, find_he
 from trainer.models.layers import require_blocks
 from trainer.models.losses import IGNORED, cross_entropies
 from trainer.models.new_config import new_config, padding_hint
-from trainer.models.pretrained import NO_NAME, check_settings, is_hub_name, load_config, most_positions, revision_of
+from trainer.models.pretrained import check_settings, find_pretrained, load_config, most_positions, revision_of
 from trainer.models.quantized import quantize_base
 from trainer.models.taken_tokenizer import read_vocabulary
 from trainer.models.tensor_files import MODEL, find_parts
 from trainer.models.tensor_rows import Tensors
 from trainer.models.tokenizer import TOKENIZER_FILE, TokenizerInfo, vocabulary
 from trainer.models.weights import check_weights
+from trainer.store.storage import Store
 
 transformers_logging.disable_progress_bar()
 
 CLASSIFIERS = (AutoModelForSequenceClassification, AutoModelForTokenClassification)
 """The kinds of models with a classification head."""
+
+
+def located(store: Store, options: ModelConfig) -> ModelConfig:
+    """The options with the folder of the pretrained model instead of its name; raises as `find_pretrained`."""
+    if options.pretrained is None:
+        return options
+    return options.model_copy(update={"pretrained": find_pretrained(store, options.pretrained).folder})
 
 
 def resolve_config(
@@ -225,19 +233,13 @@ def fuse_activations(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _pretrained_config(name: str) -> PretrainedConfig:
-    if not Path(name).is_dir() and not is_hub_name(name):
-        raise ConfigError(f"pretrained model {name!r} cannot be loaded: {NO_NAME}")
-    if Path(name).is_dir() and not Path(name, "config.json").is_file():
-        raise ConfigError(
-            f"pretrained model {name!r} cannot be loaded: the folder has no config.json; use a model's folder"
-        )
     config = load_config(name)
     check_weights(name)
     return config
 
 
-def check_same_vocabulary(pretrained: str, tokenizer: TokenizerInfo) -> None:
-    """Raise `TokenizerError` unless the data and the model have the same vocabulary."""
+def check_same_vocabulary(pretrained: str, folder: str, tokenizer: TokenizerInfo) -> None:
+    """Raise `TokenizerError` unless the data and the model, which is in that folder, have the same vocabulary."""
     path = Path(pretrained, TOKENIZER_FILE)
     remedy = f"set data.tokenizer.path to {str(path if path.is_file() else pretrained)!r}"
     if not tokenizer.json:
@@ -246,7 +248,7 @@ def check_same_vocabulary(pretrained: str, tokenizer: TokenizerInfo) -> None:
             f"{remedy}"
         )
     try:
-        own = read_vocabulary(pretrained)
+        own = read_vocabulary(folder)
     except TokenizerError as error:
         raise TokenizerError(
             f"cannot check whether the data's tokenizer is that of the pretrained model {pretrained!r}: {error}; put "

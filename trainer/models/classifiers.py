@@ -24,7 +24,7 @@ from trainer.config.labelled import FinetuneJob
 from trainer.models.adapters import add_adapter, find_heads, merge, restore_adapter, saved_heads
 from trainer.models.causal import fuse_activations, keep_fixed, load_pretrained, model_from
 from trainer.models.outline import Outline, Rows, outline_folder
-from trainer.models.pretrained import classifies_words, find_model, load_config
+from trainer.models.pretrained import classifies_words, find_pretrained, load_config
 from trainer.models.trial import depends_on_padding
 from trainer.models.weights import is_adapter
 from trainer.store.storage import Store
@@ -66,12 +66,12 @@ def load_classifier(
     """
     kind = kind_of(data["task"])
     if checkpoint is not None and is_adapter(checkpoint):
-        start = beside or find_model(store, job.model.pretrained, hub=True).folder
+        start = beside or find_pretrained(store, job.model.pretrained).folder
         model = _load_adapted(
             str(checkpoint), start, classifier_config(str(checkpoint), data), job.model.attention, kind
         )
         return merge(model) if beside else model
-    source = str(checkpoint or find_model(store, job.model.pretrained, hub=True).folder)
+    source = str(checkpoint or find_pretrained(store, job.model.pretrained).folder)
     config = classifier_config(source, data)
     torch.manual_seed(job.training.seed)
     model, report = _load(source, config, job.model.attention, kind, ignore_mismatched_sizes=checkpoint is None)

@@ -110,7 +110,24 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
 
     Raises `ArtifactError` if the model is missing or damaged, or the base model has changed.
     """
-    found = _find(store, name, hub)
+    return _with_base(store, _find(store, name, hub))
+
+
+def find_pretrained(store: Store, name: str) -> Checkpoint:
+    """Find a model to train further: as `find_model` does if `is_named_own`, else a local folder or one of the hub.
+
+    Raises as `find_model`. A run may have the name of the model that it was trained from, so a name alone never means a
+    run: the next start would train its result again.
+    """
+    return find_model(store, name) if is_named_own(store, name) else _with_base(store, _find_outside(store, name, True))
+
+
+def is_named_own(store: Store, name: str) -> bool:
+    """Whether a name is the key or path of a run or champion of the store: runs/..., models/..."""
+    return any(way.startswith((RUN_PREFIX, "models/")) for way in ways_to(store, name))
+
+
+def _with_base(store: Store, found: Checkpoint) -> Checkpoint:
     base = read_base(Path(found.folder)) if is_adapter(Path(found.folder)) else None
     if base is None:
         return found
@@ -131,27 +148,15 @@ def _find_beside(store: Store, folder: str, base: Base) -> Checkpoint:
             f"{folder} is an adapter of the model {base.name!r}, which is neither in {base.path}, where it was during "
             f"training, nor at that name relative to {Path.cwd()}; put it back"
         )
+    own = is_named_own(store, places[0])
     try:
-        return _find(store, places[0], base.origin == "hub")
+        return _find(store, places[0], hub=False) if own else _find_outside(store, places[0], base.origin == "hub")
     except ArtifactError as error:
         raise ArtifactError(f"{folder} is an adapter, and its base model is not available: {error}") from error
 
 
 def _is_model(folder: str) -> bool:
     return Path(folder, "config.json").is_file()
-
-
-def find_base(store: Store, name: str) -> Checkpoint:
-    """Find the base model of an adapter: a local folder, else as `find_model` does, on the hub too."""
-    return find_outside(store, name) if _is_model(name) else _find(store, name, hub=True)
-
-
-def find_outside(store: Store, name: str) -> Checkpoint:
-    """Find a model outside the store: a local folder, else on the hub; raises `ArtifactError` if the hub has none."""
-    if Path(name).is_dir():
-        return Checkpoint(name, digest_files(Path(name)), None, "folder")
-    folder = _fetch_from_hub(store, name)
-    return Checkpoint(str(folder), digest_files(folder), None, "hub")
 
 
 def identify_base(name: str, found: Checkpoint) -> Base:
@@ -189,12 +194,19 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
             files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
             folder = fetch_files(store, key, manifest, lambda file: not of_optimizer(file))
             return Checkpoint(str(folder), files, key, "store")
-    if _is_model(name) or (hub and is_hub_name(name) and not Path(name).exists()):
-        return find_outside(store, name)
-    if own := _tell_own(store, name):
-        raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}{own}")
-    like = tell_runs_like(store, named.removeprefix("runs/").partition("/")[0]) if store.names("runs") else ""
-    raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}{f'; {like}' if like else ''}")
+    return _find_outside(store, name, hub)
+
+
+def _find_outside(store: Store, name: str, hub: bool) -> Checkpoint:
+    if _is_model(name):
+        return Checkpoint(name, digest_files(Path(name)), None, "folder")
+    if hub and is_hub_name(name) and not Path(name).exists():
+        folder = _fetch_from_hub(store, name)
+        return Checkpoint(str(folder), digest_files(folder), None, "hub")
+    like = ""
+    if not (own := _tell_own(store, name)) and store.names("runs"):
+        like = f"; {tell_runs_like(store, posixpath.normpath(name).removeprefix(RUN_PREFIX).partition('/')[0])}"
+    raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}{own}{like}")
 
 
 def _champion(store: Store, name: str) -> dict[str, Any] | None:
@@ -260,8 +272,7 @@ def _tell_own(store: Store, name: str) -> str:
     found |= {run: run for run in (f"{RUN_PREFIX}{each}" for each in runs)}
     for own, run in found.items():
         if is_plain_key(f"{run}/{FINAL}") and read_manifest(store, f"{run}/{FINAL}", FINAL_KIND):
-            folder = "" if store.local is None else f", and to pretrain it further {store.path(run)}/{FINAL}"
-            return f"; if {own} of the store is meant, write {own} to tune it{folder}"
+            return f"; if {own} of the store is meant, write {own}"
     return ""
 
 

@@ -12,15 +12,24 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
 from trainer.common.display import some
 from trainer.common.errors import TokenizerError, brief
-from trainer.models.pretrained import NO_NAME, check_settings, hub_reason, is_hub_name, revision_of
+from trainer.models.pretrained import (
+    NO_NAME,
+    check_settings,
+    find_model,
+    hub_reason,
+    is_hub_name,
+    is_named_own,
+    revision_of,
+)
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.store.private_folders import followed
+from trainer.store.storage import Store
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 PLAIN_CLASS = "PreTrainedTokenizerFast"
@@ -56,6 +65,24 @@ PROBES = (
     "ALL CAPS camelCase snake_case 2024-01-02T03:04:05Z https://example.org/a?b=c&d=%20 <|endoftext|></s><s>[CLS]",
     " leading", "", "\n", "a",
 )  # fmt: skip
+
+
+class TokenizerPlace(NamedTuple):
+    """A tokenizer's file, folder or name of the hub, and the key or path by which its store may know it."""
+
+    place: str
+    known_as: str
+
+
+def place_of_tokenizer(store: Store, path: str) -> TokenizerPlace:
+    """Where an existing tokenizer is: `path`, or the folder of the run or champion of the store that it names.
+
+    Raises as `find_model`.
+    """
+    if not Path(path).exists() and is_named_own(store, path):
+        found = find_model(store, path)
+        return TokenizerPlace(found.folder, found.key or found.folder)
+    return TokenizerPlace(path, str(Path(path).absolute()))
 
 
 def find_files(path: str) -> dict[str, Path]:

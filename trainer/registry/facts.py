@@ -338,7 +338,8 @@ def _describe_origins(store: Store, facts: RunFacts) -> dict[str, Any]:
             files = describe_files(source.manifest.files)
             told[name] = {**_describe(source), "details": source.manifest.details, "files": files}
     if facts.config.get("start"):
-        files = facts.config["identity"]["model"]
+        model = facts.config["identity"]["model"]
+        files = model.get("pretrained", model)  # in pretraining it is beside the settings of a new model
         told["pretrained"] = {"name": facts.job["model"]["pretrained"], **facts.config["start"], "files": files}
     return told
 

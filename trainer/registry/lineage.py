@@ -87,7 +87,7 @@ def trace(store: Store, run: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """Trace the origin of a run's final model; raises `RunError` if the run is not finished."""
     config = read_config(store, run)
     record = _read_record(store, run)
-    base = _find_base(config, record)
+    base = record.get("pretrained")
     before = [
         key for key in (_run_of(store, base), (config.get("fork") or {}).get("run")) if key and key not in (*seen, run)
     ]
@@ -110,17 +110,6 @@ def _trace_ancestor(store: Store, run: str, seen: tuple[str, ...]) -> dict[str, 
         return trace(store, run, seen)
     except PipelineError as error:
         return {"run": run, "untold": str(error)}
-
-
-def _find_base(config: dict[str, Any], record: dict[str, Any]) -> dict[str, Any] | None:
-    """The pretrained model that training started from, if any: name, origin, key and digests of its files."""
-    if "pretrained" in record:
-        return dict(record["pretrained"])
-    name, identity = config["job"]["model"]["pretrained"], config["identity"]["model"]["pretrained"]
-    if name is None:
-        return None
-    files = identity if isinstance(identity, dict) else {}  # older runs recorded only the name of a hub model
-    return {"name": name, "origin": config["base"]["origin"], "key": None, "files": files}
 
 
 def _pieces(store: Store, shards: dict[str, Any]) -> list[dict[str, Any]] | None:

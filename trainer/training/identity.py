@@ -9,6 +9,8 @@ from trainer.config.jobs import PrepareJob
 from trainer.config.models import LoraConfig
 from trainer.config.runs import RunJob
 from trainer.config.training import MuonConfig
+from trainer.models.base_card import describe_base
+from trainer.models.pretrained import Checkpoint
 from trainer.models.weights import SETTINGS
 from trainer.records.fields import tell_changes
 from trainer.records.lease import is_being_removed
@@ -89,17 +91,17 @@ def make_run(
     made_from: Mapping[str, Any],
     selection: Mapping[str, Any],
     data: Mapping[str, ArtifactRef],
-    start: dict[str, Any] | None = None,
-    base: dict[str, Any] | None = None,
+    pretrained: Checkpoint | None = None,
     places: Mapping[str, str | None] = NOWHERE,
     renews_data: bool = False,
     effective: Mapping[str, Any] | None = None,
 ) -> Run:
     """The run of a job, given its data and model, and what determines the best checkpoint.
 
-    `data` are the artifacts that it is trained on, by role; `made_from` identifies data and model; `places` are further
-    keys and paths that it needs; `effective` are the effective values of settings that depend on others. Evaluation
-    settings that only affect the report of the finished model are not part of the identity.
+    `data` are the artifacts that it is trained on, by role; `made_from` identifies data and model; `pretrained` is the
+    model that it starts with; `places` are further keys and paths that it needs; `effective` are the effective values
+    of settings that depend on others. Evaluation settings that only affect the report of the finished model are not
+    part of the identity.
     """
     training = job.training
     settings: dict[str, Any] = one_spelling(training.model_dump(exclude=OPERATIONAL | EFFECTIVE))
@@ -114,14 +116,15 @@ def make_run(
     run = _fork(Store(job.store), key, name, identity) if job.resume == "fork" else Run(key, name, identity)
     form = job.model.lora.publish if job.model.lora else "merged"
     inputs = {role: ref.as_input() for role, ref in data.items()}
-    inputs |= _fork_of(run.origin) | inputs_at(Store(job.store), {"model": place_of_model(job, start), **places})
+    start, base = (None, None) if pretrained is None else _describe(str(job.model.pretrained), pretrained)
+    model = pretrained and pretrained.key
+    inputs |= _fork_of(run.origin) | inputs_at(Store(job.store), {"model": model, **places})
     return run._replace(start=start, base=base, inputs=inputs, renews_data=renews_data, form=form)
 
 
-def place_of_model(job: RunJob, start: dict[str, Any] | None) -> str | None:
-    """The model that a run starts from: a key of the store or a path; None if there is none."""
-    named = job.model.pretrained
-    return (start and start["key"]) or (named and str(Path(named).absolute()))
+def _describe(name: str, pretrained: Checkpoint) -> tuple[dict[str, Any], dict[str, Any]]:
+    origin = pretrained.origin
+    return {"origin": origin, "key": pretrained.key}, describe_base(name, Path(pretrained.folder), origin)
 
 
 def inputs_at(store: Store, places: Mapping[str, str | None]) -> dict[str, Input]:

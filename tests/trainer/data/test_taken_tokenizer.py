@@ -150,14 +150,18 @@ def data_of(path: Path | str) -> DataConfig:
     return DataConfig.model_validate({"corpora": corpora, "tokenizer": {"path": str(path)}})
 
 
+def name_of(path: Path | str) -> str:
+    return fingerprint(tokenizer_recipe(Store("memory://none"), data_of(path)))
+
+
 def test_every_file_that_is_read_is_part_of_the_name(tmp_path: Path) -> None:
     plain(tmp_path)
-    names = {fingerprint(tokenizer_recipe(data_of(tmp_path)))}
+    names = {name_of(tmp_path)}
     for name in ("chat_template.jinja", TOKENIZER_CONFIG, TOKENIZER_FILE):
         (tmp_path / name).write_text((tmp_path / name).read_text() + "\n")
-        names.add(fingerprint(tokenizer_recipe(data_of(tmp_path))))
+        names.add(name_of(tmp_path))
     (tmp_path / "special_tokens_map.json").write_text("{}")
-    assert len({*names, fingerprint(tokenizer_recipe(data_of(tmp_path)))}) == 5
+    assert len({*names, name_of(tmp_path)}) == 5
 
 
 def test_a_published_tokenizer_has_all_its_files(tmp_path: Path, empty_store: Store) -> None:
@@ -195,7 +199,7 @@ def name_and_take(given: Path) -> None:
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(TokenizerError, match=r"cannot be loaded: it has neither tokenizer\.json nor a vocabulary"):
-        tokenizer_recipe(data_of(tmp_path))
+        name_of(tmp_path)
 
 
 @pytest.mark.deep
@@ -203,10 +207,9 @@ def test_a_name_of_the_hub_is_named_by_its_files(tmp_path: Path) -> None:
     (given := tmp_path / "given").mkdir()
     plain(given)
     look = (
-        "from tests.trainer.data.test_taken_tokenizer import data_of, plain, take_tokenizer; "
+        "from tests.trainer.data.test_taken_tokenizer import name_of, plain, take_tokenizer; "
         "from pathlib import Path; import sys;"
-        "from trainer.data.tokenizer_training import tokenizer_recipe; from trainer.store.manifest import fingerprint;"
-        "print(fingerprint(tokenizer_recipe(data_of(sys.argv[1]))), take_tokenizer(sys.argv[1], None, "
+        "print(name_of(sys.argv[1]), take_tokenizer(sys.argv[1], None, "
         "Path(sys.argv[2])))"
     )
     (final := tmp_path / "final").mkdir()
@@ -214,5 +217,5 @@ def test_a_name_of_the_hub_is_named_by_its_files(tmp_path: Path) -> None:
         env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hub")}
         command = [sys.executable, "-c", look, "someone/words", str(final)]
         said = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert said.stdout.split() == [fingerprint(tokenizer_recipe(data_of(given))), "</s>"]
+    assert said.stdout.split() == [name_of(given), "</s>"]
     assert AutoTokenizer.from_pretrained(final).chat_template == TEMPLATE

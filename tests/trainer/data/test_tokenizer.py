@@ -208,7 +208,7 @@ def test_a_tokenizer_is_taken_from_a_file_or_from_its_folder(text: Path, empty_s
     info = load_tokenizer(empty_store, from_file.key)
     assert json.loads(info.json) == json.loads(path.read_text(encoding="utf-8"))
     assert info.eos_id == byte_level_bpe().token_to_id(END_OF_TEXT)
-    assert preview_tokenizer(data_of(text, {"path": str(path)})).max_id == info.max_id == 499
+    assert preview_tokenizer(empty_store, data_of(text, {"path": str(path)})).max_id == info.max_id == 499
 
 
 def test_another_file_at_the_same_place_is_another_tokenizer(text: Path, empty_store: Store, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_tokenizer_without_an_end_token_is_refused(
     with pytest.raises(TokenizerError, match=f"{problem}; set data.tokenizer.eos_token to one of its tokens"):
         make(empty_store, data)
     with pytest.raises(TokenizerError, match=problem):
-        preview_tokenizer(data)
+        preview_tokenizer(empty_store, data)
     assert empty_store.names("tokenizers") == []
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.trainer.report_runs import publish
 from trainer.common.errors import ArtifactError
-from trainer.models.pretrained import find_model, find_outside
+from trainer.models.pretrained import find_model, find_pretrained
 from trainer.models.tensor_files import MODEL, OPTIMIZER, find_parts, part_name
 from trainer.registry.promotion import promote
 from trainer.store.names import CHECKPOINT_KIND, FINAL_KIND
@@ -63,24 +63,22 @@ def test_a_champion_that_is_named_without_its_folder_is_told_how_it_is_named(
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     publish(empty_store, "runs/a-12345678/final", FINAL_KIND, {"config.json": b"{}", "model.safetensors": b""}, {})
     promote(empty_store, "lm", "runs/a-12345678", {}, "good")
-    folder = empty_store.path("runs/a-12345678/final")
-    meant = f"; if models/lm of the store is meant, write models/lm to tune it, and .* {folder}$"
+    meant = "; if models/lm of the store is meant, write models/lm$"
     with pytest.raises(ArtifactError, match=meant):
         find_model(empty_store, "lm", hub)
 
 
-@pytest.mark.parametrize("name", ["a", "a-12345678", "runs/a-12345678"])
-def test_a_run_that_is_asked_of_the_hub_is_told_with_its_folder(
+@pytest.mark.parametrize("name", ["a", "a-12345678"])
+def test_a_run_that_is_asked_of_the_hub_is_told_with_its_key(
     name: str, empty_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     publish(empty_store, "runs/a-12345678/final", FINAL_KIND, {"config.json": b"{}", "model.safetensors": b""}, {})
     with pytest.raises(ArtifactError, match="hub does not provide it: no network") as caught:
-        find_outside(empty_store, name)
-    folder = empty_store.path("runs/a-12345678/final")
-    assert str(caught.value).endswith(f"write runs/a-12345678 to tune it, and to pretrain it further {folder}")
+        find_pretrained(empty_store, name)
+    assert str(caught.value).endswith("; if runs/a-12345678 of the store is meant, write runs/a-12345678")
     with pytest.raises(ArtifactError, match=r"no network$"):
-        find_outside(empty_store, "b")
+        find_pretrained(empty_store, "b")
 
 
 def test_a_name_of_several_runs_does_not_hide_why_the_hub_failed(
@@ -90,7 +88,26 @@ def test_a_name_of_several_runs_does_not_hide_why_the_hub_failed(
     for run in ("a-12345678", "a-87654321"):
         publish(empty_store, f"runs/{run}/final", FINAL_KIND, {"config.json": b"{}", "model.safetensors": b""}, {})
     with pytest.raises(ArtifactError, match=r"no network$"):
-        find_outside(empty_store, "a")
+        find_pretrained(empty_store, "a")
+
+
+def test_a_model_to_train_further_is_a_run_only_by_its_key_or_path(
+    empty_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "config.json").write_text("{}")
+    assert find_pretrained(empty_store, "words").origin == "folder"
+    publish(empty_store, "runs/words-12345678/final", FINAL_KIND, {"config.json": b"{}", "model.safetensors": b""}, {})
+    promote(empty_store, "words", "runs/words-12345678", {}, "good")
+    found = find_pretrained(empty_store, "words")
+    assert (found.origin, found.folder) == ("folder", "words"), "the job of that name may have trained it"
+    run = "runs/words-12345678"
+    for name in (run, "runs/words", f"{run}/final", "models/words", f"{empty_store.local}/{run}"):
+        assert find_pretrained(empty_store, name).key == f"{run}/final", name
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    with pytest.raises(ArtifactError, match=r"no checkpoint 'runs/others': neither a run in .*/runs, nor"):
+        find_pretrained(empty_store, "runs/others")
 
 
 def unreachable(*_: Any, **__: Any) -> None:

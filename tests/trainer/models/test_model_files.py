@@ -92,7 +92,7 @@ def test_a_tokenizer_that_needs_code_of_its_repository_is_refused_by_name(model:
     (model / "tokenizer.json").unlink()
     corpora = [CorpusConfig(name="a", paths=["a.txt"])]
     with pytest.raises(ConfigError, match=expected):
-        preview_tokenizer(DataConfig(corpora=corpora, tokenizer=TokenizerConfig(path=str(model))))
+        preview_tokenizer(Store(str(tmp_path)), DataConfig(corpora=corpora, tokenizer=TokenizerConfig(path=str(model))))
 
 
 @pytest.mark.deep

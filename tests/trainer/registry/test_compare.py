@@ -70,7 +70,13 @@ def store(
     pretrain(grown)
     for name, rate in (("tuned", 1e-3), ("retuned", 1e-4)):
         job = finetune_job(
-            pairs, url, "base", run=name, training__max_steps=3, training__epochs=None, training__learning_rate=rate
+            pairs,
+            url,
+            "runs/base",
+            run=name,
+            training__max_steps=3,
+            training__epochs=None,
+            training__learning_rate=rate,
         )
         cpu_runtime()
         evaluate_run(job, train(job, silent(), encode(job, silent())).key, silent())

@@ -21,7 +21,7 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.runs import CardConfig
 from trainer.kinds.labelled.preflight import labelled_preflight
-from trainer.kinds.tuning import describe_base, read_card
+from trainer.models.base_card import describe_base, read_card
 from trainer.pipelines.any_kind import evaluate_run, train
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.report import make_report

@@ -22,7 +22,7 @@ from trainer.data.sources import find_pieces
 from trainer.evaluation.dialogue import find_named
 from trainer.records.basis import by_file, describe_file
 from trainer.records.sealed import read_sealed, write_sealed
-from trainer.registry.lineage import _check_base, _find_base, check, check_file, find_run, trace
+from trainer.registry.lineage import _check_base, check, check_file, find_run, trace
 from trainer.registry.promotion import promote
 from trainer.store.manifest import MANIFEST, seal
 from trainer.store.storage import Store
@@ -283,11 +283,5 @@ def test_the_command_says_the_same_of_a_run_in_a_bucket(
 
 def test_a_base_of_the_hub_is_not_looked_for_on_this_disk(empty_store: Store) -> None:
     files = {"model.safetensors": "0" * 64}
-    config = {
-        "job": {"model": {"pretrained": "someone/words"}},
-        "identity": {"model": {"pretrained": files}},
-        "base": {"origin": "hub"},
-    }
-    base = _find_base(config, {})
-    assert base == {"name": "someone/words", "origin": "hub", "key": None, "files": files}
+    base = {"name": "someone/words", "origin": "hub", "key": None, "files": files}
     assert _check_base(empty_store, base).state == "not here"

@@ -39,6 +39,7 @@ from trainer.pipelines.any_kind import train
 from trainer.records.plans import PreparedData
 from trainer.registry.curves import with_planned_rates
 from trainer.registry.facts import read_facts
+from trainer.registry.lineage import trace
 from trainer.registry.report import render_page, report_content
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
@@ -239,6 +240,32 @@ def test_a_pretrained_model_is_trained_further(
     (_, first), *_, (_, last) = held_out_losses(stocked)
     assert first == pytest.approx(held_out_losses(finished.store)[-1][1], abs=1e-5), "it begins where the other ended"
     assert last < first
+
+
+@pytest.mark.deep
+def test_a_run_of_the_store_is_trained_further_with_its_tokenizer_as_a_copy_of_it_is(
+    raw: Path, any_store: Store, finished: Finished, tmp_path: Path
+) -> None:
+    store, first = Store(str(finished.store)), finished.run
+    for file in store.walk():
+        any_store.write_bytes(file.key, store.read_bytes(file.key))
+    copy = shutil.copytree(finished.folder / FINAL, tmp_path / "copy")
+
+    def further(place: str, model: str) -> str:
+        job = small_job(raw, place, name="further", model={"pretrained": model}, data__tokenizer={"path": model})
+        cpu_runtime()
+        with cores(1):
+            return train(job, silent()).key
+
+    run = further(any_store.url, first)
+    other = further(str(tmp_path / "other"), str(copy))
+    assert any_store.read_bytes(f"{run}/{FINAL}/model.safetensors") == final_bytes(tmp_path / "other")
+    inputs = [any_store.read_json(f"{run}/config.json")["inputs"][role] for role in ("model", "tokenizer taken from")]
+    assert [each["key"] for each in inputs] == [first, first]
+    assert other == run, "the same content gives the same run"
+    traced = trace(any_store, run)
+    assert (traced["base"]["key"], traced["base"]["name"]) == (f"{first}/{FINAL}", first)
+    assert [each["run"] for each in traced["ancestors"]] == [first]
 
 
 def test_another_family_trains_saves_and_loads(raw: Path, stocked: Path, data: PreparedData) -> None:

@@ -31,7 +31,7 @@ from trainer.data.packing import Packing, one_each, pack
 from trainer.data.shards import is_held_out
 from trainer.data.splits import TRAIN, VALIDATION, SplitSource, bad_records, find_splits
 from trainer.data.step_plan import make_tuning_plan
-from trainer.models.pretrained import find_model
+from trainer.models.pretrained import find_pretrained
 from trainer.models.tokenizer import keeps_text
 from trainer.records.plans import TuningPlan
 from trainer.records.steps import Step
@@ -116,7 +116,7 @@ def encode_conversations(
     It raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for an unusable tokenizer or template,
     `ConfigError` for a context beyond the model's positions, `StorageError` if the store refuses.
     """
-    data, folder = job.data, model_folder or find_model(store, job.model.pretrained, hub=True).folder
+    data, folder = job.data, model_folder or find_pretrained(store, job.model.pretrained).folder
     encoder, source = load_chat_encoder(folder, data), find_splits(store, data)
     options = in_data({"task": data.task, "source": data.source, "context": encoder.context})
     write = partial(_write, data, progress, source, encoder, form)

@@ -32,7 +32,7 @@ from trainer.data.labelled.rows import BAD, Example, characters_of, scan_rows
 from trainer.data.labelled.text_encoder import Encoding, TextEncoder, load_text_encoder
 from trainer.data.shards import batches
 from trainer.data.splits import TEST, TRAIN, SplitSource, fetch_part, find_splits
-from trainer.models.pretrained import find_model
+from trainer.models.pretrained import find_pretrained
 from trainer.models.taken_tokenizer import PLAIN_CLASS
 from trainer.records.steps import Step
 from trainer.store.storage import Store
@@ -60,7 +60,7 @@ def encode(store: Store, job: FinetuneJob, progress: Progress, model_folder: str
     for a length beyond the model's positions, `StorageError` if the store refuses.
     """
     data = job.data
-    folder = model_folder or find_model(store, job.model.pretrained, hub=True).folder
+    folder = model_folder or find_pretrained(store, job.model.pretrained).folder
     encoder, source = load_text_encoder(folder, data), find_splits(store, data)
     options = data.model_dump(exclude={*IDENTIFIED, "validation_fraction"})
     options |= {"quoting": data.quoting, "max_length": encoder.max_length}

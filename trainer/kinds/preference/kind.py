@@ -11,7 +11,7 @@ from trainer.evaluation.measurement import Measurement
 from trainer.kinds import tuning
 from trainer.kinds.kind import Kind, LazyFunction
 from trainer.kinds.preference.job import LOSS_SETTINGS, PreferenceJob
-from trainer.models.pretrained import find_model
+from trainer.models.pretrained import find_pretrained
 from trainer.records.basis import ExamplesBasis, encoded_basis
 from trainer.records.sealed import read_sealed
 from trainer.records.steps import CONTENTS, Do, Explains, Step
@@ -56,7 +56,7 @@ def reference_step(store: Store, job: PreferenceJob, progress: Progress, data: A
 
     All ranks run it together: `trainer.kinds.preference.reference.make_reference`.
     """
-    found = find_model(store, job.model.pretrained, hub=True)
+    found = find_pretrained(store, job.model.pretrained)
     recipe = {
         "format": FORMAT,
         "training.precision": job.training.precision,
@@ -114,7 +114,7 @@ def describe_rewards(job: PreferenceJob) -> dict[str, Any]:
     training = job.training
     told: dict[str, Any] = training.model_dump(include={"loss", *LOSS_SETTINGS})
     if training.needs_reference:
-        told["reference"] = find_model(Store(job.store), job.model.pretrained, hub=True).files
+        told["reference"] = find_pretrained(Store(job.store), job.model.pretrained).files
         told |= {} if stands_beside_plain_base(job) else _quantized(job)
     return told
 

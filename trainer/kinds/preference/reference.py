@@ -30,7 +30,7 @@ from trainer.kinds.preference.job import PreferenceJob
 from trainer.kinds.preference.kind import BATCH, find_reference, reference_step, tell_reference
 from trainer.kinds.tuning_workload import placed_causal
 from trainer.models.losses import next_tokens, token_losses_in_pieces
-from trainer.models.pretrained import find_model
+from trainer.models.pretrained import find_pretrained
 from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.records.steps import Step, find_artifact, publish
 from trainer.store.manifest import ArtifactRef, Manifest, fetch_made, require_manifest
@@ -111,7 +111,7 @@ def make_reference(job: PreferenceJob, data: ArtifactRef, progress: Progress) ->
     training, store = job.training, Store(job.store)
     runtime = start_runtime(training.precision, training.device, training.deterministic)
     require_shared(store, runtime)
-    name_together(lambda: find_model(store, job.model.pretrained, hub=True), runtime)
+    name_together(lambda: find_pretrained(store, job.model.pretrained), runtime)
     step = reference_step(store, job, progress, data)
     if (found := runtime.on_first(lambda: find_artifact(step))) is not None:
         return found
@@ -120,7 +120,7 @@ def make_reference(job: PreferenceJob, data: ArtifactRef, progress: Progress) ->
     parts = parts_of({split: len(answer_lengths(each)) for split, each in pairs.splits.items()})
     missing: list[PartOf] = runtime.on_first(lambda: [part for part in parts if _read(step, part) is None])
     if missing:
-        base = find_model(store, job.model.pretrained, hub=True)
+        base = find_pretrained(store, job.model.pretrained)
         require_same_model(str(base.folder), runtime)
         with (
             placed_causal(job, base, pairs.details, runtime, job.model.quantize) as model,

@@ -46,7 +46,7 @@ from trainer.kinds.tuning_workload import CausalTuning, measured_causal, placed_
 from trainer.models.dropout import DRAWN
 from trainer.models.losses import adds_to_loss, has_plain_head
 from trainer.models.outline import Outline, Rows
-from trainer.models.pretrained import find_model
+from trainer.models.pretrained import find_pretrained
 from trainer.models.trial import check_causal, check_repeats
 from trainer.records.basis import basis_by_split
 from trainer.records.evaluations import Result, Scores
@@ -253,7 +253,7 @@ def measure_preferences(wanted: Measurement, progress: Progress, runtime: Runtim
     chosen = [2 * pair for pair in spread_evenly(splits[VALIDATION], asked.samples)]
 
     def placed_base() -> AbstractContextManager[PreTrainedModel]:
-        return placed_causal(job, find_model(store, job.model.pretrained, hub=True), data.details, runtime)
+        return placed_causal(job, find_pretrained(store, job.model.pretrained), data.details, runtime)
 
     if reference is not None and stands_beside_plain_base(job):
         with placed_base() as model, progress.bar("reference", sum(splits.values()), "pair") as bar:

@@ -19,8 +19,8 @@ from trainer.data.sources import find_sources
 from trainer.evaluation.measurement import Measurement, ask_of_run
 from trainer.evaluation.metrics import describe_selection
 from trainer.kinds.kind import Kind, LazyFunction, Planned
-from trainer.kinds.tuning import describe_base
-from trainer.models.pretrained import MASKED, Checkpoint, find_model, find_outside, read_object
+from trainer.models.pretrained import MASKED, Checkpoint, find_model, find_pretrained, read_object
+from trainer.models.taken_tokenizer import place_of_tokenizer
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, require_sealed
 from trainer.records.steps import Do, NotMade, only_look
@@ -56,22 +56,20 @@ def find_prepared(job: PrepareJob) -> PreparedData | None:
 
 def identify(job: PipelineJob, data: PreparedData) -> Run:
     """The run that a job and its shards identify."""
-    base, files = None, None
-    if (name := job.model.pretrained) is not None:
-        found = find_outside(Store(job.store), name)
-        base, files = describe_base(name, Path(found.folder), found.origin), found.files
+    store = Store(job.store)
+    found = None if job.model.pretrained is None else find_pretrained(store, job.model.pretrained)
     by_corpus = {ref.key.split("/")[1].rsplit("-", 1)[0]: ref for ref in data.shards}
     made_from = {
         "data": {name: ref.fingerprint for name, ref in by_corpus.items()},
         "tokenizer": data.tokenizer.fingerprint,
-        "model": _model_identity(job.model, files),
+        "model": _model_identity(job.model, found and found.files),
     }
     reads = {"tokenizer": data.tokenizer, **{f"{SHARDS_OF}{name}": ref for name, ref in by_corpus.items()}}
     asked = job.evaluation
     selection = {"during_training": asked.during_training, **describe_selection(asked, asked.harness)}
     taken = job.data.tokenizer.path
-    places = {"tokenizer taken from": taken and str(Path(taken).absolute())}
-    return make_run(job, made_from, selection, reads, base=base, places=places, effective=_effective(job))
+    places = {"tokenizer taken from": taken and place_of_tokenizer(store, taken).known_as}
+    return make_run(job, made_from, selection, reads, found, places=places, effective=_effective(job))
 
 
 def _effective(job: PipelineJob) -> dict[str, Any]:

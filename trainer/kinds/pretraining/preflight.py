@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
-from pathlib import Path
 
 from transformers import AutoModelForCausalLM as CAUSAL
 from transformers import AutoModelForMaskedLM as MASKED
@@ -16,6 +15,7 @@ from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.config.jobs import PipelineJob
+from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.data.raw_files import SourceFile, unpacked_bytes
 from trainer.data.shards import BYTES_PER_TOKEN
@@ -29,10 +29,10 @@ from trainer.models.causal import (
     build_model,
     check_same_vocabulary,
     count_parameters,
+    located,
     resolve_config,
     tried_masked,
 )
-from trainer.models.pretrained import find_outside, is_hub_name
 from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens
 from trainer.models.trial import tried_objective
 from trainer.preflight.resources import (
@@ -77,16 +77,15 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         for corpus in job.data.corpora:
             look_at_text(corpus, [file.path for file in sources[corpus.name]])
     published = data.tokenizer if data else look_for("tokenizer", preparation)
-    tokenizer = load_tokenizer(store, published.key) if published else preview_tokenizer(job.data)
+    tokenizer = load_tokenizer(store, published.key) if published else preview_tokenizer(store, job.data)
     masked = training.masks is not None
-    if (name := job.model.pretrained) is not None and not Path(name).is_dir() and is_hub_name(name):
-        find_outside(store, name)
-    config = resolve_config(job.model, tokenizer, training.context, masked)
-    if job.model.pretrained is not None:
-        check_same_vocabulary(job.model.pretrained, tokenizer)
+    model = located(store, job.model)
+    config = resolve_config(model, tokenizer, training.context, masked)
+    if job.model.pretrained is not None and model.pretrained is not None:
+        check_same_vocabulary(job.model.pretrained, model.pretrained, tokenizer)
     check_stop()
     try_harness(job, job.evaluation.harness, config)
-    size = _measure_size(job, config, ranks, _mask_id(job, tokenizer))
+    size = _measure_size(job, model, config, ranks, _mask_id(job, tokenizer))
     require_memory(job, size, ranks)
     check_stop()
     manifests = shard_manifests(store, data) if data else []
@@ -122,15 +121,17 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     )
 
 
-def _measure_size(job: PipelineJob, config: PretrainedConfig, ranks: int, mask_id: int | None) -> Size:
+def _measure_size(
+    job: PipelineJob, model: ModelConfig, config: PretrainedConfig, ranks: int, mask_id: int | None
+) -> Size:
     """The model's parameters, and the memory of training, which is measured if the model is small enough."""
     training, kind, kept = job.training, CAUSAL if mask_id is None else MASKED, None
-    counted = count_parameters(config, job.model.attention, job.model.lora, kind)
+    counted = count_parameters(config, model.attention, model.lora, kind)
     if mask_id is not None and counted.parameters <= TRIED_AT_ONCE:
-        tried_masked(build_model(job.model, config, training.seed, kind), training.context, mask_id)
+        tried_masked(build_model(model, config, training.seed, kind), training.context, mask_id)
         return_freed_memory()
     elif counted.parameters <= TRIED_AT_ONCE:
-        objective = tried_objective(build_model(job.model, config, training.seed), job.model, training)
+        objective = tried_objective(build_model(model, config, training.seed), model, training)
         with suppress(Exception):  # architectures fail in many ways, and only an estimate depends on this
             kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
         del objective

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 
 from trainer.config.jobs import PipelineJob
+from trainer.config.models import ModelConfig
 from trainer.config.training import MaskingConfig
 from trainer.data.dataset import Batch, Dataset, mask_window, open_dataset, predicted_in, read_batch
 from trainer.data.order import stable_key
@@ -24,11 +25,12 @@ from trainer.models.causal import (
     build_model,
     check_same_vocabulary,
     load_model,
+    located,
     resolve_config,
     tried_masked,
 )
 from trainer.models.outline import Outline, Rows, outline_files, outline_new
-from trainer.models.pretrained import find_base, identify_base
+from trainer.models.pretrained import find_pretrained, identify_base
 from trainer.models.quantized import quantize_base
 from trainer.models.taken_tokenizer import PLAIN_CLASS, find_other_class
 from trainer.models.tokenizer import MaskTokens, load_tokenizer, mask_tokens, tokenizer_files
@@ -76,15 +78,19 @@ class Pretraining:
         name = self._job.model.pretrained
         if self._job.model.lora is None or name is None:
             return None
-        return identify_base(name, find_base(self._store, name))
+        return identify_base(name, find_pretrained(self._store, name))
+
+    @cached_property
+    def _model(self) -> ModelConfig:
+        return located(self._store, self._job.model)
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         job = self._job
         if folder is None:
-            return build_model(job.model, self._resolve_config(), job.training.seed)
-        if job.model.lora is None or job.model.pretrained is None:
+            return build_model(self._model, self._resolve_config(), job.training.seed)
+        if job.model.lora is None or self._model.pretrained is None:
             return load_model(folder, job.model.attention)
-        model = load_model(job.model.pretrained, job.model.attention)
+        model = load_model(self._model.pretrained, job.model.attention)
         quantize_base(model, job.model.quantize)
         restore_adapter(model, folder)
         return model
@@ -94,17 +100,17 @@ class Pretraining:
         if folder is not None:
             return outline_files(str(folder), job.model.attention, rows)
         config = self._resolve_config()
-        if job.model.pretrained is not None:
-            return outline_files(job.model.pretrained, job.model.attention, rows)
+        if self._model.pretrained is not None:
+            return outline_files(self._model.pretrained, job.model.attention, rows)
         return outline_new(config, job.model.attention, job.training.seed, rows)
 
     def _resolve_config(self) -> PretrainedConfig:
         """The configuration of the model that training starts with, checked against its tokenizer."""
         job = self._job
         tokenizer = load_tokenizer(self._store, self._data.tokenizer.key)
-        config = resolve_config(job.model, tokenizer, job.training.context, job.training.masks is not None)
-        if job.model.pretrained is not None:
-            check_same_vocabulary(job.model.pretrained, tokenizer)
+        config = resolve_config(self._model, tokenizer, job.training.context, job.training.masks is not None)
+        if job.model.pretrained is not None and self._model.pretrained is not None:
+            check_same_vocabulary(job.model.pretrained, self._model.pretrained, tokenizer)
         if other := find_other_class(tokenizer.json, config.model_type):
             log.warning(
                 "for a %r model, `AutoTokenizer.from_pretrained` loads the data's tokenizer as %s, which gives other "
@@ -155,7 +161,7 @@ class MaskedPretraining(Pretraining):
         job = self._job
         if folder is not None:
             return load_model(folder, job.model.attention, kind=AutoModelForMaskedLM)
-        return build_model(job.model, self._resolve_config(), job.training.seed, AutoModelForMaskedLM)
+        return build_model(self._model, self._resolve_config(), job.training.seed, AutoModelForMaskedLM)
 
     def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
         return None
