@@ -7,7 +7,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig
 from trainer.common.display import size
 from trainer.config.training import TrainingConfig
 from trainer.models.causal import count_units
-from trainer.preflight.resources import activation_bytes, checkpoint_bytes, divide, guess_activations, run_bytes
+from trainer.preflight.memory import activation_bytes, divide, guess_activations
+from trainer.preflight.resources import checkpoint_bytes, run_bytes
 
 FAMILY = {
     "7B": LlamaConfig(

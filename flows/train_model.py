@@ -16,7 +16,8 @@ from trainer.config.jobs import PipelineJob
 from trainer.data.tokenization import shard_manifests
 from trainer.kinds.pretraining.kind import find_prepared
 from trainer.records.plans import PreparedData
-from trainer.store.manifest import REPAIR, ArtifactRef, require_intact
+from trainer.store.artifact_files import REPAIR, require_intact
+from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
 

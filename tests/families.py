@@ -24,7 +24,7 @@ from trainer.models.causal import build_model, count_parameters, load_model, res
 from trainer.models.losses import next_tokens, token_losses
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.models.trial import tried_objective
-from trainer.store.manifest import fetch_artifact
+from trainer.store.artifact_files import fetch_artifact
 from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState

@@ -22,16 +22,8 @@ from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.garbage import collect
 from trainer.registry.leftovers import find_leftovers, remove_leftover
 from trainer.registry.promotion import find_champion, promote
-from trainer.store.manifest import (
-    ArtifactRef,
-    Input,
-    Manifest,
-    fetch_artifact,
-    find_damage,
-    fingerprint,
-    publish_folder,
-    read_manifest,
-)
+from trainer.store.artifact_files import fetch_artifact, find_damage
+from trainer.store.manifest import ArtifactRef, Input, Manifest, fingerprint, publish_folder, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import STATE, TrainState, find_checkpoint, read_state

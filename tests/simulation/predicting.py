@@ -18,7 +18,8 @@ from trainer.kinds.labelled.predictions import (
 from trainer.records.results import PredictedTexts
 from trainer.records.steps import publish
 from trainer.registry.promotion import key_of
-from trainer.store.manifest import MANIFEST, fetch_artifact
+from trainer.store.artifact_files import fetch_artifact
+from trainer.store.manifest import MANIFEST
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
 

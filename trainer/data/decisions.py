@@ -33,7 +33,8 @@ from trainer.config.corpora import CorpusConfig, DataConfig
 from trainer.config.curation import TransformConfig
 from trainer.data.pieces import Piece, is_cut_within_documents
 from trainer.data.readers import Columns, Document, OnBad, read_documents
-from trainer.store.manifest import MANIFEST, REPAIR, ArtifactRef, Manifest, read_made, read_manifest, require_manifest
+from trainer.store.artifact_files import REPAIR, read_made
+from trainer.store.manifest import MANIFEST, ArtifactRef, Manifest, read_manifest, require_manifest
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,8 @@ from trainer.models.pretrained import Checkpoint
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import labelled_digests, without_test
 from trainer.records.steps import CONTENTS, Explains, Sources, Step, publish
-from trainer.store.manifest import Manifest, digest_file, fetch_made, fingerprint, name_of, require_manifest
+from trainer.store.artifact_files import fetch_made
+from trainer.store.manifest import Manifest, digest_file, fingerprint, name_of, require_manifest
 from trainer.store.storage import Store
 
 KIND = "encoded"

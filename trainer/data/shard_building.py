@@ -37,7 +37,8 @@ from trainer.data.shards import (
 from trainer.engines.executors import Advance, filling
 from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.store import roots
-from trainer.store.manifest import Depth, find_damage, make_manifest
+from trainer.store.artifact_files import Depth, find_damage
+from trainer.store.manifest import make_manifest
 from trainer.store.storage import Store
 
 

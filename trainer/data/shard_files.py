@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.transient import retry_transient
+from trainer.store.artifact_files import fetch_made, locate_made, read_made
 from trainer.store.checked_files import CheckedFile, DamagedBlock
-from trainer.store.manifest import FileRecord, fetch_made, locate_made, read_made
+from trainer.store.manifest import FileRecord
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

@@ -45,18 +45,10 @@ from trainer.records.basis import by_file
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_listed
 from trainer.records.steps import CONTENTS, Explains, Parts, Sources, Step, describe, nothing
+from trainer.store.artifact_files import Depth, find_damage
 from trainer.store.checked_files import BLOCK_BYTES
 from trainer.store.details import Totals
-from trainer.store.manifest import (
-    ArtifactRef,
-    Depth,
-    Manifest,
-    digest_file,
-    find_damage,
-    fingerprint,
-    name_of,
-    write_manifest,
-)
+from trainer.store.manifest import ArtifactRef, Manifest, digest_file, fingerprint, name_of, write_manifest
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

@@ -18,15 +18,8 @@ from trainer.kinds.kind import kind_of
 from trainer.models.causal import check_fits, count_parameters
 from trainer.models.pretrained import find_pretrained, load_config
 from trainer.models.weights import check_weights
-from trainer.preflight.resources import (
-    Size,
-    check_optimization,
-    final_parameters,
-    measure_size,
-    require_memory,
-    require_room,
-    run_bytes,
-)
+from trainer.preflight.memory import Size, measure_size, require_memory
+from trainer.preflight.resources import check_optimization, final_parameters, require_room, run_bytes
 from trainer.records.plans import RunPlan
 from trainer.records.results import Lengths, TuningPreflight
 from trainer.records.steps import look_for

@@ -17,7 +17,8 @@ from trainer.models.tensor_files import of_optimizer
 from trainer.models.weights import CONVERT, Base, base_of, is_adapter, read_base, require_base
 from trainer.records.run_names import RUN_PREFIX, made_by, tell_runs_like, ways_to
 from trainer.records.sealed import read_pointer, read_sealed
-from trainer.store.manifest import MANIFEST, digest_file, fetch_files, read_manifest, require_intact
+from trainer.store.artifact_files import fetch_files, require_intact
+from trainer.store.manifest import MANIFEST, digest_file, read_manifest
 from trainer.store.names import CARD, CHAMPION, CHECKPOINT_KIND, CONFIG, FINAL, FINAL_KIND, is_plain_key
 from trainer.store.storage import Store
 

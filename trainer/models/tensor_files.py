@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError
-from trainer.store.manifest import listed_names, named_by_content
+from trainer.store.artifact_files import listed_names, named_by_content
 from trainer.store.storage import Store
 
 MAX_HEADER_BYTES = 100_000_000

@@ -21,7 +21,8 @@ from trainer.records.sealed import read_sealed, require_sealed
 from trainer.records.steps import CONTENTS, Sources, Step
 from trainer.registry.facts import read_facts
 from trainer.registry.report import find_fault
-from trainer.store.manifest import MANIFEST, Depth, Manifest, find_damage, parse_manifest, read_manifest
+from trainer.store.artifact_files import Depth, find_damage
+from trainer.store.manifest import MANIFEST, Manifest, parse_manifest, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS, PLAN
 from trainer.store.storage import Store
 from trainer.training.checkpoint import committed_steps, look_for_checkpoint

@@ -25,17 +25,15 @@ from trainer.common.progress import Progress, silent
 from trainer.config.kinds import load
 from trainer.records.lease import hold_reused
 from trainer.records.run_names import FOLDERS
+from trainer.store.artifact_files import Depth, find_damage, is_intact
 from trainer.store.details import require_details
 from trainer.store.manifest import (
     MANIFEST,
     ArtifactRef,
-    Depth,
     FileRecord,
     Input,
     Manifest,
     digest_folder,
-    find_damage,
-    is_intact,
     make_manifest,
     name_of,
     put_published,

@@ -14,7 +14,8 @@ from trainer.common.display import plural, show, show_json, size, text_pairs
 from trainer.common.errors import ArtifactError, ConfigError, StorageError, brief
 from trainer.models.weights import BASE, Base
 from trainer.registry.lineage import find_run
-from trainer.store.manifest import Manifest, fetch_artifact, require_intact
+from trainer.store.artifact_files import fetch_artifact, require_intact
+from trainer.store.manifest import Manifest
 from trainer.store.names import CARD, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest

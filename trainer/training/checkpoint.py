@@ -29,7 +29,8 @@ from trainer.models.weights import PREFIX, tensor_of
 from trainer.records.evaluations import Criterion
 from trainer.records.sealed import read_listed, read_pointer, write_pointer
 from trainer.records.shapes import folder_name
-from trainer.store.manifest import MANIFEST, Manifest, find_damage, fingerprint, listed_names, read_manifest
+from trainer.store.artifact_files import find_damage, listed_names
+from trainer.store.manifest import MANIFEST, Manifest, fingerprint, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST, Count
 from trainer.store.storage import Store
 

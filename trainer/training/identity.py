@@ -17,16 +17,8 @@ from trainer.records.lease import is_being_removed
 from trainer.records.plans import PreparedData
 from trainer.records.run_names import made_at, tell_runs_like
 from trainer.records.sealed import read_pointer, read_sealed, write_sealed
-from trainer.store.manifest import (
-    ArtifactRef,
-    Depth,
-    Input,
-    Manifest,
-    fingerprint,
-    is_intact,
-    read_manifest,
-    recall_manifest,
-)
+from trainer.store.artifact_files import Depth, is_intact
+from trainer.store.manifest import ArtifactRef, Input, Manifest, fingerprint, read_manifest, recall_manifest
 from trainer.store.names import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.store.storage import Store
 

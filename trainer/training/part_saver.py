@@ -31,15 +31,8 @@ from trainer.models.tensor_files import part_name
 from trainer.models.tensor_rows import Tensors, write_part
 from trainer.models.weights import INDEX, WEIGHTS, weight_files
 from trainer.records.shapes import folder_name
-from trainer.store.manifest import (
-    MANIFEST,
-    FileRecord,
-    digest_file,
-    make_manifest,
-    named_by_content,
-    read_manifest,
-    write_manifest,
-)
+from trainer.store.artifact_files import named_by_content
+from trainer.store.manifest import MANIFEST, FileRecord, digest_file, make_manifest, read_manifest, write_manifest
 from trainer.store.names import CHECKPOINT_KIND
 from trainer.training.checkpoint import STATE, TrainState
 from trainer.training.runtime import Runtime

@@ -24,7 +24,8 @@ from trainer.records.plans import Plan, RunPlan
 from trainer.records.sealed import require_sealed, write_sealed
 from trainer.records.shapes import folder_name
 from trainer.records.steps import in_ranks
-from trainer.store.manifest import ArtifactRef, fetch_artifact, publish_folder
+from trainer.store.artifact_files import fetch_artifact
+from trainer.store.manifest import ArtifactRef, publish_folder
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState, ended_epoch, find_checkpoint, look_for_checkpoint, read_computed

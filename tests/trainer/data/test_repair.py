@@ -10,7 +10,8 @@ import pytest
 from tests.trainer.preparing import content, job_of, leftovers, run, set_folder, stamps, write_old
 from trainer.data.shards import KIND
 from trainer.records.sealed import sealed_bytes
-from trainer.store.manifest import MANIFEST, find_damage, read_manifest
+from trainer.store.artifact_files import find_damage
+from trainer.store.manifest import MANIFEST, read_manifest
 from trainer.store.storage import Store
 
 

@@ -18,7 +18,7 @@ from trainer.data.labelled.look import HEAD_ROWS, SAMPLED, look_at_labelled
 from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.kinds.labelled import preflight
 from trainer.kinds.labelled.preflight import labelled_preflight
-from trainer.preflight import resources
+from trainer.preflight import memory
 from trainer.records.results import TuningPreflight
 from trainer.store.storage import Store
 
@@ -51,7 +51,7 @@ def test_the_look_finds_what_encoding_finds_and_plans_the_same_steps(
 def test_ranks_that_share_a_model_are_told_what_each_takes(
     pairs: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (preflight, resources):
+    for module in (preflight, memory):
         monkeypatch.setattr(module, "library_bytes", lambda: 0)
     monkeypatch.setenv("WORLD_SIZE", "4")
     changes = {"training__global_batch": 8, "training__processes": None}

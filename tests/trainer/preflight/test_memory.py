@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from trainer.config.training import TrainingConfig
 from trainer.models.losses import CausalLMLoss
-from trainer.preflight.resources import Activations, estimate_memory, guess_activations, measure_activations
+from trainer.preflight.memory import Activations, estimate_memory, guess_activations, measure_activations
 
 GPT2 = {
     "model_type": "gpt2",

@@ -21,7 +21,8 @@ from trainer.preflight.resources import require_room
 from trainer.records.plans import PreparedData
 from trainer.registry.garbage import collect
 from trainer.registry.leftovers import find_leftovers
-from trainer.store.manifest import find_damage, read_manifest
+from trainer.store.artifact_files import find_damage
+from trainer.store.manifest import read_manifest
 from trainer.store.names import FINAL, FINAL_KIND
 from trainer.store.storage import Store
 

@@ -12,7 +12,7 @@ from tests.processes import free_port, start_module, wait_until
 from tests.support import only_run, small_job, small_values, write_config
 from tests.trainer.training.sharded_runs import copied
 from trainer.models.causal import count_units
-from trainer.preflight.resources import divide, estimate_memory, guess_activations
+from trainer.preflight.memory import divide, estimate_memory, guess_activations
 from trainer.records.plans import PreparedData
 
 MODEL: dict[str, Any] = {"model_type": "llama", "hidden_size": 768, "num_attention_heads": 6, "intermediate_size": 2048}

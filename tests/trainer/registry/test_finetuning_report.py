@@ -32,7 +32,8 @@ from trainer.kinds.labelled.evaluate import classify
 from trainer.kinds.labelled.page import confusion_table
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.report import make_report
-from trainer.store.manifest import digest_file, find_damage
+from trainer.store.artifact_files import find_damage
+from trainer.store.manifest import digest_file
 from trainer.store.storage import Store
 from trainer.training.identity import claim_run, final_manifest
 

@@ -37,8 +37,9 @@ from trainer.records.lease import Lease
 from trainer.records.sealed import write_sealed
 from trainer.registry.promotion import promote, roll_back
 from trainer.registry.references import pin, pinned, unpin
+from trainer.store.artifact_files import find_damage
 from trainer.store.local import LocalFiles
-from trainer.store.manifest import MANIFEST, find_damage, fingerprint, read_manifest
+from trainer.store.manifest import MANIFEST, fingerprint, read_manifest
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 

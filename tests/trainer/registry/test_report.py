@@ -32,7 +32,8 @@ from trainer.records.evaluations import Sample, Scores
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.report import make_report
-from trainer.store.manifest import ArtifactRef, digest_file, find_damage, make_manifest
+from trainer.store.artifact_files import find_damage
+from trainer.store.manifest import ArtifactRef, digest_file, make_manifest
 from trainer.store.storage import Store
 from trainer.training.identity import claim_run, final_manifest
 

@@ -10,7 +10,8 @@ from tests.depth import once
 from tests.trainer.small_jobs import Finished
 from trainer.common.errors import ArtifactError
 from trainer.data.shards import KIND as SHARDS
-from trainer.store.manifest import MANIFEST, find_damage, read_manifest
+from trainer.store.artifact_files import find_damage
+from trainer.store.manifest import MANIFEST, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint

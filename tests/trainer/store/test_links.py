@@ -8,7 +8,8 @@ import pytest
 
 from tests.trainer.report_runs import publish
 from trainer.common.errors import StorageError
-from trainer.store.manifest import fetch_artifact, find_damage, read_manifest
+from trainer.store.artifact_files import fetch_artifact, find_damage
+from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint
 from trainer.training.logs import kept_log

@@ -8,18 +8,15 @@ import pytest
 
 from tests.trainer.report_runs import DETAILS, publish
 from trainer.common.errors import ArtifactError
+from trainer.store.artifact_files import fetch_artifact, fetch_files, find_damage, require_intact
 from trainer.store.manifest import (
     MANIFEST,
     Manifest,
     digest_file,
-    fetch_artifact,
-    fetch_files,
-    find_damage,
     fingerprint,
     make_manifest,
     publish_folder,
     read_manifest,
-    require_intact,
     write_manifest,
 )
 from trainer.store.remote import RemoteObjects

@@ -15,7 +15,8 @@ from trainer.data.shards import read_record, write_record
 from trainer.models.pretrained import find_model
 from trainer.registry.promotion import moves
 from trainer.registry.references import pin
-from trainer.store.manifest import MANIFEST, FileRecord, fetch_artifact, fingerprint, read_manifest, seal
+from trainer.store.artifact_files import fetch_artifact
+from trainer.store.manifest import MANIFEST, FileRecord, fingerprint, read_manifest, seal
 from trainer.store.names import plain_key, plain_name
 from trainer.store.storage import Store
 

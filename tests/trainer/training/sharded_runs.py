@@ -13,15 +13,8 @@ from safetensors.torch import load_file
 
 from tests.processes import Ended, Running, free_port, start_warm
 from tests.support import NO_DROPOUT, SMALL_MODEL, only_run
-from trainer.store.manifest import (
-    MANIFEST,
-    FileRecord,
-    find_damage,
-    listed_names,
-    named_by_content,
-    read_manifest,
-    write_manifest,
-)
+from trainer.store.artifact_files import find_damage, listed_names, named_by_content
+from trainer.store.manifest import MANIFEST, FileRecord, read_manifest, write_manifest
 from trainer.store.names import BEST, CHECKPOINT_KIND, FINAL, LAST
 from trainer.store.storage import Store
 from trainer.training.checkpoint import STATE, state_name

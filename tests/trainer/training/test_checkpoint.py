@@ -20,7 +20,7 @@ from trainer.models.causal import build_model, load_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.records.sealed import write_sealed
-from trainer.store.manifest import fetch_artifact
+from trainer.store.artifact_files import fetch_artifact
 from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState, find_checkpoint

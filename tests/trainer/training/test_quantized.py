@@ -24,7 +24,7 @@ from trainer.jobs import train
 from trainer.kinds.kind import identify_run
 from trainer.models import quantized
 from trainer.pipelines.any_kind import train as train_on
-from trainer.preflight.resources import estimate_memory
+from trainer.preflight.memory import estimate_memory
 from trainer.records.plans import PreparedData
 
 STEPS = 6
@@ -158,7 +158,7 @@ def test_that_it_is_not_installed_is_told_before_anything_is_done(
 
 
 def test_a_gpu_is_counted_on_to_hold_it_in_fewer_bytes(raw: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.preflight.resources.count_gpus", lambda device: 1)
+    monkeypatch.setattr("trainer.preflight.memory.count_gpus", lambda device: 1)
     job = job_of(raw, Path("anywhere"), base, "nf4")
     kept: Any = type("Kept", (), {"per_pair": 0.0, "per_token": 0.0, "fixed": 0.0})()
     config = AutoModelForCausalLM.from_pretrained(base).config

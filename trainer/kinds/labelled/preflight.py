@@ -25,7 +25,7 @@ from trainer.kinds.tuning_preflight import (
 )
 from trainer.models.causal import count_parameters
 from trainer.models.classifiers import classifier_config, kind_of
-from trainer.preflight.resources import WEIGHT_BYTES, Memory, Size, library_bytes, measure_size
+from trainer.preflight.memory import WEIGHT_BYTES, Memory, Size, library_bytes, measure_size
 from trainer.records.results import TuningPreflight
 from trainer.records.steps import look_for
 from trainer.store.manifest import ArtifactRef

@@ -33,7 +33,8 @@ from trainer.models.losses import next_tokens, token_losses_in_pieces
 from trainer.models.pretrained import find_pretrained
 from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.records.steps import Step, find_artifact, publish
-from trainer.store.manifest import ArtifactRef, Manifest, fetch_made, require_manifest
+from trainer.store.artifact_files import fetch_made
+from trainer.store.manifest import ArtifactRef, Manifest, require_manifest
 from trainer.store.names import REFERENCE_KIND
 from trainer.store.storage import Store
 from trainer.training.rank_agreement import name_together, require_same_model

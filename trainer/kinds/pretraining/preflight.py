@@ -35,16 +35,8 @@ from trainer.models.causal import (
 )
 from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens
 from trainer.models.trial import tried_objective
-from trainer.preflight.resources import (
-    Size,
-    check_optimization,
-    final_parameters,
-    measure_activations,
-    measure_size,
-    require_memory,
-    require_room,
-    run_bytes,
-)
+from trainer.preflight.memory import Size, measure_activations, measure_size, require_memory
+from trainer.preflight.resources import check_optimization, final_parameters, require_room, run_bytes
 from trainer.records.plans import PreparedData
 from trainer.records.results import CorpusPreview, CurationPreview, Preflight
 from trainer.records.steps import look_for

@@ -1,0 +1,261 @@
+"""The memory that a training job takes, estimated from its model and settings, and measured for small models."""
+
+from typing import Any, NamedTuple
+
+import psutil
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM as CAUSAL
+from transformers import PretrainedConfig
+
+from trainer.common.display import plural, size
+from trainer.common.errors import DeviceError
+from trainer.config.engines import RayEngine
+from trainer.config.runs import RunJob
+from trainer.config.training import OptimizationConfig, TrainingConfig
+from trainer.data.step_plan import divide_batch
+from trainer.models.adapters import Trained
+from trainer.models.causal import Units, count_units
+from trainer.training.part_saver import FILE_BYTES
+from trainer.training.runtime import count_gpus
+
+ADAM_BYTES = 16
+"""Bytes per parameter: float32 weight, gradient, and AdamW's two means. Without accumulation, the gradients of several
+ranks are in DDP's buckets."""
+GRADIENT_BYTES = 4
+"""Bytes per parameter of accumulated gradients in addition to DDP's buckets, or of gradients summed over the ranks."""
+WEIGHT_BYTES = 4
+"""Bytes per float32 weight."""
+QUANTISED_BYTES = {"nf4": 0.6, "int8": 1.1}
+"""Bytes per quantised weight, including the scales of its block."""
+COPIED_BYTES = 12
+"""Bytes per parameter, weight and means, copied to host memory for a checkpoint."""
+
+LOADED_LATER = 10**8
+"""Measured bytes of libraries loaded only during training, including the stacks of their threads."""
+
+LENGTH = 256
+"""Maximum tokens with which a model's activations are measured."""
+
+UNKNOWN_SHAPE = 4
+"""Width of a feed-forward layer relative to the model's, if the configuration does not specify it."""
+
+
+class Memory(NamedTuple):
+    """Maximum bytes per rank of device memory and of host memory, which are the same without a GPU.
+
+    Only rank 0 holds copies for a checkpoint; with a sharded model, each rank holds those of its rows.
+    """
+
+    device: int
+    host: int
+
+
+class Size(NamedTuple):
+    """Number of trained parameters and of all parameters, and the memory per rank."""
+
+    trained: int
+    parameters: int
+    memory: Memory
+
+
+class Activations(NamedTuple):
+    """Bytes kept from the forward to the backward pass: a fixed number, per token, and per pair of tokens in a row."""
+
+    fixed: float
+    per_token: float
+    per_pair: float
+
+
+def measure_size(
+    job: RunJob,
+    config: PretrainedConfig,
+    ranks: int,
+    length: int,
+    counted: Trained,
+    kind: Any = CAUSAL,
+    kept: Activations | None = None,
+) -> Size:
+    """The size of a model of this configuration, and the memory to train it on rows of `length` tokens.
+
+    Its activations are estimated if `kept` is not given.
+    """
+    training = job.training
+    units = count_units(config, job.model.attention, kind) if training.sharding == "fsdp" else None
+    kept = kept or guess_activations(config, training)
+    memory = estimate_memory(
+        training, length, config, ranks, counted.parameters, kept, library_bytes(), units, counted.trained,
+        getattr(job.model, "quantize", None),
+    )  # fmt: skip
+    return Size(*counted, memory)
+
+
+def require_memory(job: RunJob, needed: Size, ranks: int) -> None:
+    """Raise `DeviceError` if this machine cannot hold even the weights of a model and their gradients."""
+    training = job.training
+    quantize: str | None = getattr(job.model, "quantize", None)
+    trained, parameters, memory = needed
+    if isinstance(job.engine, RayEngine):  # the ranks run on other machines
+        return
+    least = int(frozen_bytes(quantize, training) * (parameters - trained)) + (WEIGHT_BYTES + GRADIENT_BYTES) * trained
+    gpus = count_gpus(training.device)
+    there = torch.cuda.get_device_properties(0).total_memory if gpus else psutil.virtual_memory().total
+    divided = training.sharding == "fsdp"
+    held = (least // ranks if divided else least) if gpus else (least if divided else least * ranks)
+    if held > there and not (gpus and training.cpu_offload):
+        place = "of a GPU" if gpus else f"of this machine for {plural(ranks, 'rank')}"
+        raise DeviceError(
+            f"a model of {parameters:,} parameters is too large to train here: its weights and gradients alone take "
+            f"{size(held)}, and training takes about {size(memory.device)} per rank, but the memory {place} is "
+            f"{size(there)}; use a smaller model (model.config, model.pretrained), train an adapter (model.lora), or "
+            "shard the model across more GPUs (training.sharding: fsdp)"
+        )
+
+
+def library_bytes() -> int:
+    """Host memory of this process, mostly libraries while no model is loaded, plus that of libraries loaded later."""
+    resident: int = psutil.Process().memory_info().rss
+    return resident + LOADED_LATER
+
+
+def estimate_memory(
+    training: OptimizationConfig,
+    length: int,
+    config: PretrainedConfig,
+    ranks: int,
+    parameters: int,
+    kept: Activations,
+    libraries: int,
+    units: Units | None = None,
+    trained: int | None = None,
+    quantize: str | None = None,
+) -> Memory:
+    """Estimate the memory of training with AdamW on rows of `length` tokens.
+
+    `libraries` are the bytes of the process without a model. `units` are given for a sharded model. `trained` is the
+    number of parameters that are not frozen; frozen ones may be quantised.
+    """
+    gpu = count_gpus(training.device) > 0
+    _, accumulation = divide_batch(training, ranks)
+    activations = activation_bytes(training, length, config, ranks, kept, gpu)
+    if units is not None:
+        shares = divide(training, units, ranks)
+        computed = shares.gathered + shares.accumulated + activations
+        # Rank 0 assembles each file of the final model from whole layers.
+        file = min(max(FILE_BYTES, WEIGHT_BYTES * units.largest_block), WEIGHT_BYTES * parameters)
+        host = libraries + shares.copies + file
+        if gpu and training.cpu_offload:
+            return Memory(computed, host + shares.state)
+        if gpu:
+            return Memory(shares.state + computed, host)
+        return Memory(host + shares.state + computed, host + shares.state + computed)
+    state = ADAM_BYTES + (GRADIENT_BYTES if ranks > 1 and accumulation > 1 else 0)
+    trained = parameters if trained is None else trained
+    computed = state * trained + int(frozen_bytes(quantize, training) * (parameters - trained)) + activations
+    host = libraries + COPIED_BYTES * trained
+    return Memory(computed, host) if gpu else Memory(host + computed, host + computed)
+
+
+def frozen_bytes(quantize: str | None, training: OptimizationConfig) -> float:
+    """Bytes per frozen weight. On a CPU the model is loaded unquantised first."""
+    return QUANTISED_BYTES.get(quantize or "", WEIGHT_BYTES) if count_gpus(training.device) else WEIGHT_BYTES
+
+
+def activation_bytes(
+    training: OptimizationConfig, length: int, config: PretrainedConfig, ranks: int, kept: Activations, gpu: bool
+) -> int:
+    """Bytes kept from the forward to the backward pass of a rank's micro-batch with rows of `length` tokens."""
+    micro_batch, _ = divide_batch(training, ranks)
+    pairs = 0.0 if gpu else kept.per_pair * length**2  # a GPU's attention keeps no scores
+    rows = micro_batch * (kept.per_token * length + pairs)
+    if training.gradient_checkpointing:  # the input of each layer, and the activations of one layer
+        layers, width = _sizes(config, "num_hidden_layers", "hidden_size")
+        rows = rows / max(layers, 1) + micro_batch * length * layers * width * 4
+    return int(kept.fixed + rows)
+
+
+class Shares(NamedTuple):
+    """Bytes per rank of a sharded model.
+
+    `state`: its rows of weights, gradients and means. `gathered`: parameters gathered during computation.
+    `accumulated`: gradients of the whole model, if they are summed over the ranks only after the last micro-batch.
+    `copies`: copies of its rows for a checkpoint, of which it writes the same number of bytes.
+    """
+
+    state: int
+    gathered: int
+    accumulated: int
+    copies: int
+
+
+def divide(training: OptimizationConfig, units: Units, ranks: int) -> Shares:
+    """Memory per rank with FSDP and AdamW.
+
+    Parameters outside of the blocks stay gathered from the forward to the backward pass. Two blocks are gathered at a
+    time, because the next one is gathered while one computes. Gradients have the type of the computation; while they
+    are summed over the ranks, float32 copies of two blocks exist, one of them still in transfer. Gradients outside of
+    the blocks exist from the head's backward pass on and are summed last. Evaluating the finished model needs less: it
+    is gathered in float32 without gradients.
+    """
+    _, accumulation = divide_batch(training, ranks)
+    width = WEIGHT_BYTES if training.precision == "fp32" else 2
+    rows, outside, block = -(-units.parameters // ranks), units.outside, units.largest_block
+    in_a_block = width * (2 * outside + 3 * block) + 2 * GRADIENT_BYTES * block
+    at_the_end = (2 * width + GRADIENT_BYTES) * outside + GRADIENT_BYTES * block
+    whole = accumulation > 1 and not training.sum_each_micro_batch
+    return Shares(
+        state=ADAM_BYTES * rows,
+        gathered=max(in_a_block, at_the_end),
+        accumulated=GRADIENT_BYTES * units.parameters if whole else 0,
+        copies=COPIED_BYTES * rows,
+    )
+
+
+def measure_activations(objective: nn.Module, vocab_size: int, training: TrainingConfig) -> Activations:
+    """Measure the activations of a model with its loss on the CPU: for one row, two rows, and one of half the length.
+
+    Solves `f(rows, length) = fixed + rows * (token * length + pair * length**2)`.
+    """
+    length = min(training.context, LENGTH) // 2 * 2
+    one, two, half = (
+        _kept_bytes(objective, torch.arange(rows * size).reshape(rows, size) % vocab_size, training.precision)
+        for rows, size in ((1, length), (2, length), (1, length // 2))
+    )
+    row, fixed = two - one, 2 * one - two
+    per_pair = max(0.0, 2 * (row - 2 * (half - fixed)) / length**2)
+    return Activations(fixed, row / length - per_pair * length, per_pair)
+
+
+def guess_activations(config: PretrainedConfig, training: OptimizationConfig) -> Activations:
+    """Estimate the activations of a model that is too large to measure, from measured gpt2, llama and qwen3 models."""
+    width, layers, feed_forward = _sizes(config, "hidden_size", "num_hidden_layers", "intermediate_size")
+    values = 11 * width + 4.25 * (feed_forward or UNKNOWN_SHAPE * width)
+    return Activations(0.0, layers * values * (4.0 if training.precision == "fp32" else 2.5), 0.0)
+
+
+def _kept_bytes(objective: nn.Module, ids_BT: torch.Tensor, precision: str) -> int:
+    """Bytes that autograd saves in a forward pass, without parameters."""
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
+    found: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            found[storage.data_ptr()] = storage
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=precision != "fp32"),
+    ):
+        loss = objective(ids_BT)
+    size = sum(storage.nbytes() for storage in found.values())
+    del loss
+    return size
+
+
+def _sizes(config: PretrainedConfig, *names: str) -> list[int]:
+    """Numbers in a configuration; 0 for fields that are missing or set per layer."""
+    text: Any = config.get_text_config()
+    said = (getattr(text, name, 0) for name in names)
+    return [each if isinstance(each, int) else 0 for each in said]
