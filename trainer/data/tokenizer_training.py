@@ -30,7 +30,7 @@ from trainer.models.taken_tokenizer import (
     PLAIN_CLASS,
     TOKENIZER_CONFIG,
     find_files,
-    place_of_tokenizer,
+    origin_of,
     take_tokenizer,
 )
 from trainer.models.tokenizer import KIND, TOKENIZER_FILE, TokenizerInfo, vocabulary
@@ -88,7 +88,7 @@ def make_tokenizer(store: Store, job: PrepareJob, progress: Progress, decisions:
             return _train(data.tokenizer, texts, folder, bar.advance)
 
     inputs = {"decisions": decisions.as_input()} if decisions and data.tokenizer.path is None else {}
-    if (path := data.tokenizer.path) and (origin := made_at(store, place_of_tokenizer(store, path).known_as)):
+    if (path := data.tokenizer.path) and (origin := made_at(store, origin_of(store, path))):
         inputs["taken from"] = Input(key=origin, content="")
     name = data.tokenizer.name if data.tokenizer.path is None else "taken"
     return Step(
@@ -170,8 +170,7 @@ def tokenizer_recipe(store: Store, data: DataConfig) -> dict[str, Any]:
     if data.tokenizer.path is None:
         read = [{"name": corpus.name, **reading_options(corpus)} for corpus in data.corpora]
         return {"format": FORMAT, "data.tokenizer": options, "data.corpora": read}
-    place = place_of_tokenizer(store, data.tokenizer.path).place
-    content = {name: digest_file(file).sha256 for name, file in find_files(place).items()}
+    content = {name: digest_file(file).sha256 for name, file in find_files(data.tokenizer.path, store).items()}
     return {"format": FORMAT, "data.tokenizer": {**options, "content": content, "path": None}}
 
 
@@ -259,6 +258,6 @@ def spread(pieces: Sequence[Piece]) -> list[Piece]:
 
 def _take(store: Store, options: TokenizerConfig, folder: Path) -> dict[str, Any]:
     assert options.path is not None
-    eos = take_tokenizer(place_of_tokenizer(store, options.path).place, options.eos_token, folder)
+    eos = take_tokenizer(options.path, options.eos_token, folder, store)
     vocab = vocabulary((folder / TOKENIZER_FILE).read_text(encoding="utf-8"))
     return {"eos_token": eos, "taken_from": options.path, "vocab_size": len(vocab)}

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError, brief, reason_of
 from trainer.models.tensor_files import of_optimizer
 from trainer.models.weights import CONVERT, Base, base_of, is_adapter, read_base, require_base
-from trainer.records.run_names import RUN_PREFIX, made_by, tell_runs_like, ways_to
+from trainer.records.run_names import RUN_PREFIX, made_by, run_at, tell_runs_like, ways_to
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.artifact_files import fetch_files, require_intact
-from trainer.store.manifest import MANIFEST, digest_file, read_manifest
-from trainer.store.names import CARD, CHAMPION, CHECKPOINT_KIND, CONFIG, FINAL, FINAL_KIND, is_plain_key
+from trainer.store.manifest import MANIFEST, Manifest, digest_file, read_manifest
+from trainer.store.names import CARD, CHAMPION, CHECKPOINT_KIND, CONFIG, FINAL, FINAL_KIND, LAST, is_plain_key
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:
@@ -117,15 +117,22 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
 def find_pretrained(store: Store, name: str) -> Checkpoint:
     """Find a model to train further: as `find_model` does if `is_named_own`, else a local folder or one of the hub.
 
-    Raises as `find_model`. A run may have the name of the model that it was trained from, so a name alone never means a
-    run: the next start would train its result again.
+    A run may have the name of the model that it was trained from, so a name alone never means a run: the next start
+    would train its result again. Raises as `find_model`, and `ConfigError` for a name of two models.
     """
-    return find_model(store, name) if is_named_own(store, name) else _with_base(store, _find_outside(store, name, True))
+    if not is_named_own(store, name):
+        return _with_base(store, _find_outside(store, name, hub=True))
+    if _is_model_outside(store, name) and locate(store, name):
+        raise ConfigError(
+            f"{name!r} is both a model of the store {store.url} and a local folder; for the folder, write "
+            f"{Path(name).absolute()}, or else rename it"
+        )
+    return find_model(store, name)
 
 
 def is_named_own(store: Store, name: str) -> bool:
     """Whether a name is the key or path of a run or champion of the store: runs/..., models/..."""
-    return any(way.startswith((RUN_PREFIX, "models/")) for way in ways_to(store, name))
+    return "/" in name and any(way.startswith((RUN_PREFIX, "models/")) for way in ways_to(store, name))
 
 
 def _with_base(store: Store, found: Checkpoint) -> Checkpoint:
@@ -149,9 +156,10 @@ def _find_beside(store: Store, folder: str, base: Base) -> Checkpoint:
             f"{folder} is an adapter of the model {base.name!r}, which is neither in {base.path}, where it was during "
             f"training, nor at that name relative to {Path.cwd()}; put it back"
         )
-    own = is_named_own(store, places[0])
     try:
-        return _find(store, places[0], hub=False) if own else _find_outside(store, places[0], base.origin == "hub")
+        if base.origin == "hub":
+            return _fetch_from_hub(store, places[0])
+        return find_pretrained(store, places[0])
     except ArtifactError as error:
         raise ArtifactError(f"{folder} is an adapter, and its base model is not available: {error}") from error
 
@@ -166,48 +174,69 @@ def identify_base(name: str, found: Checkpoint) -> Base:
 
 
 def _find(store: Store, name: str, hub: bool) -> Checkpoint:
-    """Find a model by a run's name or folder (NAME, runs/NAME), a pointer (runs/NAME/checkpoint-best, models/NAME for a
-    champion), or another folder.
+    """Find a model of the store as `locate` does, else a local folder, else with `hub` one of the Hugging Face hub.
 
-    With `hub`, any other valid name is fetched from the Hugging Face hub. Raises `ArtifactError` if the model is
-    missing or damaged.
+    Raises `ArtifactError` if the model is missing or damaged.
     """
-    named = posixpath.normpath(name)
+    if (own := locate(store, name)) is None:
+        return _find_outside(store, name, hub)
+    key, manifest = own
+    # Contents in a remote store are compared when they are fetched.
+    require_intact(store, key, manifest, depth="changed" if store.local else "sizes")
+    # The model card reports an evaluation, so it must not change that evaluation's fingerprint.
+    files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
+    folder = fetch_files(store, key, manifest, lambda file: not of_optimizer(file))
+    return Checkpoint(str(folder), files, key, "store")
+
+
+def locate(store: Store, name: str) -> tuple[str, Manifest] | None:
+    """The key and manifest of a model of the store: a run's final model (NAME, runs/NAME, with the run's full name or
+    its job's), a champion (models/NAME), a pointer (runs/NAME/checkpoint-best), or another folder; None if there is
+    none. Raises `ArtifactError` if the champion's run now has another model.
+    """
     ways = [*dict.fromkeys(ways_to(store, name))]
-    runs = [*(way.removeprefix(RUN_PREFIX) for way in ways), *made_by(store, named.removeprefix(RUN_PREFIX))]
-    candidates = [*ways, *(f"{RUN_PREFIX}{run}/{FINAL}" for run in runs)]
-    is_pointer = named.rsplit("/", 1)[-1].startswith("checkpoint-") and is_plain_key(named) and not Path(name).is_dir()
-    if is_pointer and (target := read_pointer(store, named)):
-        candidates.insert(0, f"{named.rsplit('/', 1)[0]}/{target.checkpoint}")
-    champion = _champion(store, named)
-    if champion is not None:
-        candidates.insert(0, f"{champion['run']}/{FINAL}")
-    for key in candidates:
+    job, slash, rest = posixpath.normpath(name).removeprefix(RUN_PREFIX).partition("/")
+    of_job = [f"{RUN_PREFIX}{run}{slash}{rest}" for run in made_by(store, job)]
+    runs = [*(way if way.startswith(RUN_PREFIX) else f"{RUN_PREFIX}{way}" for way in ways), *of_job]
+    pointers = [way for way in (*ways, *of_job) if way.startswith(RUN_PREFIX) and is_plain_key(way)]
+    targets = [
+        f"{way.rpartition('/')[0]}/{target.checkpoint}"
+        for way in pointers
+        if way.rpartition("/")[2].startswith("checkpoint-") and (target := read_pointer(store, way))
+    ]
+    champion = next(filter(None, (_champion(store, way) for way in ways)), None)
+    promoted = [f"{champion['run']}/{FINAL}"] if champion else []
+    for key in (*promoted, *targets, *ways, *of_job, *(f"{run}/{FINAL}" for run in runs)):
         kind = FINAL_KIND if key.endswith(f"/{FINAL}") else CHECKPOINT_KIND
         if is_plain_key(key) and (manifest := read_manifest(store, key, kind)):
             if champion is not None and champion["fingerprint"] != manifest.fingerprint:
                 raise ArtifactError(
                     f"{store.path(key)} now holds a different model than the one promoted as {name}; promote one again"
                 )
-            # Contents in a remote store are compared when they are fetched.
-            require_intact(store, key, manifest, depth="changed" if store.local else "sizes")
-            # The model card reports an evaluation, so it must not change that evaluation's fingerprint.
-            files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
-            folder = fetch_files(store, key, manifest, lambda file: not of_optimizer(file))
-            return Checkpoint(str(folder), files, key, "store")
-    return _find_outside(store, name, hub)
+            return key, manifest
+    return None
 
 
 def _find_outside(store: Store, name: str, hub: bool) -> Checkpoint:
-    if _is_model(name):
+    if _is_model_outside(store, name):
         return Checkpoint(name, digest_files(Path(name)), None, "folder")
     if hub and is_hub_name(name) and not Path(name).exists():
-        folder = _fetch_from_hub(store, name)
-        return Checkpoint(str(folder), digest_files(folder), None, "hub")
-    like = ""
-    if not (own := _tell_own(store, name)) and store.names("runs"):
-        like = f"; {tell_runs_like(store, posixpath.normpath(name).removeprefix(RUN_PREFIX).partition('/')[0])}"
-    raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}{own}{like}")
+        return _fetch_from_hub(store, name)
+    named, why = posixpath.normpath(name), _tell_own(store, name)
+    if not why and Path(name).is_dir():
+        why = "; the folder has no config.json: give a model's folder"
+    elif not why and hub and not is_hub_name(name):
+        why = f"; {NO_NAME}"
+    elif not why and store.names("runs"):
+        prefix = RUN_PREFIX if named.startswith(RUN_PREFIX) else ""
+        why = f"; {tell_runs_like(store, named.removeprefix(RUN_PREFIX).partition('/')[0], prefix)}"
+    raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}{why}")
+
+
+def _is_model_outside(store: Store, name: str) -> bool:
+    """Whether a path is a model's folder that is not in a run of the store, whose config.json is not a model's."""
+    own = store.local is not None and Path(name).resolve().is_relative_to(store.local.resolve() / "runs")
+    return _is_model(name) and not own
 
 
 def _champion(store: Store, name: str) -> dict[str, Any] | None:
@@ -240,8 +269,8 @@ def _digest(path: Path, size: int, modified: int) -> str:
     return digest_file(path).sha256
 
 
-def _fetch_from_hub(store: Store, name: str) -> Path:
-    """Fetch a model of the hub, at the commit of `revision_of`, into the hub's local cache; returns the folder."""
+def _fetch_from_hub(store: Store, name: str) -> Checkpoint:
+    """Fetch a model of the hub, at the commit of `revision_of`, into the hub's local cache."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -255,7 +284,7 @@ def _fetch_from_hub(store: Store, name: str) -> Path:
         ) from error
     if not any(folder.glob("*.safetensors")):
         raise ArtifactError(f"model {name!r} of the Hugging Face hub has no weights in safetensors; {CONVERT}")
-    return folder
+    return Checkpoint(str(folder), digest_files(folder), None, "hub")
 
 
 def _not_here(store: Store) -> str:
@@ -264,7 +293,7 @@ def _not_here(store: Store) -> str:
 
 def _tell_own(store: Store, name: str) -> str:
     """The champion or run of the store that a name probably means, as the end of a message; empty if there is none."""
-    named = posixpath.normpath(name).removeprefix("models/").removeprefix(RUN_PREFIX)
+    named = (run_at(store, name) or posixpath.normpath(name)).removeprefix("models/").removeprefix(RUN_PREFIX)
     champion = _champion(store, f"models/{named}")
     found = {f"models/{named}": champion["run"]} if champion else {}
     runs = [named]
@@ -274,6 +303,8 @@ def _tell_own(store: Store, name: str) -> str:
     for own, run in found.items():
         if is_plain_key(f"{run}/{FINAL}") and read_manifest(store, f"{run}/{FINAL}", FINAL_KIND):
             return f"; if {own} of the store is meant, write {own}"
+        if is_plain_key(run) and store.exists(f"{run}/{CONFIG}"):
+            return f"; {run} is not finished: give one of its checkpoints, such as {run}/{LAST}"
     return ""
 
 
@@ -303,10 +334,12 @@ SETTINGS = ("config.json", "tokenizer_config.json")
 """Files that may refer to Python code of the model's repository, which libraries would run, or offer to run."""
 
 
-def check_settings(name: str) -> None:
-    """Raise `ConfigError` if a model's folder, or a model of the hub, needs code of its own repository."""
+def check_settings(name: str, folder: str | None = None) -> None:
+    """Raise `ConfigError` if a model's folder, or a model of the hub, needs code of its own repository. Its files are
+    in `folder`, if given.
+    """
     for file in SETTINGS:
-        path = _find_file(name, file)
+        path = _find_file(folder or name, file)
         settings = read_object(path) if path else {}
         if "auto_map" in settings:
             raise ConfigError(

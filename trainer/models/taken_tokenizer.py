@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -21,13 +21,15 @@ from trainer.common.errors import TokenizerError, brief
 from trainer.models.pretrained import (
     NO_NAME,
     check_settings,
-    find_model,
     hub_reason,
     is_hub_name,
     is_named_own,
+    locate,
     revision_of,
 )
 from trainer.models.tokenizer import TOKENIZER_FILE
+from trainer.store.artifact_files import require_intact
+from trainer.store.manifest import Manifest
 from trainer.store.private_folders import followed
 from trainer.store.storage import Store
 
@@ -49,6 +51,9 @@ VOCABULARIES = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spi
 MODEL_CONFIG = "config.json"
 """Read for its `model_type`, which affects the tokenizer's class; not copied."""
 
+OWN_FILES = (TOKENIZER_FILE, *SETTINGS, MODEL_CONFIG, *VOCABULARIES)
+"""Files of a tokenizer in a model's folder."""
+
 PASSING = ("is_local", "local_files_only")
 """Entries that transformers writes about the source of the files; removed."""
 
@@ -67,29 +72,27 @@ PROBES = (
 )  # fmt: skip
 
 
-class TokenizerPlace(NamedTuple):
-    """A tokenizer's file, folder or name of the hub, and the key or path by which its store may know it."""
+def origin_of(store: Store, path: str) -> str:
+    """The key of the model of the store that a tokenizer is taken from, else its absolute path."""
+    own = _locate(store, path)
+    return own[0] if own else str(Path(path).absolute())
 
-    place: str
-    known_as: str
+
+def _locate(store: Store | None, path: str) -> tuple[str, Manifest] | None:
+    return locate(store, path) if store and not Path(path).is_file() and is_named_own(store, path) else None
 
 
-def place_of_tokenizer(store: Store, path: str) -> TokenizerPlace:
-    """Where an existing tokenizer is: `path`, or the folder of the run or champion of the store that it names.
+def find_files(path: str, store: Store | None = None) -> dict[str, Path]:
+    """Find a tokenizer's files by name: those beside a tokenizer.json, of a model of the store, in another folder, or
+    of a hub name.
 
-    Raises as `find_model`.
+    Raises `TokenizerError` if there are none, `ArtifactError` if a model of the store is damaged.
     """
-    if not Path(path).exists() and is_named_own(store, path):
-        found = find_model(store, path)
-        return TokenizerPlace(found.folder, found.key or found.folder)
-    return TokenizerPlace(path, str(Path(path).absolute()))
-
-
-def find_files(path: str) -> dict[str, Path]:
-    """Find a tokenizer's files by name: those beside a tokenizer.json, in a folder, or of a hub name.
-
-    Raises `TokenizerError` if there are none.
-    """
+    if store is not None and (own := _locate(store, path)):
+        key, manifest = own
+        files = [record for record in manifest.files if record.name in OWN_FILES]
+        require_intact(store, key, manifest.model_copy(update={"files": files}))
+        return {record.name: store.fetch(f"{key}/{record.name}", record.sha256) for record in files}
     place = Path(path)
     if place.is_file():
         beside = _files_in(
@@ -97,19 +100,19 @@ def find_files(path: str) -> dict[str, Path]:
         )
         return {TOKENIZER_FILE: place, **beside}
     folder = place if place.is_dir() else _fetch(path)
-    found = _files_in(folder, (TOKENIZER_FILE, *SETTINGS, MODEL_CONFIG, *VOCABULARIES))
+    found = _files_in(folder, OWN_FILES)
     if not found.keys() & {TOKENIZER_FILE, *VOCABULARIES}:
         raise TokenizerError(f"tokenizer {path!r} cannot be loaded: it has neither {TOKENIZER_FILE} nor a vocabulary")
     return found
 
 
-def take_tokenizer(path: str, eos_token: str | None, folder: Path) -> str:
+def take_tokenizer(path: str, eos_token: str | None, folder: Path, store: Store | None = None) -> str:
     """Write a copy of a tokenizer to a folder; returns its end-of-document token.
 
     The end token is the given one, else the tokenizer's own; it also pads if there is no padding token. Raises
     `TokenizerError` if the tokenizer cannot be loaded, has no end token, or differs when loaded from the folder.
     """
-    files = find_files(path)
+    files = find_files(path, store)
     with _loaded(path, files) as tokenizer:
         eos: str | None = eos_token or tokenizer.eos_token
         if eos is None and tokenizer.backend_tokenizer.token_to_id(END_OF_TEXT) is not None:
@@ -211,12 +214,12 @@ def _loaded(path: str, files: Mapping[str, Path]) -> Iterator[Any]:
     """Yield the tokenizer that transformers loads from exactly these files, which exist within the block."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    if not Path(path).is_file():
-        check_settings(path)
     with TemporaryDirectory(prefix="headrace-") as folder:
         for name, file in files.items():
             (place := Path(folder, name)).parent.mkdir(exist_ok=True)
             place.symlink_to(file.resolve())
+        if not Path(path).is_file():
+            check_settings(path, folder)
         try:
             _spell_out(Path(folder, TOKENIZER_CONFIG))
             if files.keys() & {TOKENIZER_CONFIG, MODEL_CONFIG}:

@@ -67,12 +67,14 @@ def made_by(store: Store, job: str) -> list[str]:
     return _one_of(job, "has", runs)
 
 
-def tell_runs_like(store: Store, name: str) -> str:
-    """Suggested runs for an unknown name, as the end of a message."""
+def tell_runs_like(store: Store, name: str, prefix: str = "") -> str:
+    """Suggested runs for an unknown name, as the end of a message; each with a prefix, such as `runs/`."""
     runs = store.names(RUNS)
     if not runs:
         return f"{store.path(RUNS)} has no runs: check the store's path"
-    return f"{tell_nearest(name, runs)} (`headrace list {store.url}` shows all)"
+    return (
+        f"{tell_nearest(f'{prefix}{name}', [f'{prefix}{run}' for run in runs])} (`headrace list {store.url}` shows all)"
+    )
 
 
 def _one_of(name: str, does: str, runs: list[str]) -> list[str]:

@@ -131,19 +131,19 @@ class RemoteObjects:
         """Send the files in parallel, and the file `last` after the others have arrived.
 
         Older files are overwritten, not removed, because another process may be publishing the same folder. Only an
-        older `last` is removed first, unless it describes the `same` files. If a process removes the `last` that was
-        just sent, to publish the same folder or to remove it, the files that are then missing are sent again before it.
+        older `last` is removed first, unless it describes the `same` files. If a process removes a file that was
+        just sent, to publish the same folder or to remove it, the files that are then missing are sent again.
         """
         if not same:
             self._remove_object(f"{key}/{last}")
         names = {path.name for path in folder.iterdir()} - {last}
         missing = names
         for tries_left in reversed(range(PUBLISHERS)):
-            with ThreadPoolExecutor(TRANSFERS) as pool:
-                list(pool.map(lambda name: self.put(folder / name, f"{key}/{name}"), sorted(missing)))
-            for name in set(self.names(key)) - {*names, last}:
-                self.delete(f"{key}/{name}")
             try:
+                with ThreadPoolExecutor(TRANSFERS) as pool:
+                    list(pool.map(lambda name: self.put(folder / name, f"{key}/{name}"), sorted(missing)))
+                for name in set(self.names(key)) - {*names, last}:
+                    self.delete(f"{key}/{name}")
                 return self.put(folder / last, f"{key}/{last}")
             except FileNotFoundError:
                 if not tries_left:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.jobs import PrepareJob
@@ -26,6 +26,8 @@ SHARDS_OF = "shards of "
 """Begins the role of a corpus's shards in a run's inputs."""
 
 FORMAT = 6
+
+Job = TypeVar("Job", bound=RunJob)
 
 TrainingData = PreparedData | ArtifactRef
 """What a job trains on: a tokenizer and shards, or an encoded set, labelled or of conversations."""
@@ -112,6 +114,15 @@ def make_run(
     model = pretrained and pretrained.key
     inputs |= _fork_of(run.origin) | inputs_at(Store(job.store), {"model": model, **places})
     return run._replace(start=start, base=base, inputs=inputs, renews_data=renews_data, form=form)
+
+
+def starting_with(job: Job, start: dict[str, Any] | None) -> Job:
+    """The job of a run with the key of the model that the run starts from, if that is in the store: the job's own name
+    for it, such as a champion's, may mean another model later.
+    """
+    if not start or start["key"] is None:
+        return job
+    return job.model_copy(update={"model": job.model.model_copy(update={"pretrained": start["key"]})})
 
 
 def _describe(name: str, pretrained: Checkpoint) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -39,6 +39,7 @@ from trainer.training.identity import (
     final_manifest,
     finished_run,
     note_untrained,
+    starting_with,
 )
 from trainer.training.logs import kept_log
 from trainer.training.loop import Session, finish_saving, run_loop
@@ -151,7 +152,7 @@ def train(
         runtime.on_first(lambda: _tidy(job, kind, store, run, prepared, runtime.ranks))
         runtime.on_first(lambda: note_untrained(store, run, job, prepared))
         return finished
-    workload = retry_transient(lambda: kind.open(job, store, prepared, runtime.ranks))
+    workload = retry_transient(lambda: kind.open(starting_with(job, run.start), store, prepared, runtime.ranks))
     if expected is not None and (differences := tell_changes(expected.fixed(), workload.plan.fixed())):
         raise RunError(f"the trainer's step plan differs from the one that it was given: {'; '.join(differences)}")
     with ExitStack() as stack:
@@ -198,7 +199,7 @@ def _train(
     training, scaler, plan = job.training, runtime.accelerator.scaler, workload.plan
     checkpoint, folder = _fetch_newest(store, run, workload, runtime)
     start = folder or fork_weights(store, run.key)
-    _check_start(start, job, workload, runtime)
+    _check_start(start, job, run, workload, runtime)
     model, objective, settings = place_model(training, workload, runtime, start)
     environment = describe_environment(runtime.device, runtime.ranks, training.precision)
     environment["attention"] = model.config._attn_implementation
@@ -265,12 +266,12 @@ def _fetch_newest(store: Store, run: Run, workload: Workload, runtime: Runtime) 
     return checkpoint, folder
 
 
-def _check_start(start: Path | None, job: RunJob, workload: Workload, runtime: Runtime) -> None:
+def _check_start(start: Path | None, job: RunJob, run: Run, workload: Workload, runtime: Runtime) -> None:
     """Raise `PipelineError` unless training starts with the required weights."""
     runtime.on_first(lambda: _require_base(start, workload))
     begins = start is None or is_adapter(start)  # the pretrained weights of the job are read
-    if begins and (pretrained := job.model.pretrained) is not None and runtime.any(Path(pretrained).is_dir()):
-        require_same_model(pretrained, runtime)
+    if begins and run.start is not None and run.start["origin"] == "folder":
+        require_same_model(str(job.model.pretrained), runtime)
 
 
 def _open_log(

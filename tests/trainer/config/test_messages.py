@@ -279,14 +279,15 @@ TABLE = [
     Said(
         "a model's path that is not there",
         ["model={pretrained: /nowhere}"],
-        "ConfigError: pretrained model '/nowhere' cannot be loaded: it is no local file or folder, and not a name of "
-        "the Hugging Face hub (MODEL or OWNER/MODEL); check the path",
+        "ArtifactError: no checkpoint '/nowhere': neither a run in {here}/store/runs, nor a published folder there, "
+        "nor a model folder; it is no local file or folder, and not a name of the Hugging Face hub (MODEL or "
+        "OWNER/MODEL); check the path",
     ),
     Said(
         "a model's folder that is empty",
         ["model={pretrained: {here}/empty}"],
-        "ConfigError: pretrained model '{here}/empty' cannot be loaded: the folder has no config.json; use a model's "
-        "folder",
+        "ArtifactError: no checkpoint '{here}/empty': neither a run in {here}/store/runs, nor a published folder "
+        "there, nor a model folder; the folder has no config.json: give a model's folder",
     ),
     Said(
         "a folder for files",

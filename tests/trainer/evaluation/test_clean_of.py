@@ -181,7 +181,7 @@ def test_a_fine_tuned_model_is_measured_on_what_its_base_was_kept_clean_of(
         write_documents(tmp_path / f"{split}.jsonl", rows)
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{split}.parquet")
     values = {
-        "store": str(tmp_path / "store"), "name": "tuned", "model": {"pretrained": "base"},
+        "store": str(tmp_path / "store"), "name": "tuned", "model": {"pretrained": "runs/base"},
         "data": {
             "name": "labelled", "source": source, "text_columns": ["text"], "classes": ["odd", "even"],
             "max_length": 12,
@@ -240,7 +240,7 @@ def test_a_model_that_answers_is_measured_on_what_its_base_was_kept_clean_of(raw
         ]
         write_documents(tmp_path / f"{split}.jsonl", rows)
     changes = {"data__context": 32, "data__chat_template": TEMPLATE, "training__epochs": 1}
-    job = chat_job(tmp_path, tmp_path / "store", "base", **changes)
+    job = chat_job(tmp_path, tmp_path / "store", "runs/base", **changes)
     named = {"jobs": [str(write_config(tmp_path / "chat.yaml", job.model_dump(mode="json")))]}
     run_through(curated_run(raw, tmp_path / "store", {"decontaminate": named}, run="base"))
     with cores(1):

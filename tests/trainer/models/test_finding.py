@@ -1,14 +1,16 @@
 """Models of a store, by name: the files that whoever loads them needs."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.trainer.report_runs import publish
-from trainer.common.errors import ArtifactError
+from trainer.common.errors import ArtifactError, ConfigError
 from trainer.models.pretrained import find_model, find_pretrained
 from trainer.models.tensor_files import MODEL, OPTIMIZER, find_parts, part_name
+from trainer.records.sealed import write_sealed
 from trainer.registry.promotion import promote
 from trainer.store.names import CHECKPOINT_KIND, FINAL_KIND
 from trainer.store.storage import Store
@@ -103,8 +105,26 @@ def test_a_model_to_train_further_is_a_run_only_by_its_key_or_path(
     found = find_pretrained(empty_store, "words")
     assert (found.origin, found.folder) == ("folder", "words"), "the job of that name may have trained it"
     run = "runs/words-12345678"
-    for name in (run, "runs/words", f"{run}/final", "models/words", f"{empty_store.local}/{run}"):
+    champion, path = "models/words", empty_store.local
+    for name in (
+        run,
+        "runs/words",
+        f"{run}/final",
+        "runs/words/final",
+        champion,
+        f"{path}/{run}",
+        f"{path}/{champion}",
+    ):
         assert find_pretrained(empty_store, name).key == f"{run}/final", name
+    shutil.copytree(tmp_path / "words", tmp_path / champion)
+    with pytest.raises(ConfigError, match=f"'{champion}' is both a model of the store .* write {tmp_path / champion}"):
+        find_pretrained(empty_store, champion)
+    assert find_pretrained(empty_store, str(tmp_path / champion)).origin == "folder"
+    write_sealed(empty_store, "runs/young-12345678/config.json", {})
+    for name in ("runs/young", "runs/young-12345678", f"{path}/runs/young-12345678"):
+        with pytest.raises(ArtifactError, match="runs/young-12345678 is not finished: give one of its checkpoints"):
+            find_pretrained(empty_store, name)
+    monkeypatch.chdir(path / "runs")
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     with pytest.raises(ArtifactError, match=r"no checkpoint 'runs/others': neither a run in .*/runs, nor"):
         find_pretrained(empty_store, "runs/others")

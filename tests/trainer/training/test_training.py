@@ -32,14 +32,17 @@ from trainer.common.progress import silent
 from trainer.data.dataset import open_dataset, read_batch
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import shard_manifests
+from trainer.kinds.pretraining.workload import Pretraining
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
+from trainer.models.taken_tokenizer import find_files
 from trainer.models.tokenizer import load_tokenizer
 from trainer.pipelines.any_kind import train
 from trainer.records.plans import PreparedData
 from trainer.registry.curves import with_planned_rates
 from trainer.registry.facts import read_facts
 from trainer.registry.lineage import trace
+from trainer.registry.promotion import promote
 from trainer.registry.report import render_page, report_content
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
@@ -244,7 +247,7 @@ def test_a_pretrained_model_is_trained_further(
 
 @pytest.mark.deep
 def test_a_run_of_the_store_is_trained_further_with_its_tokenizer_as_a_copy_of_it_is(
-    raw: Path, any_store: Store, finished: Finished, tmp_path: Path
+    raw: Path, any_store: Store, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, first = Store(str(finished.store)), finished.run
     for file in store.walk():
@@ -263,9 +266,35 @@ def test_a_run_of_the_store_is_trained_further_with_its_tokenizer_as_a_copy_of_i
     inputs = [any_store.read_json(f"{run}/config.json")["inputs"][role] for role in ("model", "tokenizer taken from")]
     assert [each["key"] for each in inputs] == [first, first]
     assert other == run, "the same content gives the same run"
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "fetch_folder", lambda *_: pytest.fail("a tokenizer needs no weights"))
+        assert {"tokenizer.json", "config.json"} <= find_files(first, any_store).keys()
     traced = trace(any_store, run)
     assert (traced["base"]["key"], traced["base"]["name"]) == (f"{first}/{FINAL}", first)
     assert [each["run"] for each in traced["ancestors"]] == [first]
+
+
+def test_a_run_is_trained_from_the_model_that_named_it_though_another_becomes_the_champion_meanwhile(
+    raw: Path, stocked: Path, data: PreparedData, finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(stocked))
+    shutil.copytree(finished.folder, stocked / finished.run)
+    other = train_here(raw, stocked, data, name="other", training__seed=1)
+    promote(store, "best", finished.run, {}, "first")
+    opened = Pretraining.__init__
+
+    def overtaken(*arguments: Any) -> None:
+        promote(store, "best", other, {}, "second")
+        opened(*arguments)
+
+    monkeypatch.setattr(Pretraining, "__init__", overtaken)
+    run = train_here(raw, stocked, data, name="further", model={"pretrained": "models/best"})
+    monkeypatch.undo()
+    assert store.read_json(f"{run}/config.json")["start"]["key"] == f"{finished.run}/{FINAL}"
+    own = store.read_bytes(f"{run}/{FINAL}/model.safetensors")
+    store.delete(run)
+    again = train_here(raw, stocked, data, name="further", model={"pretrained": finished.run})
+    assert (again, store.read_bytes(f"{again}/{FINAL}/model.safetensors")) == (run, own)
 
 
 def test_another_family_trains_saves_and_loads(raw: Path, stocked: Path, data: PreparedData) -> None:

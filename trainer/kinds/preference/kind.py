@@ -13,12 +13,12 @@ from trainer.kinds.kind import Kind, LazyFunction
 from trainer.kinds.preference.job import LOSS_SETTINGS, PreferenceJob
 from trainer.models.pretrained import find_pretrained
 from trainer.records.basis import ExamplesBasis, encoded_basis
-from trainer.records.sealed import read_sealed
+from trainer.records.sealed import read_sealed, require_sealed
 from trainer.records.steps import CONTENTS, Do, Explains, Step
 from trainer.store.manifest import ArtifactRef, Manifest, recall_manifest
 from trainer.store.names import CONFIG, REFERENCE_KIND
 from trainer.store.storage import Store
-from trainer.training.identity import Run, inputs_at
+from trainer.training.identity import Run, inputs_at, starting_with
 
 FORMAT = 1
 
@@ -99,6 +99,7 @@ def identify_own(
     """The measurement of the final model of a job's run, or of an `other` run on this run's pairs, with this run's
     rewards. Raises as `trainer.kinds.tuning.identify_own`.
     """
+    job = starting_with(job, require_sealed(store, f"{run}/{CONFIG}")["start"])
     return tuning.identify_own(store, job, run, data, other, rewards=describe_rewards(job))
 
 

@@ -20,7 +20,7 @@ from trainer.evaluation.measurement import Measurement, ask_of_run
 from trainer.evaluation.metrics import describe_selection
 from trainer.kinds.kind import Kind, LazyFunction, Planned
 from trainer.models.pretrained import MASKED, Checkpoint, find_model, find_pretrained, read_object
-from trainer.models.taken_tokenizer import place_of_tokenizer
+from trainer.models.taken_tokenizer import origin_of
 from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, require_sealed
 from trainer.records.steps import Do, NotMade, only_look
@@ -68,7 +68,7 @@ def identify(job: PipelineJob, data: PreparedData) -> Run:
     asked = job.evaluation
     selection = {"during_training": asked.during_training, **describe_selection(asked, asked.harness)}
     taken = job.data.tokenizer.path
-    places = {"tokenizer taken from": taken and place_of_tokenizer(store, taken).known_as}
+    places = {"tokenizer taken from": taken and origin_of(store, taken)}
     return make_run(job, made_from, selection, reads, found, places=places, effective=_effective(job))
 
 
