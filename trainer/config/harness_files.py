@@ -17,6 +17,9 @@ from trainer.config.evaluation import HarnessConfig
 LOCAL_FORMATS = ("json", "csv", "parquet", "text", "arrow")
 """Values of `dataset_path` of tasks whose examples are in local files."""
 
+OF_GROUPS = {"group", "group_alias", "task", "tag", "aggregate_metric_list", "metadata", "version"}
+"""Keys of a group's file; lm-eval passes any other to the group's tasks."""
+
 Settings = dict[str, Any]
 
 
@@ -33,13 +36,22 @@ class LocalTask(NamedTuple):
 
     @property
     def members(self) -> list[str]:
-        """The tasks of a group; empty for a task."""
+        """The tasks of a group; empty for a task.
+
+        Raises `ConfigError` if the group changes settings of its tasks: the files that they read, and so the questions
+        to keep out of training and the identity of the figures, would be others than those of the tasks.
+        """
         listed = self.settings.get("task")
-        return (
-            [str(each["task"] if isinstance(each, dict) else each) for each in listed]
-            if isinstance(listed, list)
-            else []
-        )
+        if not isinstance(listed, list):
+            return []
+        own = [each if isinstance(each, dict) else {"task": each} for each in listed]
+        changed = {*self.settings.keys() - OF_GROUPS, *(key for each in own for key in each if key != "task")}
+        if changed:
+            raise ConfigError(
+                f"{self.files[0]}: the group {self.name!r} changes {', '.join(sorted(changed))} of its tasks; define "
+                "each changed task in a file of its own, which may `include` the original, and list it by its name"
+            )
+        return [str(each["task"]) for each in own]
 
     @property
     def reads_files(self) -> bool:
@@ -91,7 +103,7 @@ def data_files(task: LocalTask, where: str) -> list[tuple[str, bool]]:
     Raises `ConfigError` if a pattern matches no file.
     """
     if not task.reads_files:
-        return []
+        return _files_at(task.settings.get("dataset_path"))
     options = task.settings.get("dataset_kwargs") or {}
     folder, named = options.get("data_dir"), options.get("data_files")
     if folder and not named:
@@ -108,6 +120,13 @@ def data_files(task: LocalTask, where: str) -> list[tuple[str, bool]]:
                 )
             found.append((whole, split is None or split == task.asked))
     return found
+
+
+def _files_at(place: Any) -> list[tuple[str, bool]]:
+    """The files of a data set in a local folder, or a local file; none for a name of the hub."""
+    if not isinstance(place, str) or not Path(place).exists():
+        return []
+    return [(str(Path(place, "**")) if Path(place).is_dir() else place, False)]
 
 
 def leaves(

@@ -7,12 +7,17 @@ A process may load a function long before or after its files were digested, so l
 
 import hashlib
 import importlib
+import os
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from trainer.common.errors import ConfigError
@@ -41,6 +46,40 @@ def source_files(module: str) -> list[Path]:
     return sorted(files)
 
 
+class _FromSource(SourceFileLoader):
+    """Compiles a module from its source. Python takes compiled code if the source's size and time are unchanged, and
+    would then run another version than the digested one.
+    """
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        raise OSError("its compiled code is not used")
+
+
+class _ReadAnew(MetaPathFinder):
+    def __init__(self, files: Collection[str]) -> None:
+        self._files = files
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.origin is None or os.path.abspath(spec.origin) not in self._files:
+            return None
+        spec.loader = _FromSource(fullname, spec.origin)
+        return spec
+
+
+@contextmanager
+def _read_anew(files: Collection[str]) -> Iterator[None]:
+    """Import the modules in these files from their source."""
+    finder = _ReadAnew({os.path.abspath(file) for file in files})
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
 _loaded: dict[str, str] = {}
 """The digest of the files from which this process loaded each function."""
 
@@ -60,15 +99,16 @@ def load_function(function: str, digest: str) -> Callable[[str], Any]:
     Raises `ConfigError` if there is no such function, or if its files have changed: the verdicts would be stored under
     the digest of the old files.
     """
+    files = {str(path) for path in source_files(function.partition(":")[0])}
     if _loaded.get(function, digest) != digest:  # unload the old modules, so that Python reads the files again
-        files = {str(path) for path in source_files(function.partition(":")[0])}
         for known, loaded in list(sys.modules.items()):
             if getattr(loaded, "__file__", None) in files:
                 del sys.modules[known]
         importlib.invalidate_caches()
     module, _, name = function.partition(":")
     try:
-        found: Callable[[str], Any] = getattr(importlib.import_module(module), name)
+        with _read_anew(files):
+            found: Callable[[str], Any] = getattr(importlib.import_module(module), name)
     except Exception as error:  # importing the user's module may raise anything
         problem = f"{type(error).__name__}: {error}"
         raise ConfigError(f"data.curation.filters: function {function!r} cannot be loaded: {problem}") from error

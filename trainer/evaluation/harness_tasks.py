@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
+import datasets
 import numpy as np
 import torch
 from lm_eval import evaluator
@@ -30,6 +32,7 @@ from trainer.data.chat.template import bound_template
 from trainer.evaluation.harness_identity import identify, installed_version
 from trainer.evaluation.metrics import greater_is_better
 from trainer.models.pretrained import hub_reason
+from trainer.store.manifest import fingerprint
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
@@ -63,7 +66,8 @@ def load_tasks(options: HarnessConfig) -> Loaded:
     the hub does not provide or that lacks a field, a task requested under two names, and too few solved examples.
     """
     set_seeds()
-    identify(options, installed_version())  # reports missing local files in a shorter message than lm-eval
+    # Reports missing local files in a shorter message than lm-eval.
+    identities = identify(options, installed_version())
     local = local_tasks(options)
     wanted = {name: dict(leaves(name, local)) for name in options.tasks}
     manager = _manager(options, any(task is None for found in wanted.values() for task in found.values()))
@@ -71,7 +75,8 @@ def load_tasks(options: HarnessConfig) -> Loaded:
     for name, found in wanted.items():
         _check_names(name, found, local, manager)
         try:
-            tasks[name] = manager.load([name])
+            with _cached_by([each.sha256 for each in identities[name].data]):
+                tasks[name] = manager.load([name])
         except Exception as error:  # each task fails in its own way: its settings, its functions, its data, the network
             raise ConfigError(_tell_failure(name, found, manager, error)) from error
     _check_each_once(tasks)
@@ -80,6 +85,18 @@ def load_tasks(options: HarnessConfig) -> Loaded:
         _check_fields(name, task)
         _set_few_shot(name, task, options.few_shot)
     return Loaded(tasks, [doubt for name, task in single.items() if (doubt := _doubt_examples(name, task))])
+
+
+@contextmanager
+def _cached_by(digests: Sequence[str]) -> Iterator[None]:
+    """Have `datasets` cache local files with these digests apart from others: it knows files by their time only."""
+    usual = datasets.config.HF_DATASETS_CACHE
+    if digests:
+        datasets.config.HF_DATASETS_CACHE = Path(usual, f"headrace-{fingerprint(sorted(digests))}")
+    try:
+        yield
+    finally:
+        datasets.config.HF_DATASETS_CACHE = usual
 
 
 def set_seeds(tasks: Iterable[Any] = ()) -> None:

@@ -4,6 +4,7 @@ Also loads their configurations and tokenizers, without running code from the mo
 """
 
 import json
+import os
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError, brief, reason_of
 from trainer.models.tensor_files import of_optimizer
 from trainer.models.weights import CONVERT, Base, base_of, is_adapter, read_base, require_base
-from trainer.records.run_names import RUN_PREFIX, made_by, run_at, tell_runs_like, ways_to
+from trainer.records.run_names import RUN_PREFIX, is_path, made_by, run_at, tell_runs_like, ways_to
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.artifact_files import fetch_files, require_intact
 from trainer.store.manifest import MANIFEST, Manifest, digest_file, read_manifest
@@ -118,16 +119,11 @@ def find_pretrained(store: Store, name: str) -> Checkpoint:
     """Find a model to train further: as `find_model` does if `is_named_own`, else a local folder or one of the hub.
 
     A run may have the name of the model that it was trained from, so a name alone never means a run: the next start
-    would train its result again. Raises as `find_model`, and `ConfigError` for a name of two models.
+    would train its result again. Raises as `find_model`.
     """
-    if not is_named_own(store, name):
-        return _with_base(store, _find_outside(store, name, hub=True))
-    if _is_model_outside(store, name) and locate(store, name):
-        raise ConfigError(
-            f"{name!r} is both a model of the store {store.url} and a local folder; for the folder, write "
-            f"{Path(name).absolute()}, or else rename it"
-        )
-    return find_model(store, name)
+    if is_named_own(store, name):
+        return find_model(store, name)
+    return _with_base(store, _find_outside(store, name, hub=True))
 
 
 def is_named_own(store: Store, name: str) -> bool:
@@ -176,11 +172,16 @@ def identify_base(name: str, found: Checkpoint) -> Base:
 def _find(store: Store, name: str, hub: bool) -> Checkpoint:
     """Find a model of the store as `locate` does, else a local folder, else with `hub` one of the Hugging Face hub.
 
-    Raises `ArtifactError` if the model is missing or damaged.
+    Raises `ArtifactError` if the model is missing or damaged, `ConfigError` for a name of two models.
     """
     if (own := locate(store, name)) is None:
         return _find_outside(store, name, hub)
     key, manifest = own
+    if not is_path(name) and _is_model_outside(store, name):
+        raise ConfigError(
+            f"{name!r} is both {key} in the store {store.url} and a local folder; write {key}, or for the folder "
+            f"./{posixpath.normpath(name)}"
+        )
     # Contents in a remote store are compared when they are fetched.
     require_intact(store, key, manifest, depth="changed" if store.local else "sizes")
     # The model card reports an evaluation, so it must not change that evaluation's fingerprint.
@@ -196,7 +197,7 @@ def locate(store: Store, name: str) -> tuple[str, Manifest] | None:
     """
     ways = [*dict.fromkeys(ways_to(store, name))]
     job, slash, rest = posixpath.normpath(name).removeprefix(RUN_PREFIX).partition("/")
-    of_job = [f"{RUN_PREFIX}{run}{slash}{rest}" for run in made_by(store, job)]
+    of_job = [f"{RUN_PREFIX}{run}{slash}{rest}" for run in ([] if is_path(name) else made_by(store, job))]
     runs = [*(way if way.startswith(RUN_PREFIX) else f"{RUN_PREFIX}{way}" for way in ways), *of_job]
     pointers = [way for way in (*ways, *of_job) if way.startswith(RUN_PREFIX) and is_plain_key(way)]
     targets = [
@@ -261,12 +262,17 @@ def digest_files(folder: Path) -> dict[str, str]:
     """The digests, by name, of the files that libraries load from a model's folder; unchanged files are not reread."""
     loaded = sorted({path for pattern in HUB_FILES for path in folder.glob(pattern)})
     found = {path.name: path.stat() for path in loaded if path.is_file() and path.name != MANIFEST}
-    return {name: _digest(folder / name, status.st_size, status.st_mtime_ns) for name, status in found.items()}
+    return {name: _digest(folder / name, _version(status)) for name, status in found.items()}
 
 
 @lru_cache(maxsize=1024)
-def _digest(path: Path, size: int, modified: int) -> str:
+def _digest(path: Path, version: tuple[int, ...]) -> str:
     return digest_file(path).sha256
+
+
+def _version(status: os.stat_result) -> tuple[int, ...]:
+    """Values that change with a file: a program can restore its modification time, but not the last two."""
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _fetch_from_hub(store: Store, name: str) -> Checkpoint:

@@ -18,13 +18,23 @@ FOLDERS = ("runs", *DATA_FOLDERS)
 """Folders of artifacts that have inputs or are inputs of others."""
 
 
+def is_path(text: str) -> bool:
+    """Whether a text can only be a path, not a key: it begins with `/`, `./` or `../`."""
+    return text.startswith(("/", "./", "../"))
+
+
 def ways_to(store: Store, text: str) -> Iterator[str]:
-    """Candidates for the key of a text: as written, normalised, and in a local store as a path below its root."""
-    yield text
-    yield posixpath.normpath(text)
+    """Candidates for the key of a text: as written, normalised, and in a local store as a path below its root.
+
+    Of a text that `is_path`, only the last.
+    """
+    if not is_path(text):
+        yield text
+        yield posixpath.normpath(text)
     if store.local is not None:
         root = store.local.resolve()
-        for start in (store.local, Path()):  # relative to the store first, then to the working directory
+        # Relative to the store first, then to the working directory.
+        for start in [Path()] if is_path(text) else [store.local, Path()]:
             # A cyclic link, an invalid path, or one outside the store.
             with suppress(OSError, RuntimeError, ValueError):
                 yield (start / text).resolve().relative_to(root).as_posix()

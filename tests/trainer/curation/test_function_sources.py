@@ -1,5 +1,7 @@
 """The files that a user's function comes from: a change in one of them names its verdicts anew."""
 
+import importlib
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -149,6 +151,19 @@ def test_a_process_that_loads_a_function_later_does_not_use_a_changed_one(
     forget("begun", "words_begun", monkeypatch=monkeypatch)
     with pytest.raises(ConfigError, match=r"the source files of 'begun:judge' have changed since the command started"):
         pickle.loads(sent)(TEXT)
+
+
+def test_code_that_python_compiled_of_another_version_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    write(folder, twice="from words_twice import MOST\ndef judge(text):\n    return MOST\n", words_twice="MOST = 1\n")
+    status = (folder / "words_twice.py").stat()
+    for module in ("twice", "words_twice"):  # as another program does, which leaves compiled code
+        importlib.import_module(module)
+    assert (folder / "__pycache__").is_dir()
+    (folder / "words_twice.py").write_text("MOST = 2\n")
+    os.utime(folder / "words_twice.py", ns=(status.st_atime_ns, status.st_mtime_ns))
+    forget("twice", "words_twice", monkeypatch=monkeypatch)
+    assert Function("twice:judge")(TEXT)["value"].tolist() == [2.0]
 
 
 def forget(*modules: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,32 @@ def test_a_group_and_a_tag_stand_for_their_tasks(tmp_path: Path) -> None:
     assert questions_of("all", local) is None, "of data of the hub it is not known whether it was kept out"
 
 
+@pytest.mark.parametrize(
+    ("group", "changed"),
+    [
+        ({"task": [{"task": "tiny", "dataset_kwargs": {"data_files": {"test": "other.jsonl"}}}]}, "dataset_kwargs"),
+        ({"task": ["tiny"], "num_fewshot": 1}, "num_fewshot"),
+        ({"task": [{"group": "within", "task": ["tiny"]}]}, "group"),
+    ],
+)
+def test_a_group_that_changes_its_tasks_is_refused(tmp_path: Path, group: dict[str, object], changed: str) -> None:
+    write_task(tmp_path)
+    write_yaml(tmp_path / "group.yaml", {"group": "all", **group})
+    with pytest.raises(ConfigError, match=f"the group 'all' changes {changed} of its tasks; define each changed task"):
+        identify(asking(tmp_path, ["all"]), "1")
+
+
+@pytest.mark.parametrize("place", ["folder", "folder/questions.jsonl"])
+def test_a_data_set_in_a_local_folder_or_file_is_part_of_a_tasks_name(tmp_path: Path, place: str) -> None:
+    (folder := tmp_path / "folder").mkdir()
+    write_questions(folder / "questions.jsonl", QUESTIONS)
+    options = write_task(tmp_path / "tasks", dataset_path=str(tmp_path / place), dataset_kwargs={})
+    before = name(options)
+    write_questions(folder / "questions.jsonl", QUESTIONS[:2])
+    assert name(options) != before
+    assert questions_of("tiny", local_tasks(options)) is None, "which of them are asked is not known"
+
+
 def test_a_tasks_questions_are_made_of_fields_of_the_files_that_it_asks(tmp_path: Path) -> None:
     options = write_task(tmp_path, doc_to_text="{{question}} {{hint}}")
     digest = digest_file(tmp_path / "questions.jsonl").sha256

@@ -1,5 +1,6 @@
 """Models of a store, by name: the files that whoever loads them needs."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from tests.trainer.report_runs import publish
 from trainer.common.errors import ArtifactError, ConfigError
-from trainer.models.pretrained import find_model, find_pretrained
+from trainer.models.pretrained import digest_files, find_model, find_pretrained
 from trainer.models.tensor_files import MODEL, OPTIMIZER, find_parts, part_name
 from trainer.records.sealed import write_sealed
 from trainer.registry.promotion import promote
@@ -117,9 +118,11 @@ def test_a_model_to_train_further_is_a_run_only_by_its_key_or_path(
     ):
         assert find_pretrained(empty_store, name).key == f"{run}/final", name
     shutil.copytree(tmp_path / "words", tmp_path / champion)
-    with pytest.raises(ConfigError, match=f"'{champion}' is both a model of the store .* write {tmp_path / champion}"):
-        find_pretrained(empty_store, champion)
-    assert find_pretrained(empty_store, str(tmp_path / champion)).origin == "folder"
+    for name in (champion, "words"):
+        with pytest.raises(ConfigError, match=f"'{name}' is both {run}/final in the store .*, or for the .* ./{name}$"):
+            find_model(empty_store, name)
+    for name in (f"./{champion}", str(tmp_path / champion), "./words"):
+        assert find_pretrained(empty_store, name).origin == find_model(empty_store, name).origin == "folder", name
     write_sealed(empty_store, "runs/young-12345678/config.json", {})
     for name in ("runs/young", "runs/young-12345678", f"{path}/runs/young-12345678"):
         with pytest.raises(ArtifactError, match="runs/young-12345678 is not finished: give one of its checkpoints"):
@@ -128,6 +131,15 @@ def test_a_model_to_train_further_is_a_run_only_by_its_key_or_path(
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     with pytest.raises(ArtifactError, match=r"no checkpoint 'runs/others': neither a run in .*/runs, nor"):
         find_pretrained(empty_store, "runs/others")
+
+
+def test_files_of_a_model_that_were_replaced_are_read_again_though_size_and_time_are_the_same(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"one")
+    before, status = digest_files(tmp_path), weights.stat()
+    weights.write_bytes(b"two")
+    os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert digest_files(tmp_path) != before
 
 
 def unreachable(*_: Any, **__: Any) -> None:
