@@ -18,7 +18,7 @@ from trainer.data.pieces import Piece, RawFile, require_file
 from trainer.data.raw_files import compression_of, csv_dialect, is_quoted, open_as, reading
 from trainer.data.sources import find_pieces, find_sources
 from trainer.data.tables import FORMATS, Reading, Record, Span, Table, open_loaded
-from trainer.models.pretrained import hub_reason
+from trainer.models.hub import hub_reason
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from trainer.config.harness_files import LocalTask, leaves, local_tasks
 from trainer.data.chat.template import bound_template
 from trainer.evaluation.harness_identity import identify, installed_version
 from trainer.evaluation.metrics import greater_is_better
-from trainer.models.pretrained import hub_reason
+from trainer.models.hub import hub_reason
 from trainer.store.manifest import fingerprint
 
 if TYPE_CHECKING:

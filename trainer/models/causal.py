@@ -20,10 +20,11 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.models import LoraConfig, ModelConfig
 from trainer.models.adapters import Trained, add_adapter, count_trained, find_heads, merge, restore_adapter
+from trainer.models.hub import revision_of
 from trainer.models.layers import require_blocks
 from trainer.models.losses import IGNORED, cross_entropies
 from trainer.models.new_config import new_config, padding_hint
-from trainer.models.pretrained import check_settings, find_pretrained, load_config, most_positions, revision_of
+from trainer.models.pretrained import check_settings, find_pretrained, load_config, most_positions
 from trainer.models.quantized import quantize_base
 from trainer.models.taken_tokenizer import read_vocabulary
 from trainer.models.tensor_files import MODEL, find_parts

@@ -7,7 +7,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -25,69 +25,11 @@ from trainer.store.storage import Store
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-NO_NAME = "it is no local file or folder, and not a name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path"
-"""Error text for a missing path."""
+from trainer.models.hub import NO_NAME, hub_reason, is_hub_name, revision_of
 
 UNLIMITED = 10**20
 """A length from here on means that there is no limit: of a model's positions, or of a tokenizer's `model_max_length`.
 """
-
-
-def is_hub_name(name: str) -> bool:
-    """Whether this is a valid name of a hub repository; most missing paths are not."""
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils._validators import validate_repo_id
-
-    try:
-        validate_repo_id(name)
-    except HFValidationError:
-        return False
-    return True
-
-
-def hub_reason(error: Exception) -> str:
-    """Describe why the hub did not provide a repository or file."""
-    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
-
-    if isinstance(error, GatedRepoError):
-        return "access needs its owner's approval: request it on the hub, and log in with `hf auth login`"
-    if isinstance(error, RepositoryNotFoundError):
-        return "no repository has this name, or it is private"
-    if isinstance(error, LocalEntryNotFoundError):
-        return "the hub cannot be reached, and the local cache does not hold it"
-    return brief(error)
-
-
-_commits: dict[str, str] = {}
-"""Commits of hub repositories, by name. A repository may change at any time, but the files that are fingerprinted must
-be those that are loaded, so a process uses one commit of each repository.
-"""
-
-
-def revision_of(name: str) -> dict[str, Any]:
-    """The `revision` option with which libraries load a name of the hub; empty for a folder.
-
-    It is the newest commit when this process first requests it, or the cached one without network. Raises the errors
-    of `snapshot_download`.
-    """
-    from huggingface_hub import snapshot_download
-
-    if Path(name).is_dir() or not is_hub_name(name):
-        return {}
-    if name not in _commits:
-        _commits[name] = Path(snapshot_download(name, allow_patterns=["config.json"])).name
-    return {"revision": _commits[name]}
-
-
-def commits_taken() -> dict[str, str]:
-    """The commits that this process uses, by repository name."""
-    return dict(_commits)
-
-
-def take_commits(commits: Mapping[str, str]) -> None:
-    """Use these commits from now on instead of the newest ones."""
-    _commits.update(commits)
 
 
 HUB_FILES = ("*.json", "*.txt", "*.jinja", "*.model", "*.safetensors")
@@ -319,6 +261,15 @@ OF_TEXTS, OF_WORDS = "ForSequenceClassification", "ForTokenClassification"
 
 MASKED = "ForMaskedLM"
 """Class name ending of heads that predict hidden tokens."""
+
+
+READS_PADDING = ("convbert", "fnet", "funnel", "nystromformer", "xlnet", "yoso")
+"""Model types whose classifiers read padding as text, so that their outputs depend on the batch."""
+
+
+def outputs_depend_on_batch(folder: str) -> bool:
+    """Whether a classifier is of such a type; `depends_on_padding` tests any loaded one."""
+    return read_object(Path(folder, "config.json")).get("model_type") in READS_PADDING
 
 
 def classifies(architectures: Iterable[str] | None) -> bool:

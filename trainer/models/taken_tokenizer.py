@@ -18,15 +18,8 @@ from tokenizers import Tokenizer
 
 from trainer.common.display import some
 from trainer.common.errors import TokenizerError, brief
-from trainer.models.pretrained import (
-    NO_NAME,
-    check_settings,
-    hub_reason,
-    is_hub_name,
-    is_named_own,
-    locate,
-    revision_of,
-)
+from trainer.models.hub import NO_NAME, hub_reason, is_hub_name, revision_of
+from trainer.models.pretrained import check_settings, is_named_own, locate
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.store.artifact_files import require_intact
 from trainer.store.manifest import Manifest

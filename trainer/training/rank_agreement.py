@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 from trainer.common.errors import ConfigError
 from trainer.common.process import versions
 from trainer.config.runs import RunJob
-from trainer.models.pretrained import commits_taken, digest_files, take_commits
+from trainer.models.hub import commits_taken, take_commits
+from trainer.models.pretrained import digest_files
 from trainer.records.fields import tell_changes
 from trainer.training.runtime import Runtime
 

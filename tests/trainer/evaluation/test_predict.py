@@ -1,5 +1,6 @@
 """Predicting new texts with a finished model, against transformers; found again, refused, stopped and continued."""
 
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -187,6 +188,21 @@ def test_what_was_predicted_is_reused_until_something_changes_or_is_damaged(
     model = Path(shutil.copytree(classifier, tmp_path / "other"))
     with_head(model, num_labels=2)
     assert predict_texts(job.model_copy(update={"model": str(model)}), silent()).key not in (made.key, other.key)
+
+
+@pytest.mark.parametrize(("family", "depends"), [("fnet", True), ("gpt2", False)])
+def test_the_size_of_batches_names_predictions_that_depend_on_it(
+    family: str, depends: bool, classifier: Path, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "new.jsonl", as_jsonl(flat_records(20)))
+    model = Path(shutil.copytree(classifier, tmp_path / "model"))
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "model_type": family}))
+    job = job_of(tmp_path / "store", model, path, data={"text_columns": ["a"]})
+    one, other = (
+        identify_predictions(Store(job.store), job.model_copy(update={"batch": size})).recipe for size in (1, 8)
+    )
+    assert (one != other) == depends
 
 
 def test_memory_does_not_hold_more_than_a_block_of_texts(

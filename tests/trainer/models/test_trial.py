@@ -18,6 +18,7 @@ from trainer.config.training import TrainingConfig
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.models.causal import build_model, load_model, resolve_config
 from trainer.models.classifiers import _tell_padding, load_finished
+from trainer.models.pretrained import READS_PADDING, outputs_depend_on_batch
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.models.trial import check_causal, tried_objective
 from trainer.pipelines.any_kind import train
@@ -154,7 +155,11 @@ def classifier(folder: Path, family: str, **settings: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("family", "depends"), [("fnet", True), ("xlnet", True), ("bert", False), ("gpt2", False)])
+# Of a ConvBERT as small as this, the change is about as small as rounding.
+FAMILIES = [*((family, True) for family in READS_PADDING if family != "convbert"), ("bert", False), ("gpt2", False)]
+
+
+@pytest.mark.parametrize(("family", "depends"), FAMILIES)
 def test_it_is_said_once_that_what_a_classifier_says_depends_on_padding(
     family: str, depends: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -166,7 +171,7 @@ def test_it_is_said_once_that_what_a_classifier_says_depends_on_padding(
     assert torch.equal(torch.get_rng_state(), generator)
     assert loaded[1].training == AutoModelForSequenceClassification.from_pretrained(folder).training
     told = [record.getMessage() for record in caplog.records if "padding" in record.getMessage()]
-    assert len(told) == depends
+    assert len(told) == depends == outputs_depend_on_batch(str(folder))
     for message in told:
         assert f"outputs of a {family!r} model for a text depend on padding" in message
         assert "depend on evaluation.batch" in message

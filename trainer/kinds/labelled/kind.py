@@ -21,7 +21,7 @@ from trainer.evaluation.metrics import OF_ONE_CLASS, greater_is_better, metric_i
 from trainer.kinds import tuning
 from trainer.kinds.kind import Kind, LazyFunction, Planned
 from trainer.kinds.tuning import identify_tuning, plan_splits
-from trainer.models.pretrained import Checkpoint, classifies, find_model, read_object
+from trainer.models.pretrained import Checkpoint, classifies, find_model, outputs_depend_on_batch, read_object
 from trainer.records.run_names import run_at
 from trainer.records.sealed import read_sealed
 from trainer.registry.facts import require_job
@@ -67,7 +67,7 @@ def identify_own(
     store: Store, job: FinetuneJob, run: str, data: Sequence[str] | None, other: str | None = None
 ) -> Measurement:
     """`trainer.kinds.tuning.identify_own`, and for the run's own model the predictions of all splits but train."""
-    measured = tuning.identify_own(store, job, run, data, other, evaluation=_measured_by(job))
+    measured = _in_batches(tuning.identify_own(store, job, run, data, other, evaluation=_measured_by(job)), job)
     if other is not None:
         return measured
     manifest = read_manifest(store, measured.data[0], ENCODED)
@@ -79,6 +79,13 @@ def identify_own(
 def _measured_by(job: FinetuneJob) -> dict[str, Any]:
     metrics = job.evaluation.metrics and [metric_identity(name) for name in job.evaluation.metrics]
     return {"metrics": metrics, "positive_class": job.evaluation.positive_class}
+
+
+def _in_batches(measured: Measurement, job: FinetuneJob) -> Measurement:
+    """The measurement with the size of batches in its recipe, if the model's outputs depend on it."""
+    if not outputs_depend_on_batch(measured.model.folder):
+        return measured
+    return replace(measured, recipe={**measured.recipe, "batch": job.evaluation.batch})
 
 
 class NewFiles(NamedTuple):
@@ -130,7 +137,9 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> Measurement | None:
     as_trained = config["job"]["training"]["precision"] == job.precision
     if job.labelled is None and found.key == f"{run}/{FINAL}" and as_trained:
         return identify_own(store, own, run, [encoded])
-    measured = tuning.on_splits(own, run, found, job.checkpoint, encoded, evaluation=_measured_by(own))
+    measured = _in_batches(
+        tuning.on_splits(own, run, found, job.checkpoint, encoded, evaluation=_measured_by(own)), own
+    )
     return measured if job.labelled is None else _on_files(store, job.labelled, own, measured)
 
 
