@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError, brief, reason_of
+from trainer.models.hub import NO_NAME, hub_reason, is_hub_name, revision_of
 from trainer.models.tensor_files import of_optimizer
 from trainer.models.weights import CONVERT, Base, base_of, is_adapter, read_base, require_base
 from trainer.records.run_names import RUN_PREFIX, is_path, made_by, run_at, tell_runs_like, ways_to
@@ -25,7 +26,6 @@ from trainer.store.storage import Store
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-from trainer.models.hub import NO_NAME, hub_reason, is_hub_name, revision_of
 
 UNLIMITED = 10**20
 """A length from here on means that there is no limit: of a model's positions, or of a tokenizer's `model_max_length`.
