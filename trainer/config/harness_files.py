@@ -4,7 +4,7 @@ lm-eval reads the files below include_path in the same way. This module avoids t
 """
 
 from collections.abc import Iterable, Iterator
-from glob import glob
+from glob import escape, glob
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,9 @@ LOCAL_FORMATS = ("json", "csv", "parquet", "text", "arrow")
 
 OF_GROUPS = {"group", "group_alias", "task", "tag", "aggregate_metric_list", "metadata", "version"}
 """Keys of a group's file; lm-eval passes any other to the group's tasks."""
+
+OF_MEMBERS = {"task", "task_alias"}
+"""Keys of a group's entry for a task that leave the task as it is."""
 
 Settings = dict[str, Any]
 
@@ -45,13 +48,15 @@ class LocalTask(NamedTuple):
         if not isinstance(listed, list):
             return []
         own = [each if isinstance(each, dict) else {"task": each} for each in listed]
-        changed = {*self.settings.keys() - OF_GROUPS, *(key for each in own for key in each if key != "task")}
-        if changed:
+        members: list[Any] = [each.get("task") for each in own]
+        changed = {*self.settings.keys() - OF_GROUPS, *(key for each in own for key in each.keys() - OF_MEMBERS)}
+        if changed or not all(isinstance(member, str) for member in members):
+            what = f"changes {', '.join(sorted(map(str, changed)))} of its tasks" if changed else "lists no names"
             raise ConfigError(
-                f"{self.files[0]}: the group {self.name!r} changes {', '.join(sorted(changed))} of its tasks; define "
-                "each changed task in a file of its own, which may `include` the original, and list it by its name"
+                f"{self.files[0]}: the group {self.name!r} {what}; define each changed task, and each group in it, in "
+                "a file of its own, which may `include` the original, and list it by its name"
             )
-        return [str(each["task"]) for each in own]
+        return members
 
     @property
     def reads_files(self) -> bool:
@@ -107,7 +112,7 @@ def data_files(task: LocalTask, where: str) -> list[tuple[str, bool]]:
     options = task.settings.get("dataset_kwargs") or {}
     folder, named = options.get("data_dir"), options.get("data_files")
     if folder and not named:
-        return [(str(Path(folder, "**", "*.*")), False)]  # the file names decide the split
+        return [(str(Path(escape(folder), "**", "*.*")), False)]  # the file names decide the split
     by_split = named if isinstance(named, dict) else {None: named}
     found = []
     for split, paths in by_split.items():
@@ -126,7 +131,7 @@ def _files_at(place: Any) -> list[tuple[str, bool]]:
     """The files of a data set in a local folder, or a local file; none for a name of the hub."""
     if not isinstance(place, str) or not Path(place).exists():
         return []
-    return [(str(Path(place, "**")) if Path(place).is_dir() else place, False)]
+    return [(str(Path(escape(place), "**")) if Path(place).is_dir() else escape(place), False)]
 
 
 def leaves(
@@ -139,6 +144,16 @@ def leaves(
         return
     for member in task.members:
         yield from leaves(member, local, (*above, name))
+
+
+def definitions(name: str, local: dict[str, LocalTask], above: tuple[str, ...] = ()) -> Iterator[LocalTask]:
+    """Yield the task or group of a name, and of a group all tasks and groups in it, as far as they are local."""
+    task = local.get(name)
+    if task is None or name in above:
+        return
+    yield task
+    for member in task.members:
+        yield from definitions(member, local, (*above, name))
 
 
 def _tags(tasks: Iterable[LocalTask]) -> dict[str, LocalTask]:

@@ -10,8 +10,7 @@ import importlib
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -56,29 +55,23 @@ class _FromSource(SourceFileLoader):
 
 
 class _ReadAnew(MetaPathFinder):
-    def __init__(self, files: Collection[str]) -> None:
-        self._files = files
+    """Finds the modules in some files as Python does, but loads them from their source."""
+
+    def __init__(self) -> None:
+        self.files = set[str]()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.origin is None or os.path.abspath(spec.origin) not in self._files:
+        if spec is None or type(spec.loader) is not SourceFileLoader or str(spec.origin) not in self.files:
             return None
-        spec.loader = _FromSource(fullname, spec.origin)
+        spec.loader = _FromSource(fullname, str(spec.origin))
         return spec
 
 
-@contextmanager
-def _read_anew(files: Collection[str]) -> Iterator[None]:
-    """Import the modules in these files from their source."""
-    finder = _ReadAnew({os.path.abspath(file) for file in files})
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-
+_finder = _ReadAnew()
+"""Stays installed, because a function may import modules when it is called."""
 
 _loaded: dict[str, str] = {}
 """The digest of the files from which this process loaded each function."""
@@ -100,6 +93,9 @@ def load_function(function: str, digest: str) -> Callable[[str], Any]:
     the digest of the old files.
     """
     files = {str(path) for path in source_files(function.partition(":")[0])}
+    _finder.files |= {os.path.abspath(file) for file in files} | files
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
     if _loaded.get(function, digest) != digest:  # unload the old modules, so that Python reads the files again
         for known, loaded in list(sys.modules.items()):
             if getattr(loaded, "__file__", None) in files:
@@ -107,8 +103,7 @@ def load_function(function: str, digest: str) -> Callable[[str], Any]:
         importlib.invalidate_caches()
     module, _, name = function.partition(":")
     try:
-        with _read_anew(files):
-            found: Callable[[str], Any] = getattr(importlib.import_module(module), name)
+        found: Callable[[str], Any] = getattr(importlib.import_module(module), name)
     except Exception as error:  # importing the user's module may raise anything
         problem = f"{type(error).__name__}: {error}"
         raise ConfigError(f"data.curation.filters: function {function!r} cannot be loaded: {problem}") from error

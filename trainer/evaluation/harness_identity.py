@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer.common.errors import ConfigError
 from trainer.config.evaluation import HarnessConfig
-from trainer.config.harness_files import LocalTask, data_files, leaves, local_tasks
+from trainer.config.harness_files import LocalTask, data_files, definitions, leaves, local_tasks
 from trainer.config.jobs import EvaluateJob
 from trainer.curation.evaluation_sets import question_fields
 from trainer.evaluation.measurement import Measurement
@@ -29,7 +29,7 @@ def identify(options: HarnessConfig, lm_eval: str) -> dict[str, TaskIdentity]:
         if name not in local:
             found[name] = TaskIdentity(**how)
             continue
-        of_it = [local[name], *(task for _, task in leaves(name, local) if task is not None)]
+        of_it = list(definitions(name, local))
         files = sorted({file for task in of_it for file in task.files})
         definition = hashlib.sha256("\n".join(digest_file(file).sha256 for file in files).encode()).hexdigest()
         data = {(each.path, each.asked): each for task in of_it for each in task_data(task)}

@@ -119,11 +119,6 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
     if (own := locate(store, name)) is None:
         return _find_outside(store, name, hub)
     key, manifest = own
-    if not is_path(name) and _is_model_outside(store, name):
-        raise ConfigError(
-            f"{name!r} is both {key} in the store {store.url} and a local folder; write {key}, or for the folder "
-            f"./{posixpath.normpath(name)}"
-        )
     # Contents in a remote store are compared when they are fetched.
     require_intact(store, key, manifest, depth="changed" if store.local else "sizes")
     # The model card reports an evaluation, so it must not change that evaluation's fingerprint.
@@ -135,7 +130,10 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
 def locate(store: Store, name: str) -> tuple[str, Manifest] | None:
     """The key and manifest of a model of the store: a run's final model (NAME, runs/NAME, with the run's full name or
     its job's), a champion (models/NAME), a pointer (runs/NAME/checkpoint-best), or another folder; None if there is
-    none. Raises `ArtifactError` if the champion's run now has another model.
+    none.
+
+    Raises `ArtifactError` if the champion's run now has another model, `ConfigError` for a name that a local model's
+    folder has too.
     """
     ways = [*dict.fromkeys(ways_to(store, name))]
     job, slash, rest = posixpath.normpath(name).removeprefix(RUN_PREFIX).partition("/")
@@ -155,6 +153,11 @@ def locate(store: Store, name: str) -> tuple[str, Manifest] | None:
             if champion is not None and champion["fingerprint"] != manifest.fingerprint:
                 raise ArtifactError(
                     f"{store.path(key)} now holds a different model than the one promoted as {name}; promote one again"
+                )
+            if not is_path(name) and posixpath.normpath(name) != key and _is_model_outside(store, name):
+                raise ConfigError(
+                    f"{name!r} is both {key} in the store {store.url} and a local folder; write {key}, or for the "
+                    f"folder ./{posixpath.normpath(name)}"
                 )
             return key, manifest
     return None
@@ -177,9 +180,10 @@ def _find_outside(store: Store, name: str, hub: bool) -> Checkpoint:
 
 
 def _is_model_outside(store: Store, name: str) -> bool:
-    """Whether a path is a model's folder that is not in a run of the store, whose config.json is not a model's."""
-    own = store.local is not None and Path(name).resolve().is_relative_to(store.local.resolve() / "runs")
-    return _is_model(name) and not own
+    """Whether a path is a model's folder. A run's own folder is none: its config.json is not a model's."""
+    if not _is_model(name):
+        return False
+    return store.local is None or not Path(name).resolve().is_relative_to((store.local / "runs").resolve())
 
 
 def _champion(store: Store, name: str) -> dict[str, Any] | None:

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 from tokenizers import Tokenizer
 
 from trainer.common.display import some
 from trainer.common.errors import TokenizerError, brief
 from trainer.models.hub import NO_NAME, hub_reason, is_hub_name, revision_of
-from trainer.models.pretrained import check_settings, is_named_own, locate
+from trainer.models.pretrained import check_settings, find_model, is_named_own, locate
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.store.artifact_files import require_intact
 from trainer.store.manifest import Manifest
@@ -72,7 +72,14 @@ def origin_of(store: Store, path: str) -> str:
 
 
 def _locate(store: Store | None, path: str) -> tuple[str, Manifest] | None:
-    return locate(store, path) if store and not Path(path).is_file() and is_named_own(store, path) else None
+    """A model of the store that has the tokenizer; None for a file, and if the path is none of its runs or champions.
+    Raises as `find_model`, for a name of the store that does not exist.
+    """
+    if store is None or Path(path).is_file() or not is_named_own(store, path):
+        return None
+    if (found := locate(store, path)) is None and not Path(path).exists():
+        find_model(store, path)  # says what is missing
+    return found
 
 
 def find_files(path: str, store: Store | None = None) -> dict[str, Path]:
@@ -81,22 +88,25 @@ def find_files(path: str, store: Store | None = None) -> dict[str, Path]:
 
     Raises `TokenizerError` if there are none, `ArtifactError` if a model of the store is damaged.
     """
-    if store is not None and (own := _locate(store, path)):
-        key, manifest = own
-        files = [record for record in manifest.files if record.name in OWN_FILES]
-        require_intact(store, key, manifest.model_copy(update={"files": files}))
-        return {record.name: store.fetch(f"{key}/{record.name}", record.sha256) for record in files}
     place = Path(path)
-    if place.is_file():
+    if own := _locate(store, path):
+        found = _fetch_own(cast(Store, store), *own)
+    elif place.is_file():
         beside = _files_in(
             place.parent, (*SETTINGS, MODEL_CONFIG, *(VOCABULARIES if place.name == TOKENIZER_FILE else ()))
         )
         return {TOKENIZER_FILE: place, **beside}
-    folder = place if place.is_dir() else _fetch(path)
-    found = _files_in(folder, OWN_FILES)
+    else:
+        found = _files_in(place if place.is_dir() else _fetch(path), OWN_FILES)
     if not found.keys() & {TOKENIZER_FILE, *VOCABULARIES}:
         raise TokenizerError(f"tokenizer {path!r} cannot be loaded: it has neither {TOKENIZER_FILE} nor a vocabulary")
     return found
+
+
+def _fetch_own(store: Store, key: str, manifest: Manifest) -> dict[str, Path]:
+    files = [record for record in manifest.files if record.name in OWN_FILES]
+    require_intact(store, key, manifest.model_copy(update={"files": files}))
+    return {record.name: store.fetch(f"{key}/{record.name}", record.sha256) for record in files}
 
 
 def take_tokenizer(path: str, eos_token: str | None, folder: Path, store: Store | None = None) -> str:

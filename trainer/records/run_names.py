@@ -72,9 +72,12 @@ def find_run_name(store: Store, name: str) -> str:
 
 
 def made_by(store: Store, job: str) -> list[str]:
-    """The run of the job with this name, if any; raises `ConfigError` if there are several."""
-    runs = [run for run in store.names(RUNS) if re.fullmatch(re.escape(job) + r"-[0-9a-f]{8}", run)]
-    return _one_of(job, "has", runs)
+    """The run of the job with this name, if any; none if this is the full name of a run. Raises `ConfigError` if there
+    are several.
+    """
+    names = store.names(RUNS)
+    runs = [run for run in names if re.fullmatch(re.escape(job) + r"-[0-9a-f]{8}", run)]
+    return [] if job in names else _one_of(job, "has", runs)
 
 
 def tell_runs_like(store: Store, name: str, prefix: str = "") -> str:

@@ -153,9 +153,14 @@ def test_a_process_that_loads_a_function_later_does_not_use_a_changed_one(
         pickle.loads(sent)(TEXT)
 
 
-def test_code_that_python_compiled_of_another_version_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_code_that_python_compiled_of_another_version_is_not_run(
+    late: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    write(folder, twice="from words_twice import MOST\ndef judge(text):\n    return MOST\n", words_twice="MOST = 1\n")
+    imported = "from words_twice import MOST"
+    rules = f"def judge(text):\n    {imported}\n    return MOST\n"
+    write(folder, twice=rules if late else f"{imported}\n{rules}", words_twice="MOST = 1\n")
     status = (folder / "words_twice.py").stat()
     for module in ("twice", "words_twice"):  # as another program does, which leaves compiled code
         importlib.import_module(module)
@@ -164,6 +169,11 @@ def test_code_that_python_compiled_of_another_version_is_not_run(folder: Path, m
     os.utime(folder / "words_twice.py", ns=(status.st_atime_ns, status.st_mtime_ns))
     forget("twice", "words_twice", monkeypatch=monkeypatch)
     assert Function("twice:judge")(TEXT)["value"].tolist() == [2.0]
+
+
+def test_modules_in_machine_code_are_loaded_as_ever(folder: Path) -> None:
+    assert Function("regex:findall").source
+    assert functions.load_function("regex:findall", Function("regex:findall").source)("a", "aa") == ["a", "a"]
 
 
 def forget(*modules: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,7 @@ def test_a_group_and_a_tag_stand_for_their_tasks(tmp_path: Path) -> None:
         ({"task": [{"task": "tiny", "dataset_kwargs": {"data_files": {"test": "other.jsonl"}}}]}, "dataset_kwargs"),
         ({"task": ["tiny"], "num_fewshot": 1}, "num_fewshot"),
         ({"task": [{"group": "within", "task": ["tiny"]}]}, "group"),
+        ({"task": [{1: 2, "task": "tiny"}]}, "1"),
     ],
 )
 def test_a_group_that_changes_its_tasks_is_refused(tmp_path: Path, group: dict[str, object], changed: str) -> None:
@@ -70,9 +71,27 @@ def test_a_group_that_changes_its_tasks_is_refused(tmp_path: Path, group: dict[s
         identify(asking(tmp_path, ["all"]), "1")
 
 
-@pytest.mark.parametrize("place", ["folder", "folder/questions.jsonl"])
+@pytest.mark.parametrize("listed", [[{}], [{"task": ["tiny"]}]])
+def test_a_group_that_lists_no_names_is_refused(tmp_path: Path, listed: list[object]) -> None:
+    write_task(tmp_path)
+    write_yaml(tmp_path / "group.yaml", {"group": "all", "task": listed})
+    with pytest.raises(ConfigError, match="the group 'all' lists no names; define"):
+        identify(asking(tmp_path, ["all"]), "1")
+
+
+def test_a_group_is_another_if_a_group_in_it_changes(tmp_path: Path) -> None:
+    write_task(tmp_path)
+    inner = {"group": "inner", "task": [{"task": "tiny", "task_alias": "small"}]}
+    write_yaml(tmp_path / "outer.yaml", {"group": "outer", "task": ["inner"]})
+    write_yaml(tmp_path / "inner.yaml", inner)
+    before = identify(asking(tmp_path, ["outer"]), "1")["outer"]
+    write_yaml(tmp_path / "inner.yaml", {**inner, "aggregate_metric_list": [{"metric": "acc", "weight_by_size": True}]})
+    assert name_of(identify(asking(tmp_path, ["outer"]), "1")["outer"]) != name_of(before)
+
+
+@pytest.mark.parametrize("place", ["folder[1]", "folder[1]/questions.jsonl"])
 def test_a_data_set_in_a_local_folder_or_file_is_part_of_a_tasks_name(tmp_path: Path, place: str) -> None:
-    (folder := tmp_path / "folder").mkdir()
+    (folder := tmp_path / "folder[1]").mkdir()
     write_questions(folder / "questions.jsonl", QUESTIONS)
     options = write_task(tmp_path / "tasks", dataset_path=str(tmp_path / place), dataset_kwargs={})
     before = name(options)

@@ -133,6 +133,21 @@ def test_a_model_to_train_further_is_a_run_only_by_its_key_or_path(
         find_pretrained(empty_store, "runs/others")
 
 
+def test_a_key_means_its_run_though_it_is_also_a_jobs_name_or_a_folder_here(
+    empty_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"config.json": b"{}", "model.safetensors": b""}
+    for run in ("a", "a-12345678", "a-87654321"):
+        publish(empty_store, f"runs/{run}/final", FINAL_KIND, files, {})
+    publish(empty_store, KEY, CHECKPOINT_KIND, files, DETAILS)
+    shutil.copytree(str(empty_store.local), tmp_path / "mirror")
+    for place in (tmp_path, tmp_path / "mirror"):
+        monkeypatch.chdir(place)
+        assert find_model(empty_store, "runs/a/final").key == find_pretrained(empty_store, "runs/a").key
+        for key in ("runs/a/final", "runs/a-12345678/final", KEY):
+            assert find_pretrained(empty_store, key).key == find_model(empty_store, key).key == key
+
+
 def test_files_of_a_model_that_were_replaced_are_read_again_though_size_and_time_are_the_same(tmp_path: Path) -> None:
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b"one")

@@ -30,6 +30,7 @@ from trainer.data.step_plan import make_tuning_plan
 from trainer.kinds.kind import identify_run
 from trainer.kinds.labelled.evaluate import classify
 from trainer.kinds.labelled.page import confusion_table
+from trainer.models.pretrained import Checkpoint, digest_files
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.report import make_report
 from trainer.store.artifact_files import find_damage
@@ -141,7 +142,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "hub"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    monkeypatch.setattr("trainer.models.pretrained._fetch_from_hub", lambda store, name: folder)
+    of_hub = Checkpoint(str(folder), digest_files(folder), None, "hub")
+    monkeypatch.setattr("trainer.models.pretrained._fetch_from_hub", lambda store, name: of_hub)
 
 
 def card(store: Store) -> str:

@@ -150,7 +150,7 @@ def test_an_adapter_becomes_champion_and_is_measured_under_that_name(adapted: tu
 
 
 def test_a_further_job_does_not_begin_with_an_adapter(pairs: Path, adapted: tuple[Path, str]) -> None:
-    job = finetune_job(pairs, adapted[0], adapted[1].removeprefix("runs/"))
+    job = finetune_job(pairs, *adapted)
     with pytest.raises(ConfigError, match=r"is an adapter without its base model's weights"):
         kind_of(job).preflight(job, silent())
 

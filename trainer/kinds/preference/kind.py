@@ -99,7 +99,7 @@ def identify_own(
     """The measurement of the final model of a job's run, or of an `other` run on this run's pairs, with this run's
     rewards. Raises as `trainer.kinds.tuning.identify_own`.
     """
-    job = starting_with(job, require_sealed(store, f"{run}/{CONFIG}")["start"])
+    job = starting_with(job, require_sealed(store, f"{run}/{CONFIG}").get("start"))
     return tuning.identify_own(store, job, run, data, other, rewards=describe_rewards(job))
 
 
