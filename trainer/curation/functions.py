@@ -64,7 +64,7 @@ class _ReadAnew(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or type(spec.loader) is not SourceFileLoader or str(spec.origin) not in self.files:
+        if spec is None or not isinstance(spec.loader, SourceFileLoader) or str(spec.origin) not in self.files:
             return None
         spec.loader = _FromSource(fullname, str(spec.origin))
         return spec

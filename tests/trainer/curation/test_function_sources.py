@@ -157,6 +157,7 @@ def test_a_process_that_loads_a_function_later_does_not_use_a_changed_one(
 def test_code_that_python_compiled_of_another_version_is_not_run(
     late: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    importlib.import_module("prefect.server.api.server")  # loads a library with a loader of its own for all modules
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     imported = "from words_twice import MOST"
     rules = f"def judge(text):\n    {imported}\n    return MOST\n"
