@@ -2,10 +2,12 @@
 
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_origin
+from typing import Any, get_origin
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from tests import ROOT
@@ -338,3 +340,22 @@ def test_a_file_whose_name_has_an_equals_sign_is_read(tmp_path: Path) -> None:
     path = tmp_path / "lr=3.yaml"
     path.write_text("store: s\ncheckpoint: c\n")
     assert load_job(EvaluateJob, str(path)).checkpoint == "c"
+
+
+def test_shipped_jobs_name_each_others_models_as_runs() -> None:
+    """A name alone would be that of a model of the hub."""
+    files = [path for folder in ("configs", "deployments", "flows/starters") for path in (ROOT / folder).glob("*.yaml")]
+    found = [each for path in files for document in yaml.safe_load_all(path.read_text()) for each in mappings(document)]
+    jobs = {each["name"] for each in found if "name" in each and "store" in each}
+    bases = [each["pretrained"] for each in found if each.get("pretrained")]
+    assert {"functions", "chat-base"} <= jobs and len(bases) > 5
+    assert not jobs.intersection(bases)
+    assert "runs/functions" in bases
+
+
+def mappings(value: object) -> Iterator[dict[str, Any]]:
+    """All mappings in a document."""
+    if isinstance(value, dict):
+        yield value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from mappings(each)

@@ -89,7 +89,7 @@ class World(NamedTuple):
                 "text_columns": ["text"],
                 "classes": ["short", "long"], "max_length": 12,
             },
-            "model": {"pretrained": FINISHED.removeprefix("runs/")},
+            "model": {"pretrained": FINISHED},
             "training": {
                 "max_steps": 3, "global_batch": 4, "learning_rate": 1e-2, "log_every": 1, "save_every": 1,
                 "device": "cpu",
