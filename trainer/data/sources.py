@@ -25,7 +25,7 @@ from trainer.data.raw_files import SourceFile, format_by_name, is_tar, open_as, 
 from trainer.data.readers import open_corpus, read_head
 from trainer.data.tables import FORMATS, Span
 from trainer.records.sealed import recall_sealed, write_sealed
-from trainer.store.checked_files import RACY_SECONDS
+from trainer.store.checked_files import RACY_SECONDS, local_version
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
@@ -159,11 +159,6 @@ def _match(pattern: str) -> Iterator[tuple[str, SourceFile]]:
             version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or ""
             url = path if "://" not in pattern else fs.unstrip_protocol(path)
             yield url, SourceFile(path=url, key=path[len(fixed) + 1 :], size=int(info["size"]), version=str(version))
-
-
-def local_version(status: os.stat_result) -> str:
-    """A value that changes with a local file: a program can restore the modification time, but not the other two."""
-    return f"{status.st_mtime} {status.st_ctime} {status.st_ino}"
 
 
 def _no_match(pattern: str) -> str:

@@ -4,7 +4,6 @@ Also loads their configurations and tokenizers, without running code from the mo
 """
 
 import json
-import os
 import posixpath
 import re
 from collections.abc import Iterable
@@ -20,6 +19,7 @@ from trainer.models.weights import CONVERT, Base, base_of, is_adapter, read_base
 from trainer.records.run_names import RUN_PREFIX, is_path, made_by, run_at, tell_runs_like, ways_to
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.artifact_files import fetch_files, require_intact
+from trainer.store.checked_files import local_version
 from trainer.store.manifest import MANIFEST, Manifest, digest_file, read_manifest
 from trainer.store.names import CARD, CHAMPION, CHECKPOINT_KIND, CONFIG, FINAL, FINAL_KIND, LAST, is_plain_key
 from trainer.store.storage import Store
@@ -208,17 +208,12 @@ def digest_files(folder: Path) -> dict[str, str]:
     """The digests, by name, of the files that libraries load from a model's folder; unchanged files are not reread."""
     loaded = sorted({path for pattern in HUB_FILES for path in folder.glob(pattern)})
     found = {path.name: path.stat() for path in loaded if path.is_file() and path.name != MANIFEST}
-    return {name: _digest(folder / name, _version(status)) for name, status in found.items()}
+    return {name: _digest(folder / name, local_version(status)) for name, status in found.items()}
 
 
 @lru_cache(maxsize=1024)
-def _digest(path: Path, version: tuple[int, ...]) -> str:
+def _digest(path: Path, version: str) -> str:
     return digest_file(path).sha256
-
-
-def _version(status: os.stat_result) -> tuple[int, ...]:
-    """Values that change with a file: a program can restore its modification time, but not the last two."""
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
 
 def _fetch_from_hub(store: Store, name: str) -> Checkpoint:

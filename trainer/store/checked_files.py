@@ -127,6 +127,11 @@ def _read(file: OpenFile, start: int, end: int) -> bytes:
 BLOCK = 2**20
 
 
+def local_version(status: os.stat_result) -> str:
+    """A value that changes with a local file: a program can restore the modification time, but not the other two."""
+    return f"{status.st_mtime} {status.st_ctime} {status.st_ino}"
+
+
 def digest_stream(file: IO[bytes], size: int = sys.maxsize) -> str:
     """The SHA-256 of up to `size` bytes of an open file, from its current position."""
     digest = hashlib.sha256()
