@@ -20,7 +20,6 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.models import LoraConfig, ModelConfig
 from trainer.models.adapters import Trained, add_adapter, count_trained, find_heads, merge, restore_adapter
-from trainer.models.hub import revision_of
 from trainer.models.layers import require_blocks
 from trainer.models.losses import IGNORED, cross_entropies
 from trainer.models.new_config import new_config, padding_hint
@@ -129,7 +128,7 @@ def build_model(
 def load_model(
     path: str | Path, attention: str | None = None, beside: str | None = None, kind: Any = AutoModelForCausalLM
 ) -> PreTrainedModel:
-    """Load a float32 model from a folder that `save_pretrained` wrote, or a hub name; raises `ConfigError` on failure.
+    """Load a float32 model from a folder that `save_pretrained` wrote; raises `ConfigError` on failure.
 
     An adapter is merged into its base model, which is in the folder `beside`.
     """
@@ -150,14 +149,14 @@ def load_pretrained(kind: Any, path: str, **options: Any) -> Any:
     check_weights(path)
     try:
         return _load_files(kind, path, {"dtype": torch.float32, **options, "trust_remote_code": False})
-    except Exception as error:  # hub, file system, format and architecture errors alike
+    except Exception as error:  # file system, format and architecture errors alike
         raise ConfigError(f"model {path!r} cannot be loaded: {brief(error)}") from error
 
 
 def _load_files(kind: Any, path: str, options: dict[str, Any]) -> Any:
     parts = find_parts(Path(path), MODEL)
     if not parts:
-        return kind.from_pretrained(path, use_safetensors=True, **revision_of(path), **options)
+        return kind.from_pretrained(path, use_safetensors=True, **options)
     config = options.pop("config", None) or load_config(path)
     with torch.device("meta"):
         family = type(kind.from_config(config))

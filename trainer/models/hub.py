@@ -1,10 +1,9 @@
-"""Names of models on the Hugging Face hub, and the commits from which this process loads them."""
+"""Fetch files of models from the Hugging Face hub; a process uses one commit of each repository."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from trainer.common.errors import brief
+from trainer.common.errors import ArtifactError, brief
 
 NO_NAME = "it is no local file or folder, and not a name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path"
 """Error text for a missing path."""
@@ -22,8 +21,34 @@ def is_hub_name(name: str) -> bool:
     return True
 
 
+_commits: dict[str, str] = {}
+"""Commits of hub repositories, by name. A repository may change at any time, but the files that are fingerprinted must
+be those that are loaded.
+"""
+
+
+def fetch_from_hub(name: str, wanted: Sequence[str], ignored: Sequence[str] = ()) -> Path:
+    """Fetch the files of a repository that match patterns into the hub's local cache, and return their folder.
+
+    The commit is the newest one when this process first asks for the repository, or the cached one without network.
+    Raises `ArtifactError` with the reason if the hub does not provide it.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        if name not in _commits:
+            _commits[name] = Path(snapshot_download(name, allow_patterns=["config.json"])).name
+        found = snapshot_download(
+            name, allow_patterns=[*wanted], ignore_patterns=[*ignored] or None, revision=_commits[name]
+        )
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        raise ArtifactError(f"the Hugging Face hub does not provide it: {hub_reason(error)}") from error
+    return Path(found)
+
+
 def hub_reason(error: Exception) -> str:
-    """Describe why the hub did not provide a repository or file."""
+    """Describe why the hub did not provide a repository, file or data set."""
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     if isinstance(error, GatedRepoError):
@@ -33,27 +58,6 @@ def hub_reason(error: Exception) -> str:
     if isinstance(error, LocalEntryNotFoundError):
         return "the hub cannot be reached, and the local cache does not hold it"
     return brief(error)
-
-
-_commits: dict[str, str] = {}
-"""Commits of hub repositories, by name. A repository may change at any time, but the files that are fingerprinted must
-be those that are loaded, so a process uses one commit of each repository.
-"""
-
-
-def revision_of(name: str) -> dict[str, Any]:
-    """The `revision` option with which libraries load a name of the hub; empty for a folder.
-
-    It is the newest commit when this process first requests it, or the cached one without network. Raises the errors
-    of `snapshot_download`.
-    """
-    from huggingface_hub import snapshot_download
-
-    if Path(name).is_dir() or not is_hub_name(name):
-        return {}
-    if name not in _commits:
-        _commits[name] = Path(snapshot_download(name, allow_patterns=["config.json"])).name
-    return {"revision": _commits[name]}
 
 
 def commits_taken() -> dict[str, str]:

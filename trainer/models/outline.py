@@ -60,8 +60,8 @@ def outline_new(config: PretrainedConfig, attention: str | None, seed: int, rows
 
 
 def outline_files(path: str, attention: str | None, rows: Rows) -> Outline | None:
-    """A causal model with weights in a local folder; None for an adapter or hub name, and as for `outline_folder`."""
-    if not Path(path).is_dir() or is_adapter(Path(path)):
+    """A causal model with weights in a local folder; None for an adapter, and as for `outline_folder`."""
+    if is_adapter(Path(path)):
         return None
 
     def build() -> PreTrainedModel:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError, brief, reason_of
-from trainer.models.hub import NO_NAME, hub_reason, is_hub_name, revision_of
+from trainer.models.hub import NO_NAME, fetch_from_hub, is_hub_name
 from trainer.models.tensor_files import of_optimizer
 from trainer.models.weights import CONVERT, Base, base_of, is_adapter, read_base, require_base
 from trainer.records.run_names import RUN_PREFIX, is_path, made_by, run_at, tell_runs_like, ways_to
@@ -217,17 +217,11 @@ def _digest(path: Path, version: str) -> str:
 
 
 def _fetch_from_hub(store: Store, name: str) -> Checkpoint:
-    """Fetch a model of the hub, at the commit of `revision_of`, into the hub's local cache."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
     try:
-        wanted = [*HUB_FILES, CARD]  # the card holds the model's license
-        folder = Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"], **revision_of(name)))
-    except (OSError, ValueError, HfHubHTTPError) as error:
+        folder = fetch_from_hub(name, [*HUB_FILES, CARD], ignored=["*/*"])  # the card holds the model's license
+    except ArtifactError as error:
         raise ArtifactError(
-            f"no checkpoint {name!r}: {_not_here(store)}; and the Hugging Face hub does not provide it: "
-            f"{hub_reason(error)}{_tell_own(store, name)}"
+            f"no checkpoint {name!r}: {_not_here(store)}; and {error}{_tell_own(store, name)}"
         ) from error
     if not any(folder.glob("*.safetensors")):
         raise ArtifactError(f"model {name!r} of the Hugging Face hub has no weights in safetensors; {CONVERT}")
@@ -290,13 +284,14 @@ SETTINGS = ("config.json", "tokenizer_config.json")
 """Files that may refer to Python code of the model's repository, which libraries would run, or offer to run."""
 
 
-def check_settings(name: str, folder: str | None = None) -> None:
-    """Raise `ConfigError` if a model's folder, or a model of the hub, needs code of its own repository. Its files are
-    in `folder`, if given.
+def check_settings(folder: str, name: str | None = None) -> None:
+    """Raise `ConfigError` if a model's folder needs code of the model's repository. Errors call the model by its name,
+    else its folder.
     """
+    name = name or folder
     for file in SETTINGS:
-        path = _find_file(folder or name, file)
-        settings = read_object(path) if path else {}
+        path = Path(folder, file)
+        settings = read_object(path) if path.is_file() else {}
         if "auto_map" in settings:
             raise ConfigError(
                 f"{file} of model {name!r} has an auto_map ({settings['auto_map']!r}): it refers to Python code of the "
@@ -311,19 +306,6 @@ def check_settings(name: str, folder: str | None = None) -> None:
             )
 
 
-def _find_file(name: str, file: str) -> Path | None:
-    """A file of a model, in its folder or fetched from the hub; None if it is missing or cannot be fetched."""
-    if Path(name).is_dir():
-        return Path(name, file) if Path(name, file).is_file() else None
-    from transformers.utils.hub import cached_file
-
-    try:
-        found = cached_file(name, file, **revision_of(name))
-    except OSError:
-        return None  # loading the model reports the problem
-    return Path(found) if found else None
-
-
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file of a model; raises `ConfigError` if it is not an object."""
     try:
@@ -335,15 +317,15 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def load_config(name: str) -> "PretrainedConfig":
-    """Load the configuration of a model folder or hub name; raises `ConfigError` if it is bad or needs custom code."""
+def load_config(folder: str) -> "PretrainedConfig":
+    """Load the configuration in a model's folder; raises `ConfigError` if it is bad or needs custom code."""
     from transformers import AutoConfig
 
-    check_settings(name)
+    check_settings(folder)
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False, **revision_of(name))
-    except Exception as error:  # hub, file system and format errors alike
-        raise ConfigError(f"model {name!r} cannot be loaded: {brief(error)}") from error
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # file system and format errors alike
+        raise ConfigError(f"model {folder!r} cannot be loaded: {brief(error)}") from error
     return config
 
 
@@ -353,24 +335,26 @@ def most_positions(config: "PretrainedConfig") -> int:
     return positions if positions > 0 else UNLIMITED  # XLNet has -1
 
 
-def load_tokenizer(name: str, plain: bool = False) -> Any:
-    """Load the tokenizer of a model folder or hub name; with `plain`, as a `PreTrainedTokenizerFast`.
+def load_tokenizer(folder: str, plain: bool = False) -> Any:
+    """Load the tokenizer in a model's folder; with `plain`, as a `PreTrainedTokenizerFast`.
 
     Raises `ConfigError` if it needs custom code, `TokenizerError` if it is missing or cannot be loaded.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    check_settings(name)
+    check_settings(folder)
     try:
-        tokenizer = (PreTrainedTokenizerFast if plain else AutoTokenizer).from_pretrained(name, trust_remote_code=False)
+        tokenizer = (PreTrainedTokenizerFast if plain else AutoTokenizer).from_pretrained(
+            folder, trust_remote_code=False
+        )
     except Exception as error:  # the libraries raise bare Exceptions for every kind of bad file
-        raise TokenizerError(f"the tokenizer of {name!r} cannot be loaded: {brief(error)}") from error
+        raise TokenizerError(f"the tokenizer of {folder!r} cannot be loaded: {brief(error)}") from error
     if not tokenizer.is_fast:
         raise TokenizerError(
-            f"the tokenizer of {name!r} is not one of the `tokenizers` library; convert it to a tokenizer.json"
+            f"the tokenizer of {folder!r} is not one of the `tokenizers` library; convert it to a tokenizer.json"
         )
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # transformers builds this if there is none
         raise TokenizerError(
-            f"model {name!r} has no tokenizer, or an empty one; put the tokenizer's files into its folder"
+            f"model {folder!r} has no tokenizer, or an empty one; put the tokenizer's files into its folder"
         )
     return tokenizer

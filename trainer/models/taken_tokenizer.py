@@ -17,8 +17,8 @@ from typing import Any, cast
 from tokenizers import Tokenizer
 
 from trainer.common.display import some
-from trainer.common.errors import TokenizerError, brief
-from trainer.models.hub import NO_NAME, hub_reason, is_hub_name, revision_of
+from trainer.common.errors import ArtifactError, TokenizerError, brief
+from trainer.models.hub import NO_NAME, fetch_from_hub, is_hub_name
 from trainer.models.pretrained import check_settings, find_model, is_named_own, locate
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.store.artifact_files import require_intact
@@ -192,18 +192,14 @@ def save_flat(tokenizer: Any, folder: Path, **settings: Any) -> None:
 @lru_cache(maxsize=16)
 def _fetch(name: str) -> Path:
     """Fetch the tokenizer files of a hub name, once per process; returns their folder in the local cache."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
     if not is_hub_name(name):
         raise TokenizerError(f"tokenizer {name!r} cannot be loaded: {NO_NAME}")
     patterns = [TOKENIZER_FILE, *SETTINGS, MODEL_CONFIG, *VOCABULARIES, f"{TEMPLATES}/*.jinja"]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns, **revision_of(name)))
-    except (OSError, ValueError, HfHubHTTPError) as error:
+        return fetch_from_hub(name, patterns)
+    except ArtifactError as error:
         raise TokenizerError(
-            f"tokenizer {name!r} cannot be loaded: it is no local file or folder, and the Hugging Face hub does not "
-            f"provide it: {hub_reason(error)}"
+            f"tokenizer {name!r} cannot be loaded: it is no local file or folder, and {error}"
         ) from error
 
 
@@ -222,7 +218,7 @@ def _loaded(path: str, files: Mapping[str, Path]) -> Iterator[Any]:
             (place := Path(folder, name)).parent.mkdir(exist_ok=True)
             place.symlink_to(file.resolve())
         if not Path(path).is_file():
-            check_settings(path, folder)
+            check_settings(folder, path)
         try:
             _spell_out(Path(folder, TOKENIZER_CONFIG))
             if files.keys() & {TOKENIZER_CONFIG, MODEL_CONFIG}:

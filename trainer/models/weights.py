@@ -115,10 +115,8 @@ CONVERT = (
 
 
 def check_weights(name: str) -> None:
-    """Raise `ConfigError` if a local folder holds no weights, or weight files are missing, truncated or damaged."""
+    """Raise `ConfigError` if a folder holds no weights, or weight files are missing, truncated or damaged."""
     folder = Path(name)
-    if not folder.is_dir():
-        return
     if is_adapter(folder):
         raise ConfigError(
             f"model {name!r} is an adapter without its base model's weights: use a run with model.lora.publish: "

@@ -208,7 +208,7 @@ def _of_learnt(answers: list[tuple[int, int]], given: list[bool]) -> list[tuple[
 
 
 def load_chat_encoder(model: str | Path, data: ConversationsConfig) -> ChatEncoder:
-    """The tokenizer of a model folder or a pretrained name, with the job's chat template or its own.
+    """The tokenizer in a model's folder, with the job's chat template or its own.
 
     Raises `TokenizerError` if one of them cannot be loaded or used, `ConfigError` if the model has fewer positions than
     `data.context`.

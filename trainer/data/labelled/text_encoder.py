@@ -244,7 +244,7 @@ def _first_tokens(word_ids: Sequence[int], kept: slice, frame: int, words: int) 
 
 
 def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: bool = False) -> TextEncoder:
-    """The tokenizer of a model folder or a pretrained name, prepared for a data set.
+    """The tokenizer in a model's folder, prepared for a data set.
 
     For a `finished` model, which is not trained any more, words are read as its tokenizer reads them. Raises
     `TokenizerError` if it cannot be loaded or used, `ConfigError` if the model cannot be read or is too short.
