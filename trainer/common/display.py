@@ -87,8 +87,8 @@ def size(value: float) -> str:
 
 
 def perplexity_of(loss: float) -> float:
-    """The exponential of a mean loss in nats, limited to about the largest float."""
-    return math.exp(min(loss, 700.0))
+    """The exponential of a mean loss in nats; of a finite loss, at most about the largest float."""
+    return math.exp(min(loss, 700.0)) if math.isfinite(loss) else loss
 
 
 def perplexity(loss: float | None) -> str:

@@ -87,11 +87,19 @@ def local_tasks(options: HarnessConfig) -> dict[str, LocalTask]:
 
 
 def tasks_below(folder: Path, where: str) -> dict[str, LocalTask]:
-    """Tasks, groups and tags below a folder, by name; raises `ConfigError` for a file that is not a YAML mapping."""
+    """Tasks, groups and tags below a folder, by name; raises `ConfigError` for a file that is not a YAML mapping, and
+    for a name in two files, of which lm-eval would take the one that it happens to list first.
+    """
     found: dict[str, LocalTask] = {}
+    places: dict[str, Path] = {}
     for path in sorted(folder.rglob("*.yaml")):
-        if (task := _read_task(path, where)) is not None:
-            found[task.name] = task
+        if (task := _read_task(path, where)) is None:
+            continue
+        if (other := places.setdefault(task.name, path)) != path:
+            raise ConfigError(
+                f"{where}: {other} and {path} both define {task.name!r}; rename one, or move it elsewhere"
+            )
+        found[task.name] = task
     return {**_tags(found.values()), **found}
 
 

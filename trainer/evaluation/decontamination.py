@@ -67,16 +67,20 @@ def find_kept_out(store: Store, run: str, asked: AbstractSet[tuple[str, str]]) -
 def clean_of_splits(store: Store, run: str, details: Mapping[str, Any], fields: Sequence[str]) -> CleanOf | None:
     """The evaluation files of a fine-tuning run, if these fields were kept out of its base model's training text.
 
-    `details` are those of the encoded set. None if some were not kept out, or it is not known.
+    `details` are those of the encoded set. None if some were not kept out, or are in train as well, or it is not known:
+    a fork was trained on what its origin read, too.
     """
     config = read_sealed(store, f"{run}/{CONFIG}")
-    base = _base_of(config) if config else None
+    base = _base_of(config) if config and not config["fork"] else None
     source = details["source"]
     if base is None or not isinstance(source["identity"], dict):
         return None
+    if any(details["splits"][split].get("in_train") for split in (VALIDATION, TEST) if split in details["splits"]):
+        return None
     splits = {TRAIN if source["validation_cut"] else VALIDATION, TEST} & source["identity"].keys()
     digests = [sha256 for split in splits for sha256, *_ in source["identity"][split]]
-    return clean_of(store, base, {(sha256, column) for sha256 in digests for column in fields})
+    found = clean_of(store, base, {(sha256, column) for sha256 in digests for column in fields})
+    return found and found.model_copy(update={"of_base": True})
 
 
 def _kept_out(store: Store, shards: Manifest) -> dict[KeptOutFile, dict[str, Any]]:

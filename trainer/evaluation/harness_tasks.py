@@ -5,6 +5,7 @@ The trial evaluates a few examples of each task, to find errors and the names of
 
 import logging
 import math
+import numbers
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -162,7 +163,7 @@ def tasks_in(found: Results, name: str) -> list[str]:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def _check_each_once(tasks: dict[str, dict[str, Any]]) -> None:

@@ -67,8 +67,10 @@ OF_ONE_CLASS = {**{name: name for name in AVERAGED}, "glue/mrpc": "f1", "glue/qq
 
 SMALLER_IS_BETTER = {
     "mse", "rmse", "mae", "mape", "smape", "mase", "msle", "rmsle", "ece", "nll", "perplexity", "ppl", "bits", "brier",
-    "wer", "cer", "ter",
+    "wer", "cer", "ter", "wape", "medae", "kl", "rejected",
 }  # fmt: skip
+SMALLER_ENDINGS = ("loss", "error", "errors", "mse", "mae", "mape", "entropy", "divergence", "distance", "deviation")
+"""Words, and endings of words, in the names of figures of which a smaller value is better."""
 
 
 RESERVED = (*EvaluationRecord.model_fields, "examples")
@@ -208,7 +210,7 @@ def greater_is_better(name: str, said: bool | None = None) -> bool:
         return said
     figure = name.rpartition("/")[2] if name.startswith(PREFIX) else name
     words = re.split(r"[^a-z]+", figure.lower())
-    return not any(word in SMALLER_IS_BETTER or word.endswith(("loss", "error", "errors")) for word in words)
+    return not any(word in SMALLER_IS_BETTER or word.endswith(SMALLER_ENDINGS) for word in words)
 
 
 def metric_identity(name: str) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 from trainer.common.display import Pairs, Table, count, plural, score
 from trainer.data.encoded import KIND as ENCODED
 from trainer.data.splits import TEST, TRAIN, VALIDATION
-from trainer.evaluation.metrics import OF_ONE_CLASS, positive_class
 from trainer.kinds.tuning import split_rows
 from trainer.records.evaluations import Result, best_by, label_figure
 from trainer.records.plans import TuningPlan
@@ -36,7 +35,7 @@ from trainer.registry.curves import standard_curves
 from trainer.registry.facts import RunFacts
 from trainer.registry.sections import describe_harness, hub_metric, in_order, index_entry
 
-RECORD_FIELDS = {"kind", "step", "examples"}
+RECORD_FIELDS = {"kind", "step", "examples", "positive"}
 """Fields of an evaluation's record that are not figures."""
 
 TOLD = 3
@@ -77,7 +76,7 @@ def describe_tuning(
     from `{folder}`.
     """
     key, details = encoded_of(facts)
-    labels = label_figures(facts, details.get("classes") or [])
+    labels = label_figures(facts)
     return ReportContent(
         verdict=tell_change(facts, labels, unit),
         evaluated=tell_scores(facts.evaluation, labels, details),
@@ -99,17 +98,18 @@ def encoded_of(facts: RunFacts) -> tuple[str, dict[str, Any]]:
     return encoded.key, {**encoded.manifest.details, "splits": in_order(encoded.manifest.details["splits"])}
 
 
-def label_figures(facts: RunFacts, classes: Sequence[str] = ()) -> dict[str, str]:
+def label_figures(facts: RunFacts) -> dict[str, str]:
     """Labels of the validation figures: first the figure that selects the best checkpoint, then the loss, then the
-    others. Figures of one class are of the one that training chose.
+    others. Figures of one class are of the one that they were computed for in training, if all records say the same:
+    the job may name another one since.
     """
-    records, evaluation, asked = facts.of_kind("evaluation"), facts.evaluation, facts.job["evaluation"]
+    records, evaluation = facts.of_kind("evaluation"), facts.evaluation
     found = [name for name in records[-1] if name not in RECORD_FIELDS] if records else []
     scores = evaluation.judged.figures if evaluation else {}
     named = dict.fromkeys([best_by(facts.job), "loss", *found, *scores])
-    wanted = asked.get("positive_class")
-    trained = classes[positive_class(wanted, classes, list(OF_ONE_CLASS))] if len(classes) == 2 else ""
-    positive = dict.fromkeys(evaluation.positive if evaluation else (), trained)
+    trained: set[str] = {record.get("positive", "") for record in records}
+    one = trained.pop() if len(trained) == 1 else ""
+    positive = dict.fromkeys(evaluation.positive if evaluation and one else (), one)
     return {name: label_figure(name, positive) for name in named if name in scores or name in found}
 
 

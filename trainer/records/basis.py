@@ -119,6 +119,9 @@ KEPT = 0.999
 """Share of a text's bytes that its tokens must represent to count as lossless."""
 
 
+USUAL_TOKEN_BYTES = 4
+
+
 class Basis(Record):
     """Common fields of all bases of metrics."""
 
@@ -148,6 +151,10 @@ class TextBasis(Basis):
     """Settings of masking; None for causal models."""
     document_mask: bool = Field(default=False, exclude_if=lambda value: not value)
     """Whether attention was limited to a document; the first token of each is then not predicted."""
+    begun: dict[str, int] = Field(default={}, exclude_if=lambda value: not value)
+    """The shards of each corpus if their first tokens, which are not predicted, are more than a negligible share of its
+    tokens: in another number of shards other tokens are predicted.
+    """
 
 
 class ExamplesBasis(Basis):
@@ -196,7 +203,21 @@ def text_basis(
         precision=precision,
         masking=masking,
         document_mask=document_mask,
+        begun={} if document_mask else _shards_that_matter(details),
     )
+
+
+def _shards_that_matter(details: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The shards of the corpora in which the first tokens of shards are more than a share of `1 - KEPT`, at a number of
+    tokens that does not depend on the tokenizer.
+    """
+    totals = [(each["corpus"], each["num_shards"], each["totals"]) for each in details]
+    begun = ((corpus, min(shards, total["validation_documents"]), total) for corpus, shards, total in totals)
+    return {
+        corpus: most
+        for corpus, most, total in begun
+        if most > (1 - KEPT) * total["validation_bytes"] / USUAL_TOKEN_BYTES
+    }
 
 
 def split_content(details: Mapping[str, Any], data: Mapping[str, Any], split: str) -> list[Any]:
@@ -282,6 +303,7 @@ def facts_of(figure: str, basis: AnyBasis) -> dict[str, Any]:
         own = [metric for metric in basis.metrics if metric.partition(OF_CLASS)[0] == figure]
         return facts if figure == "loss" else {**facts, "metrics": own or basis.metrics}
     text = {f"held-out text of {corpus}": digest for corpus, digest in basis.held_out.items()}
+    text |= {f"shards of {corpus}": str(shards) for corpus, shards in basis.begun.items()}
     if basis.document_mask:
         text["document mask"] = "on"
     if figure == BITS_PER_BYTE and basis.max_windows is None and basis.keeps_text:

@@ -15,15 +15,20 @@ FORMAT = 5
 FIRST = ("loss", "perplexity", "bits_per_byte")
 """The metrics that are listed first."""
 
-ALL = "all"
+ALL = "all corpora"
 """Name of the row with the metrics of all groups together."""
 
 
 class Criterion(NamedTuple):
-    """The validation metric that decides which checkpoint is best."""
+    """The validation metric that decides which checkpoint is best.
+
+    `meaning` is a fingerprint of all that determines its value besides the model: a resumed run compares its figures
+    with the best so far only if it is the same.
+    """
 
     figure: str
     greater_is_better: bool
+    meaning: str = ""
 
 
 def best_by(job: Mapping[str, Any]) -> str:
@@ -53,12 +58,15 @@ class CleanOf(Record):
     decisions: list[str]
     texts: Count
     too_short: Count
+    of_base: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether only the text of a tuned model's base was searched."""
 
     def describe(self) -> str:
         """In one sentence."""
         paths = list(dict.fromkeys(file.path for file in self.files))
+        whose = "base model" if self.of_base else "model"
         return (
-            f"The model's training text shares no {self.ngram}-gram of words with {', '.join(paths)} (by "
+            f"The {whose}'s training text shares no {self.ngram}-gram of words with {', '.join(paths)} (by "
             f"{', '.join(self.decisions)}; examples of fewer than {self.least_words} words were not searched for: "
             f"{self.too_short:,} of {self.texts:,})."
         )

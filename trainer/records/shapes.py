@@ -244,6 +244,8 @@ class EvaluationRecord(Record):
     loss: Number
     corpora: dict[str, Number] = {}
     corpora_bits_per_byte: dict[str, Number] = {}
+    positive: str | None = None
+    """The class of two that the figures of one class are of."""
 
 
 class ScheduleRecord(Record):

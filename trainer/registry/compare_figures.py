@@ -243,7 +243,7 @@ def _overlay(curve: Curve, runs: Sequence[ComparedRun]) -> list[Curve]:
     many = len(curve.lines) > 1
     return [
         Curve(
-            f"{curve.name}-{line.label}-{runs[0].entry.name}",
+            f"{curve.name}-{line.label}-{runs[0].letter}",
             f"{curve.title}, {line.label}" if many else curve.title,
             curve.unit,
             curve.from_zero,

@@ -124,7 +124,7 @@ NAME = "run"
 
 
 class Comparison(NamedTuple):
-    """A whole comparison. `groups` are the runs of each kind: losses of different kinds have different units."""
+    """A whole comparison. `groups` are the runs of one kind whose losses have the same unit."""
 
     runs: list[ComparedRun]
     verdict: str
@@ -137,10 +137,11 @@ class Comparison(NamedTuple):
 
 def compare_runs(store: Store, runs: list[ComparedRun]) -> Comparison:
     """Compare runs of any kind, finished or not."""
-    groups = [group for kind in KINDS if (group := [run for run in runs if run.entry == kind])]
+    kinds = [group for kind in KINDS if (group := [run for run in runs if run.entry == kind])]
+    groups = [[run for run in group if run.unit == unit] for group in kinds for unit in _units(group)]
     differing = {
-        "Configuration": _compare_jobs(runs, groups),
-        "Data": _compare_data(store, groups),
+        "Configuration": _compare_jobs(runs, kinds),
+        "Data": _compare_data(store, kinds),
         "Tokenizer": compare_tokenizers(runs),
         "Model": compare_models(runs),
         "Environment": _compare_environments(runs),
@@ -223,6 +224,16 @@ def _compare_environments(runs: Sequence[ComparedRun]) -> list[Block]:
     return [Block(note, table)] if note or table else []
 
 
+def _units(runs: Sequence[ComparedRun]) -> list[str]:
+    return list(dict.fromkeys(run.unit for run in runs))
+
+
+def _name(group: Sequence[ComparedRun], groups: Sequence[Sequence[ComparedRun]]) -> str:
+    """The kind of a group's runs; if that is the kind of several groups, with the unit of their losses."""
+    kind = group[0].entry.name
+    return kind if sum(each[0].entry.name == kind for each in groups) == 1 else f"{kind}, {group[0].unit}"
+
+
 def _curve_note(groups: Sequence[Sequence[ComparedRun]]) -> str:
     if len(groups) == 1:
         return ""
@@ -262,7 +273,7 @@ PAGE = "compare.html.j2"
 def render(comparison: Comparison) -> str:
     """The page as HTML, with results first; the same text for the same runs."""
     curves = {
-        title if len(comparison.groups) == 1 else f"{title} ({group[0].entry.name})": Markup(svg)
+        title if len(comparison.groups) == 1 else f"{title} ({_name(group, comparison.groups)})": Markup(svg)
         for group in comparison.groups
         for title, svg in draw_overlays(group).items()
     }

@@ -27,6 +27,7 @@ from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest
 from trainer.store.names import (
     CARD,
     CHAMPION,
+    CHECKPOINT_KIND,
     CONFIG,
     EVALUATION,
     FINAL,
@@ -255,10 +256,11 @@ def _remade(store: Store, artifact: dict[str, Any]) -> str:
 
 
 def _check_model(store: Store, key: str, expected: dict[str, str]) -> Finding:
-    """Compare a published model by the digests of its files, without the model card."""
+    """Compare a published model or checkpoint by the digests of its files, without the model card."""
+    kind = FINAL_KIND if key.endswith(f"/{FINAL}") else CHECKPOINT_KIND
 
     def now() -> bool | None:
-        manifest = read_manifest(store, key, FINAL_KIND)
+        manifest = read_manifest(store, key, kind)
         if manifest is None:
             return None
         return {name: each for name, each in manifest.digests().items() if name != CARD} == expected
@@ -268,10 +270,8 @@ def _check_model(store: Store, key: str, expected: dict[str, str]) -> Finding:
 
 def _check_base(store: Store, base: dict[str, Any]) -> Finding:
     """Compare the model that training started from, by the digests of its files."""
-    if base["key"] is not None and base["key"].endswith(f"/{FINAL}"):
-        return _check_model(store, base["key"], base["files"])
     if base["key"] is not None:
-        return _compare(base["key"], lambda: store.exists(f"{base['key']}/{MANIFEST}") or None)
+        return _check_model(store, base["key"], base["files"])
     if base["origin"] == "hub":
         return Finding("artifact", base["name"], "not here", "a model of the hub")
     folder = Path(base["name"])

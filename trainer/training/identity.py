@@ -76,6 +76,10 @@ class Run(NamedTuple):
     """Its inputs, by role: the artifacts that it is trained on, and the runs of this store that it starts from."""
     renews_data: bool = False
     """Whether a part of its data that is not trained on may change: a test split."""
+    judged_by: str = ""
+    """Fingerprint of what determines the figure that selects the best checkpoint, even if that does not affect the
+    final model.
+    """
     form: str = "merged"
     """The form of its final model: "merged" (all weights) or "adapter"; both are made from the same checkpoint."""
 
@@ -113,7 +117,8 @@ def make_run(
     start, base = (None, None) if pretrained is None else _describe(str(job.model.pretrained), pretrained)
     model = pretrained and pretrained.key
     inputs |= _fork_of(run.origin) | inputs_at(Store(job.store), {"model": model, **places})
-    return run._replace(start=start, base=base, inputs=inputs, renews_data=renews_data, form=form)
+    judged_by = fingerprint(dict(selection))
+    return run._replace(start=start, base=base, inputs=inputs, renews_data=renews_data, judged_by=judged_by, form=form)
 
 
 def starting_with(job: Job, start: dict[str, Any] | None) -> Job:

@@ -241,7 +241,7 @@ def _train(
             measure=partial(_measure_and_reshard, workload.measure, model, runtime),
             ask=partial(_measure_and_reshard, tasks.ask, model, runtime) if tasks else None,
             ask_every=tasks.every if tasks else None,
-            criterion=workload.criterion,
+            criterion=workload.criterion._replace(meaning=run.judged_by),
             log=runlog,
             saver=saver,
             meter=Meter(runtime.device, workload.flops_per_token(model), peak),

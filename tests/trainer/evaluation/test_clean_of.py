@@ -202,6 +202,20 @@ def test_a_fine_tuned_model_is_measured_on_what_its_base_was_kept_clean_of(
     assert evaluation.clean_of is not None
     assert [Path(file.path).stem for file in evaluation.clean_of.files] == ["test", "validation"]
     assert evaluation.lines()[-1] == evaluation.clean_of.describe()
+    assert evaluation.clean_of.describe().startswith("The base model's training text shares no 13-gram")
+    if source == "parquet":
+        return
+    swapped = {"train": values["data"]["validation"], "validation": values["data"]["train"]}
+    other = validate_job(FinetuneJob, {**values, "run": "swapped", "data": {**values["data"], **swapped}}, "test")
+    train(other, silent(), encode(other, silent()))
+    fork = validate_job(FinetuneJob, {**values, "run": "swapped", "resume": "fork"}, "test")
+    forked = train(fork, silent(), encode(fork, silent())).key
+    assert evaluate_run(fork, forked, silent()).clean_of is None, "its origin was trained on the validation examples"
+    within = validate_job(
+        FinetuneJob, {**values, "data": {**values["data"], "train": values["data"]["validation"]}}, "test"
+    )
+    own = train(within, silent(), encode(within, silent())).key
+    assert evaluate_run(within, own, silent()).clean_of is None, "it was trained on the validation examples itself"
 
 
 TEMPLATE = (

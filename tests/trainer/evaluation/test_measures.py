@@ -589,6 +589,13 @@ def test_less_of_a_loss_or_an_error_is_better_and_more_of_anything_else() -> Non
         "wer",
         "smape",
         "ppl",
+        "nrmse",
+        "cross_entropy",
+        "wape",
+        "kl_divergence",
+        "edit_distance",
+        "median_absolute_deviation",
+        "reward_rejected",
     ]
     more = ["accuracy", "f1", "glue/mrpc/accuracy", "pearsonr", "matthews_correlation", "own", "lossless", "terms"]
     assert [name for name in [*less, *more] if greater_is_better(name)] == more

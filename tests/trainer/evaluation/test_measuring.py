@@ -1,5 +1,6 @@
 """Measuring a checkpoint: any that can be named, on its own shards, once."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,23 @@ def test_shards_of_another_tokenizer_are_refused(raw: Path, measured: Finished) 
     own = measure(measured, measured.name).data
     mixed = refused(measured, measured.name, TokenizerError, shards=[own[0], other.shards[1].key])
     assert "the shards were made with different tokenizers" in mixed
+
+
+def test_a_tokenizer_in_other_files_is_compared_too(
+    measured: Finished, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = Path(shutil.copytree(measured.folder / FINAL, tmp_path / "elsewhere"))
+    model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
+    for path in folder.glob("*token*"):
+        path.unlink()
+    on = {"shards": measure(measured, measured.name).data, "context": 32}
+    assert measure(measured, str(folder), **on).total is not None and "contains no tokenizer" in caplog.text
+    merges = "".join(f"{' '.join(pair)}\n" for pair in model["merges"])
+    (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}", encoding="utf-8")
+    others = {token: len(model["vocab"]) - 1 - number for token, number in model["vocab"].items()}
+    (folder / "vocab.json").write_text(json.dumps(others), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"}))
+    assert "has another vocabulary than tokenizers/bpe-" in refused(measured, str(folder), TokenizerError, **on)
 
 
 def test_shards_of_a_renamed_corpus_are_measured_beside_those_that_are_reused(raw: Path, measured: Finished) -> None:

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.trainer.evaluation.harness_tasks import QUESTIONS, asking, write_questions, write_task, write_yaml
@@ -10,6 +11,7 @@ from trainer.common.errors import ConfigError
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.harness_files import leaves, local_tasks
 from trainer.evaluation.harness_identity import identify, name_of, questions_of
+from trainer.evaluation.harness_tasks import figures_of
 from trainer.store.manifest import digest_file
 
 
@@ -87,6 +89,19 @@ def test_a_group_is_another_if_a_group_in_it_changes(tmp_path: Path) -> None:
     before = identify(asking(tmp_path, ["outer"]), "1")["outer"]
     write_yaml(tmp_path / "inner.yaml", {**inner, "aggregate_metric_list": [{"metric": "acc", "weight_by_size": True}]})
     assert name_of(identify(asking(tmp_path, ["outer"]), "1")["outer"]) != name_of(before)
+
+
+def test_a_task_in_two_files_is_refused(tmp_path: Path) -> None:
+    write_task(tmp_path / "new")
+    write_task(tmp_path / "old")
+    with pytest.raises(ConfigError, match=r"new/tiny\.yaml and .*old/tiny\.yaml both define 'tiny'; rename one"):
+        local_tasks(asking(tmp_path, ["tiny"]))
+
+
+def test_figures_of_numpy_are_figures() -> None:
+    results = {"results": {"tiny": {"acc,none": np.float32(0.5), "right,none": np.int64(3)}}, "higher_is_better": {}}
+    found = figures_of({**results, "group_subtasks": {}}, "tiny")
+    assert {name: each.value for name, each in found.items()} == {"acc": 0.5, "right": 3.0}
 
 
 @pytest.mark.parametrize("place", ["folder[1]", "folder[1]/questions.jsonl"])

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import trainer.kinds.preference.reference as reference_files
 import trainer.kinds.preference.reference as reference_step
+import trainer.kinds.preference.workload as workload
 from tests.depth import once
 from tests.families import Case, make
 from tests.processes import finish, start_trainers
@@ -269,6 +271,20 @@ def test_a_reference_that_gives_no_finite_number_is_refused(
     monkeypatch.setattr(reference_step, "sum_answers", overflown)
     with pytest.raises(ArtifactError, match="not finite for an answer of record 1 of the train split"):
         here(silent())("reference", job, data=data)
+
+
+def test_a_model_that_overflows_on_some_pairs_has_no_accuracy(
+    preferences: Path, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = preference_job(preferences, tmp_path / "store", llama, training__loss="simpo")
+    data = open_chat(Store(job.store), here(silent())("encode", job).key)
+    lengths = torch.from_numpy(workload.answer_lengths(data.splits["validation"]))
+    sums = -lengths.double() * torch.tensor([1.0, 2.0])  # every token of a rejected answer is less probable
+    monkeypatch.setattr(workload, "sum_answers", lambda *arguments: sums)
+    measured = partial(workload.score_pairs, None, data, "validation", job, None, cpu_runtime())
+    assert measured().figures["accuracy"] == 1.0
+    sums[0, 1] = math.nan
+    assert math.isnan(measured().figures["accuracy"])
 
 
 def test_swapped_columns_are_told_by_the_reference(

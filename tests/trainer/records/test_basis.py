@@ -25,7 +25,7 @@ from trainer.data.tokenization import shard_manifests
 from trainer.jobs import measure_rival
 from trainer.models.tokenizer import tokenizer_files
 from trainer.pipelines.any_kind import evaluate_checkpoint, evaluate_run
-from trainer.records.basis import TextBasis, why_incomparable
+from trainer.records.basis import TextBasis, text_basis, why_incomparable
 from trainer.records.evaluations import Result
 from trainer.records.plans import PreparedData
 from trainer.records.results import Verdict
@@ -49,6 +49,7 @@ ON = TextBasis(
         ({"context": 64}, False, True),
         ({"precision": "bf16"}, False, True),
         ({"shards": ["shards/code-2"]}, True, True),
+        ({"begun": {"code": 9}}, False, False),
         ({"held_out": {"code": "cd"}}, False, False),
         ({"held_out": {"code": "ab", "docs": "ef"}}, False, False),
         ({"max_windows": 8}, False, False),
@@ -274,3 +275,21 @@ def test_a_champion_of_labelled_data_is_measured_anew_on_this_validation_split(
         and "runs/earlier1/final predicts match, other, but the data has other, match" in verdict.reason
     )
     assert "bits_per_byte" not in verdict.reason
+
+
+def test_the_number_of_shards_counts_if_their_first_tokens_are_many() -> None:
+    def basis(shards: int, held_out: int, tokens: int) -> TextBasis:
+        totals = {
+            "validation_documents": 50, "validation_bytes": held_out, "validation_token_bytes": held_out,
+            "validation_tokens": tokens,
+        }  # fmt: skip
+        details = {
+            "corpus": "code", "validation_digest": "ab", "tokenizer_sha256": "0" * 64, "keeps_text": True,
+            "num_shards": shards, "totals": totals,
+        }  # fmt: skip
+        return text_basis(["shards/code-1"], [details], 32, None, "fp32")
+
+    few, many = basis(1, 10_000, 2_500), basis(40, 10_000, 2_500)
+    assert why_incomparable("bits_per_byte", few, many) == ["shards of code: none here, 40 there"]
+    assert not why_incomparable("bits_per_byte", many, basis(40, 10_000, 5_000)), "with another tokenizer"
+    assert not why_incomparable("bits_per_byte", basis(1, 10**6, 250_000), basis(40, 10**6, 250_000))

@@ -194,12 +194,14 @@ def test_the_best_of_what_was_measured_alike_is_marked(store: Store) -> None:
     losses = [store.read_json(f"runs/{run}/eval.json")["total"]["figures"]["loss"] for run in ("base", "other")]
     found = section(compare(store, ["base", "other"]), "Results")
     shown = [f"{loss:.4f} *" if loss == min(losses) else f"{loss:.4f}" for loss in losses]
-    assert cells(found, "loss, all") == shown and losses[0] != losses[1]
+    assert cells(found, "loss, all corpora") == shown and losses[0] != losses[1]
     other = section(compare(store, ["base", "grown"]), "Results")
     apart = "Measured on different data or in different ways, so none is marked best: "
-    names = [f"{figure}, {group}" for group in ("all", "code") for figure in ("loss", "perplexity", "bits_per_byte")]
+    names = [
+        f"{figure}, {group}" for group in ("all corpora", "code") for figure in ("loss", "perplexity", "bits_per_byte")
+    ]
     assert f"{apart}{'; '.join(names)}." in other
-    assert "*" not in re.search(r"loss, all  .*", other)[0] and "*" in re.search(r"loss, docs  .*", other)[0]
+    assert "*" not in re.search(r"loss, all corpora  .*", other)[0] and "*" in re.search(r"loss, docs  .*", other)[0]
 
 
 def test_an_unfinished_run_is_compared_as_far_as_it_is(own: Store) -> None:

@@ -207,16 +207,25 @@ def test_seeds_are_those_of_fresh_runs_or_of_forks_of_one_checkpoint_and_each_co
     assert not compare_seeds([fresh, again]) and not compare_seeds([fresh, forked])
     (found,) = compare_seeds([fresh, again, forked, run("D", 2, 3.5), run("E", 2, 2.5, fork)])
     assert found.table is not None and found.table.columns == ["mean ± deviation", "A, D", "C, E"]
-    assert next(row for row in found.table.rows if row[0] == "loss, all")[1:] == ["3.2500 ± 0.3536", "2.2500 ± 0.3536"]
+    assert next(row for row in found.table.rows if row[0] == "loss, all corpora")[1:] == [
+        "3.2500 ± 0.3536",
+        "2.2500 ± 0.3536",
+    ]
     (found,) = compare_seeds([fresh, run("D", 2, math.nan)])
-    assert found.table is not None and ["loss, all", "– ± –"] in found.table.rows
+    assert found.table is not None and ["loss, all corpora", "– ± –"] in found.table.rows
 
 
 def test_of_models_with_different_tokenizers_the_best_by_bits_a_byte_is_marked_and_by_loss_none_is() -> None:
     found = compare_results([language_model("A", 5.0, 2.0, "large"), language_model("B", 4.0, 2.5, "small")])
-    assert found.note == f"{APART}loss, all; perplexity, all; loss, code; perplexity, code. * marks the best."
+    assert (
+        found.note
+        == f"{APART}loss, all corpora; perplexity, all corpora; loss, code; perplexity, code. * marks the best."
+    )
     assert found.table is not None
     rows = {row[0]: row[1:] for row in found.table.rows}
-    assert rows["bits_per_byte, all"] == ["2.0000 *", "2.5000  "] and rows["loss, all"] == ["5.0000  ", "4.0000  "]
+    assert rows["bits_per_byte, all corpora"] == ["2.0000 *", "2.5000  "] and rows["loss, all corpora"] == [
+        "5.0000  ",
+        "4.0000  ",
+    ]
     same = compare_results([language_model("A", 5.0, 2.0, "large"), language_model("B", 4.0, 1.5, "large")])
     assert same.note == "* marks the best."

@@ -111,7 +111,10 @@ def finetune(
         return {"loss": 1 - value, **dict.fromkeys(FIGURES[task], value)}
 
     evaluations = {0: scores(0.5), 10: scores(0.9), steps: scores(after)}
-    records = [{"kind": "evaluation", "step": step, **found, "examples": 40} for step, found in evaluations.items()]
+    of = {"positive": classes[1]} if classes and len(classes) == 2 else {}
+    records = [
+        {"kind": "evaluation", "step": step, **found, "examples": 40, **of} for step, found in evaluations.items()
+    ]
     write_records(store, [*records, step_record(10), step_record(steps)])
     publish_checkpoint(store, 10, scores(0.9), ("checkpoint-best",))
     publish_checkpoint(store, steps, scores(after), ("checkpoint-last",))

@@ -80,6 +80,12 @@ def test_the_class_that_f1_is_of_is_named_wherever_it_is_shown(store: Store) -> 
     # The tile is of the finished model, which was measured by another class than the curve of training was.
     assert "Validation f1 of &#39;other&#39;" in page(store)
     assert "Validation f1 of &#39;match&#39;" in page(store)
+    config = read_sealed(store, f"{RUN}/config.json")
+    assert config is not None
+    config["job"]["evaluation"]["positive_class"] = "other"  # what a job with another class notes in a finished run
+    write_sealed(store, f"{RUN}/config.json", config)
+    make_report(store, RUN)
+    assert "Validation f1 of &#39;match&#39;" in page(store), "the figures in training are of the class at that time"
 
 
 def test_license_and_language_are_what_the_job_says_else_what_the_base_models_card_says(

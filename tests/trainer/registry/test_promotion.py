@@ -88,11 +88,11 @@ def test_the_gate_passes_what_it_should(
 def test_a_figure_that_decides_twice_has_one_direction(tmp_path: Path, best: bool | None, asked: bool | None) -> None:
     values = {
         **finetune_job(tmp_path, tmp_path, "any").model_dump(mode="json"),
-        "evaluation": {"best_by": "distance", "greater_is_better": best},
-        "promotion": {"name": "lm", "metric": "distance", "better_by": 0, "greater_is_better": asked},
+        "evaluation": {"best_by": "agreement", "greater_is_better": best},
+        "promotion": {"name": "lm", "metric": "agreement", "better_by": 0, "greater_is_better": asked},
     }
     greater = [True if said is None else said for said in (best, asked)]  # by its name it would be better
-    said = "are both 'distance', but .* value is better for the first, .*: set greater_is_better in both"
+    said = "are both 'agreement', but .* value is better for the first, .*: set greater_is_better in both"
     with nullcontext() if greater[0] == greater[1] else pytest.raises(ConfigError, match=said):
         check_optimization(FinetuneJob.model_validate(values))
     check_optimization(FinetuneJob.model_validate({**values, "promotion": {**values["promotion"], "metric": "loss"}}))

@@ -24,7 +24,8 @@ from trainer.records.basis import by_file, describe_file
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.lineage import _check_base, check, check_file, find_run, trace
 from trainer.registry.promotion import promote
-from trainer.store.manifest import MANIFEST, seal
+from trainer.store.manifest import MANIFEST, read_manifest, seal
+from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
 
 
@@ -285,3 +286,14 @@ def test_a_base_of_the_hub_is_not_looked_for_on_this_disk(empty_store: Store) ->
     files = {"model.safetensors": "0" * 64}
     base = {"name": "someone/words", "origin": "hub", "key": None, "files": files}
     assert _check_base(empty_store, base).state == "not here"
+
+
+def test_a_base_that_is_a_checkpoint_is_compared_by_its_files(store: Store, finished: Finished) -> None:
+    last = read_sealed(store, f"{finished.run}/checkpoint-last")
+    assert last is not None
+    key = f"{finished.run}/{last['checkpoint']}"
+    manifest = read_manifest(store, key, CHECKPOINT_KIND)
+    assert manifest is not None
+    base = {"name": key, "origin": "store", "key": key, "files": manifest.digests()}
+    assert _check_base(store, base).state == "same"
+    assert _check_base(store, {**base, "files": {**base["files"], "model.safetensors": "0" * 64}}).state == "changed"

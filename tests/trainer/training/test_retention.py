@@ -347,3 +347,16 @@ def test_a_saver_that_has_lost_its_run_meanwhile_deletes_nothing(
     with pytest.raises(RunError, match="taken over"):
         keeper.save(2)
     assert listed == kept(empty_store) == [1, 2]
+
+
+def test_a_score_is_not_compared_with_one_of_another_meaning() -> None:
+    """As of f1 of another class: a run may continue with another one if the choice does not affect its result."""
+    one, other = (Criterion("f1", greater_is_better=True, meaning=each) for each in ("of pos", "of neg"))
+    state = TrainState(step=1)
+    state.judge({"f1": 0.9}, one)
+    state.step = 2
+    assert state.worse_with({"f1": 0.5}, one) == 1 and state.worse_with({"f1": 0.5}, other) == 0
+    state.judge({"f1": 0.5}, other)
+    assert (state.best_step, state.best_score) == (2, 0.5)
+    before = TrainState(best_figure="f1", best_score=0.9, best_step=1)  # of a checkpoint that records the name alone
+    assert before.worse_with({"f1": 0.5}, other) == 1

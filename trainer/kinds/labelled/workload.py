@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from trainer.config.labelled import FinetuneJob
 from trainer.data.dataset import Batch
 from trainer.data.labelled.encoded import EncodedSplit, find_class_weights, open_encoded
-from trainer.kinds.labelled.measure import example_losses, predict, score
+from trainer.kinds.labelled.measure import example_losses, positive_figures, predict, score
 from trainer.kinds.tuning_workload import TuningWorkload
 from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.models.outline import Outline, Rows
@@ -90,7 +90,9 @@ class Finetuning(TuningWorkload):
     def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
         held_out = self._set.splits["validation"]
         logits = predict(model, held_out, self._job.evaluation.batch, runtime)
-        return Measured(score(logits, self._set, "validation", self._job, runtime), {"examples": len(held_out)})
+        positive = set(positive_figures(self._job, self._set.details["classes"]).values())
+        details = {"examples": len(held_out), **({"positive": positive.pop()} if positive else {})}
+        return Measured(score(logits, self._set, "validation", self._job, runtime), details)
 
 
 def weights_of(job: FinetuneJob, details: dict[str, Any]) -> list[float] | None:

@@ -5,6 +5,7 @@ nats of the chosen and the rejected answer of each pair, summed over the answer'
 are those of the original model, `tokens` the lengths of the answers.
 """
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -223,9 +224,11 @@ def score_pairs(
     sums = sum_answers(model, data, pairs, job.evaluation.batch, runtime, advance)
     was = reference_of(reference, split, np.arange(len(tokens)))
     got = rewards(sums, was, tokens, how)
+    preferred = (got[:, 0] > got[:, 1]).double()
+    preferred[~got.isfinite().all(dim=1)] = math.nan  # a model that overflows on some pairs has no accuracy
     figures = {
         "loss": LOSSES[how.loss](sums, was, tokens, how).mean(),
-        "accuracy": (got[:, 0] > got[:, 1]).double().mean(),
+        "accuracy": preferred.mean(),
         "margin": (got[:, 0] - got[:, 1]).mean(),
         "reward_chosen": got[:, 0].mean(),
         "reward_rejected": got[:, 1].mean(),

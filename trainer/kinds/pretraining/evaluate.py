@@ -1,5 +1,6 @@
 """Measuring a language model, from a run or any other checkpoint, and generating samples with it."""
 
+import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -23,7 +24,8 @@ from trainer.models.causal import check_positions, load_model
 from trainer.models.generation import continue_tokens
 from trainer.models.outline import outline_files
 from trainer.models.pretrained import Checkpoint, most_positions
-from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, mask_tokens
+from trainer.models.taken_tokenizer import VOCABULARIES, read_vocabulary
+from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, mask_tokens, vocabulary
 from trainer.models.trial import reading_apart
 from trainer.records.basis import text_basis
 from trainer.records.evaluations import Result, Sample
@@ -32,6 +34,8 @@ from trainer.store.storage import Store
 from trainer.training.parallelize import place_measured
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import is_sharded, sharding_group
+
+log = logging.getLogger(__name__)
 
 
 def continue_prompts(
@@ -135,5 +139,12 @@ def _tokenizer(store: Store, found: Checkpoint, sets: list[ShardSet]) -> Tokeniz
         raise TokenizerError(
             f"{found.folder} contains another tokenizer than {key}, which made {', '.join(s.key for s in sets)}; "
             "use shards made with the checkpoint's tokenizer"
+        )
+    if carried is None and not found.files.keys() & {*VOCABULARIES}:
+        log.warning("%s contains no tokenizer: whether it reads the ids of these shards is not known", found.folder)
+    elif carried is None and read_vocabulary(found.folder) != vocabulary(tokenizer.json):
+        raise TokenizerError(
+            f"the tokenizer of {found.folder} has another vocabulary than {key}, which made "
+            f"{', '.join(s.key for s in sets)}; use shards made with the checkpoint's tokenizer"
         )
     return Tokenizer.from_str(tokenizer.json)

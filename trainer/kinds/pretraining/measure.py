@@ -134,5 +134,6 @@ def _score_hidden(
 def _masked_scores(sums: torch.Tensor) -> Scores:
     """Figures from the sums of each window with masked tokens."""
     loss, told, tokens = (math.fsum(each) for each in sums.T.numpy())
-    figures = {"loss": loss / tokens, "perplexity": perplexity_of(loss / tokens), "accuracy": told / tokens}
+    accuracy = told / tokens if math.isfinite(loss) else math.nan  # a model that overflows has none
+    figures = {"loss": loss / tokens, "perplexity": perplexity_of(loss / tokens), "accuracy": accuracy}
     return Scores(figures=figures, counts={"tokens": int(tokens), "windows": len(sums)})
