@@ -14,6 +14,9 @@ from trainer.common.errors import ConfigError
 
 VARIABLE = "HEADRACE_CREDENTIALS"
 IDENTITY = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"}
+ENDPOINT = "AWS_ENDPOINT_URL"
+STRONGER = {"AWS_ENDPOINT_URL_S3", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"}
+"""Variables because of which `ENDPOINT` would be ignored."""
 
 
 def use_credentials(start_server: bool = True) -> None:
@@ -41,7 +44,8 @@ def use_credentials(start_server: bool = True) -> None:
     except ValueError as error:
         raise ConfigError(f"{VARIABLE} is {name!r}, but this block does not exist: {error}") from error
     found = _environment(name, block)
-    for variable in IDENTITY - found.keys():  # so that the block's identity is not mixed with another one
+    # The block's identity is not mixed with another one, and goes to no other endpoint than the block's.
+    for variable in (IDENTITY - found.keys()) | (STRONGER if ENDPOINT in found else set()):
         os.environ.pop(variable, None)
     os.environ.update(found)
 
@@ -67,7 +71,7 @@ def _environment(name: str, block: Any) -> dict[str, str]:
         "AWS_ACCESS_KEY_ID": key,
         "AWS_SECRET_ACCESS_KEY": secret.get_secret_value() if secret else None,
         "AWS_DEFAULT_REGION": block.region_name,
-        "AWS_ENDPOINT_URL": block.aws_client_parameters.endpoint_url,
+        ENDPOINT: block.aws_client_parameters.endpoint_url,
         **others,
     }
     return {variable: str(value) for variable, value in found.items() if value}

@@ -40,8 +40,12 @@ def test_each_kind_of_block_gives_what_aws_tools_read(kind: str, monkeypatch: py
     name = f"test-{uuid.uuid4().hex[:8]}"
     blocks("the-key", "the-secret", "http://127.0.0.1:9")[kind].save(name)
     monkeypatch.setattr(
-        os, "environ", {VARIABLE: f"{kind}/{name}", "AWS_SESSION_TOKEN": "of another", "AWS_PROFILE": "another"}
-    )
+        os, "environ",
+        {
+            VARIABLE: f"{kind}/{name}", "AWS_SESSION_TOKEN": "of another", "AWS_PROFILE": "another",
+            "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:8", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true",
+        },
+    )  # fmt: skip
     use_credentials()
     assert os.environ == {
         VARIABLE: f"{kind}/{name}", "AWS_ACCESS_KEY_ID": "the-key", "AWS_SECRET_ACCESS_KEY": "the-secret",

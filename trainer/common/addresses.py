@@ -1,4 +1,4 @@
-"""Detection of credentials in addresses: a password before the host, or a signature or key in the query.
+"""Detection of mistakes and of credentials in addresses: a password before the host, or a signature or key in the query.
 
 Addresses are recorded with the artifacts and appear in logs and messages, so addresses with credentials are refused.
 """
@@ -55,6 +55,19 @@ def check_address(text: str) -> None:
     """Raise `ValueError` if the whole text is an address with credentials."""
     if "://" in text and WHOLE.match(text) and (shown := _hide_in_chain(text)) != text:
         raise ValueError(f"{shown!r} holds credentials, which would be recorded with the results: {INSTEAD}")
+
+
+MISTYPED = re.compile(r"(?:s3a?|gs|gcs|abfss?|az|hdfs|https?)(?::(?!//)|//)|\$\w|.*?(?:\$\{|\{\{)|[\w+]+::(?=.*://)")
+"""The beginning of a place that would be taken for a folder, although a URL or a variable's value is meant."""
+
+
+def check_place(text: str) -> None:
+    """Raise `ValueError` if a text that names a folder or a URL is probably a mistyped one."""
+    if mistake := MISTYPED.match(text.strip()):
+        raise ValueError(
+            f"{text!r} is neither a folder nor a URL, as it begins with {mistake[0]!r}; expected a folder, or a URL such "
+            "as s3://bucket/folder, without variables"
+        )
 
 
 def _hide_in_chain(chain: str) -> str:

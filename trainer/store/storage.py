@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
 
-from trainer.common.addresses import check_address
+from trainer.common.addresses import check_address, check_place
 from trainer.common.errors import ConfigError, StorageError, WrongContent, brief, reason_of
 from trainer.common.transient import FULL, is_transient, number_of
 from trainer.store import roots
@@ -51,6 +51,7 @@ class Store:
     def __init__(self, url: str) -> None:
         try:
             check_address(url)
+            check_place(url)
         except ValueError as error:
             raise ConfigError(f"the store {error}") from error
         _, named, place = url.strip().rpartition("://")

@@ -127,6 +127,22 @@ def test_a_store_without_a_place_is_refused(url: str) -> None:
         Store(url)
 
 
+@pytest.mark.parametrize(
+    "url", ["s3:/bucket/x", "s3:bucket", "s3//bucket/x", "$HOME/store", "a/${STORE}", "{{ store }}", "file::s3://b/p"]
+)
+def test_a_mistyped_store_is_no_folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="is neither a folder nor a URL"):
+        Store(url)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["s3", "gsm8k", "azure", "a$b", "./s3:x", "http"])
+def test_an_unusual_name_is_a_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Store(name).local == tmp_path / name
+
+
 @pytest.mark.parametrize("url", ["memory://exp[12]", "memory://a/b*", "s3://headrace/only?"])
 def test_a_remote_store_whose_name_is_a_pattern_is_refused(url: str) -> None:
     with pytest.raises(StorageError, match="which is a wildcard; choose a URL without it"):
