@@ -1,4 +1,4 @@
-"""Detection of mistakes and of credentials in addresses: a password before the host, or a signature or key in the query.
+"""Detection of mistyped addresses, and of credentials in them: a password before the host, or a key in the query.
 
 Addresses are recorded with the artifacts and appear in logs and messages, so addresses with credentials are refused.
 """
@@ -65,8 +65,8 @@ def check_place(text: str) -> None:
     """Raise `ValueError` if a text that names a folder or a URL is probably a mistyped one."""
     if mistake := MISTYPED.match(text.strip()):
         raise ValueError(
-            f"{text!r} is neither a folder nor a URL, as it begins with {mistake[0]!r}; expected a folder, or a URL such "
-            "as s3://bucket/folder, without variables"
+            f"{text!r} is neither a folder nor a URL, as it begins with {mistake[0]!r}; expected a folder, or a URL "
+            "such as s3://bucket/folder, without variables"
         )
 
 
