@@ -1,5 +1,6 @@
 """Stages that compute on the same devices, or that tokenize, take turns on a server that limits them."""
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -146,7 +147,10 @@ def test_one_that_waits_for_a_turn_can_be_stopped(monkeypatch: pytest.MonkeyPatc
         waiting()
 
 
-def test_nothing_waits_and_nothing_is_said_where_there_is_no_limit(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_waits_where_there_is_no_limit_and_it_is_said_if_one_is_asked_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
     @flow
     def alone() -> None:
         with turn("test-no-such-limit"):
@@ -154,6 +158,10 @@ def test_nothing_waits_and_nothing_is_said_where_there_is_no_limit(caplog: pytes
 
     alone()
     assert "test-no-such-limit" not in caplog.text
+    monkeypatch.setenv("HEADRACE_GPU_SET", "a100")
+    caplog.set_level(logging.INFO)
+    alone()
+    assert "the server has no limit test-no-such-limit-a100, which HEADRACE_GPU_SET asks for: nothing waits" in caplog.text
 
 
 def test_each_machine_has_limits_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
