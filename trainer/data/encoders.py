@@ -4,15 +4,19 @@ import hashlib
 import json
 import logging
 import platform
+import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from importlib.metadata import version
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import normalizers
 
 from trainer.common.errors import shortened
-from trainer.models.tokenizer import TokenizerInfo, text_only, text_reader
+from trainer.models.tokenizer import TokenizerInfo, normalizers_of, text_only, text_reader
 from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
@@ -22,6 +26,12 @@ log = logging.getLogger(__name__)
 
 Ids = NDArray[np.uint32]
 Encode = Callable[[Sequence[bytes]], list[Ids]]
+
+NFC = "NFC"
+"""The type of a tokenizer's normalizer that composes characters (Qwen)."""
+
+CHANGING = re.compile("[^\0-\u02ff\u2010-\u2027\u4e00-\u9fff]")
+"""A character that NFC may change, or join to another. English and Chinese have few; to search is faster than NFC."""
 
 CACHE_BYTES = 256 * 2**20
 """After this much text gigatoken's engine is recreated, because its word cache grows without bound."""
@@ -45,13 +55,17 @@ def gigatoken_engine(tokenizer: TokenizerInfo) -> Encode:
     """The fast engine. Raises whatever gigatoken raises for a tokenizer that it does not support.
 
     Raises `ValueError` for added tokens that match whole words only: gigatoken would find them within words too.
+    Text is normalised by `tokenizers`, not by gigatoken, whose tables are of another version of Unicode.
     """
     from gigatoken import Tokenizer as Gigatoken
 
     description = text_only(tokenizer.json, tokenizer.eos_id)
     if any(token["single_word"] for token in description["added_tokens"]):
         raise ValueError("it has added tokens that match whole words only (single_word)")
-    plain = json.dumps(description)
+    composing = NFC in (normalizers_used := normalizers_of(description))
+    if composing and normalizers_used != {NFC}:
+        raise ValueError(f"it has the normalizers {' and '.join(sorted(normalizers_used))}")
+    plain = json.dumps({**description, "normalizer": None} if composing else description)
     engine = Gigatoken.from_json(plain)
     encoded_bytes = 0
 
@@ -65,7 +79,36 @@ def gigatoken_engine(tokenizer: TokenizerInfo) -> Encode:
         ids = np.asarray(array.content.data).astype(np.uint32, copy=False)
         return [ids[start:end] for start, end in pairwise(offsets)]
 
-    return encode
+    return _composing(encode, tokenizer, description["added_tokens"]) if composing else encode
+
+
+def _composing(encode: Encode, tokenizer: TokenizerInfo, added: list[dict[str, Any]]) -> Encode:
+    """The encoder of a tokenizer with the normalizer NFC, from one that does not normalise.
+
+    Added tokens that are not `normalized` are found before text is normalised. A part of a text in NFC is in NFC too,
+    so that makes no difference in such a text; another one that contains such a token is left to the reference engine.
+    Raises `ValueError` for an added token that is `normalized` and not in NFC.
+    """
+    compose = normalizers.NFC().normalize_str
+    reference = cache(partial(tokenizers_engine, tokenizer))  # of a vocabulary that may be large, and is rarely needed
+    before = [token["content"] for token in added if not token["normalized"]]
+    if any(token["normalized"] and compose(token["content"]) != token["content"] for token in added):
+        raise ValueError("it has added tokens that are not in the normal form NFC")
+
+    def encode_composed(documents: Sequence[bytes]) -> list[Ids]:
+        composed, left = list(documents), list[int]()
+        for number, document in enumerate(documents):
+            text = document.decode()
+            if CHANGING.search(text) and (result := compose(text)) != text:
+                composed[number] = result.encode()
+                if any(token in each for token in before for each in (text, result)):
+                    left.append(number)
+        found = encode(composed)
+        for number, ids in zip(left, reference()([documents[each] for each in left]) if left else [], strict=True):
+            found[number] = ids
+        return found
+
+    return encode_composed
 
 
 ENGINES: dict[str, Callable[[TokenizerInfo], Encode]] = {

@@ -5,6 +5,7 @@ shards of an interrupted or an older set are found by their fingerprint, and the
 are used. The shards of a published set are read only if the job requires it (`verify`), or if damage was found.
 """
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
@@ -23,7 +24,7 @@ from trainer.config.corpora import DataConfig, ShardConfig
 from trainer.config.engines import RayEngine
 from trainer.config.jobs import PrepareJob
 from trainer.data.decisions import Reader, identities, open_reader, transform_options
-from trainer.data.encoders import settle_engine
+from trainer.data.encoders import NFC, settle_engine
 from trainer.data.pieces import Piece, assigned
 from trainer.data.raw_files import compression_of
 from trainer.data.readers import ignore
@@ -39,6 +40,7 @@ from trainer.models.tokenizer import (
     add_digests,
     keeps_text,
     load_tokenizer,
+    normalizers_of,
     tokenizer_manifest,
 )
 from trainer.records.basis import by_file
@@ -219,6 +221,8 @@ def deal(pieces: Sequence[Piece], reader: Reader, data: DataConfig, tokenizer: T
     """
     count = shard_count(data.shards, sum(piece.size for piece in pieces))
     common = [FORMAT, reading_options(reader.corpus), tokenizer.sha256, tokenizer.eos_id, data.validation_fraction]
+    if NFC in normalizers_of(json.loads(tokenizer.json)):
+        common.append("normalised by tokenizers")  # before, gigatoken did that for some shards, with other ids
     work = []
     for number, hand in enumerate(assigned(pieces, count)):
         decided = tuple(map(reader.of_piece, hand))

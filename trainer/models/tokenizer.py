@@ -228,6 +228,11 @@ def is_byte_level(description: dict[str, Any]) -> bool:
     return "ByteLevel" in {kind for part in ENCODING_PARTS for kind in _types(description.get(part))}
 
 
+def normalizers_of(description: dict[str, Any]) -> set[str]:
+    """The types of a tokenizer's normalizers, such as NFC."""
+    return {*_types(description.get("normalizer"))} - {"Sequence"}
+
+
 def _estimate(token: str, model: dict[str, Any]) -> int:
     if BYTE_FALLBACK.fullmatch(token):
         return 1

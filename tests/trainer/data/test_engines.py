@@ -2,13 +2,15 @@
 
 import json
 import logging
+import random
+import unicodedata
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from tests.trainer.raw_files import docstrings, sources
 from tests.trainer.small_tokenizers import (
@@ -23,6 +25,7 @@ from tests.trainer.small_tokenizers import (
 )
 from trainer.data import encoders
 from trainer.data.encoders import (
+    CHANGING,
     ENGINES,
     Encode,
     Ids,
@@ -136,6 +139,41 @@ def test_what_is_added_behind_special_tokens_keeps_its_ids(name: str) -> None:
 def test_whole_words_that_are_added_tokens_are_left_to_the_reference() -> None:
     tokenizer = byte_level_bpe()
     tokenizer.add_tokens([AddedToken("def", single_word=True)])
+    assert choose_engine("gigatoken", info_of(tokenizer), [b"nothing of the kind"]) == "tokenizers"
+
+
+def with_nfc() -> Tokenizer:
+    """A byte-level BPE whose normalizer is NFC, with added tokens found before and after it, as Qwen's."""
+    tokenizer = byte_level_bpe()
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_tokens([AddedToken("<t>", normalized=False), AddedToken("</t>", normalized=False, lstrip=True)])
+    tokenizer.add_tokens([AddedToken("\xe9!"), AddedToken("K;")])
+    return tokenizer
+
+
+def test_both_engines_put_text_into_nfc_by_the_same_version_of_unicode() -> None:
+    info, draw = info_of(with_nfc()), random.Random(3)
+    pieces = ["<t>", "</t>", "<t>\u0338", "e\u0301", "\xe9!", END_OF_TEXT]
+    pieces += "e! K;\u0301\u0323\u212a\u037e\u09df\u0c3c\u2019\u1100\u1161\u11a8\u1ac6\u08cd"
+    texts = ["".join(draw.choices(pieces, k=draw.randint(1, 12))) for _ in range(3000)]
+    texts += ["\u0c15\u0323\u0c3c", "e\u0301\u1ac6", "\u0632\u0651\u08cd", *TEXTS]  # marks of Unicode 14 and later
+    found, expected = gigatoken_engine(info)(encoded(texts)), tokenizers_engine(info)(encoded(texts))
+    for text, ids, reference in zip(texts, found, expected, strict=True):
+        assert ids.tolist() == reference.tolist(), ascii(text)
+
+
+def test_characters_that_are_not_put_into_nfc_are_in_it() -> None:
+    texts = [character for character in map(chr, range(0xD800)) if not CHANGING.search(character)]
+    assert len(texts) > 20000
+    assert normalizers.NFC().normalize_str("".join(texts)) == "".join(texts)
+    assert not any(map(unicodedata.combining, texts))
+
+
+def test_another_normalizer_beside_nfc_is_left_to_the_reference() -> None:
+    tokenizer = with_nfc()
+    tokenizer.add_tokens([AddedToken("e\u0301e")])
+    assert choose_engine("gigatoken", info_of(tokenizer), [b"nothing of the kind"]) == "tokenizers"
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
     assert choose_engine("gigatoken", info_of(tokenizer), [b"nothing of the kind"]) == "tokenizers"
 
 

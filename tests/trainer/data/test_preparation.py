@@ -141,7 +141,7 @@ def test_one_changed_file_remakes_its_shard_only(
 
 def test_a_file_cut_off_where_a_piece_ends_is_made_anew_though_no_byte_of_that_piece_changed(tmp_path: Path) -> None:
     data = job_of(tmp_path, tmp_path).data
-    tokenizer = TokenizerInfo("", "", 0, 399)
+    tokenizer = TokenizerInfo("{}", "", 0, 399)
     path = tmp_path / "a.py"
     path.write_text(sources()["heapq.py"])
     names = []
@@ -151,6 +151,18 @@ def test_a_file_cut_off_where_a_piece_ends_is_made_anew_though_no_byte_of_that_p
         names.append([shard.fingerprint for shard in deal(first, Reader(corpus, None, {}), data, tokenizer)])
         path.write_bytes(path.read_bytes()[: pieces[0].end])
     assert names[0] != names[1]
+
+
+def test_shards_of_text_that_the_fast_engine_put_into_nfc_are_not_reused(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(sources()["heapq.py"])
+    data = job_of(tmp_path, tmp_path).data
+    corpus, pieces = pieces_of(tmp_path / "a.py", 1024, format="source")
+    names = []
+    for kind in (None, {"type": "Prepend"}, {"type": "Sequence", "normalizers": [{"type": "NFC"}]}):
+        tokenizer = TokenizerInfo(json.dumps({"normalizer": kind}), "", 0, 399)
+        names.append([shard.fingerprint for shard in deal(pieces, Reader(corpus, None, {}), data, tokenizer)])
+    assert names[0] == names[1], "only where it matters"
+    assert names[0] != names[2]
 
 
 def test_shards_of_another_tokenizer_or_none_are_refused(code: Path, own: Path) -> None:

@@ -132,7 +132,7 @@ def test_the_number_of_shards_follows_from_the_bytes_where_it_is_not_given(name:
     corpus, pieces = pieces_of(tmp_path / f"a.{form.ending}", 1024, **form.options)
     values = {"corpora": [corpus.model_dump()], "tokenizer": {"vocab_size": 400}, "shards": {"shard_bytes": 2048}}
     options = DataConfig.model_validate(values)
-    work = deal(pieces, Reader(corpus, None, {}), options, TokenizerInfo("", "", 0, 399))
+    work = deal(pieces, Reader(corpus, None, {}), options, TokenizerInfo("{}", "", 0, 399))
     size = sum(piece.size for piece in pieces)
     assert len(work) == shard_count(options.shards, size) == -(-size // 2048) > 3
     assert sorted(piece.index for shard in work for piece in shard.pieces) == [piece.index for piece in pieces]
