@@ -1,7 +1,8 @@
 """The labels of a data set, by task: the id of a class, several ids, one for each word, or a number.
 
-Integers are ids, unless the configured classes are integers: then they are names, like all texts. Numbers written with
-a fraction are not classes, unless `classes` contains them.
+Integers are ids, unless the configured classes are integers: then they are names, like all texts. A text among integers
+is a class's name if there is such a class, else an integer. Numbers written with a fraction are not classes, unless
+`classes` contains them.
 """
 
 import math
@@ -32,10 +33,14 @@ Label = str | int | float
 
 
 class Labels(NamedTuple):
-    """The classes by id, and the id of each label in the data's form; None and empty for regression."""
+    """The classes by id, and the id of each label in the data's form; None and empty for regression.
+
+    If labels are integers, `names` has the id of each class's name; otherwise it is empty.
+    """
 
     classes: list[str] | None
     ids: dict[str | int, int]
+    names: dict[str, int]
 
 
 def plain_label(value: object, data: LabelledDataConfig) -> Label | None:
@@ -71,7 +76,7 @@ def find_labels(
     Raises `CorpusError` if they cannot be labels of at least two classes, or imply more classes than `examples`.
     """
     if data.task == "regression":
-        return Labels(None, {})
+        return Labels(None, {}, {})
     where = f"data set {data.name!r}: column {data.label_column!r}"
     classes = data.classes or named
     found = refuse_fractions(data, values, named)
@@ -86,14 +91,15 @@ def find_labels(
         classes = classes or [str(number) for number in range(largest + 1)]
         as_names = data.classes is not None and named is None and all(INTEGER.fullmatch(name) for name in classes)
         ids = {int(name) if as_names else number: number for number, name in enumerate(classes)}
+        names = {name: number for number, name in enumerate(classes)}
     else:
-        classes = classes or _name_classes(where, found)
+        classes, names = classes or _name_classes(where, found), {}
         ids = {name: number for number, name in enumerate(classes)}
     if len(classes) < 2:
         _refuse_mixed(where, found)
         what = f"only the class {classes[0]!r}" if classes else "no label"
         raise CorpusError(f"{where} has {what} in train; at least two classes are needed: list them in `classes`")
-    return Labels(classes, ids)
+    return Labels(classes, ids, names)
 
 
 def refuse_fractions(data: LabelledDataConfig, values: Iterable[Label | None], named: list[str] | None) -> list[Label]:
@@ -141,8 +147,15 @@ def read_label(labels: Labels, value: Label | None, optional: bool) -> int | flo
     """
     if labels.classes is None:
         return _read_number(value, optional)
-    by_id = any(isinstance(key, int) for key in labels.ids)
-    key = int(value) if by_id and value is not None and _is_integer(value) else value
+    if isinstance(value, str) and (number := labels.names.get(value)) is not None:
+        if _is_integer(value) and (other := labels.ids.get(int(value), number)) != number:
+            raise ValueError(
+                f"the text {value!r} is the name of the class with the id {number}, and the id of the class "
+                f"{labels.classes[other]!r}, while other labels are integers: write all of them as integers, or all as "
+                "names"
+            )
+        return number
+    key = int(value) if labels.names and value is not None and _is_integer(value) else value
     if isinstance(key, str | int) and key in labels.ids:
         return labels.ids[key]
     if optional and (value is None or value in (UNLABELLED, str(UNLABELLED))):
@@ -260,7 +273,7 @@ def find_listed(
 ) -> Labels:
     """The same as `find_labels` for values that are lists of labels."""
     if data.label_columns is not None:
-        return Labels(data.label_columns, {name: number for number, name in enumerate(data.label_columns)})
+        return Labels(data.label_columns, {name: number for number, name in enumerate(data.label_columns)}, {})
     given = [value for value in values if value is not None]
     if data.task == "multi-label" and given and all(sorted(map(str, value)) == ["0", "1"] for value in given):
         raise CorpusError(

@@ -234,6 +234,21 @@ def test_class_names_in_a_parquet_file_are_found(tmp_path: Path) -> None:
         read(source="parquet", train=files["train"], validation=[str(tmp_path / "b.parquet")])
 
 
+def test_a_text_that_spells_a_class_is_that_class_though_other_files_have_ids(tmp_path: Path) -> None:
+    def validation_labels(names: list[str], texts: list[str]) -> list[int]:
+        rows = datasets.Dataset.from_list(records(len(names), list(range(len(names)))))
+        rows.cast_column("label", datasets.ClassLabel(names=names)).to_parquet(str(tmp_path / "train.parquet"))
+        path = written(tmp_path / "validation.parquet", as_parquet(records(len(texts), texts)))
+        return read(source="parquet", train=[str(tmp_path / "train.parquet")], validation=[path]).labels["validation"]
+
+    assert validation_labels(["neg", "pos"], ["pos", "neg", "1"]) == [1, 0, 1]
+    assert validation_labels(["0", "1", "2"], ["2", "0"]) == [2, 0]
+    assert validation_labels(["10", "20", "30"], ["30", "10"]) == [2, 0]
+    message = "row 1: column 'label': the text '4' is the name of the class with the id 3, and the id of the class '5'"
+    with pytest.raises(RecordError, match=message):
+        validation_labels(["1", "2", "3", "4", "5"], ["5", "4"])
+
+
 def test_a_test_record_may_lack_its_label_be_it_the_first_and_an_id_may_not(tmp_path: Path) -> None:
     rows = records(6)
     paths = {split: [written(tmp_path / f"{split}.jsonl", as_jsonl(rows))] for split in ("train", "validation")}
