@@ -12,7 +12,7 @@ import datasets
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from tokenizers import Tokenizer, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForTokenClassification
 
 from tests.trainer.labelled_data import (
@@ -320,6 +320,37 @@ def test_words_are_read_as_in_running_text(kind: str, model_type: str, tmp_path:
     assert (encoder.other_class == "Qwen2Tokenizer") == (model_type == "qwen2")
     for each in takes:
         assert each.from_pretrained(published)(list(WORDS), is_split_into_words=True)["input_ids"] == ids
+
+
+def spaces_in_pieces(kind: str) -> Tokenizer:
+    """A BPE whose pieces may begin with a mark for a space, and that has no byte-level step."""
+    marks = ["<unk>", "<pad>", "</s>", "\u2581", *sorted({*"".join(WORDS)}), "\u2581h", "\u2581i"]
+    merges = [("\u2581", "h"), ("\u2581", "i")]
+    tokenizer = Tokenizer(models.BPE({mark: number for number, mark in enumerate(marks)}, merges, unk_token="<unk>"))
+    tokenizer.add_special_tokens(marks[:3])
+    if kind == "gemma":
+        tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    else:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=kind, split=kind != "first")
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["gemma", "never", "first", "always"])
+def test_words_that_a_tokenizer_would_read_as_one_get_the_spaces_of_running_text(kind: str, tmp_path: Path) -> None:
+    backend = spaces_in_pieces(kind)
+    special = {"unk_token": "<unk>", "pad_token": "<pad>", "eos_token": "</s>"}
+    model = gpt2_folder(tmp_path / "model", tokenizer=backend, **special)
+    (model / "config.json").write_text(json.dumps({"model_type": "gemma", "max_position_embeddings": 64}))
+    path = model / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": "PreTrainedTokenizerFast"}))
+    encoder = encoder_of(model, tmp_path)
+    assert ids_of(encoder) == backend.encode(TEXT).ids
+    assert encoder.spaced == (kind in ("gemma", "never")), "others are left as they are"
+    (published := tmp_path / "published").mkdir()
+    encoder.save(published)
+    again = PreTrainedTokenizerFast.from_pretrained(published)
+    assert again(list(WORDS), is_split_into_words=True)["input_ids"] == ids_of(encoder)
 
 
 def test_a_finished_model_reads_words_as_it_was_trained_to(tmp_path: Path) -> None:
