@@ -5,6 +5,7 @@ A scan of each split's rows keeps a few bytes per row; the texts are read again,
 
 import logging
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.labelled.labels import REGRESSION, TASKS, UNLABELLED, Labels, all_words, unlabelled
 from trainer.data.labelled.rows import BAD, Example, Scan, columns_of, read_rows, reading_of, scan_rows
-from trainer.data.raw_files import delimiter_hint, spelling_hint
+from trainer.data.raw_files import csv_header, delimiter_hint, spelling_hint
 from trainer.data.splits import (
     TEST,
     TRAIN,
@@ -34,6 +35,7 @@ from trainer.data.splits import (
     fetch_part,
     look_at_columns,
 )
+from trainer.data.tables import FIRST_LINE
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +113,36 @@ def _check_ids(data: LabelledDataConfig, parts: dict[str, list[Part]], identifie
             f"data set {data.name!r}: some files of the {mixed[0]} split have the column {data.id_column!r} and others "
             "do not; remove id_column, or use files with the same columns"
         )
+
+
+def _check_first_lines(data: LabelledDataConfig, scans: dict[str, Scan]) -> None:
+    """Check for headers that were read as examples, because `columns` is set and their names are others.
+
+    Raises `CorpusError` if several files begin with the same line, and no other line has its label; warns if a first
+    line is the only one with its label.
+    """
+    if data.columns is None or data.classes is not None or data.task != "classification":
+        return
+    paths = [(part.name, part.path) for scan in scans.values() for part in scan.parts]
+    firsts = {name: tuple(csv_header(path, data)[0]) for name, path in paths}
+    counts = Counter(firsts.values())
+    for name, first in firsts.items():
+        named, named_by = reading_of(data).name_columns(name, list(first))
+        if named_by == FIRST_LINE or data.label_column not in named or len(first) != len(named):
+            continue
+        label = first[named.index(data.label_column)]
+        with_it = sum(
+            int((scan.codes == scan.values.index(label)).sum()) for scan in scans.values() if label in scan.values
+        )
+        if with_it != counts[first]:
+            continue
+        what = f"{name}: line 1 looks like a header, because no other line has the label {label!r}"
+        todo = "remove `columns`, or spell the columns' names as in that line"
+        if with_it > 1:
+            raise CorpusError(
+                f"{what}, and {with_it} files begin with it: {todo}; if it is an example, list the classes in `classes`"
+            )
+        log.warning("%s; if it is one, %s", what, todo)
 
 
 def lacks_column(data: LabelledDataConfig, part: Part, column: str, found: list[str]) -> CorpusError:
@@ -211,6 +243,7 @@ def open_labelled(data: LabelledDataConfig, source: SplitSource, progress: Progr
             }
         for split, scan in scans.items():
             require_examples(data, split, scan, scan.codes != BAD)
+        _check_first_lines(data, scans)
         train = scans[TRAIN]
         labels = TASKS[data.task].find(data, train.values, named, _labels_given(data, train))
         splits = {split: read_split(data, labels, split, scan) for split, scan in scans.items()}

@@ -208,3 +208,30 @@ def test_skipped_rows_of_labelled_data_are_named(tmp_path: Path, caplog: pytest.
     assert told in caplog.text
     assert [row["where and why"] for row in skipped_rows(details)] == found
     assert {row["bad records skipped"] for row in skipped_rows(details)} == {4}
+
+
+def test_a_header_of_other_names_beside_columns_is_refused_rather_than_read_as_an_example(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    def classes_of(train: str, validation: str, **more: Any) -> list[str] | None:
+        paths = {
+            split: [written(tmp_path / f"{split}.csv", text)]
+            for split, text in (("train", train), ("validation", validation))
+        }
+        options = {"columns": ["text", "label"], "text_columns": ["text"], "id_column": None}
+        return read(source="csv", **paths, **options, **more).classes
+
+    rows = "a,pos\nb,neg\nc,pos\n"
+    with pytest.raises(CorpusError, match=r"train\.csv: line 1 looks like a header, .*'target', and 2 files begin"):
+        classes_of(f"sentence,target\n{rows}", "sentence,target\nd,pos\n")
+    names = ["neg", "pos", "target"]
+    assert classes_of(f"sentence,target\n{rows}", "sentence,target\nd,pos\n", classes=names) == names
+    assert classes_of(rows, rows) == classes_of(rows, "a,pos\nd,neg\n") == ["neg", "pos"]
+    assert "header" not in caplog.text
+    assert classes_of(f"sentence,target\n{rows}", "d,pos\n") == names
+    assert "line 1 looks like a header, because no other line has the label 'target'; if it is one" in caplog.text
+    caplog.clear()
+    assert classes_of(f"text,label\n{rows}", "text,label\nd,pos\n") == ["neg", "pos"]
+    assert "header" not in caplog.text
