@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
@@ -143,3 +144,9 @@ def read_all(path: Path | str, piece_bytes: int = WHOLE, **options: Any) -> list
                 parts = b""
     assert not parts, "the last part of a document is missing"
     return texts
+
+
+def not_utf8_column(texts: list[bytes]) -> pa.Array:
+    """A column of strings whose bytes are not checked, as other programs may write it."""
+    ends = pa.array(np.cumsum([0, *map(len, texts)]), pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.string(), len(texts), [None, ends, pa.py_buffer(b"".join(texts))])

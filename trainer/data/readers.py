@@ -13,8 +13,9 @@ from trainer.common.errors import RecordError
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.data.pieces import Piece, open_piece, text_cuts
+from trainer.data.quotes import watched
 from trainer.data.raw_files import BOM, MAX_RECORD, compression_of, delimiter_hint, open_as, reading, spelling_hint
-from trainer.data.tables import FORMATS, PART_BYTES, Reading, Span, Table, line_names, lines_in, not_utf8, watched
+from trainer.data.tables import FORMATS, PART_BYTES, Reading, Span, Table, line_names, lines_in, not_utf8
 
 NAMED_BY = "; set text_field to the field that holds the text"
 

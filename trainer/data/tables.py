@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from itertools import chain, islice
@@ -21,12 +21,10 @@ from trainer.common.errors import RecordError
 from trainer.data.raw_files import (
     BOM,
     MAX_RECORD,
-    UNQUOTE,
     CsvSettings,
     csv_dialect,
     csv_header,
     csv_hint,
-    is_quoted,
     not_text,
     open_raw,
     quoting_hint,
@@ -54,16 +52,10 @@ OTHER_JSON = {
 }
 """Forms of JSON besides JSON Lines: how a file's first two lines begin, and the filter of jq that converts it."""
 
-SHORT_TEXT = 500
-"""Characters; texts that are not longer on average are lines of a table, not documents with line ends of their own."""
-
 LONE_RETURN = (
     "lone carriage return outside quotes; if all lines end with one, convert them, such as by `tr '\\r' '\\n'`; if it "
     "is part of a text, quote the text"
 )
-
-RARE = 0.05
-"""Up to this share, records that span lines are exceptions in their file."""
 
 
 class Span(NamedTuple):
@@ -225,9 +217,9 @@ def open_parquet(file: IO[bytes], span: Span, reading: Reading) -> Table:
             number = sum(table.metadata.row_group(group).num_rows for group in range(span.start))
             columns = list(dict.fromkeys(name for name in wanted if name in schema.names))
             for batch in table.iter_batches(_rows_at_once(table, groups), row_groups=groups, columns=columns):
-                for values in batch.to_pylist():
-                    yield Record(partial(_row_of, span.name, number), values)
-                    number += 1
+                end = number + batch.num_rows
+                yield from _rows_between(span.name, number, end, partial(_rows_of_batch, batch, number))
+                number = end
 
     return Table(list(schema.names), records, features)
 
@@ -239,16 +231,47 @@ def _require_once(name: str, columns: Sequence[str], wanted: Sequence[str]) -> N
             raise RecordError(f"{name} has {times} columns named {column!r}; give them different names")
 
 
+def _rows_of_batch(batch: Any, first: int, start: int, end: int) -> list[dict[str, Any]]:
+    """The rows `[start, end)` of a file, from a batch that begins with the row `first`."""
+    rows: list[dict[str, Any]] = batch.slice(start - first, end - start).to_pylist()
+    return rows
+
+
+def _rows_between(
+    name: str, start: int, end: int, read: Callable[[int, int], list[dict[str, Any]]]
+) -> Iterator[Record]:
+    """The rows of a table that `read` returns, as records; one with a text that is not UTF-8 is bad."""
+    place = partial(_row_of, name, start)
+    try:
+        rows = read(start, end)
+    except UnicodeDecodeError as error:
+        if end - start > 1:  # finds the row
+            middle = (start + end) // 2
+            yield from _rows_between(name, start, middle, read)
+            yield from _rows_between(name, middle, end, read)
+        else:
+            found = f"byte {error.start} of a text (0x{error.object[error.start]:02x}) is not valid UTF-8"
+            yield Record(place, {}, RecordError(f"{place()}: {found} ({error.reason}); convert it to UTF-8"))
+        return
+    for number, values in enumerate(rows, start):
+        yield Record(partial(_row_of, name, number), values)
+
+
 def open_loaded(name: str, loaded: "Dataset") -> Table:
     """A split of a data set loaded by the `datasets` library: one record per row."""
 
     def records(wanted: Sequence[str]) -> Iterator[Record]:
-        number, columns = 0, [column for column in wanted if column in loaded.column_names]
+        columns = [column for column in wanted if column in loaded.column_names]
+        plain = loaded.select_columns(columns).with_format(None)
+
+        def read(start: int, end: int) -> list[dict[str, Any]]:
+            block = plain[start:end]
+            rows = zip(*(block[column] for column in columns), strict=True)
+            return [dict(zip(columns, values, strict=True)) for values in rows]
+
         with _explained(name):
-            for block in loaded.select_columns(columns).with_format(None).iter(batch_size=MOST_ROWS):
-                for values in zip(*(block[column] for column in columns), strict=True):
-                    yield Record(partial(_row_of, name, number), dict(zip(columns, values, strict=True)))
-                    number += 1
+            for start in range(0, len(loaded), MOST_ROWS):
+                yield from _rows_between(name, start, min(start + MOST_ROWS, len(loaded)), read)
 
     return Table(list(loaded.column_names), records, lambda: dict(loaded.features))
 
@@ -314,55 +337,6 @@ def _rows(
             if "unexpected end" in str(error):  # an unclosed quote: the rest of the file is unusable, not one record
                 raise wrong from error
         yield cells, partial(line_of, begin), last - begin + 1, wrong, undecoded
-
-
-def watched(
-    records: Iterable[Record],
-    columns: Sequence[str],
-    settings: CsvSettings,
-    path: str,
-) -> Iterator[Record]:
-    """The records of a file, unchanged; `columns` are those with texts.
-
-    At the end it warns of signs that `quoting` is set wrongly: a few records span lines while the others are short, or
-    texts are in quotes although the file is read without quoting.
-    """
-    quoted = is_quoted(csv_dialect(settings, path))
-    count = odd = characters = 0
-    first: Callable[[], str] | None = None
-    for record in records:
-        yield record
-        place, values, wrong, spans = record
-        if wrong is not None:
-            continue
-        count += 1
-        # A column may be missing if the file was replaced, which is reported at its end.
-        if spans if quoted else any(_is_escaped(values.get(column) or "") for column in columns):
-            odd += 1
-            first = first or place
-        else:
-            for column in columns:
-                characters += len(values.get(column) or "")
-    if first is None:
-        return
-    more, others = f", and {odd - 1:,} more" if odd > 1 else "", count - odd
-    if not quoted and settings.quoting is None:
-        log.warning(
-            "%s: a text is in quotes, with inner quotes doubled%s, but files with tabs are read without quoting; if "
-            "quote characters delimit texts here, set quoting to true", first(), more,
-        )  # fmt: skip
-    elif quoted and odd <= RARE * count and characters <= SHORT_TEXT * others:
-        log.warning(
-            "%s: a record in quotes spans several lines%s, while the other %s are short and on one line: perhaps "
-            "several records were read as one%s", first(), more, f"{others:,}", UNQUOTE,
-        )  # fmt: skip
-
-
-def _is_escaped(text: str) -> bool:
-    """Whether a text is written in csv's form for a text with quotes."""
-    return (
-        len(text) > 3 and text[0] == text[-1] == '"' and '""' in text[1:-1] and '"' not in text[1:-1].replace('""', "")
-    )
 
 
 def _rows_at_once(table: Any, groups: Sequence[int]) -> int:

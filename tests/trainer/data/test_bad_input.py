@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.trainer.raw_files import PACKINGS, WHOLE, pieces_of, read_all
+from tests.trainer.raw_files import PACKINGS, WHOLE, not_utf8_column, pieces_of, read_all
 from trainer.common.errors import CorpusError, RecordError
 from trainer.data.readers import read_documents
 
@@ -166,6 +166,18 @@ def test_a_parquet_row_without_text_is_named_by_its_number(tmp_path: Path) -> No
     texts, bad = read_leniently(path, 1024, format="parquet")
     assert texts == [*long, "last"]
     assert bad == [f"{path}: row 5: field 'text' holds NoneType, not text"]
+
+
+def test_a_parquet_row_that_is_not_utf8_is_named_by_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = [b"text %d" % number for number in range(300)]
+    rows[270], rows[299] = b"a\xffb", b"\xe9"
+    pq.write_table(pa.table({"text": not_utf8_column(rows)}), path, row_group_size=290)
+    texts, bad = read_leniently(path, format="parquet")
+    assert texts == [row.decode() for row in rows if row.isascii()]
+    where = [f"{path}: row {row}: byte {byte} of a text" for row, byte in ((270, "1"), (299, "0"))]
+    assert [error.partition(" (0x")[0] for error in bad] == where
+    assert "row 270: byte 1 of a text (0xff) is not valid UTF-8" in error_of(path, format="parquet")
 
 
 def test_a_parquet_column_of_bytes_is_no_text(tmp_path: Path) -> None:

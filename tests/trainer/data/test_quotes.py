@@ -9,9 +9,9 @@ from tests.trainer.labelled_data import as_csv, as_plain_tsv, read, written
 from tests.trainer.raw_files import read_all
 from trainer.common.errors import RecordError
 from trainer.config.corpora import CorpusConfig
+from trainer.data.quotes import RARE
 from trainer.data.raw_files import csv_hint, format_by_name
 from trainer.data.sources import reading_options
-from trainer.data.tables import RARE
 
 SHORT = {"text_columns": ["a"], "id_column": None}
 

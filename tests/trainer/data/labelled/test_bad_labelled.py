@@ -4,6 +4,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.trainer.labelled_data import (
@@ -19,6 +22,7 @@ from tests.trainer.labelled_data import (
     saved_set,
     written,
 )
+from tests.trainer.raw_files import not_utf8_column
 from trainer.common.bad_records import skipped_rows
 from trainer.common.errors import CorpusError, RecordError
 
@@ -118,6 +122,23 @@ def test_a_bad_row_of_a_table_is_named_by_its_number(tmp_path: Path) -> None:
         read(source="parquet", train=[path])
     with pytest.raises(RecordError, match="saved: train: row 8: column 'a' holds no text"):
         read(source="disk", path=saved_set(tmp_path, {"train": rows}))
+
+
+def test_a_row_of_a_table_that_is_not_utf8_is_named_by_its_number_or_counted(tmp_path: Path) -> None:
+    texts = [b"one", b"two", b"a\xff", b"three"]
+    table = pa.table({"a": not_utf8_column(texts), "label": [0, 1, 0, 1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    datasets.Dataset(table).save_to_disk(str(tmp_path / "saved"))
+    common = {"text_columns": ["a"], "id_column": None, "validation_fraction": 0.5}
+    for options in (
+        {"source": "parquet", "train": [str(tmp_path / "a.parquet")], "validation": [str(tmp_path / "a.parquet")]},
+        {"source": "disk", "path": str(tmp_path / "saved"), "validation_fraction": 0.5},
+    ):
+        with pytest.raises(RecordError, match=r"row 2: byte 1 of a text \(0xff\) is not valid UTF-8"):
+            read(**{**common, **options})
+        found = read(**{**common, **options}, max_bad_records=1)
+        assert found.bad["train"] == 1
+        assert {text for each in found.texts.values() for (text,) in each} == {"one", "two", "three"}
 
 
 def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
