@@ -1,5 +1,6 @@
 """Data in splits: the files or data sets of each, an identity of their content, and their records."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from trainer.data.raw_files import compression_of, csv_dialect, is_quoted, open_
 from trainer.data.sources import find_pieces, find_sources
 from trainer.data.tables import FORMATS, Reading, Record, Span, Table, open_loaded
 from trainer.models.hub import hub_reason
+from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ def find_splits(store: Store, data: SplitsConfig) -> SplitSource:
     hub cannot be reached.
     """
     if data.source == "hub":
-        return _find_hub(data)
+        return _find_hub(store, data)
     return _find_folder(store, data) if data.source == "disk" else _find_files(store, data)
 
 
@@ -168,12 +170,15 @@ def _find_files(store: Store, data: SplitsConfig) -> SplitSource:
     )
 
 
-def _find_hub(data: SplitsConfig) -> SplitSource:
+def _find_hub(store: Store, data: SplitsConfig) -> SplitSource:
     import datasets
 
     name = f"{data.path}/{data.subset}" if data.subset else str(data.path)
+    files = _contents(_folder_pieces(store, data)) if os.path.isdir(str(data.path)) else []
+    # The library's cache recognises local files by their modification times, which a program can restore.
+    told: dict[str, Any] = {"description": fingerprint(files)} if files else {}
     try:
-        loaded = datasets.load_dataset(str(data.path), data.subset)
+        loaded = datasets.load_dataset(str(data.path), data.subset, **told)
     except Exception as error:  # network, hub, script and format errors alike
         raise CorpusError(
             f"data set {name!r} cannot be loaded from the Hugging Face hub: {hub_reason(error)}; check the name and "
@@ -182,17 +187,14 @@ def _find_hub(data: SplitsConfig) -> SplitSource:
         ) from error
     splits = _choose(name, loaded, data)
     prints = {split: [loaded[chosen]._fingerprint for chosen in names] for split, names in splits.items()}
-    return SplitSource(_loaded_parts(name, loaded, splits, ()), [data.path, data.subset, prints])
+    content = [files, splits] if files else [prints]
+    return SplitSource(_loaded_parts(name, loaded, splits, ()), [data.path, data.subset, *content])
 
 
 def _find_folder(store: Store, data: SplitsConfig) -> SplitSource:
     import datasets
 
-    path = str(data.path).rstrip("/")
-    # `datasets` writes its own cache files into the folder; they are not part of the data.
-    pieces = [
-        piece for piece in _pieces(store, data, [f"{path}/**"]) if not piece.key.rsplit("/", 1)[-1].startswith("cache-")
-    ]
+    path, pieces = str(data.path).rstrip("/"), _folder_pieces(store, data)
     try:
         loaded = datasets.load_from_disk(path)
     except Exception as error:  # each kind of wrong or damaged folder raises another type
@@ -200,9 +202,17 @@ def _find_folder(store: Store, data: SplitsConfig) -> SplitSource:
     sets = {TRAIN: loaded} if isinstance(loaded, datasets.Dataset) else loaded
     splits = _choose(path, sets, data)
     files = tuple(RawFile(piece.path, piece.path, piece.sha256) for piece in pieces)
-    return SplitSource(
-        _loaded_parts(path, sets, splits, files), [[[piece.key, piece.sha256] for piece in pieces], splits]
-    )
+    return SplitSource(_loaded_parts(path, sets, splits, files), [_contents(pieces), splits])
+
+
+def _contents(pieces: Sequence[Piece]) -> list[list[str]]:
+    return [[piece.key, piece.sha256] for piece in pieces]
+
+
+def _folder_pieces(store: Store, data: SplitsConfig) -> list[Piece]:
+    """The files of the folder `path`, without those that `datasets` caches there."""
+    pieces = _pieces(store, data, [f"{str(data.path).rstrip('/')}/**"])
+    return [piece for piece in pieces if not piece.key.rsplit("/", 1)[-1].startswith("cache-")]
 
 
 def _choose(name: str, loaded: Any, data: SplitsConfig) -> dict[str, list[str]]:

@@ -1,5 +1,7 @@
 """Labelled files that change after they were looked at, and encoded sets that change after they were made."""
 
+import json
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -96,6 +98,29 @@ def test_a_csv_file_that_is_replaced_by_one_without_the_text_is_refused_as_chang
     with pytest.MonkeyPatch.context() as patch, pytest.raises(ChangedFile):
         patch.setattr(labelled_rows, "look_at_columns", replaced)
         list(rows)
+
+
+def test_a_folder_read_as_a_data_set_of_the_hub_is_recognised_by_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    path, store = Path(written(tmp_path / "set" / "train.jsonl", as_jsonl(records(20)))), Store(str(tmp_path / "store"))
+    data = LabelledDataConfig(source="hub", path=str(tmp_path / "set"), text_columns=["a", "b"], id_column="id")
+
+    def found() -> tuple[Any, list[str]]:
+        source = find_splits(store, data)
+        with open_labelled(data, source, silent()) as opened:
+            examples = (example for split in opened.splits.values() for example in split.examples())
+            return source.identity, sorted("".join(example.texts) for example in examples)
+
+    first, times, text = found(), path.stat(), path.read_text()
+    path.write_text(text.replace(" the ", " teh "))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    changed = found()
+    assert first[0] != changed[0]
+    assert changed[1] == sorted(row["a"] + row["b"] for row in map(json.loads, path.read_text().splitlines()))
+    path.write_text(text)
+    assert found() == first, "whatever the modification time"
 
 
 def test_a_remote_file_that_changes_after_the_look_is_refused_by_its_address(tmp_path: Path) -> None:
