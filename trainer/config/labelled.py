@@ -161,8 +161,8 @@ class LabelledDataConfig(SplitsConfig):
         default=None,
         min_length=2,
         description="names of the classes in the order of their ids; default: the data set's own class names, else "
-        "the labels found in train, sorted. Integer labels are ids, unless all class names are integers; true and "
-        "1.0 are class names if classes are spelt so",
+        "the labels found in train, sorted. Integer labels are ids, unless all class names are integers; 01 is a "
+        "name; true and 1.0 are class names if classes are spelt so",
     )
     max_length: int | None = Field(
         default=None,

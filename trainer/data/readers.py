@@ -15,7 +15,7 @@ from trainer.config.corpora import CorpusConfig
 from trainer.data.pieces import Piece, open_piece, text_cuts
 from trainer.data.quotes import watched
 from trainer.data.raw_files import BOM, MAX_RECORD, compression_of, delimiter_hint, open_as, reading, spelling_hint
-from trainer.data.tables import FORMATS, PART_BYTES, Reading, Span, Table, line_names, lines_in, not_utf8
+from trainer.data.tables import FORMATS, PART_BYTES, Reading, Span, Table, line_names, lines_in, not_utf8, read_number
 
 NAMED_BY = "; set text_field to the field that holds the text"
 
@@ -133,7 +133,7 @@ def _numbers(values: Mapping[str, Any], columns: Columns) -> dict[str, float]:
     found = {}
     for name in columns:
         with suppress(TypeError, ValueError, OverflowError):
-            found[name] = float(values.get(name))  # type: ignore[arg-type]
+            found[name] = read_number(values.get(name))
     return found
 
 

@@ -375,6 +375,13 @@ def _row_of(name: str, number: int) -> str:
     return f"{name}: row {number}"
 
 
+def read_number(value: Any) -> float:
+    """A value of a record as a number. Raises `ValueError`, `TypeError` or `OverflowError` if it is none."""
+    if isinstance(value, str) and "_" in value:  # Python reads 1_000 as 1000
+        raise ValueError(f"{value!r} is not a number")
+    return float(value)
+
+
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
     """Convert pyarrow's errors to errors with the file's or data set's name."""

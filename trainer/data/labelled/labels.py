@@ -1,8 +1,8 @@
 """The labels of a data set, by task: the id of a class, several ids, one for each word, or a number.
 
 Integers are ids, unless the configured classes are integers: then they are names, like all texts. A text among integers
-is a class's name if there is such a class, else an integer. Numbers written with a fraction are not classes, unless
-`classes` contains them.
+is a class's name if there is such a class, else an integer unless it begins with 0, as 01. Numbers written with a
+fraction are not classes, unless `classes` contains them.
 """
 
 import math
@@ -20,8 +20,11 @@ from trainer.common.display import some
 from trainer.common.errors import CorpusError
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.encoded import IGNORED
+from trainer.data.tables import read_number
 
-INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+DIGITS = re.compile(r"[+-]?[0-9]{1,18}")
+INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")
+"""A text that is read as an integer; digits that begin with 0, as in codes such as 01, are a name."""
 FRACTION = re.compile(r"\s*[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)?\s*")
 UNLABELLED = -1
 """Represents a missing label, as in GLUE's test splits."""
@@ -89,7 +92,7 @@ def find_labels(
                 "choose another label_column, list the classes, or set task to regression"
             )
         classes = classes or [str(number) for number in range(largest + 1)]
-        as_names = data.classes is not None and named is None and all(INTEGER.fullmatch(name) for name in classes)
+        as_names = data.classes is not None and named is None and all(DIGITS.fullmatch(name) for name in classes)
         ids = {int(name) if as_names else number: number for number, name in enumerate(classes)}
         names = {name: number for number, name in enumerate(classes)}
     else:
@@ -129,9 +132,9 @@ def _name_classes(where: str, found: Sequence[Label]) -> list[str]:
 
 
 def _refuse_mixed(where: str, found: Sequence[Label]) -> None:
-    """Raise `CorpusError` if some labels are integers, or written as integers, and others are not."""
-    numbers = sorted({value for value in found if _is_integer(value)}, key=str)
-    words = sorted({value for value in found if isinstance(value, str) and not _is_integer(value)})
+    """Raise `CorpusError` if some labels are integers, or written in digits, and others are not."""
+    words = sorted({value for value in found if isinstance(value, str) and not DIGITS.fullmatch(value)})
+    numbers = sorted({value for value in found if isinstance(value, str | int)}.difference(words), key=str)
     if numbers and words:
         integers, texts = (some(map(repr, each)) for each in (numbers, words))
         raise CorpusError(
@@ -170,7 +173,7 @@ def _read_number(value: Label | None, optional: bool) -> float | None:
     if value is None and optional:
         return None
     try:
-        number = float(value) if value is not None else math.nan
+        number = read_number(value) if value is not None else math.nan
     except (ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):

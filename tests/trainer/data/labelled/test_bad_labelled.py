@@ -50,6 +50,7 @@ BAD_RECORDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "an empty label": ("csv", "x,y,", {}),
     "a word among integers": ("csv", "x,y,z", {"classes": ["p", "q"]}),
     "not a number": ("csv", "x,y,nan", {"task": "regression"}),
+    "a number of Python": ("csv", "x,y,1_000", {"task": "regression"}),
 }
 MESSAGES = {
     "a null text": "column 'a' holds no text",
@@ -75,6 +76,7 @@ MESSAGES = {
     "an empty label": "column 'label': no label; the classes are 0, 1",
     "a word among integers": "column 'label': 'z' is not a class; the classes are 0 .'p'., 1 .'q'.",
     "not a number": "column 'label': 'nan' is not a finite number",
+    "a number of Python": "column 'label': '1_000' is not a finite number",
 }
 
 

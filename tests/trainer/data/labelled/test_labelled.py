@@ -202,7 +202,16 @@ def test_integers_are_ids_and_texts_are_names_that_are_numbered_in_order(tmp_pat
         assert classes_of([5, 1, 3], kind, classes=["1", "3", "5"]) == (["1", "3", "5"], [2, 0, 1])
         assert classes_of([-1, 1], kind, classes=["-1", "1"]) == (["-1", "1"], [0, 1])
         assert classes_of([0.5, -2, 1e3], kind, task="regression") == (None, [0.5, -2.0, 1000.0])
-    assert classes_of(["01", "1"], "jsonl") == (["01", "1"], [0, 1])
+    for kind in ("csv", "jsonl", "parquet"):  # digits that begin with 0 are a name
+        assert classes_of(["01", "1"], kind) == (["01", "1"], [0, 1])
+        assert classes_of(["00", "01", "10"], kind) == (["00", "01", "10"], [0, 1, 2])
+        assert classes_of(["01", "00"], kind, classes=["01", "00"]) == (["01", "00"], [0, 1])
+    for labels in (["07", "b"], ["7", "b"]):
+        with pytest.raises(CorpusError, match=r"holds integers \('0?7'\) and other texts \('b'\)"):
+            classes_of(labels, "csv")
+    train, other = (written(tmp_path / f"{each}.csv", as_csv(records(4, each))) for each in (("0", "1"), ("0", "01")))
+    with pytest.raises(RecordError, match="'01' is not a class; the classes are 0, 1"):
+        read(source="csv", train=[train], validation=[other])
     assert classes_of([True, False]) == (["0", "1"], [1, 0])
     assert classes_of([1.0, 0.0], "parquet") == (["0", "1"], [1, 0])
     assert classes_of([Decimal("1"), Decimal("0")], "parquet") == (["0", "1"], [1, 0])
