@@ -19,6 +19,11 @@ MESSAGES = "messages"
 COLUMNS = (MESSAGES, "prompt", "completion")
 """The fields of a record from which a conversation is read: `messages`, or the other two."""
 
+TOOLS = "tools"
+"""The field of a record that other programs give to the chat template beside the messages."""
+
+NO_TOOLS: tuple[Any, ...] = (None, "", "[]", "null", [], {})
+
 ROLES = (SYSTEM, USER, ASSISTANT)
 FIELDS = ("role", "content")
 
@@ -55,6 +60,15 @@ def question_of(conversation: Sequence[Message]) -> bytes:
     """All messages before the first answer, as bytes; their hash decides which conversations are held out."""
     first = next(number for number, message in enumerate(conversation) if message.role == ASSISTANT)
     return b"\0".join(f"{message.role}\0{message.content}".encode() for message in conversation[:first])
+
+
+def _refuse_tools(tools: Any) -> None:
+    """Raise `ValueError` for tools: a model that learns without them is asked with them later."""
+    if tools not in NO_TOOLS:
+        raise ValueError(
+            "the record has `tools`, which are not supported: the chat template would not render them; remove the "
+            "field, or describe the tools in the system message as the template would"
+        )
 
 
 def _read_message(value: Any, number: int) -> Message:
@@ -200,7 +214,7 @@ def read_records(
             raise CorpusError(
                 f"{part.name} has none of the columns {', '.join(form.columns)}; it has {', '.join(there) or 'none'}"
             )
-        for record in islice(read_part(part, how, form.columns), most):
+        for record in islice(read_part(part, how, (*form.columns, TOOLS)), most):
             check_stop()
             if record.wrong is not None:
                 bad.add(record.wrong)
@@ -208,6 +222,7 @@ def read_records(
                 # Of a record with its own fields all are given, of others only the requested columns.
                 found = there if shared else list(record.values)
                 try:
+                    _refuse_tools(record.values.get(TOOLS))
                     conversations = form.read([record.values.get(column) for column in form.columns], found)
                     made = [make(each) for each in conversations]
                 except ValueError as problem:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -15,14 +17,15 @@ from tests.support import write_rows
 from tests.trainer.chats import CHATML, END, LLAMA2, MARKED, START, chat_job, chat_model, chat_tokenizer, write_chats
 from tests.trainer.made import encode_conversations
 from tests.trainer.small_tokenizers import byte_level_bpe, docstrings, unigram, word_piece
-from trainer.common.errors import ArtifactError, ConfigError, PipelineError, TokenizerError
+from trainer.common.errors import ArtifactError, ConfigError, PipelineError, RecordError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.chat import ChatDataConfig
 from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder
-from trainer.data.chat.messages import read_conversation
+from trainer.data.chat.messages import CONVERSATION, PAIR, Form, read_conversation, read_records
 from trainer.data.chat.rendering import Message
 from trainer.data.chat.template import bound_template
 from trainer.data.encoded import encoded_details
+from trainer.data.splits import Part, bad_records
 from trainer.models.taken_tokenizer import END_OF_TEXT
 from trainer.store.storage import Store
 
@@ -464,3 +467,30 @@ def test_skipped_conversations_are_named(tmp_path: Path, caplog: pytest.LogCaptu
     assert split["skipped"][0].startswith(f"{tmp_path}/train.jsonl: line 31: ")
     assert split["skipped"][1].startswith(f"{tmp_path}/train.jsonl: line 32: `messages` is an empty list")
     assert f"data set chats, train split: skipped 2 bad records ({split['skipped'][0]}; " in caplog.text
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_tools_that_the_template_would_not_be_given_are_refused(ending: str, tmp_path: Path) -> None:
+    pair = {"prompt": "What is it?", "completion": "A channel.", "chosen": "A channel.", "rejected": "A wheel."}
+
+    def read(form: Form, columns: list[str], *tools: Any) -> int:
+        rows = [
+            {**{name: pair[name] for name in columns}, **({} if each is ... else {"tools": each})} for each in tools
+        ]
+        path = str(tmp_path / f"rows.{ending}")
+        if ending == "jsonl":
+            write_rows(Path(path), rows)
+        else:
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        data = ChatDataConfig.model_validate({"task": "chat", "source": ending, "train": [path], "context": 64})
+        return len(list(read_records(data, [Part(path, path)], bad_records(data, "train"), len, form=form)))
+
+    assert read(CONVERSATION, ["prompt", "completion"], None, None) == 2
+    assert read(CONVERSATION, ["prompt", "completion"], [], []) == 2
+    assert read(CONVERSATION, ["prompt", "completion"], "", "[]") == 2
+    place = "line 2" if ending == "jsonl" else "row 1"
+    for form, columns in ((CONVERSATION, ["prompt", "completion"]), (PAIR, ["prompt", "chosen", "rejected"])):
+        assert read(form, columns, ...) == 1
+        for none, tools in ((None, [{"type": "function", "function": {"name": "weather"}}]), ("[]", "[{}]")):
+            with pytest.raises(RecordError, match=rf"{place}: the record has `tools`, which are not supported"):
+                read(form, columns, none, tools)
