@@ -161,7 +161,9 @@ def test_nothing_waits_where_there_is_no_limit_and_it_is_said_if_one_is_asked_fo
     monkeypatch.setenv("HEADRACE_GPU_SET", "a100")
     caplog.set_level(logging.INFO)
     alone()
-    assert "the server has no limit test-no-such-limit-a100, which HEADRACE_GPU_SET asks for: nothing waits" in caplog.text
+    assert (
+        "the server has no limit test-no-such-limit-a100, which HEADRACE_GPU_SET asks for: nothing waits" in caplog.text
+    )
 
 
 def test_each_machine_has_limits_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,9 +186,11 @@ def _find_hub(store: Store, data: SplitsConfig) -> SplitSource:
             "disk)"
         ) from error
     splits = _choose(name, loaded, data)
-    prints = {split: [loaded[chosen]._fingerprint for chosen in names] for split, names in splits.items()}
-    content = [files, splits] if files else [prints]
-    return SplitSource(_loaded_parts(name, loaded, splits, ()), [data.path, data.subset, *content])
+    prints = {
+        split: [fingerprint([files, chosen]) if files else loaded[chosen]._fingerprint for chosen in names]
+        for split, names in splits.items()
+    }
+    return SplitSource(_loaded_parts(name, loaded, splits, ()), [data.path, data.subset, prints])
 
 
 def _find_folder(store: Store, data: SplitsConfig) -> SplitSource:

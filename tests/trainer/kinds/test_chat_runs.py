@@ -133,7 +133,7 @@ def test_other_sources_give_the_same_tokens(
             changes[f"data__{split}"] = [str(tmp_path / f"{split}.parquet")]
     else:
         loaded.save_to_disk(str(tmp_path / "set"))
-        monkeypatch.setattr(datasets, "load_dataset", lambda path, subset: loaded)
+        monkeypatch.setattr(datasets, "load_dataset", lambda path, subset, **_: loaded)
         changes |= {f"data__{split}": [split] for split in rows} | {"data__path": str(tmp_path / "set")}
     expected, found = (
         open_chat(store, encode_conversations(job, silent()).key)
