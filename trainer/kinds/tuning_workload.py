@@ -141,11 +141,10 @@ class CausalTuning(TuningWorkload):
         if options.lora is None:
             return load_answering(self._source(folder), options.attention, self.set_details)
         model = load_answering(self._source(None), options.attention, self.set_details)
-        quantize_base(model, options.quantize)
         if folder is None:
-            add_adapter(model, options.lora, self._seed)
+            add_adapter(model, options.lora, self._seed, quantize=options.quantize)
         else:
-            restore_adapter(model, folder)
+            restore_adapter(model, folder, options.quantize)
         return model
 
     def outline(self, folder: Path | None, rows: Rows) -> Outline | None:

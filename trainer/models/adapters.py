@@ -4,7 +4,7 @@ An adapted model keeps its class; `peft`'s layers replace the adapted ones. Only
 """
 
 import difflib
-import math
+import logging
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,12 +16,15 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from trainer.common.display import some
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.models import LoraConfig
 from trainer.models.pretrained import classifies_words
-from trainer.models.quantized import dequantize, dequantized, is_quantized, weights_in
+from trainer.models.quantized import Form, dequantize, dequantized, is_quantized, quantize_base, weights_in
 from trainer.models.weights import ADAPTER_WEIGHTS, BASE, PREFIX, SETTINGS, Base, describe_settings
 from trainer.store.private_folders import followed
+
+log = logging.getLogger(__name__)
 
 LINEAR = (nn.Linear, Conv1D)
 """Layers that can be adapted; GPT-2's linear layers are of the second class."""
@@ -53,10 +56,13 @@ def count_trained(model: nn.Module) -> Trained:
     return Trained(sum(each.numel() for each in used if each.requires_grad), sum(map(weights_in, used)))
 
 
-def add_adapter(model: PreTrainedModel, lora: LoraConfig, seed: int, heads: Iterable[str] = ()) -> None:
+def add_adapter(
+    model: PreTrainedModel, lora: LoraConfig, seed: int, heads: Iterable[str] = (), quantize: Form | None = None
+) -> None:
     """Adapt a model in place and freeze the rest: A is drawn by the seed, B is zero, and `heads` are trained fully.
 
-    Raises `ConfigError` if a target matches no layer that can be adapted.
+    With `quantize`, the base is quantised. Raises `ConfigError` if a target matches no layer that can be adapted, or
+    as `quantize_base`.
     """
     from peft import LoraConfig as PeftLora
 
@@ -64,6 +70,7 @@ def add_adapter(model: PreTrainedModel, lora: LoraConfig, seed: int, heads: Iter
     head = "TOKEN_CLS" if classifies_words([type(model).__name__]) else "SEQ_CLS"
     targets = find_targets(model, lora.targets, named)
     transposed = all(isinstance(model.get_submodule(target), Conv1D) for target in targets)
+    quantize_base(model, quantize)  # after the targets are found: copies of a shared weight are quantised apart
     torch.manual_seed(seed)
     _inject(model, PeftLora(
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=_shortest(model, targets),  # type: ignore[arg-type]
@@ -72,12 +79,22 @@ def add_adapter(model: PreTrainedModel, lora: LoraConfig, seed: int, heads: Iter
     ))  # fmt: skip
 
 
-def restore_adapter(model: PreTrainedModel, folder: Path) -> None:
-    """Put the adapter of a folder into a base model in place; raises `ArtifactError` if it does not fit the model."""
+def restore_adapter(model: PreTrainedModel, folder: Path, quantize: Form | None = None) -> None:
+    """Put the adapter of a folder into a base model in place, which `quantize` quantises.
+
+    Raises `ArtifactError` if the adapter does not fit the model.
+    """
     from peft import LoraConfig as PeftLora
 
     settings = PeftLora.from_pretrained(str(folder))
     settings.inference_mode = False  # otherwise all parameters are frozen
+    shared = _shared_weights(model)
+    if wrong := [name for name in shared if any(_matches(name, target) for target in settings.target_modules)]:
+        raise ArtifactError(
+            f"the adapter in {folder} adapts {wrong[0]}, which shares its weight with {shared[wrong[0]]}, so that "
+            "merging it would change both; train it again under another `run`, without these layers"
+        )
+    quantize_base(model, quantize)
     _inject(model, settings)
     load_adapter(model, folder)
 
@@ -165,12 +182,15 @@ def find_targets(model: PreTrainedModel, targets: list[str] | None, heads: Itera
     """The names of the modules to adapt; raises `ConfigError` if a target matches a module that cannot be, or none."""
     head = {*heads, *_output_names(model)}
     linear = [name for name, module in model.named_modules() if isinstance(module, LINEAR) and not _routes(module)]
+    shared = _shared_weights(model)
     if targets is None:
-        return [name for name in linear if not _within(name, head)]
+        if left := [name for name in linear if name in shared and not _within(name, head)]:
+            log.info("not adapted, because they share their weights, which merging would change: %s", some(left))
+        return [name for name in linear if name not in shared and not _within(name, head)]
     named = {name: module for name, module in model.named_modules() if name}
     found: dict[str, None] = {}
     for target in targets:
-        matched = [name for name in named if name == target or name.endswith(f".{target}")]
+        matched = [name for name in named if _matches(name, target)]
         if not matched:
             raise ConfigError(f"model.lora.targets: no module's name ends with {target!r}; {_nearest(target, linear)}")
         if other := [name for name in matched if name not in linear]:
@@ -183,9 +203,9 @@ def find_targets(model: PreTrainedModel, targets: list[str] | None, heads: Itera
             raise ConfigError(
                 f"model.lora.targets: {whole[0]} is in the head, which is trained fully; remove {target!r}"
             )
-        if tied := [name for name in matched if _is_tied(model, named[name])]:
+        if tied := [name for name in matched if name in shared]:
             raise ConfigError(
-                f"model.lora.targets: {tied[0]} shares its weight with the input embeddings, which merging the adapter "
+                f"model.lora.targets: {tied[0]} shares its weight with {shared[tied[0]]}, which merging the adapter "
                 f"would change as well; remove {target!r}"
             )
         found |= dict.fromkeys(matched)
@@ -240,9 +260,28 @@ def _within(name: str, modules: Iterable[str]) -> bool:
     return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
-def _is_tied(model: PreTrainedModel, module: nn.Module) -> bool:
+def _matches(name: str, target: str) -> bool:
+    return name == target or name.endswith(f".{target}")
+
+
+def _shared_weights(model: PreTrainedModel) -> dict[str, str]:
+    """The modules whose weight other modules have too, each with one of these, such as "the input embeddings".
+
+    A block that stands at several places counts once, because its adapter is used at all of them too.
+    """
     embeddings = model.get_input_embeddings()
-    return getattr(module, "weight", None) is getattr(embeddings, "weight", math.nan)
+    holders: dict[int, dict[str, str]] = {}
+    for within, parent in model.named_modules():  # each block once
+        for end, child in parent._modules.items():
+            weight = None if child is None else child._parameters.get("weight")
+            if weight is not None:
+                name = f"{within}.{end}".removeprefix(".")
+                shown = "the input embeddings" if child is embeddings else name
+                holders.setdefault(id(weight), {})[name] = shown
+    return {
+        name: next(shown for other, shown in held.items() if other != name)
+        for held in holders.values() if len(held) > 1 for name in held
+    }  # fmt: skip
 
 
 def _nearest(target: str, linear: list[str]) -> str:

@@ -24,7 +24,6 @@ from trainer.models.layers import require_blocks
 from trainer.models.losses import IGNORED, cross_entropies
 from trainer.models.new_config import new_config, padding_hint
 from trainer.models.pretrained import check_settings, find_pretrained, load_config, most_positions
-from trainer.models.quantized import quantize_base
 from trainer.models.taken_tokenizer import read_vocabulary
 from trainer.models.tensor_files import MODEL, find_parts
 from trainer.models.tensor_rows import Tensors
@@ -120,8 +119,7 @@ def build_model(
         return made_ready(model_from(config, options.attention, kind))
     model = load_model(options.pretrained, options.attention, kind=kind)
     if options.lora is not None:
-        quantize_base(model, options.quantize)
-        add_adapter(model, options.lora, seed)
+        add_adapter(model, options.lora, seed, quantize=options.quantize)
     return model
 
 

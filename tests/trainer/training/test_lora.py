@@ -12,13 +12,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.support import curve, digests, final_bytes, records, small_job
+from tests.tiny_models import tiny_config
 from tests.trainer.adapted_runs import LORA, adapt, lora_job, train_adapter, write_base
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.config.models import LoraConfig
 from trainer.kinds.kind import identify_run, kind_of
-from trainer.models.adapters import add_adapter, find_targets
+from trainer.models.adapters import add_adapter, find_targets, merge, restore_adapter
 from trainer.models.pretrained import find_model
 from trainer.models.weights import base_of
 from trainer.pipelines.any_kind import evaluate_checkpoint
@@ -261,6 +262,37 @@ def test_a_router_that_is_a_linear_layer_is_not_adapted() -> None:
     assert {name.split(".")[4] for name in adapted} == {"q_proj", "k_proj", "v_proj", "o_proj"}
     with pytest.raises(ConfigError, match=r"mlp.router is a PhimoeTopKRouter, but only linear layers can be adapted"):
         find_targets(model, ["router"], [])
+
+
+@pytest.mark.parametrize("family", ["zamba", "zamba2"])
+def test_layers_that_share_their_weights_are_not_adapted_so_that_the_merged_model_is_the_trained_one(
+    family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = AutoConfig.for_model(**tiny_config(family), bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    shared = next(name for name, _ in model.named_modules() if name.endswith("self_attn.q_proj"))
+    with pytest.raises(ConfigError, match=r"q_proj shares its weight with model.layers.*q_proj, which merging the ad"):
+        find_targets(model, ["q_proj"], [])
+    with caplog.at_level("INFO"):
+        add_adapter(model, LoraConfig(rank=4, alpha=8.0), seed=0)
+    assert "not adapted, because they share their weights" in caplog.text and shared in caplog.text
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    ids = torch.arange(24)[None]
+    with torch.no_grad():
+        adapted = model(input_ids=ids, use_cache=False).logits
+        merged = merge(model)(input_ids=ids, use_cache=False).logits
+    assert torch.allclose(merged, adapted, atol=1e-5)
+
+
+def test_an_adapter_of_layers_that_share_their_weights_is_not_continued(tmp_path: Path) -> None:
+    config = AutoConfig.for_model(**tiny_config("zamba"), bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    model = AutoModelForCausalLM.from_config(config)
+    PeftLora(r=2, target_modules=["q_proj"]).save_pretrained(tmp_path)
+    with pytest.raises(ArtifactError, match=r"adapts .*q_proj, which shares its weight with model.layers.*q_proj"):
+        restore_adapter(model, tmp_path)
 
 
 @pytest.mark.parametrize(

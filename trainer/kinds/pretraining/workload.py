@@ -31,7 +31,6 @@ from trainer.models.causal import (
 )
 from trainer.models.outline import Outline, Rows, outline_files, outline_new
 from trainer.models.pretrained import find_pretrained, identify_base
-from trainer.models.quantized import quantize_base
 from trainer.models.taken_tokenizer import PLAIN_CLASS, find_other_class
 from trainer.models.tokenizer import MaskTokens, load_tokenizer, mask_tokens, tokenizer_files
 from trainer.models.trial import tried_objective
@@ -91,8 +90,7 @@ class Pretraining:
         if job.model.lora is None or self._model.pretrained is None:
             return load_model(folder, job.model.attention)
         model = load_model(self._model.pretrained, job.model.attention)
-        quantize_base(model, job.model.quantize)
-        restore_adapter(model, folder)
+        restore_adapter(model, folder, job.model.quantize)
         return model
 
     def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
