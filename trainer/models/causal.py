@@ -45,9 +45,10 @@ def located(store: Store, options: ModelConfig) -> ModelConfig:
 
 
 def resolve_config(
-    options: ModelConfig, tokenizer: TokenizerInfo, context: int, masked: bool = False
+    options: ModelConfig, tokenizer: TokenizerInfo, context: int, masked: bool = False, apart: bool = False
 ) -> PretrainedConfig:
-    """The model's full configuration, checked against the tokenizer and the window length.
+    """The model's full configuration, checked against the tokenizer and the window length; `apart` if the documents of
+    a window are kept apart.
 
     Raises `ConfigError` for unknown keys and invalid values, `TokenizerError` if tokenizer and model do not match.
     """
@@ -60,6 +61,8 @@ def resolve_config(
             "use the model's own tokenizer, or a new model"
         )
     check_positions(config, context, "training.context")
+    if apart:
+        check_one_scale(config, context, "training.context", " or training.document_mask to false")
     return config
 
 
@@ -68,6 +71,23 @@ def check_positions(config: PretrainedConfig, context: int, setting: str) -> Non
     positions = most_positions(config)
     if positions < context:
         raise ConfigError(f"{setting} is {context}, but the model has {positions} positions")
+
+
+def check_one_scale(config: PretrainedConfig, longest: int, setting: str, or_else: str = "") -> None:
+    """Raise `ConfigError` if rows, the longest of that many tokens, would change each other's results.
+
+    transformers scales the positions of LongRoPE in a whole forward pass by the longest row: with the long factors if
+    it exceeds the length of the original training, otherwise with the short ones.
+    """
+    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    scaled = [each for each in (rope, *rope.values()) if isinstance(each, dict) and each.get("rope_type") == "longrope"]
+    original = min((each.get("original_max_position_embeddings") or longest for each in scaled), default=longest)
+    if longest > original:
+        raise ConfigError(
+            f"{setting} is {longest}, but the model has LongRoPE positions, whose scale in a forward pass depends on "
+            f"whether its longest text exceeds {original} tokens: texts of several lengths would change each other's "
+            f"results; set {setting} to at most {original}{or_else}"
+        )
 
 
 def count_parameters(
@@ -333,8 +353,11 @@ def stops_at_turns(model: PreTrainedModel, folder: str | Path, details: dict[str
 
 
 def check_fits(config: PretrainedConfig, name: str, context: int, vocab_size: int) -> None:
-    """Raise `ConfigError` if the model has too few positions, `TokenizerError` if it has too few embeddings."""
+    """Raise `ConfigError` if the model's positions do not allow rows of that length, `TokenizerError` if it has too few
+    embeddings.
+    """
     check_positions(config, context, "data.context")
+    check_one_scale(config, context, "data.context")
     embeddings = config.get_text_config().vocab_size
     if vocab_size > embeddings:
         raise TokenizerError(

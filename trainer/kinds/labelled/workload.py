@@ -14,6 +14,7 @@ from trainer.data.dataset import Batch
 from trainer.data.labelled.encoded import EncodedSplit, find_class_weights, open_encoded
 from trainer.kinds.labelled.measure import example_losses, positive_figures, predict, score
 from trainer.kinds.tuning_workload import TuningWorkload
+from trainer.models.causal import check_one_scale
 from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.models.outline import Outline, Rows
 from trainer.store.manifest import ArtifactRef
@@ -67,6 +68,8 @@ class Finetuning(TuningWorkload):
         return outline_classifier(self._job, self._set.details, folder, rows)
 
     def make_objective(self, model: PreTrainedModel) -> nn.Module:
+        longest = max(int(split.lengths.max()) for split in self._set.splits.values() if len(split))
+        check_one_scale(model.config, longest, "data.max_length")
         weights = self._class_weights
         by_class = None if weights is None else torch.tensor(weights, dtype=torch.float32)
         return LabelLoss(model, by_class, self._job.training.label_smoothing)

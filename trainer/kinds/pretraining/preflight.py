@@ -72,7 +72,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     tokenizer = load_tokenizer(store, published.key) if published else preview_tokenizer(store, job.data)
     masked = training.masks is not None
     model = located(store, job.model)
-    config = resolve_config(model, tokenizer, training.context, masked)
+    config = resolve_config(model, tokenizer, training.context, masked, training.masks_documents)
     if job.model.pretrained is not None and model.pretrained is not None:
         check_same_vocabulary(job.model.pretrained, model.pretrained, tokenizer)
     check_stop()

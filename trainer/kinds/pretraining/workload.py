@@ -104,9 +104,10 @@ class Pretraining:
 
     def _resolve_config(self) -> PretrainedConfig:
         """The configuration of the model that training starts with, checked against its tokenizer."""
-        job = self._job
+        job, training = self._job, self._job.training
         tokenizer = load_tokenizer(self._store, self._data.tokenizer.key)
-        config = resolve_config(self._model, tokenizer, job.training.context, job.training.masks is not None)
+        masked, apart = training.masks is not None, training.masks_documents
+        config = resolve_config(self._model, tokenizer, training.context, masked, apart)
         if job.model.pretrained is not None and self._model.pretrained is not None:
             check_same_vocabulary(job.model.pretrained, self._model.pretrained, tokenizer)
         if other := find_other_class(tokenizer.json, config.model_type):
