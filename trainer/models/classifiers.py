@@ -127,7 +127,7 @@ def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTra
     An adapter is merged into its base model in `beside`. Raises `ConfigError` if the model cannot be loaded, or has no
     trained head.
     """
-    config = load_config(source)
+    config = _attends_fully(load_config(source))
     config.get_text_config().pad_token_id = config.pad_token_id = pad_id
     kind = kind_of(task_of(config))
     if beside is not None:
@@ -151,7 +151,7 @@ def classes_of(config: PretrainedConfig) -> list[str] | None:
 
 def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:
     """The model's configuration with the data's labels and padding; raises as `load_classifier` does."""
-    config = load_config(source)
+    config = _attends_fully(load_config(source))
     classes = data["classes"] or ["value"]
     config.problem_type = PROBLEMS[data["task"]]
     config.id2label = dict(enumerate(classes))
@@ -164,6 +164,29 @@ def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:
             "its tokenizer is not that of this model"
         )
     return config
+
+
+def _attends_fully(config: PretrainedConfig) -> PretrainedConfig:
+    """The configuration, of BigBird with full attention instead of block sparse attention.
+
+    transformers changes a loaded model from one to the other for good at its first batch of short texts, so what it
+    computes would depend on the batches since it was loaded.
+    """
+    if getattr(config, "attention_type", None) == "block_sparse":
+        config.attention_type = "original_full"
+        if not own_rank():
+            _tell_attention(config.model_type)
+    return config
+
+
+@cache
+def _tell_attention(kind: str) -> None:
+    log.warning(
+        "the %r model's attention_type is block_sparse, which transformers changes to original_full for good at the "
+        "first batch of short texts: it is original_full from the start, also in the published model. A run or model "
+        "that is continued or measured with this message was computed with block_sparse until its first short texts",
+        kind,
+    )
 
 
 def _load_adapted(

@@ -17,10 +17,10 @@ from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.models.causal import build_model, load_model, resolve_config
-from trainer.models.classifiers import _tell_padding, load_finished
+from trainer.models.classifiers import _tell_attention, _tell_padding, load_finished
 from trainer.models.pretrained import READS_PADDING, outputs_depend_on_batch
 from trainer.models.tokenizer import TokenizerInfo
-from trainer.models.trial import check_causal, tried_objective
+from trainer.models.trial import check_causal, depends_on_padding, tried_objective
 from trainer.pipelines.any_kind import train
 from trainer.records.plans import PreparedData
 from trainer.store.names import CHECKPOINTS
@@ -180,4 +180,18 @@ def test_it_is_said_once_that_what_a_classifier_says_depends_on_padding(
 
 def test_a_family_that_a_short_row_changes_for_good_is_as_it_was_after_the_trial(tmp_path: Path) -> None:
     folder = classifier(tmp_path, "big_bird", attention_type="block_sparse")
-    assert load_finished(str(folder), 1).base_model.attention_type == "block_sparse"
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    depends_on_padding(model)
+    assert model.base_model.attention_type == "block_sparse"
+
+
+@pytest.mark.parametrize("family", ["big_bird", "bigbird_pegasus"])
+def test_a_classifier_that_a_short_row_would_change_for_good_attends_fully_from_the_start(
+    family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = classifier(tmp_path, family, attention_type="block_sparse")
+    _tell_attention.cache_clear()
+    model = load_finished(str(folder), 1)
+    assert "attention_type is block_sparse, which transformers changes to original_full for good" in caplog.text
+    assert model.config.attention_type == "original_full"
+    assert {each.attention_type for each in model.modules() if hasattr(each, "attention_type")} == {"original_full"}
