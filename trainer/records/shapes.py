@@ -42,8 +42,14 @@ class Data(Shape):
 
 
 class Fork(Shape):
+    """The checkpoint that a fork began with, the fingerprint of its run, and a digest of its weights; older files lack
+    the last two.
+    """
+
     run: RunKey
     checkpoint: Key
+    fingerprint: str = ""
+    weights: str = ""
 
 
 class Start(Shape):

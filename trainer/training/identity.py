@@ -1,6 +1,7 @@
 """A run's folder: its name, the settings and data that it depends on, and the refusal to continue it with others."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -153,7 +154,8 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
     """The run itself if its settings are the same, else a fork, new or already started."""
     fork = Run(f"{key}-fork-{name[:8]}", name, identity, origin=key)
     if store.exists(f"{fork.key}/{CONFIG}"):
-        return fork  # it no longer needs the original run
+        _require_same_origin(store, fork.key)
+        return fork
     earlier = read_sealed(store, f"{key}/{CONFIG}")
     if earlier is None:
         raise _nothing_to_fork(store, key)
@@ -164,6 +166,21 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
     if before != now:
         raise RunError(f"{store.path(key)} cannot be forked with another model: {'; '.join(tell_changes(before, now))}")
     return fork
+
+
+def _require_same_origin(store: Store, fork: str) -> None:
+    """Raise `RunError` if the run that a fork began with was replaced by one with other settings or data.
+
+    A fork that has begun no longer needs that run, which may be missing or damaged.
+    """
+    with suppress(ArtifactError):
+        begun = (read_sealed(store, f"{fork}/{CONFIG}") or {}).get("fork") or {}
+        origin = read_sealed(store, f"{begun['run']}/{CONFIG}") if "fingerprint" in begun else None
+        if origin is not None and origin["fingerprint"] != begun["fingerprint"]:
+            raise RunError(
+                f"{store.path(fork)} was forked from another run that was in {store.path(begun['run'])} before; remove "
+                f"{store.path(fork)} to fork the present one, or set another `run`"
+            )
 
 
 def check_origin(store: Store, job: RunJob) -> None:

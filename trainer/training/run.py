@@ -1,4 +1,4 @@
-"""Training a run from its data or its newest checkpoint to its published final model; rollbacks and forks."""
+"""Training a run from its data or its newest checkpoint to its published final model; rollbacks."""
 
 import logging
 from collections.abc import Callable
@@ -21,15 +21,16 @@ from trainer.models.weights import Base, is_adapter, require_base
 from trainer.records.fields import tell_changes
 from trainer.records.lease import Lease, clear_dead_lease, is_held
 from trainer.records.plans import Plan, RunPlan
-from trainer.records.sealed import require_sealed, write_sealed
+from trainer.records.sealed import write_sealed
 from trainer.records.shapes import folder_name
 from trainer.records.steps import in_ranks
 from trainer.store.artifact_files import fetch_artifact
 from trainer.store.manifest import ArtifactRef, publish_folder
-from trainer.store.names import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, FINAL_KIND
+from trainer.store.names import CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND
 from trainer.store.storage import Store
-from trainer.training.checkpoint import TrainState, ended_epoch, find_checkpoint, look_for_checkpoint, read_computed
+from trainer.training.checkpoint import TrainState, ended_epoch, find_checkpoint, read_computed
 from trainer.training.compiling import compile_objective
+from trainer.training.forks import find_fork, fork_weights
 from trainer.training.identity import (
     Run,
     TrainingData,
@@ -101,32 +102,6 @@ def roll_back(session: Session, store: Store, run: str, workload: Workload) -> N
     if session.log is not None:
         session.log.rewind(state.step)
         session.log.write("rollback", state.step, attempts=state.attempts)
-
-
-def find_fork(store: Store, run: Run) -> dict[str, str] | None:
-    """The checkpoint that a fork starts from; None if it is no fork. Raises `RunError` if the other run has none."""
-    if run.origin is None:
-        return None
-    fingerprint = require_sealed(store, f"{run.origin}/{CONFIG}")["fingerprint"]
-    # Nothing is repaired in a run that another process may hold.
-    checkpoint, damaged = look_for_checkpoint(store, run.origin, fingerprint)
-    if checkpoint is None:
-        problems = "; ".join(damaged.values()) or "train it first, or remove `resume`"
-        raise RunError(f"{store.path(run.origin)} has no checkpoint to fork from: {problems}")
-    if damaged:
-        log.warning(
-            "%s: starting from %s instead", "; ".join(damaged.values()), store.path(f"{run.origin}/{checkpoint}")
-        )
-    return {"run": run.origin, "checkpoint": checkpoint}
-
-
-def fork_weights(store: Store, run: str) -> Path | None:
-    """The folder of the weights that a fork starts from; None if the run is no fork."""
-    fork = require_sealed(store, f"{run}/{CONFIG}")["fork"]
-    if fork is None:
-        return None
-    log.info("starting from the weights of %s/%s", fork["run"], fork["checkpoint"])
-    return Path(find_model(store, f"{fork['run']}/{fork['checkpoint']}").folder)
 
 
 @explaining_lost_ranks()

@@ -28,7 +28,9 @@ from trainer.common.transient import exit_status
 from trainer.kinds.labelled.preflight import labelled_preflight
 from trainer.kinds.pretraining.preflight import preflight
 from trainer.pipelines.any_kind import train
+from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.report import make_report
+from trainer.store.manifest import content_of, require_manifest
 from trainer.store.storage import Store
 from trainer.training import loop, saver
 from trainer.training.runtime import Runtime
@@ -262,8 +264,12 @@ def test_a_run_is_forked_with_other_settings_from_the_weights_of_its_newest_chec
     caplog.set_level(logging.INFO)
     fork = train(small_job(raw, stocked, **changed, resume="fork"), silent())
     assert fork.key.startswith("runs/one-fork-")
+    place, names = "runs/one/checkpoints/step-00000006", ["model.safetensors"]
+    manifest = require_manifest(Store(str(stocked)), place, "checkpoint", "")
     assert json.loads((stocked / fork.key / "config.json").read_text())["fork"] == {
         "run": "runs/one", "checkpoint": "checkpoints/step-00000006",
+        "fingerprint": manifest.fingerprint,
+        "weights": content_of(each for each in manifest.files if each.name in names),
     }  # fmt: skip
     assert "starting from the weights of runs/one/checkpoints/step-00000006" in caplog.text
     last, start = records(stocked, "evaluation", first.key)[-1], records(stocked, "evaluation", fork.key)[0]
@@ -281,6 +287,40 @@ def test_a_run_is_forked_with_other_settings_from_the_weights_of_its_newest_chec
     with pytest.raises(RunError, match=r"there is no .*/runs/one to fork; set another `run`"):
         train(small_job(raw, stocked, run="one", training__seed=7, resume="fork"), silent())
     assert not (stocked / first.key).exists()
+
+
+def test_a_fork_is_not_reused_after_its_original_run_was_replaced_by_another(
+    raw: Path, stocked: Path, runtime: Runtime
+) -> None:
+    origin, fork = (
+        small_job(raw, stocked, run="one"),
+        small_job(raw, stocked, run="one", resume="fork", training__seed=7),
+    )
+    train(origin, silent())
+    first = train(fork, silent())
+    assert train(fork, silent()).reused
+    record = read_sealed(store := Store(str(stocked)), f"{first.key}/config.json")
+    shutil.rmtree(stocked / "runs/one")
+    assert train(fork, silent()).reused, "it no longer needs the other"
+    train(small_job(raw, stocked, run="one", training__seed=3), silent())
+    with pytest.raises(RunError, match=r"was forked from another run that was in .*/runs/one before; remove .*-fork-"):
+        train(fork, silent())
+    older = {name: value for name, value in record["fork"].items() if name in ("run", "checkpoint")}
+    write_sealed(store, f"{first.key}/config.json", {**record, "fork": older})
+    assert train(fork, silent()).reused, "an older file does not tell"
+
+
+def test_a_fork_does_not_start_from_a_checkpoint_with_other_weights(raw: Path, stocked: Path, runtime: Runtime) -> None:
+    train(small_job(raw, stocked, run="one"), silent())
+    fork = small_job(raw, stocked, run="one", resume="fork", training__seed=7)
+    first = train(fork, silent())
+    for gone in ("final", "checkpoints"):
+        shutil.rmtree(stocked / first.key / gone)
+    (stocked / first.key / "checkpoint-last").unlink()
+    record = read_sealed(store := Store(str(stocked)), f"{first.key}/config.json")
+    write_sealed(store, f"{first.key}/config.json", {**record, "fork": {**record["fork"], "weights": "0" * 64}})
+    with pytest.raises(RunError, match=r"step-00000006 has other weights than when .*-fork-.* was forked from it"):
+        train(fork, silent())
 
 
 def test_a_fork_of_nothing_is_refused_before_any_work(raw: Path, pairs: Path, pretrained: Path, tmp_path: Path) -> None:
