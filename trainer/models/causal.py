@@ -1,5 +1,6 @@
 """Causal and masked language models of any family in `transformers`, new or pretrained, and chat models."""
 
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ from trainer.models.tensor_rows import Tensors
 from trainer.models.tokenizer import TOKENIZER_FILE, TokenizerInfo, vocabulary
 from trainer.models.weights import check_weights
 from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
 
 transformers_logging.disable_progress_bar()
 
@@ -341,7 +344,9 @@ def load_answering(
 
 
 def stops_at_turns(model: PreTrainedModel, folder: str | Path, details: dict[str, Any]) -> PreTrainedModel:
-    """Add the token that ends a turn to the tokens at which a model's generation stops."""
+    """Add the token that ends a turn to the tokens at which a model's generation stops; raises as `load_answering`, and
+    `ConfigError` if its settings of generation contradict each other.
+    """
     check_fits(model.config, str(folder), details["context"], details["vocab_size"])
     settings: Any = model.generation_config
     before = settings.eos_token_id
@@ -349,7 +354,30 @@ def stops_at_turns(model: PreTrainedModel, folder: str | Path, details: dict[str
     ends = list(dict.fromkeys([details["end_id"], *known]))
     settings.eos_token_id = ends[0] if len(ends) == 1 else ends
     settings.pad_token_id = details["pad_id"]
+    _settle_sampling(settings, str(folder))
     return model
+
+
+def _settle_sampling(settings: GenerationConfig, name: str) -> None:
+    """Set do_sample if settings of sampling are given without it, as in some published models: once changed,
+    transformers saves no contradictory settings, so the first checkpoint would fail.
+    """
+    try:
+        settings.validate(strict=True)
+        return
+    except ValueError:
+        before, settings.do_sample = settings.do_sample, True
+    try:
+        settings.validate(strict=True)
+    except ValueError as error:
+        raise ConfigError(
+            f"{GENERATION_CONFIG_NAME} of model {name!r} has settings that contradict each other: {brief(error)}; "
+            "correct them in a local copy, and use that folder"
+        ) from error
+    log.info(
+        "%s of %s has settings of sampling, but do_sample is %s: the published model has do_sample true",
+        GENERATION_CONFIG_NAME, name, before,
+    )  # fmt: skip
 
 
 def check_fits(config: PretrainedConfig, name: str, context: int, vocab_size: int) -> None:

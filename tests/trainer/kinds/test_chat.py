@@ -116,6 +116,29 @@ def test_a_family_that_carries_a_state_on_is_not_packed(chats: Path, tmp_path: P
     assert torch.isfinite(loss_of(alone.make_objective(alone.load_model(None)), epoch_of(alone)[:1]))
 
 
+@pytest.mark.parametrize("without", [{}, {"do_sample": False}])
+def test_settings_of_sampling_without_do_sample_are_published_with_it(
+    chats: Path, tmp_path: Path, without: dict[str, bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    model = chat_model(tmp_path / "model")
+    (model / "generation_config.json").write_text(json.dumps({"temperature": 0.6, "top_p": 0.9, **without}))
+    job = chat_job(chats, tmp_path, model, training__epochs=None, training__max_steps=1)
+    with caplog.at_level("INFO"):
+        run = train(job, silent())
+    published = json.loads((tmp_path / run.key / "final" / "generation_config.json").read_text())
+    assert (published["do_sample"], published["temperature"], published["top_p"]) == (True, 0.6, 0.9)
+    assert "has settings of sampling, but do_sample is" in caplog.text
+
+
+def test_contradictory_settings_of_generation_are_refused_before_training(chats: Path, tmp_path: Path) -> None:
+    model = chat_model(tmp_path / "model")
+    (model / "generation_config.json").write_text(json.dumps({"length_penalty": 2.0}))
+    with pytest.raises(
+        ConfigError, match=r"generation_config.json of model .* contradict each other: .*length_penalty"
+    ):
+        workload(chats, tmp_path, model).load_model(None)
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_the_ranks_shares_together_are_the_batch(chats: Path, llama: Path, tmp_path: Path, ranks: int) -> None:
     """Also where an epoch's last batch has fewer windows than ranks."""
