@@ -22,7 +22,7 @@ class LoraConfig(Schema):
         default=None,
         min_length=1,
         description="layers to adapt, by the last part of their module names, such as q_proj; default: every linear "
-        "layer except the head and layers whose adapter could not be merged",
+        "layer except the head and layers whose adapter could not be merged or would not be used",
     )
     publish: Literal["merged", "adapter"] = Field(
         default="merged",

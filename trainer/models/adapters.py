@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from trainer.common.display import some
-from trainer.common.errors import ArtifactError, ConfigError
+from trainer.common.errors import ArtifactError, ConfigError, brief
 from trainer.config.models import LoraConfig
 from trainer.models.pretrained import classifies_words
 from trainer.models.quantized import Form, dequantize, dequantized, is_quantized, quantize_base, weights_in
@@ -28,6 +28,10 @@ log = logging.getLogger(__name__)
 
 LINEAR = (nn.Linear, Conv1D)
 """Layers that can be adapted; GPT-2's linear layers are of the second class."""
+
+FUSED = frozenset({"falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"})
+"""Model types whose out_proj `peft` refuses, because their fused kernels read its weight without the adapter
+(`_check_lora_target_modules_mamba` in peft/tuners/tuners_utils.py)."""
 
 NEAREST = 3
 """How many similar names an error lists."""
@@ -186,7 +190,9 @@ def find_targets(model: PreTrainedModel, targets: list[str] | None, heads: Itera
     if targets is None:
         if left := [name for name in linear if name in shared and not _within(name, head)]:
             log.info("not adapted, because they share their weights, which merging would change: %s", some(left))
-        return [name for name in linear if name not in shared and not _within(name, head)]
+        fused = model.config.model_type in FUSED
+        free = [name for name in linear if name not in shared and not _within(name, head)]
+        return [name for name in free if not (fused and _matches(name, "out_proj"))]
     named = {name: module for name, module in model.named_modules() if name}
     found: dict[str, None] = {}
     for target in targets:
@@ -240,7 +246,13 @@ def _inject(model: PreTrainedModel, settings: Any) -> None:
     with warnings.catch_warnings():
         # A model with both classes of linear layers causes this warning, though each is adapted correctly.
         warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")
-        inject_adapter_in_model(settings, model)
+        try:
+            inject_adapter_in_model(settings, model)
+        except ValueError as error:  # peft refuses some layers by their names, or has no form for them
+            raise ConfigError(
+                f"model.lora: peft cannot adapt this {model.config.model_type!r} model: {brief(error)}; set "
+                "model.lora.targets to other layers"
+            ) from error
 
 
 def _shortest(model: PreTrainedModel, targets: list[str]) -> list[str]:

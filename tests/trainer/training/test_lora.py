@@ -1,5 +1,6 @@
 """Low-rank adapters: trained as `peft` does it in a plain loop, saved without their base, published in two forms."""
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -19,7 +20,7 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.config.models import LoraConfig
 from trainer.kinds.kind import identify_run, kind_of
-from trainer.models.adapters import add_adapter, find_targets, merge, restore_adapter
+from trainer.models.adapters import FUSED, add_adapter, find_targets, merge, restore_adapter
 from trainer.models.pretrained import find_model
 from trainer.models.weights import base_of
 from trainer.pipelines.any_kind import evaluate_checkpoint
@@ -262,6 +263,19 @@ def test_a_router_that_is_a_linear_layer_is_not_adapted() -> None:
     assert {name.split(".")[4] for name in adapted} == {"q_proj", "k_proj", "v_proj", "o_proj"}
     with pytest.raises(ConfigError, match=r"mlp.router is a PhimoeTopKRouter, but only linear layers can be adapted"):
         find_targets(model, ["router"], [])
+
+
+@pytest.mark.parametrize("family", sorted(FUSED))
+def test_the_layers_of_mamba_that_peft_refuses_are_not_adapted(family: str) -> None:
+    config = AutoConfig.for_model(**tiny_config(family), bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    model = AutoModelForCausalLM.from_config(config)
+    with pytest.raises(
+        ConfigError, match=rf"cannot adapt this '{family}' model: .*'out_proj' is incompatible with Mam"
+    ):
+        add_adapter(copy.deepcopy(model), LoraConfig(rank=2, alpha=4.0, targets=["out_proj"]), seed=0)
+    add_adapter(model, LoraConfig(rank=2, alpha=4.0), seed=0)
+    adapted = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert adapted and not any("out_proj" in name for name in adapted)
 
 
 @pytest.mark.parametrize("family", ["zamba", "zamba2"])
