@@ -16,6 +16,7 @@ from trainer.data.splits import find_splits
 from trainer.evaluation.harness_training import try_harness
 from trainer.kinds.kind import kind_of
 from trainer.models.causal import check_fits, count_parameters
+from trainer.models.layers import refuse_skipping
 from trainer.models.pretrained import find_pretrained, load_config
 from trainer.models.weights import check_weights
 from trainer.preflight.memory import Size, measure_size, require_memory
@@ -121,6 +122,8 @@ def look_at_conversations(
     start, kind = look_at_start(job), kind_of(job)
     encoder, config = load_chat_encoder(start.source, job.data), load_config(start.source)
     check_fits(config, job.model.pretrained, encoder.context, encoder.vocab_size)
+    if start.ranks > 1 and form is CONVERSATION:  # preference tuning skips no layers
+        refuse_skipping(config)
     try_harness(job, job.evaluation.harness, config, encoder.tokenizer)
     encoded = look_for("encode", job, model_folder=start.source)
     if encoded is None:

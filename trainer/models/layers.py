@@ -3,6 +3,7 @@
 from collections import Counter
 
 from torch import nn
+from transformers import PretrainedConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainer.common.errors import ConfigError
@@ -30,15 +31,21 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
     return found
 
 
+def refuse_skipping(config: PretrainedConfig | None) -> None:
+    """Raise `ConfigError` if layers are skipped at random in training, which several ranks cannot do."""
+    for setting in SKIPPING:
+        if share := getattr(config, setting, 0):
+            raise ConfigError(
+                f"the model's {setting} is {share}, but ranks that skip different layers wait for each other forever "
+                f"(training.sharding: fsdp) or get different weights; set {setting} to 0, or train on one rank with "
+                "training.sharding: none"
+            )
+
+
 def require_blocks(model: nn.Module, kind: str) -> list[nn.Module]:
     """Find the blocks; raises `ConfigError` if there are none, they share weights, or layers are skipped at random."""
     blocks = find_blocks(model)
-    for setting in SKIPPING:
-        if share := getattr(getattr(model, "config", None), setting, 0):
-            raise ConfigError(
-                f"training.sharding is fsdp, but the model's {setting} is {share}: ranks that skip "
-                f"different layers deadlock; set {setting} to 0, or training.sharding to none"
-            )
+    refuse_skipping(getattr(model, "config", None))
     if not blocks:
         raise ConfigError(
             f"training.sharding is fsdp, but a {kind!r} model as configured has no repeated blocks to shard; set "

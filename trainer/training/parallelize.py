@@ -15,6 +15,7 @@ from trainer.common.process import return_freed_memory
 from trainer.config.training import OptimizationConfig
 from trainer.models.causal import checkpoint_activations
 from trainer.models.dropout import draw_fast
+from trainer.models.layers import refuse_skipping
 from trainer.models.outline import Outline, Rows
 from trainer.models.tensor_rows import own_tensors, rows_of
 from trainer.training.runtime import Runtime, wrap_objective
@@ -41,6 +42,8 @@ def place_model(training: OptimizationConfig, workload: Workload, runtime: Runti
     if training.sharding == "fsdp":
         return _divide(training, workload, runtime, folder)
     model = workload.load_model(folder)
+    if runtime.ranks > 1 and any(getattr(module, "layerdrop", 0) for module in model.modules()):
+        refuse_skipping(model.config)
     _settle(model, training, runtime)
     objective = wrap_objective(
         workload.make_objective(model), runtime, lambda: workload.read_batch(0, runtime.rank).micro_batches[0]

@@ -25,6 +25,7 @@ from trainer.kinds.tuning_preflight import (
 )
 from trainer.models.causal import check_one_scale, count_parameters
 from trainer.models.classifiers import classifier_config, kind_of
+from trainer.models.layers import refuse_skipping
 from trainer.preflight.memory import WEIGHT_BYTES, Memory, Size, library_bytes, measure_size
 from trainer.records.results import TuningPreflight
 from trainer.records.steps import look_for
@@ -41,6 +42,8 @@ def labelled_preflight(job: FinetuneJob, progress: Progress) -> TuningPreflight:
     details, known = _read_data(store, job, source, encoded, progress)
     check_stop()
     config = classifier_config(source, details)
+    if ranks > 1:
+        refuse_skipping(config)
     check_one_scale(config, max((each.longest for each in known.lengths.values()), default=0), "data.max_length")
     size = _measure_size(job, start, config, _longest(details))
     classes: list[str] | None = details["classes"]

@@ -33,6 +33,7 @@ from trainer.models.causal import (
     resolve_config,
     tried_masked,
 )
+from trainer.models.layers import refuse_skipping
 from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens
 from trainer.models.trial import tried_objective
 from trainer.preflight.memory import Size, measure_activations, measure_size, require_memory
@@ -75,6 +76,8 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     config = resolve_config(model, tokenizer, training.context, masked, training.masks_documents)
     if job.model.pretrained is not None and model.pretrained is not None:
         check_same_vocabulary(job.model.pretrained, model.pretrained, tokenizer)
+    if ranks > 1:
+        refuse_skipping(config)
     check_stop()
     try_harness(job, job.evaluation.harness, config)
     size = _measure_size(job, model, config, ranks, _mask_id(job, tokenizer))
