@@ -205,7 +205,7 @@ def _start_server(settings: Settings) -> None:
 
 def _start(name: str, *arguments: str, **variables: str) -> None:
     """Start a server or a worker in a new session, so that it outlives this command."""
-    command = [sys.executable, "-m", "prefect", name, "start", *arguments]
+    command = [sys.executable, "-P", "-m", "prefect", name, "start", *arguments]  # -P: as in flows/commands/services.py
     # Prefect stops a worker with SIGINT, which the worker would inherit as ignored from a script's background job.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

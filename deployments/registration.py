@@ -18,8 +18,9 @@ LIMITS = {"headrace-devices": 1, "headrace-tokenization": 1}
 
 DEPLOYMENTS = HERE / "prefect.yaml"
 
-ENGINE = "python3 -m flows.engine"
-"""The command of a flow run, with the first `python3` on the worker's PATH.
+ENGINE = "python3 -P -m flows.engine"
+"""The command of a flow run, with the first `python3` on the worker's PATH; -P: it imports the installed package,
+whatever its folder holds.
 
 Without a command, Prefect starts another process first, which prepares the folder and loads Prefect once more.
 """
@@ -64,7 +65,7 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
 def _prefect(*arguments: str) -> None:
     """Run a Prefect command; if it fails, print its output and exit."""
     said = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-m", "prefect", "--no-prompt", *arguments], capture_output=True, text=True, check=False
     )
     if said.returncode:
         sys.exit(f"prefect {' '.join(arguments)} failed:\n{said.stdout}{said.stderr}")

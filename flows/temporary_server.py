@@ -74,7 +74,8 @@ class TemporaryServer:
         with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
             port = listening.getsockname()[1]
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "flows.temporary_server", str(listening.fileno())],
+                # -P: import this installation, whatever the current folder holds.
+                [sys.executable, "-P", "-m", "flows.temporary_server", str(listening.fileno())],
                 stdin=subprocess.PIPE, pass_fds=[listening.fileno()], process_group=0,
                 env={**os.environ, **SERVER_SETTINGS},
             )  # fmt: skip

@@ -59,8 +59,9 @@ class Worker:
         self._given = Surroundings.now()
         with blocked_stops():  # the child unblocks them after installing its handlers
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "trainer.pipelines.worker", *early], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                # -P: import this installation, whatever the current folder holds.
+                [sys.executable, "-P", "-m", "trainer.pipelines.worker", *early],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 text=True, errors="replace",
             )  # fmt: skip
         assert self.process.stdin is not None and self.process.stdout is not None

@@ -1,5 +1,6 @@
 """Fixtures of all packages: stores, small data sets of each kind, and a store with a prepared one."""
 
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 import _pytest.runner
 import pytest
 
+from tests import ROOT
 from tests.s3 import S3Server, s3_server
 from tests.support import settled, write_corpora
 from tests.trainer.chats import chat_model, write_chats
@@ -20,8 +22,14 @@ from trainer.store.storage import Store
 
 
 def pytest_configure() -> None:
-    """Remove the test's name from the environment: else every test would start a new worker and load the libraries."""
+    """Set the environment of all processes that tests start.
+
+    It does not name the test: else every test would start a new worker and load the libraries. It names this checkout,
+    which processes that import nothing from the current folder would not find if another one is installed.
+    """
     _pytest.runner._update_current_test_var = lambda item, when: None
+    if str(ROOT) not in (paths := os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, paths)])
 
 
 @pytest.fixture

@@ -203,6 +203,16 @@ def sealed_lines(key: str, records: Sequence[dict[str, Any]]) -> bytes:
     return b"".join(seal_line(key, number, record) for number, record in enumerate(records, start=1))
 
 
+def write_traps(folder: Path) -> Path:
+    """Write modules with the names of the project's packages and of Python's; return the file that they write to when
+    one is imported.
+    """
+    imported = folder / "imported"
+    for name in ("deployments", "flows", "tasks", "trainer", "colorsys", "random", "statistics"):
+        (folder / f"{name}.py").write_text(f"print(__file__, file=open({str(imported)!r}, 'a'))\n")
+    return imported
+
+
 def flip_bit(path: Path, place: int | None = None) -> None:
     """Flip a bit of a file, by default in its middle."""
     data = bytearray(path.read_bytes())

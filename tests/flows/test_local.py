@@ -19,13 +19,13 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.local import DEFAULTS, _client, _write_samples
-from deployments.registration import _schedules
+from deployments.local import DEFAULTS, _client, _write_samples, own_path
+from deployments.registration import ENGINE, _schedules
 from tests import ROOT
 from tests.flows.conftest import Done
 from tests.flows.local_stack import Local
 from tests.processes import alive, descendants, wait_until
-from tests.support import small_values, steps_recorded
+from tests.support import small_values, steps_recorded, write_traps
 from trainer.config.files import parse_yaml
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
@@ -132,6 +132,14 @@ def test_a_worker_heeds_interrupts_though_a_script_started_it_in_the_background(
     wait_until(lambda: (tmp_path / "worker.log").read_text().endswith("\n"), 30)
     ignored = int((tmp_path / "worker.log").read_text().split()[1], 16)
     assert not ignored >> (signal.SIGINT - 1) & 1
+
+
+def test_a_deployed_run_imports_no_modules_of_its_folder(tmp_path: Path) -> None:
+    imported = write_traps(tmp_path)
+    env = {**os.environ, "PATH": own_path()}
+    ended = subprocess.run(ENGINE.split(), cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert "Invalid flow run id" in ended.stderr, "Prefect's engine was started, without a run"
+    assert not imported.exists(), imported.read_text()
 
 
 @pytest.mark.parametrize("own", ["code/mine.py", "planted/evaluation.txt"])

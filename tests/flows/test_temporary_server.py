@@ -13,7 +13,7 @@ from prefect.settings import Settings
 from flows.temporary_server import START_LOCK, TemporaryServer, seconds_to_start
 from tests.depth import once
 from tests.processes import Running, alive, command_line, descendants, start_module, wait_until
-from tests.support import small_values, write_config, write_corpora
+from tests.support import small_values, write_config, write_corpora, write_traps
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 
 
@@ -134,6 +134,18 @@ def test_a_server_that_cannot_start_is_told_in_one_message(tmp_path: Path) -> No
     assert "ConfigError: the temporary Prefect server did not start: " in ended.stderr
     assert "httpx" not in ended.stderr
     assert "Fatal Python error" not in ended.stderr
+
+
+def test_it_imports_no_modules_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: dict[str, str]
+) -> None:
+    imported = write_traps(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", server["PREFECT_API_URL"])  # with a server, it ends once it has read this
+    temporary = TemporaryServer()
+    assert temporary._process.wait() == 0
+    temporary.end()
+    assert not imported.exists(), imported.read_text()
 
 
 def test_a_command_does_not_wait_for_ever_for_its_server_to_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ import tasks.stage
 from tasks.stage import StageCrashed, Worker, load_early, run_stage
 from tests import ROOT
 from tests.processes import alive, children, command_line, cores, stages, wait_until
+from tests.support import write_traps
 from tests.tasks.running import Prepared, ignore, log
 from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, Preempted
 from trainer.common.stopping import signal_handlers, stop_requested
@@ -76,6 +77,33 @@ def test_a_stage_is_given_what_this_process_has_when_it_is_started(
     with cores(1):
         load_early("trainer.data.tokenizer_training")
         assert os.sched_getaffinity(idle()[-1]) == os.sched_getaffinity(0)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_no_process_of_a_stage_imports_modules_of_the_current_folder(
+    ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported = write_traps(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StageCrashed, match="'int' object has no attribute 'store'"):
+        run_stage("tokenizer", REFUSED, ignore, log, ranks)
+    assert not imported.exists(), imported.read_text()
+
+
+def test_a_function_in_the_current_folder_is_found_by_a_stage_and_its_workers(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "words_here.py").write_text("LEAST = 0\n")
+    judge = "from words_here import LEAST\ndef judge(text): return len(text) > LEAST\n"
+    (tmp_path / "judges_here.py").write_text(judge)
+    monkeypatch.chdir(tmp_path)
+    data = {
+        **prepared.values["data"],
+        "curation": {"filters": [{"kind": "function", "function": "judges_here:judge"}]},
+        "workers": 2,
+    }
+    job = {"store": str(tmp_path / "store"), "name": "judged", "data": data}
+    assert run_stage("curate", {"job": job}, ignore, log)["key"].startswith("decisions/")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])

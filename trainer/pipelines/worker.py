@@ -232,7 +232,9 @@ def _torchrun(request: Request) -> None:
         file = Path(folder, "request.json")
         file.write_text(json.dumps(request))
         options = ["--standalone", "--log-dir", folder, "--nproc-per-node", str(request["ranks"])]
-        torchrun([*options, "-m", "trainer.pipelines.worker", RANK, str(file)])
+        # As torchrun starts a module, with -P: the current folder's modules are not imported.
+        rank = [sys.executable, "-u", "-P", "-m", "trainer.pipelines.worker", RANK, str(file)]
+        torchrun([*options, "--no-python", *rank])
 
 
 def _ask_to_stop_with(work: "Future[None]") -> None:
