@@ -123,7 +123,7 @@ def _preview_promotion(job: PromoteJob) -> Preview:
 
     store = Store(job.store)
     store.require_there()
-    run = f"runs/{find_run_name(store, job.run)}"
+    run = f"runs/{find_run_name(store, job.run, exact=True)}"
     already = check_promotion(store, job.name, run, job.another_use)
     would = f"{run} is already" if already else f"would make {run}"
     record = {"champion_of": f"models/{job.name}", "run": run, "store": job.store, "already": already}

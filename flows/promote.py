@@ -23,7 +23,7 @@ def promote_model(
     """Make a run's final model the champion under a name, without checking the gate."""
     job = open_flow(job, set)
     store = Store(job.store)
-    run = f"runs/{find_run_name(store, job.run)}"
+    run = f"runs/{find_run_name(store, job.run, exact=True)}"
     found = find_measured(store, run)
     scores, measured_on = (found.figures(), found.measured_on) if found else ({}, None)
     return promote(store, job.name, run, scores, job.reason, measured_on, job.another_use)

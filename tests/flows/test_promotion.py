@@ -196,3 +196,5 @@ def test_promotion_and_rollback_by_hand(
     for words in ((), ("--dry-run",)):
         assert "2: " in (refused := move("rollback", *words)) and "has no champion before" in refused
     assert "there is no run 'none' in " in move("promote", run="none")
+    for words in ((), ("--dry-run",)):
+        assert "there is no run 'oth' in " in move("promote", *words, run="oth"), "a beginning could be another run's"

@@ -56,16 +56,18 @@ def made_at(store: Store, place: str) -> str | None:
 RUNS = "runs"
 
 
-def find_run_name(store: Store, name: str) -> str:
-    """The full name of a run given by its name, its job's name or a prefix. Raises `ConfigError` if several match,
-    `RunError` if none does.
+def find_run_name(store: Store, name: str, exact: bool = False) -> str:
+    """The full name of a run given by its name, its job's name or, unless `exact`, a prefix. Raises `ConfigError` if
+    several match, `RunError` if none does.
+
+    Use `exact` for what changes something: a name that does not exist may be a prefix of another run's.
     """
     runs = store.names(RUNS)
     if name in runs:
         return name
-    found = made_by(store, name) or _one_of(
-        name, "is a prefix of", [run for run in runs if name and run.startswith(name)]
-    )
+    found = made_by(store, name)
+    if not found and name and not exact:
+        found = _one_of(name, "is a prefix of", [run for run in runs if run.startswith(name)])
     if not found:
         raise RunError(f"there is no run {name!r} in {store.path(RUNS)}; {tell_runs_like(store, name)}")
     return found[0]

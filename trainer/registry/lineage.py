@@ -43,11 +43,11 @@ from trainer.training.metrics_reader import read_records
 log = logging.getLogger(__name__)
 
 
-def find_run(store: Store, model: str) -> str:
+def find_run(store: Store, model: str, exact: bool = False) -> str:
     """The key of a model's run; `model` is runs/NAME, its final folder, models/NAME, or a run, champion or job NAME.
 
-    A prefix of a run's name is enough. Raises `ArtifactError` if there is none, or if the champion's run now holds
-    another model, `ConfigError` if `model` is ambiguous, `RunError` if the champion's run is missing.
+    A prefix of a run's name is enough, unless `exact`. Raises `ArtifactError` if there is none, or if the champion's
+    run now holds another model, `ConfigError` if `model` is ambiguous, `RunError` if the champion's run is missing.
     """
     name = model.rstrip("/").removesuffix(f"/{FINAL}").removesuffix(f"/{CHAMPION}")
     kind, _, rest = name.rpartition("/")
@@ -59,7 +59,7 @@ def find_run(store: Store, model: str) -> str:
         return champion.run
     try:
         if kind in ("", "runs"):
-            return f"runs/{find_run_name(store, rest)}"
+            return f"runs/{find_run_name(store, rest, exact)}"
         problem = tell_nearest(model, [key_of(each) for each in store.names("models")])
     except RunError as error:
         problem = str(error)

@@ -60,7 +60,7 @@ def push(store: Store, model: str, repo: str, private: bool = False, dry: bool =
     token, or a refusal by the hub, and `StorageError` if the hub cannot be reached.
     """
     _check_name(repo)
-    run = find_run(store, model)
+    run = find_run(store, model, exact=True)
     manifest = final_manifest(store, run)
     if manifest is None:
         raise ArtifactError(f"{store.path(run)} has no {FINAL} yet: finish the training first")

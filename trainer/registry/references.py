@@ -159,11 +159,11 @@ def require_intact_pins(store: Store, remove: bool) -> None:
 
 
 def pin(store: Store, name: str) -> str:
-    """Pin a run by name or key, or an artifact by key; returns the key.
+    """Pin a run by its name, its job's name or its key, or an artifact by key; returns the key.
 
     Raises `ConfigError` for an invalid key, `ArtifactError` if there is nothing to pin.
     """
-    key = _key_of(name if "/" in name else find_run_name(store, name))
+    key = _key_of(name if "/" in name else find_run_name(store, name, exact=True))
     said = {"since": datetime.now(UTC).isoformat(timespec="seconds")}
     made = store.create(f"{PINS}/{key}", sealed_bytes(f"{PINS}/{key}", said))
     # Checked after the pin is written: a removal is marked before it reads the pins.
@@ -183,7 +183,7 @@ def unpin(store: Store, name: str) -> str:
     found, key = sorted(pinned(store)), _key_of(name)
     if key not in found and "/" not in name:
         with suppress(RunError):  # the run may be missing while its pin exists
-            key = _key_of(find_run_name(store, name))
+            key = _key_of(find_run_name(store, name, exact=True))
     if key not in found:
         raise ConfigError(f"{key} is not pinned; {tell_nearest(key, found)}")
     store.delete(f"{PINS}/{key}")

@@ -31,6 +31,13 @@ def test_a_run_is_meant_by_its_name_its_job_or_its_beginning(store: Store, said:
     assert find_run_name(store, said) == meant
 
 
+def test_what_changes_something_takes_no_run_by_its_beginning(store: Store) -> None:
+    assert find_run_name(store, "books", exact=True) == find_run_name(store, "books-1a2b3c4d", exact=True)
+    for beginning in ("books-l", "ch"):
+        with pytest.raises(RunError, match=f"there is no run '{beginning}' in .*; did you mean"):
+            find_run_name(store, beginning, exact=True)
+
+
 @pytest.mark.parametrize(
     ("said", "error", "told"),
     [

@@ -314,6 +314,16 @@ def test_pins_name_what_exists(any_store: Store) -> None:
     assert pinned(any_store) == {f"encoded/pairs-{OLD}"}
 
 
+def test_the_beginning_of_a_runs_name_does_not_pin_or_unpin_it(empty_store: Store) -> None:
+    add_run(empty_store, "exp-10", add_encoded(empty_store, "pairs"))
+    with pytest.raises(RunError, match=r"there is no run 'exp-1' in .*; did you mean 'exp-10'"):
+        pin(empty_store, "exp-1")
+    pin(empty_store, "exp-10")
+    with pytest.raises(ConfigError, match=r"runs/exp-1 is not pinned; did you mean 'runs/exp-10'"):
+        unpin(empty_store, "exp-1")
+    assert pinned(empty_store) == {"runs/exp-10"}
+
+
 @pytest.mark.parametrize("deletions", [1, 4])
 def test_a_run_whose_removal_was_interrupted_can_be_continued_or_removed(
     raw: Path, stocked: Path, runtime: Runtime, deletions: int
