@@ -18,7 +18,7 @@ from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.runtime import deployment
 from prefect.settings import get_current_settings
-from prefect.states import Scheduled
+from prefect.states import Cancelled, Scheduled
 from pydantic import TypeAdapter
 
 from tasks.credentials import use_credentials
@@ -56,6 +56,9 @@ A worker reports the end of a run's process a second time, after it has looked f
 were claimed before that report, the report would count as a second death. Looking for hooks begins before the watchdog
 and loads the same modules, so the delay grows with the time that the watchdog took.
 """
+
+STARTS, CANCELS = (StateType.PENDING, StateType.RUNNING), (StateType.CANCELLING, StateType.CANCELLED)
+"""The types of states that a start sets, and a cancel."""
 
 ENDED = ("Process exited", "Flow run infrastructure exited")
 """How the messages of a worker begin that has seen a run's process end."""
@@ -106,7 +109,15 @@ def look(flow_run: UUID, deaths: int) -> bool:
             _look_again(client, run, deaths, "its process is still alive")
             return False
         _end_turn(client, run)
-        labels, start = run.labels, _last_start(client, run)
+        last = _last_wish(client, run)
+        if last is not None and last.type in CANCELS:
+            cancelled: State[Any] = Cancelled(message="Cancelled, then its process or worker ended; work is kept")
+            client.set_flow_run_state(run.id, cancelled, force=True)
+            get_run_logger().info("%s was cancelled before it crashed: not rescheduled", run.name)
+            return False
+        # A start identifies the death after it, however often that death is reported. `run_count` does not: a process
+        # that dies before it has loaded its flow does not increase it.
+        labels, start = run.labels, str(last.id) if last is not None else ""
         known = labels.get(START) == start
         if not known:
             labels = {**count_deaths(labels, find_standing(job)), START: start}
@@ -156,15 +167,10 @@ def _looked(flow_run: UUID, deaths: int) -> bool | Exception:
         return RunError(str(error))
 
 
-def _last_start(client: SyncPrefectClient, run: FlowRun) -> str:
-    """The id of a run's last start, which identifies the death after it, however often that death is reported.
-
-    `run_count` does not: a process that dies before it has loaded its flow does not increase it.
-    """
-    starts = [
-        each for each in client.read_flow_run_states(run.id) if each.type in (StateType.PENDING, StateType.RUNNING)
-    ]
-    return str(starts[-1].id) if starts else ""
+def _last_wish(client: SyncPrefectClient, run: FlowRun) -> State[Any] | None:
+    """The state with which a run was last started or, after that, cancelled."""
+    wishes = [each for each in client.read_flow_run_states(run.id) if each.type in STARTS or each.type in CANCELS]
+    return wishes[-1] if wishes else None
 
 
 def _look_again(client: SyncPrefectClient, run: FlowRun, deaths: int, why: str) -> None:

@@ -7,8 +7,9 @@ from typing import Any, cast
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
-from prefect.states import Crashed
+from prefect.states import Cancelled, Crashed
 
 from tasks.credentials import use_credentials
 from tasks.patience import patient
@@ -54,10 +55,14 @@ def tell_plainly(record: logging.LogRecord) -> bool:
 
 
 def _crash(run: str | None) -> None:
-    """Report to the server that a flow run crashed, unless it has ended: else it would stay in state Running."""
+    """Report to the server that a flow run crashed or, if that was requested, is cancelled, unless it has ended.
+
+    Otherwise it would stay in state Running or Cancelling.
+    """
     if run is None:
         return
     with get_client(sync_client=True) as client:
         state = client.read_flow_run(UUID(run)).state
         if state is None or not state.is_final():
-            client.set_flow_run_state(UUID(run), Crashed(message=KEPT), force=True)
+            ended: State[Any] = (Cancelled if state is not None and state.is_cancelling() else Crashed)(message=KEPT)
+            client.set_flow_run_state(UUID(run), ended, force=True)

@@ -13,7 +13,7 @@ from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.flow_engine import run_flow
 from prefect.settings import PREFECT_WORKER_PREFETCH_SECONDS, temporary_settings
-from prefect.states import Crashed, Pending, Running, Scheduled
+from prefect.states import Cancelling, Crashed, Pending, Running, Scheduled
 
 from flows.evaluate_model import evaluate_model
 from flows.promote import promote_model
@@ -116,6 +116,17 @@ def test_a_run_is_scheduled_again_while_it_gets_further_and_given_up_when_it_doe
         watchdog(flow_run=made)
     assert state_of(client, made) == "CRASHED"
     assert watchdog() == [], "it was told of already"
+
+
+def test_a_run_that_was_cancelled_before_it_crashed_is_not_started_again(
+    client: SyncPrefectClient, raw: Path, tmp_path: Path
+) -> None:
+    made = deployed(client, pipeline_job(raw, tmp_path / "store"))
+    crash(client, made, Pending(), Running(), Cancelling())
+    assert watchdog(flow_run=made) == []
+    assert state_of(client, made) == "CANCELLED"
+    crash(client, made, Pending(), Running())
+    assert watchdog(flow_run=made) == [made], "a later start by a person is another wish"
 
 
 def test_the_turn_of_a_dead_process_ends(client: SyncPrefectClient, raw: Path, tmp_path: Path) -> None:
