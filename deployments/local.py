@@ -3,9 +3,9 @@
     python -m deployments.local up|down    (or `make up`, `headrace up`; `make down`, `headrace down`)
 
 Both can be repeated; `up` keeps and updates what exists. PREFECT_HOME (default: .prefect in the current folder) holds
-the database, the logs, and the process ids. The deployments' default jobs read data/raw and write data/store, both in
-the current folder; if data/raw does not exist, sample corpora are written to it. Environment variables are the
-settings:
+the database, the logs, and the process ids; each has its own server, on its own port. The deployments' default jobs
+read data/raw and write data/store, both in the current folder; if data/raw does not exist, sample corpora are written
+to it. Environment variables are the settings:
 
     LISTEN, PORT the server's address: 127.0.0.1, only this machine, and 4200. Other addresses require a password:
                  PREFECT_SERVER_API_AUTH_STRING=user:password
@@ -20,6 +20,7 @@ A running server keeps LISTEN, PORT, DB and the password that it was started wit
 import ipaddress
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -99,8 +100,9 @@ def up() -> int:
 def down() -> int:
     """Stop the worker, whose runs save a checkpoint first, then the server."""
     # While the worker waits for its last runs, it would start others, such as those rescheduled by the watchdog.
+    # Another folder's server may answer at the port: only the server started here has this worker's pool.
     settings = _settings(_started())
-    if _running("worker") is not None and _answers(settings):
+    if _running("worker") is not None and _running("server") is not None and _answers(settings):
         with _client(settings) as client:
             client.patch("/work_pools/local", json={"is_paused": True})
     stopped = []
@@ -135,6 +137,11 @@ def _objection(started: Settings, settings: Settings) -> str | None:
         return (
             f"the running server was started with {' and '.join(different)}: stop it first with `headrace down`, or "
             "unset these variables"
+        )
+    if _running("server") is None and _is_taken(settings):
+        return (
+            f"port {settings['PORT']} is taken by a server or program that was not started with PREFECT_HOME={HOME}: "
+            "set PORT to a free port, or PREFECT_HOME to the folder of the running server"
         )
     with suppress(psutil.Error):
         worker = _running("worker")
@@ -274,6 +281,14 @@ def _auth(settings: Settings) -> tuple[str, str] | None:
 def _answers(settings: Settings) -> bool:
     with suppress(httpx.HTTPError):
         return httpx.get(f"{_api(settings)}/health", timeout=30, auth=_auth(settings)).is_success
+    return False
+
+
+def _is_taken(settings: Settings) -> bool:
+    """Whether a program accepts connections at the server's address."""
+    address = httpx.URL(_api(settings))
+    with suppress(OSError), socket.create_connection((address.host, address.port or 80), timeout=30):
+        return True
     return False
 
 

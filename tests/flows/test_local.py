@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -217,6 +218,46 @@ def test_a_server_that_runs_is_not_changed(
     assert f"was started with {told.format(**local.env)}: stop it first with `headrace down`" in refused.stderr
     assert "secret" not in refused.stderr and "others" not in refused.stderr
     assert [path.name for path in local.home.iterdir()] == ["server.pid"]
+
+
+def test_a_port_that_another_folders_server_has_is_refused(tmp_path: Path) -> None:
+    local = Local(tmp_path)
+    with socket.create_server(("127.0.0.1", int(local.env["PORT"]))):
+        refused = local.python("-m", "deployments.local", "up")
+    assert refused.returncode == 2
+    assert f"port {local.env['PORT']} is taken by a server or program that was not started with" in refused.stderr
+    assert "set PORT to a free port, or PREFECT_HOME" in refused.stderr
+    assert not local.home.exists()
+
+
+def test_down_pauses_no_pool_of_another_folders_server(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Others(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(f"{self.command} {self.path}")
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_PATCH = do_GET
+
+        def log_message(self, *_: object) -> None:
+            """Nobody reads what was asked."""
+
+    local = Local(tmp_path)
+    local.home.mkdir()
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()", "worker"]
+    with (
+        HTTPServer(("127.0.0.1", int(local.env["PORT"])), Others) as server,
+        subprocess.Popen(command, env=local.env, stdin=subprocess.PIPE) as worker,
+    ):
+        (local.home / "worker.pid").write_text(str(worker.pid))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=worker.wait, daemon=True).start()
+        assert local.say("down") == "stopped the worker\n"
+        server.shutdown()
+    assert not [each for each in asked if each.startswith("PATCH")]
 
 
 def test_a_worker_that_would_find_another_python_is_refused(tmp_path: Path) -> None:
