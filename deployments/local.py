@@ -2,10 +2,10 @@
 
     python -m deployments.local up|down    (or `make up`, `headrace up`; `make down`, `headrace down`)
 
-Both can be repeated; `up` keeps and updates what exists. PREFECT_HOME (default: .prefect in the current folder) holds
-the database, the logs, and the process ids; each has its own server, on its own port. The deployments' default jobs
-read data/raw and write data/store, both in the current folder; if data/raw does not exist, sample corpora are written
-to it. Environment variables are the settings:
+Both can be repeated; `up` updates what exists, and keeps what people changed on the server (deployments/registration.py
+lists it). PREFECT_HOME (default: .prefect in the current folder) holds the database, the logs, and the process ids;
+each has its own server, on its own port. The deployments' default jobs read data/raw and write data/store, both in the
+current folder; if data/raw does not exist, sample corpora are written to it. Environment variables are the settings:
 
     LISTEN, PORT the server's address: 127.0.0.1, only this machine, and 4200. Other addresses require a password:
                  PREFECT_SERVER_API_AUTH_STRING=user:password

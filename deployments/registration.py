@@ -1,5 +1,11 @@
-"""Register headrace with a Prefect server: work pool, deployments, limits, automations and variables."""
+"""Register headrace with a Prefect server: work pool, deployments, limits, automations and variables.
 
+What exists is updated, except what people change on the server: a deployment's parameters, schedules, limit, pause and
+environment variables, whether an automation is enabled, and the work pool's and limits' settings. `prefect deploy`
+resets most of these, so they are read before it and put back after it.
+"""
+
+import json
 import os
 import subprocess
 import sys
@@ -35,18 +41,17 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     notify: the name of a Webhook block to call when a run fails or a gate is not met. credentials: the block with the
     store's credentials. schedules: whether the nightly and weekly runs are started; None keeps the present state.
     """
-    before = {(each["id"], schedule["slug"]): schedule["active"] for each, schedule in _schedules(client)}
-    _prefect("work-pool", "create", "--type", "process", "--overwrite", "local")
+    before = {each["id"]: each for each in _named(client)}
+    disabled = [each["name"] for each in _automations(client) if not each["enabled"]]
+    if _missing(client, "/work_pools/local"):
+        _prefect("work-pool", "create", "--type", "process", "local")
     client.patch("/work_pools/local", json={"is_paused": False}).raise_for_status()  # `make down` pauses it
     _prefect("deploy", "--all", "--prefect-file", str(DEPLOYMENTS))
     for each in _deployed(client):
-        variables = {**each["job_variables"], "command": ENGINE, "working_dir": os.getcwd()}
-        client.patch(f"/deployments/{each['id']}", json={"job_variables": variables}).raise_for_status()
-    for each, schedule in _schedules(client):
-        active = before.get((each["id"], schedule["slug"]), False) if schedules is None else schedules
-        client.patch(
-            f"/deployments/{each['id']}/schedules/{schedule['id']}", json={"active": active}
-        ).raise_for_status()
+        _put_back(client, each, before.get(each["id"], each))
+    for each, schedule in _schedules(client) if schedules is not None else []:
+        path = f"/deployments/{each['id']}/schedules/{schedule['id']}"
+        client.patch(path, json={"active": schedules}).raise_for_status()
     for name, slots in LIMITS.items():
         if _missing(client, f"/v2/concurrency_limits/{name}"):
             client.post("/v2/concurrency_limits/", json={"name": name, "limit": slots}).raise_for_status()
@@ -60,6 +65,44 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
         automations += [_calling(block, each) for each in _read("notifications.yaml")]
     for automation in automations:
         _automate(client, automation)
+    for made in _automations(client):
+        if made["name"] in disabled:
+            client.patch(f"/automations/{made['id']}", json={"enabled": False}).raise_for_status()
+
+
+def _put_back(client: httpx.Client, deployed: dict[str, Any], before: dict[str, Any]) -> None:
+    """Give a deployment this version's command and the current folder, and what it had before it was deployed again."""
+    path = f"/deployments/{deployed['id']}"
+    ours, theirs = deployed["job_variables"], before["job_variables"]
+    variables = {**theirs, **ours, "env": {**ours.get("env", {}), **theirs.get("env", {})}}
+    limit = before["global_concurrency_limit"]
+    values = {
+        "job_variables": {**variables, "command": ENGINE, "working_dir": os.getcwd()},
+        "paused": before["paused"],
+        "concurrency_limit": limit and limit["limit"],
+        "concurrency_options": before["concurrency_options"],
+    }
+    client.patch(path, json=values).raise_for_status()
+    if deployed["parameters"] != before["parameters"]:
+        answer = client.patch(path, json={"parameters": before["parameters"]})
+        if answer.status_code == httpx.codes.CONFLICT:  # a setting of an earlier version
+            print(
+                f"the parameters of the deployment {deployed['name']} do not fit this version, whose defaults replace "
+                f"them: {answer.json()['detail']}. They were: {json.dumps(before['parameters'])}"
+            )
+        else:
+            answer.raise_for_status()
+    if _content(deployed) != _content(before):
+        # Prefect refuses to update schedules of which only some have slugs; those made in the UI have none.
+        for schedule in deployed["schedules"]:
+            client.delete(f"{path}/schedules/{schedule['id']}").raise_for_status()
+        client.post(f"{path}/schedules", json=_content(before)).raise_for_status()
+
+
+def _content(deployment: dict[str, Any]) -> list[dict[str, Any]]:
+    """A deployment's schedules without what the server adds, in an order that depends on nothing else."""
+    names = ("schedule", "active", "max_scheduled_runs", "parameters", "slug")
+    return sorted(({name: each[name] for name in names} for each in deployment["schedules"]), key=json.dumps)
 
 
 def _prefect(*arguments: str) -> None:
@@ -97,9 +140,17 @@ def _calling(block: str, automation: dict[str, Any]) -> dict[str, Any]:
 
 def _automate(client: httpx.Client, automation: dict[str, Any]) -> None:
     """Create an automation, or update the one with its name."""
-    found = client.post("/automations/filter", json={"automations": {"name": {"any_": [automation["name"]]}}}).json()
+    found = [each for each in _automations(client) if each["name"] == automation["name"]]
     path = f"/automations/{found[0]['id']}" if found else "/automations/"
     client.request("PUT" if found else "POST", path, json={"enabled": True, **automation}).raise_for_status()
+
+
+def _automations(client: httpx.Client) -> list[dict[str, Any]]:
+    """The server's automations."""
+    found: list[dict[str, Any]] = []
+    while page := client.post("/automations/filter", json={"offset": len(found)}).raise_for_status().json():
+        found += page
+    return found
 
 
 def _schedules(client: httpx.Client) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -115,13 +166,17 @@ def _schedules(client: httpx.Client) -> list[tuple[dict[str, Any], dict[str, Any
 
 def _deployed(client: httpx.Client) -> list[dict[str, Any]]:
     """The server's deployments that come from DEPLOYMENTS."""
-    ours = _ours()
-    names = {"name": {"any_": [name for _, name in ours]}}
+    return [each for each in _named(client) if (each["entrypoint"], each["name"]) in _ours()]
+
+
+def _named(client: httpx.Client) -> list[dict[str, Any]]:
+    """The server's deployments with the names of those in DEPLOYMENTS, also those of another version's flows."""
+    names = {"name": {"any_": [name for _, name in _ours()]}}
     found: list[dict[str, Any]] = []
     path = "/deployments/filter"
     while page := client.post(path, json={"deployments": names, "offset": len(found)}).raise_for_status().json():
         found += page
-    return [each for each in found if (each["entrypoint"], each["name"]) in ours]
+    return found
 
 
 @cache
