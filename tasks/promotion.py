@@ -19,7 +19,7 @@ from trainer.config.runs import PromotionConfig
 from trainer.records.evaluations import Result
 from trainer.records.lease import LONG, LONGEST, holding
 from trainer.records.results import Remeasured, Verdict
-from trainer.registry.promotion import ALREADY, NOBODY_ASKED, Basis, find_rival, key_of, look, pass_through, remeasure
+from trainer.registry.promotion import ALREADY, Basis, find_rival, key_of, look, pass_through, remeasure, unapproved
 from trainer.store.storage import Store
 
 GATE_NOT_MET = "headrace.gate-not-met"
@@ -51,8 +51,9 @@ def consider(
         if not verdict.passed or verdict.reason == ALREADY:
             return verdict
         if gate.approval and os.environ.get(OWN_SERVER):
-            TaskLogger().warning(NOBODY_ASKED)
-            return verdict
+            refused = unapproved(verdict)
+            tell(refused, gate, store, run)
+            return refused
         if gate.approval:
             wait_for_approval()
         return crown(gate, store, run, *found)

@@ -185,14 +185,13 @@ def consider(
     evaluation: Result,
     anew: Remeasured | None,
 ) -> Verdict:
-    """Compare the run's model with its gate, and make it the champion if it passes. Approval by a person needs
-    Prefect's UI.
+    """Compare the run's model with its gate, and make it the champion if it passes. A gate with `approval` is not met,
+    because a person approves in Prefect's UI.
     """
-    from trainer.registry.promotion import NOBODY_ASKED, look, pass_through
+    from trainer.registry.promotion import look, pass_through, unapproved
 
     judged = look if gate.approval else pass_through
     verdict = judged(store, gate, run_key, evaluation.figures(), evaluation.measured_on, anew)
+    verdict = unapproved(verdict) if gate.approval else verdict
     print(f"gate {'passed' if verdict.passed else 'not met'}: {verdict.reason}")
-    if verdict.passed and gate.approval:
-        print(NOBODY_ASKED)
     return verdict

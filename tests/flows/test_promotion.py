@@ -172,7 +172,8 @@ def test_a_command_that_starts_its_own_server_does_not_wait_for_approval(
 ) -> None:
     monkeypatch.setenv(OWN_SERVER, "1")
     verdict = run(job(done, store, "unasked", threshold=99.0, approval=True))[1].promotion
-    assert verdict is not None and verdict.passed and find_champion(store, "unasked") is None
+    assert verdict is not None and not verdict.passed and find_champion(store, "unasked") is None
+    assert "is at most 99; not promoted: promotion.approval requires a person's approval" in verdict.reason
 
 
 @pytest.mark.deep

@@ -6,8 +6,9 @@ from tasks import promotion
 from tests.trainer.results import a_result
 from tests.trainer.stocked_store import add_encoded, add_run, found, keys
 from trainer.config.runs import PromotionConfig
+from trainer.jobs import consider
 from trainer.records.lease import held
-from trainer.registry.promotion import find_champion, look, pass_through
+from trainer.registry.promotion import ALREADY, find_champion, look, pass_through
 from trainer.store.storage import Store
 
 
@@ -27,3 +28,19 @@ def test_a_run_that_waits_for_approval_is_not_removed(empty_store: Store, monkey
     champion = find_champion(empty_store, "lm")
     assert verdict is not None and verdict.passed and champion is not None and champion.run == run
     assert held(empty_store) == set()
+
+
+def test_without_a_server_a_model_that_needs_approval_is_reported_as_not_promoted(
+    empty_store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = add_run(empty_store, "x", add_encoded(empty_store, "x"))
+    gate = PromotionConfig(name="lm", threshold=9, approval=True)
+    evaluation = a_result({"validation": {"loss": 1.0}})
+    verdict = consider(gate, empty_store, run, evaluation, None)
+    assert not verdict.passed and find_champion(empty_store, "lm") is None
+    told = "gate not met: loss 1.0000 is at most 9; not promoted: promotion.approval requires a person's approval"
+    assert capsys.readouterr().out.startswith(told)
+
+    pass_through(empty_store, gate, run, evaluation.figures(), evaluation.measured_on)
+    verdict = consider(gate, empty_store, run, evaluation, None)
+    assert (verdict.passed, verdict.reason) == (True, ALREADY)

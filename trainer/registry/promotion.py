@@ -100,6 +100,13 @@ def judge(
     return Verdict(passed=passed, reason=said if passed else f"{said}; needed at least +{gate.better_by:g}")
 
 
+def unapproved(verdict: Verdict) -> Verdict:
+    """The verdict outside a Prefect server: a model that passes is not promoted, because nobody could approve it."""
+    if not verdict.passed or verdict.reason == ALREADY:
+        return verdict
+    return Verdict(passed=False, reason=f"{verdict.reason}; {NOBODY_ASKED}")
+
+
 def remeasure(champion: Move, measure: Callable[[], Result]) -> Remeasured:
     """The champion's scores measured now, or the problem: its model is missing, or cannot read this data."""
     named = {"run": champion.run, "fingerprint": champion.fingerprint}
