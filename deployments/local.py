@@ -42,6 +42,10 @@ DEFAULTS: Settings = {"LISTEN": "127.0.0.1", "PORT": "4200", "DB": "sqlite", PAS
 """A new server's settings unless the environment sets others."""
 HOME = Path(os.environ.get("PREFECT_HOME", ".prefect")).absolute()
 DATABASE = HOME / "postgres"
+LAST = HOME / "database"
+"""Holds the last server's DB, without an address, which may hold a password."""
+ADDRESS = "address"
+"""Stands for an address in that file."""
 OWN_FOLDER = str(Path(sys.executable).parent)
 """Where a worker must find `python3` first, by which it starts flow runs."""
 SCHEDULES = os.environ.get("SCHEDULES", "")
@@ -138,6 +142,13 @@ def _objection(started: Settings, settings: Settings) -> str | None:
             f"the running server was started with {' and '.join(different)}: stop it first with `headrace down`, or "
             "unset these variables"
         )
+    last = _last_database()
+    if not started and not os.environ.get("DB") and last not in ("", "sqlite"):
+        again = "DB=postgres" if last == "postgres" else "DB to its address"
+        return (
+            "the last server here had another database than sqlite, with its schedules, blocks and runs: set "
+            f"{again} again, or DB=sqlite to use the other one"
+        )
     if _running("server") is None and _is_taken(settings):
         return (
             f"port {settings['PORT']} is taken by a server or program that was not started with PREFECT_HOME={HOME}: "
@@ -192,6 +203,12 @@ def _started() -> Settings:
     return {}
 
 
+def _last_database() -> str:
+    with suppress(FileNotFoundError):
+        return LAST.read_text(encoding="utf-8")
+    return ""
+
+
 def _given(environment: Mapping[str, str]) -> Settings:
     return {name: environment[name] for name in DEFAULTS if environment.get(name)}
 
@@ -207,6 +224,7 @@ def _start_server(settings: Settings) -> None:
     if database != "sqlite":
         address = postgres.start(DATABASE) if database == "postgres" else database
         variables["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = address
+    LAST.write_text(database if database in ("sqlite", "postgres") else ADDRESS, encoding="utf-8")
     _start("server", "--host", settings["LISTEN"], "--port", settings["PORT"], **variables)
 
 

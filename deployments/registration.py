@@ -12,6 +12,7 @@ import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -41,6 +42,10 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     notify: the name of a Webhook block to call when a run fails or a gate is not met. credentials: the block with the
     store's credentials. schedules: whether the nightly and weekly runs are started; None keeps the present state.
     """
+    webhook = _block(client, "NOTIFY", "webhook", notify) if notify else None
+    if credentials:
+        kind, _, name = credentials.partition("/")
+        _block(client, "CREDENTIALS", kind, name)
     before = {each["id"]: each for each in _named(client)}
     disabled = [each["name"] for each in _automations(client) if not each["enabled"]]
     if _missing(client, "/work_pools/local"):
@@ -60,9 +65,8 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     elif credentials is not None:
         client.patch(f"/variables/name/{CREDENTIALS}", json={"value": credentials}).raise_for_status()
     automations = _read("automations.yaml")
-    if notify:
-        block = _webhook(client, notify)
-        automations += [_calling(block, each) for each in _read("notifications.yaml")]
+    if webhook is not None:
+        automations += [_calling(webhook, each) for each in _read("notifications.yaml")]
     for automation in automations:
         _automate(client, automation)
     for made in _automations(client):
@@ -125,11 +129,11 @@ def _missing(client: httpx.Client, path: str) -> bool:
     return answer.status_code == httpx.codes.NOT_FOUND or not answer.raise_for_status()
 
 
-def _webhook(client: httpx.Client, name: str) -> str:
-    """The id of a Webhook block."""
-    answer = client.get(f"/block_types/slug/webhook/block_documents/name/{name}")
+def _block(client: httpx.Client, setting: str, kind: str, name: str) -> str:
+    """The id of the block that a setting names; if there is none, print that and exit."""
+    answer = client.get(f"/block_types/slug/{quote(kind, safe='')}/block_documents/name/{quote(name, safe='')}")
     if answer.status_code == httpx.codes.NOT_FOUND:
-        sys.exit(f"NOTIFY={name}: no Webhook block has this name; create one in the UI (Blocks, Webhook) and try again")
+        sys.exit(f"{setting}: the server has no {kind} block {name!r}; create one in the UI (Blocks) and try again")
     return str(answer.raise_for_status().json()["id"])
 
 

@@ -20,7 +20,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.local import DEFAULTS, _client, _write_samples, own_path
+from deployments.local import ADDRESS, DEFAULTS, LAST, _client, _write_samples, own_path
 from deployments.registration import ENGINE, _schedules
 from tests import ROOT
 from tests.flows.conftest import Done
@@ -228,6 +228,17 @@ def test_a_port_that_another_folders_server_has_is_refused(tmp_path: Path) -> No
     assert f"port {local.env['PORT']} is taken by a server or program that was not started with" in refused.stderr
     assert "set PORT to a free port, or PREFECT_HOME" in refused.stderr
     assert not local.home.exists()
+
+
+@pytest.mark.parametrize(("last", "told"), [("postgres", "set DB=postgres again"), (ADDRESS, "set DB to its address")])
+def test_another_database_than_that_of_the_last_server_is_asked_for_by_name(
+    last: str, told: str, tmp_path: Path
+) -> None:
+    local = Local(tmp_path)
+    local.home.mkdir()
+    (local.home / LAST.name).write_text(last)
+    refused = local.python("-m", "deployments.local", "up", DB="")
+    assert refused.returncode == 2 and told in refused.stderr and not (local.home / "server.pid").exists()
 
 
 def test_down_pauses_no_pool_of_another_folders_server(tmp_path: Path) -> None:
