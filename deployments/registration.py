@@ -96,17 +96,23 @@ def _put_back(client: httpx.Client, deployed: dict[str, Any], before: dict[str, 
             )
         else:
             answer.raise_for_status()
-    if _content(deployed) != _content(before):
-        # Prefect refuses to update schedules of which only some have slugs; those made in the UI have none.
-        for schedule in deployed["schedules"]:
-            client.delete(f"{path}/schedules/{schedule['id']}").raise_for_status()
-        client.post(f"{path}/schedules", json=_content(before)).raise_for_status()
+    # Schedules made in the UI have no slug, and are gone after `prefect deploy`. Others are changed, not made anew: the
+    # server deletes the late runs of a schedule that is deleted.
+    now = {schedule["slug"]: schedule for schedule in deployed["schedules"]}
+    kept = {schedule["slug"] for schedule in before["schedules"]}
+    for slug in now.keys() - kept:
+        client.delete(f"{path}/schedules/{now[slug]['id']}").raise_for_status()
+    for schedule in map(_content, before["schedules"]):
+        present = now.get(schedule["slug"])
+        if present is None:
+            client.post(f"{path}/schedules", json=[schedule]).raise_for_status()
+        elif _content(present) != schedule:
+            client.patch(f"{path}/schedules/{present['id']}", json=schedule).raise_for_status()
 
 
-def _content(deployment: dict[str, Any]) -> list[dict[str, Any]]:
-    """A deployment's schedules without what the server adds, in an order that depends on nothing else."""
-    names = ("schedule", "active", "max_scheduled_runs", "parameters", "slug")
-    return sorted(({name: each[name] for name in names} for each in deployment["schedules"]), key=json.dumps)
+def _content(schedule: dict[str, Any]) -> dict[str, Any]:
+    """A schedule without what the server adds."""
+    return {name: schedule[name] for name in ("schedule", "active", "max_scheduled_runs", "parameters", "slug")}
 
 
 def _prefect(*arguments: str) -> None:

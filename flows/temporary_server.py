@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks import OWN_SERVER
 from trainer.common.errors import ConfigError, Preempted
-from trainer.common.process import loading
+from trainer.common.process import loading, same_code
 from trainer.common.stopping import check_stop
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ class TemporaryServer:
         with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:
             port = listening.getsockname()[1]
             self._process = subprocess.Popen(
-                # -P: import this installation, whatever the current folder holds.
+                # -P: the current folder's modules do not come before Python's own.
                 [sys.executable, "-P", "-m", "flows.temporary_server", str(listening.fileno())],
                 stdin=subprocess.PIPE, pass_fds=[listening.fileno()], process_group=0,
-                env={**os.environ, **SERVER_SETTINGS},
+                env={**same_code(), **SERVER_SETTINGS},
             )  # fmt: skip
         self._url = f"http://127.0.0.1:{port}/api"
         # Registered before Prefect registers its flush of unsent data, so the server ends after that flush.

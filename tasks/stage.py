@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from trainer.common import errors
 from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted, RankLost, StorageError
+from trainer.common.process import same_code
 from trainer.common.progress import Update
 from trainer.common.stopping import KEPT, blocked_stops, defer_stop, on_stop, stop_requested
 from trainer.config.engines import Engine, LocalEngine
@@ -59,8 +60,8 @@ class Worker:
         self._given = Surroundings.now()
         with blocked_stops():  # the child unblocks them after installing its handlers
             self.process = subprocess.Popen(
-                # -P: import this installation, whatever the current folder holds.
-                [sys.executable, "-P", "-m", "trainer.pipelines.worker", *early],
+                # -P: the current folder's modules do not come before Python's own.
+                [sys.executable, "-P", "-m", "trainer.pipelines.worker", *early], env=same_code(),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 text=True, errors="replace",
             )  # fmt: skip

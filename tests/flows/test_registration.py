@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+from prefect.client.base import PrefectHttpxSyncClient
 
 from deployments.registration import ENGINE
 from tests.flows.serving import Serving
@@ -25,7 +25,7 @@ def deployed(tmp_path: Path) -> Iterator[Serving]:
 
 
 def test_what_a_person_changed_on_the_server_is_kept(deployed: Serving) -> None:
-    with httpx.Client(base_url=deployed.address, timeout=60) as client:
+    with PrefectHttpxSyncClient(base_url=deployed.address, timeout=60) as client:  # asks a busy server again
 
         def ask(method: str, path: str, **request: Any) -> Any:
             answer = client.request(method, path, **request).raise_for_status()

@@ -57,7 +57,9 @@ def check_address(text: str) -> None:
         raise ValueError(f"{shown!r} holds credentials, which would be recorded with the results: {INSTEAD}")
 
 
-MISTYPED = re.compile(r"(?:s3a?|gs|gcs|abfss?|az|hdfs|https?)(?::(?!//)|//)|\$\w|.*?(?:\$\{|\{\{)|[\w+]+::(?=.*://)")
+MISTYPED = re.compile(
+    r"(?:s3a?|gs|gcs|abfss?|az|hdfs|https?)(?::(?!//)|//)|(?:.*/)?\$\w|.*?(?:\$\{|\{\{)|[\w+]+::(?=.*://)"
+)
 """The beginning of a place that would be taken for a folder, although a URL or a variable's value is meant."""
 
 

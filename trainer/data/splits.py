@@ -171,14 +171,11 @@ def _find_files(store: Store, data: SplitsConfig) -> SplitSource:
 
 
 def _find_hub(store: Store, data: SplitsConfig) -> SplitSource:
-    import datasets
-
     name = f"{data.path}/{data.subset}" if data.subset else str(data.path)
-    files = _contents(_folder_pieces(store, data)) if os.path.isdir(str(data.path)) else []
-    # The library's cache recognises local files by their modification times, which a program can restore.
-    told: dict[str, Any] = {"description": fingerprint(files)} if files else {}
+    path = str(data.path).rstrip("/")
+    files = _contents(_pieces(store, data, [f"{path}/**"])) if os.path.isdir(path) else []
     try:
-        loaded = datasets.load_dataset(str(data.path), data.subset, **told)
+        loaded = _load_hub(str(data.path), data.subset, files)
     except Exception as error:  # network, hub, script and format errors alike
         raise CorpusError(
             f"data set {name!r} cannot be loaded from the Hugging Face hub: {hub_reason(error)}; check the name and "
@@ -193,10 +190,29 @@ def _find_hub(store: Store, data: SplitsConfig) -> SplitSource:
     return SplitSource(_loaded_parts(name, loaded, splits, ()), [data.path, data.subset, prints])
 
 
+def _load_hub(path: str, subset: str | None, files: list[list[str]]) -> Any:
+    """A data set of the hub, or the one of a local folder with these files. The library's cache recognises local files
+    by their modification times, which a program can restore, and by a description.
+    """
+    import datasets
+
+    if not files:
+        return datasets.load_dataset(path, subset)
+    try:
+        return datasets.load_dataset(path, subset, description=fingerprint(files))
+    except Exception:
+        datasets.load_dataset(path, subset)  # without a description, its error lists the subsets
+        raise
+
+
 def _find_folder(store: Store, data: SplitsConfig) -> SplitSource:
     import datasets
 
-    path, pieces = str(data.path).rstrip("/"), _folder_pieces(store, data)
+    path = str(data.path).rstrip("/")
+    # `datasets` writes its own cache files into the folder; they are not part of the data.
+    pieces = [
+        piece for piece in _pieces(store, data, [f"{path}/**"]) if not piece.key.rsplit("/", 1)[-1].startswith("cache-")
+    ]
     try:
         loaded = datasets.load_from_disk(path)
     except Exception as error:  # each kind of wrong or damaged folder raises another type
@@ -209,12 +225,6 @@ def _find_folder(store: Store, data: SplitsConfig) -> SplitSource:
 
 def _contents(pieces: Sequence[Piece]) -> list[list[str]]:
     return [[piece.key, piece.sha256] for piece in pieces]
-
-
-def _folder_pieces(store: Store, data: SplitsConfig) -> list[Piece]:
-    """The files of the folder `path`, without those that `datasets` caches there."""
-    pieces = _pieces(store, data, [f"{str(data.path).rstrip('/')}/**"])
-    return [piece for piece in pieces if not piece.key.rsplit("/", 1)[-1].startswith("cache-")]
 
 
 def _choose(name: str, loaded: Any, data: SplitsConfig) -> dict[str, list[str]]:

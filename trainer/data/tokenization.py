@@ -221,7 +221,7 @@ def deal(pieces: Sequence[Piece], reader: Reader, data: DataConfig, tokenizer: T
     """
     count = shard_count(data.shards, sum(piece.size for piece in pieces))
     common = [FORMAT, reading_options(reader.corpus), tokenizer.sha256, tokenizer.eos_id, data.validation_fraction]
-    if NFC in normalizers_of(json.loads(tokenizer.json)):
+    if normalizers_of(json.loads(tokenizer.json)) == {NFC}:
         common.append("normalised by tokenizers")  # before, gigatoken did that for some shards, with other ids
     work = []
     for number, hand in enumerate(assigned(pieces, count)):

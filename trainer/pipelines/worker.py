@@ -79,6 +79,7 @@ Request = dict[str, Any]
 def main(arguments: list[str]) -> int:
     """Run stages until no more are requested; return the exit status."""
     install_signal_handlers()  # before the libraries are loaded, which takes seconds
+    sys.path.append("")  # last: modules beside the job, which its metrics and tasks may import
     if arguments[:1] == [RANK]:
         die_with_parent(os.getppid())
         request = json.loads(Path(arguments[1]).read_text())

@@ -203,7 +203,7 @@ def text_basis(
         precision=precision,
         masking=masking,
         document_mask=document_mask,
-        begun={} if document_mask else _shards_that_matter(details),
+        begun=_shards_that_matter(details),
     )
 
 

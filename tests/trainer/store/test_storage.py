@@ -128,7 +128,17 @@ def test_a_store_without_a_place_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["s3:/bucket/x", "s3:bucket", "s3//bucket/x", "$HOME/store", "a/${STORE}", "{{ store }}", "file::s3://b/p"]
+    "url",
+    [
+        "s3:/bucket/x",
+        "s3:bucket",
+        "s3//bucket/x",
+        "$HOME/store",
+        "/data/$USER/store",
+        "a/${STORE}",
+        "{{ store }}",
+        "file::s3://b/p",
+    ],
 )
 def test_a_mistyped_store_is_no_folder(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -123,10 +123,13 @@ def _name_classes(where: str, found: Sequence[Label]) -> list[str]:
     _refuse_mixed(where, names)
     alike: dict[str, str] = {}
     for name in names:
-        if (other := alike.setdefault(unicodedata.normalize("NFC", name).strip().casefold(), name)) != name:
+        digits = DIGITS.fullmatch(name)
+        form = str(int(name)) if digits else unicodedata.normalize("NFC", name).strip().casefold()
+        if (other := alike.setdefault(form, name)) != name:
+            how = "leading zeros" if digits else "case, blanks or their form in Unicode"
             raise CorpusError(
-                f"{where} holds {other!r} and {name!r}, which differ only in case, blanks or their form in Unicode: "
-                "correct them, or list all classes in `classes`"
+                f"{where} holds {other!r} and {name!r}, which differ only in {how}: correct them, or list all classes "
+                "in `classes`"
             )
     return names
 

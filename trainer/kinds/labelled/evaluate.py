@@ -37,7 +37,7 @@ from trainer.kinds.labelled.measure import (
     score,
     split_lines,
 )
-from trainer.models.causal import check_positions
+from trainer.models.causal import check_one_scale, check_positions
 from trainer.models.classifiers import load_classifier, outline_classifier, task_of
 from trainer.models.pretrained import Checkpoint, load_config
 from trainer.records.basis import OF_CLASS, ExamplesBasis, basis_by_split, examples_basis
@@ -192,6 +192,7 @@ def _check_reads(found: Checkpoint, data: EncodedSet) -> None:
     config: Any = load_config(found.folder)
     longest = max(int(split.lengths.max()) for split in data.splits.values() if len(split))
     check_positions(config, longest, "the longest example")
+    check_one_scale(config, longest, "the longest example")
     given, wanted = (GIVEN.get(task, "one label per text") for task in (task_of(config), data.details["task"]))
     if given != wanted:
         raise ConfigError(f"{found.key} predicts {given}, but the data has {wanted}")

@@ -20,7 +20,7 @@ from trainer.evaluation.decontamination import clean_of
 from trainer.evaluation.measurement import Measurement
 from trainer.kinds.pretraining.kind import Reading
 from trainer.kinds.pretraining.measure import evaluate
-from trainer.models.causal import check_positions, load_model
+from trainer.models.causal import check_one_scale, check_positions, load_model
 from trainer.models.generation import continue_tokens
 from trainer.models.outline import outline_files
 from trainer.models.pretrained import Checkpoint, most_positions
@@ -82,6 +82,8 @@ def measure_text(wanted: Measurement, progress: Progress, runtime: Runtime) -> R
     with sharding_group(job, runtime):
         model = place_measured(job, runtime, partial(outline_files, found.folder, None), load)
         check_positions(model.config, context, "context")
+        if read.document_mask:
+            check_one_scale(model.config, context, "context")
         vocab_size = model.config.get_text_config().vocab_size
         if any(shard_set.details["vocab_size"] > vocab_size for shard_set in sets):
             raise TokenizerError(

@@ -203,7 +203,9 @@ def test_integers_are_ids_and_texts_are_names_that_are_numbered_in_order(tmp_pat
         assert classes_of([-1, 1], kind, classes=["-1", "1"]) == (["-1", "1"], [0, 1])
         assert classes_of([0.5, -2, 1e3], kind, task="regression") == (None, [0.5, -2.0, 1000.0])
     for kind in ("csv", "jsonl", "parquet"):  # digits that begin with 0 are a name
-        assert classes_of(["01", "1"], kind) == (["01", "1"], [0, 1])
+        with pytest.raises(CorpusError, match="holds '01' and '1', which differ only in leading zeros"):
+            classes_of(["01", "1"], kind)
+        assert classes_of(["01", "1"], kind, classes=["01", "1"]) == (["01", "1"], [0, 1])
         assert classes_of(["00", "01", "10"], kind) == (["00", "01", "10"], [0, 1, 2])
         assert classes_of(["01", "00"], kind, classes=["01", "00"]) == (["01", "00"], [0, 1])
     for labels in (["07", "b"], ["7", "b"]):
