@@ -129,7 +129,8 @@ def test_a_run_by_command_line_makes_a_champion(stack: Operated, raw: Path, stor
     champion = find_champion(Store(str(store)), "lm")
     assert champion is not None and champion.run == "runs/first"
     assert (store / "runs/first/report.html").exists()
-    assert "step 40: validation loss" in stack.log(flow_run), "the trainer's lines reach the UI"
+    # The trainer's lines reach the UI; the last ones are sent as the flow's process ends, after its state is reported.
+    wait_until(lambda: "step 40: validation loss" in stack.log(flow_run), PATIENCE)
 
 
 def test_a_gate_that_is_not_met_and_a_failed_run_call_the_webhook(stack: Operated, raw: Path, store: Path) -> None:
