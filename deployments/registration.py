@@ -67,11 +67,12 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     automations = _read("automations.yaml")
     if webhook is not None:
         automations += [_calling(webhook, each) for each in _read("notifications.yaml")]
+    made = {each["name"]: each["id"] for each in _automations(client)}
     for automation in automations:
-        _automate(client, automation)
-    for made in _automations(client):
-        if made["name"] in disabled:
-            client.patch(f"/automations/{made['id']}", json={"enabled": False}).raise_for_status()
+        _automate(client, automation, made.get(automation["name"]))
+    for name, each in made.items():  # `prefect deploy` enables the watchdog's own
+        if name in disabled:
+            client.patch(f"/automations/{each}", json={"enabled": False}).raise_for_status()
 
 
 def _put_back(client: httpx.Client, deployed: dict[str, Any], before: dict[str, Any]) -> None:
@@ -148,11 +149,10 @@ def _calling(block: str, automation: dict[str, Any]) -> dict[str, Any]:
     return {**automation, "actions": [{**action, "block_document_id": block} for action in automation["actions"]]}
 
 
-def _automate(client: httpx.Client, automation: dict[str, Any]) -> None:
-    """Create an automation, or update the one with its name."""
-    found = [each for each in _automations(client) if each["name"] == automation["name"]]
-    path = f"/automations/{found[0]['id']}" if found else "/automations/"
-    client.request("PUT" if found else "POST", path, json={"enabled": True, **automation}).raise_for_status()
+def _automate(client: httpx.Client, automation: dict[str, Any], made: str | None) -> None:
+    """Create an automation, or update the one with this id."""
+    path = f"/automations/{made}" if made else "/automations/"
+    client.request("PUT" if made else "POST", path, json={"enabled": True, **automation}).raise_for_status()
 
 
 def _automations(client: httpx.Client) -> list[dict[str, Any]]:

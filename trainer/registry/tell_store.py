@@ -62,8 +62,8 @@ def tell_leftovers(
     url: str, older_than: float = OLD / timedelta(hours=1), remove: bool = False, as_json: bool = False
 ) -> None:
     """Print the leftovers older than some hours, and remove them if asked."""
-    if not abs(older_than) <= LONGEST:  # written so that NaN is refused too
-        raise ConfigError(f"--older-than: expected a number of hours, at most {LONGEST:g}, found {older_than}")
+    if not 0 <= older_than <= LONGEST:  # written so that NaN is refused too
+        raise ConfigError(f"--older-than: expected a number of hours from 0 to {LONGEST:g}, found {older_than}")
     store = Store(url)
     found = find_leftovers(store, timedelta(hours=older_than))
     if not found:  # a store may hold nothing but unfinished uploads

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 PROBE = b"probe"
 SENT_AT_ONCE = 2**20
 """Maximum bytes sent to a remote store from memory, which libraries may copy; larger data is sent from a local file."""
+LOCAL = (None, "file", "local")
+"""Protocols of a folder of this machine."""
 REACHABLE = "check that the store is reachable and undamaged"
 LOCAL_HINTS = {
     errno.EROFS: "choose a writable store",
@@ -57,11 +59,13 @@ class Store:
         _, named, place = url.strip().rpartition("://")
         if not place or (named and not place.strip("/")):
             raise ConfigError(f"the store {url!r} has no path; set a folder, or a URL such as s3://bucket/folder")
+        if split_protocol(url)[0] not in LOCAL and "//" in place.rstrip("/"):  # another store than with one slash
+            raise ConfigError(f"the store {url!r} names a folder without a name; expected one slash between names")
         self.url = url.rstrip("/") if len(url) > 1 else url
         self.local: Path | None = None
         self.cache_bytes: int | None
         self._refusals: tuple[type[Exception], ...] = (OSError,)
-        if split_protocol(self.url)[0] in (None, "file", "local"):
+        if split_protocol(self.url)[0] in LOCAL:
             self.local = Path(LocalFileSystem._strip_protocol(self.url))
             self.files: LocalFiles | RemoteObjects = LocalFiles(self.local)
             self._base, self.cache_bytes = self.local / STAGING, None

@@ -94,10 +94,10 @@ def test_half_an_upload_is_found_and_given_up(s3: S3Server, capsys: pytest.Captu
     for key in (f"{prefix}/shards/code-1/shard-00000.bin", f"{prefix}-other/x"):
         upload = fs.call_s3("create_multipart_upload", Bucket=bucket, Key=key)["UploadId"]
         fs.call_s3("upload_part", Bucket=bucket, Key=key, UploadId=upload, PartNumber=1, Body=b"x" * 5_000_000)
-    assert headrace("leftovers", url, "--older-than", "-1") == 0
+    assert headrace("leftovers", url, "--older-than", "0") == 0
     assert "partial upload           5.0 MB" in capsys.readouterr().out
     assert len(Store(url).unfinished_uploads()) == 1
-    assert headrace("leftovers", url, "--older-than", "-1", "--remove") == 0
+    assert headrace("leftovers", url, "--older-than", "0", "--remove") == 0
     assert "1 leftover, 5.0 MB: removed" in capsys.readouterr().out
     assert Store(url).unfinished_uploads() == []
     assert len(Store(f"{url}-other").unfinished_uploads()) == 1
@@ -117,10 +117,10 @@ def test_the_command_removes_only_when_it_is_told_to(tmp_path: Path, capsys: pyt
     assert headrace("leftovers", "s3://no-such-bucket-anywhere") == 2
 
 
-@pytest.mark.parametrize("hours", ["nan", "inf", "-inf", "1e9"])
+@pytest.mark.parametrize("hours", ["nan", "inf", "-inf", "1e9", "-5"])
 def test_an_age_that_is_none_is_refused(hours: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert headrace("leftovers", str(tmp_path), f"--older-than={hours}") == 2
-    assert "--older-than: expected a number of hours, at most 876000, found" in capsys.readouterr().err
+    assert "--older-than: expected a number of hours from 0 to 876000, found" in capsys.readouterr().err
 
 
 def test_what_was_removed_before_an_error_is_told(
@@ -135,7 +135,7 @@ def test_what_was_removed_before_an_error_is_told(
 
     monkeypatch.setattr("trainer.registry.tell_store.Store", lambda url: littered)
     monkeypatch.setattr(Store, "delete", fail_at_the_last)
-    assert headrace("leftovers", littered.url, "--older-than", "-1", "--remove", "--json") == 75
+    assert headrace("leftovers", littered.url, "--older-than", "0", "--remove", "--json") == 75
     printed = capsys.readouterr()
     told = json.loads(printed.out)
     assert told["removed"] and [each["key"] for each in told["found"]] == UNCOMMITTED[:-1]

@@ -147,6 +147,12 @@ def test_a_mistyped_store_is_no_folder(url: str, tmp_path: Path, monkeypatch: py
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize("url", ["s3://bucket//x", "s3://bucket/x//y/", "memory://a//b"])
+def test_a_remote_store_with_a_slash_too_many_is_no_other_store(url: str) -> None:
+    with pytest.raises(ConfigError, match="names a folder without a name; expected one slash between names"):
+        Store(url)
+
+
 @pytest.mark.parametrize("name", ["s3", "gsm8k", "azure", "a$b", "./s3:x", "http"])
 def test_an_unusual_name_is_a_folder(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
