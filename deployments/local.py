@@ -10,7 +10,8 @@ current folder; if data/raw does not exist, sample corpora are written to it. En
     LISTEN, PORT the server's address: 127.0.0.1, only this machine, and 4200. Other addresses require a password:
                  PREFECT_SERVER_API_AUTH_STRING=user:password
     DB           sqlite; postgres: start a database server; or your server's URL, as postgresql+asyncpg://...
-    SCHEDULES    on: start the nightly and weekly runs; off: do not; unset: keep the present state, initially off
+    SCHEDULES    on: start the nightly and weekly runs, also if their schedules were deleted; off: do not; unset: keep
+                 the present state, initially off
     NOTIFY       the Webhook block to call when a run fails or a gate is not met
     CREDENTIALS  the prefect-aws block with the store's credentials, as KIND/NAME
 
@@ -51,6 +52,8 @@ OWN_FOLDER = str(Path(sys.executable).parent)
 SCHEDULES = os.environ.get("SCHEDULES", "")
 SCHEDULED = {"on": True, "off": False, "": None}
 """The values of SCHEDULES, and whether scheduled runs are started; None keeps the present state."""
+INHERITED = ("AWS_", "CUDA_", "HEADRACE_", "HF_", "MLFLOW_", "OMP_", "RAY_")
+"""How the names of variables begin that jobs read."""
 SERVER_SECONDS = 120
 SAMPLES = Path("data/raw")
 UNLESS_SET = {
@@ -93,8 +96,14 @@ def up() -> int:
     _write_samples()
     with _client(settings) as client:
         register(client, os.environ.get("NOTIFY"), os.environ.get("CREDENTIALS"), SCHEDULED[SCHEDULES])
-    if _running("worker") is None:
+    worker = _running("worker")
+    if worker is None:
         _start("worker", "--pool", "local", "--type", "process")
+    elif kept := _kept_by(worker):
+        print(
+            f"the running worker keeps the {', '.join(kept)} that it was started with; `headrace down` and then "
+            "`headrace up` start it with those of this shell\n"
+        )
     print(f"server and UI   {api.removesuffix('/api')}\nlogs            {HOME / 'server.log'}, {HOME / 'worker.log'}")
     print(f"\nexport PREFECT_API_URL={api}\nprefect deployment run data-to-model/pretrain")
     print("\n`headrace down` (or `make down`) stops both.")
@@ -193,6 +202,18 @@ def _differences(started: Settings, settings: Settings) -> list[str]:
         for name, value in settings.items()
         if started and started[name] != value
     ]  # fmt: skip
+
+
+def _kept_by(worker: psutil.Process) -> list[str]:
+    """Names of variables that flow runs inherit from the worker and that differ from those of this command."""
+    with suppress(psutil.Error):
+        theirs, ours = worker.environ(), os.environ
+        return sorted(
+            name
+            for name in theirs.keys() | ours.keys()
+            if name.startswith(INHERITED) and theirs.get(name) != ours.get(name)
+        )
+    return []
 
 
 def _started() -> Settings:

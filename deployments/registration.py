@@ -40,7 +40,8 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     """Create or update everything.
 
     notify: the name of a Webhook block to call when a run fails or a gate is not met. credentials: the block with the
-    store's credentials. schedules: whether the nightly and weekly runs are started; None keeps the present state.
+    store's credentials. schedules: whether the nightly and weekly runs are started, with those schedules that were
+    deleted or are new in this version; None keeps the present state.
     """
     webhook = _block(client, "NOTIFY", "webhook", notify) if notify else None
     if credentials:
@@ -53,7 +54,7 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     client.patch("/work_pools/local", json={"is_paused": False}).raise_for_status()  # `make down` pauses it
     _prefect("deploy", "--all", "--prefect-file", str(DEPLOYMENTS))
     for each in _deployed(client):
-        _put_back(client, each, before.get(each["id"], each))
+        _put_back(client, each, before.get(each["id"], each), all_schedules=schedules is True)
     for each, schedule in _schedules(client) if schedules is not None else []:
         path = f"/deployments/{each['id']}/schedules/{schedule['id']}"
         client.patch(path, json={"active": schedules}).raise_for_status()
@@ -75,8 +76,11 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
             client.patch(f"/automations/{each}", json={"enabled": False}).raise_for_status()
 
 
-def _put_back(client: httpx.Client, deployed: dict[str, Any], before: dict[str, Any]) -> None:
-    """Give a deployment this version's command and the current folder, and what it had before it was deployed again."""
+def _put_back(client: httpx.Client, deployed: dict[str, Any], before: dict[str, Any], all_schedules: bool) -> None:
+    """Give a deployment this version's command and the current folder, and what it had before it was deployed again.
+
+    With `all_schedules`, also the schedules of DEPLOYMENTS that it did not have.
+    """
     path = f"/deployments/{deployed['id']}"
     ours, theirs = deployed["job_variables"], before["job_variables"]
     variables = {**theirs, **ours, "env": {**ours.get("env", {}), **theirs.get("env", {})}}
@@ -101,7 +105,7 @@ def _put_back(client: httpx.Client, deployed: dict[str, Any], before: dict[str, 
     # server deletes the late runs of a schedule that is deleted.
     now = {schedule["slug"]: schedule for schedule in deployed["schedules"]}
     kept = {schedule["slug"] for schedule in before["schedules"]}
-    for slug in now.keys() - kept:
+    for slug in now.keys() - kept if not all_schedules else ():
         client.delete(f"{path}/schedules/{now[slug]['id']}").raise_for_status()
     for schedule in map(_content, before["schedules"]):
         present = now.get(schedule["slug"])

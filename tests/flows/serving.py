@@ -27,7 +27,8 @@ REGISTER = """
 import sys
 from deployments.registration import register
 from prefect.client.base import PrefectHttpxSyncClient
-register(PrefectHttpxSyncClient(base_url=sys.argv[1], timeout=60, raise_on_all_errors=False), None, None, None)
+client = PrefectHttpxSyncClient(base_url=sys.argv[1], timeout=60, raise_on_all_errors=False)
+register(client, None, None, {"on": True, "off": False, "": None}[sys.argv[2]])
 """
 
 
@@ -60,15 +61,17 @@ class Serving:
         """Start a worker on the pool; its flows use the same cores."""
         self.worker = self._start("prefect", "worker", "start", "--pool", "local", "--type", "process")
 
-    def deploy(self, by_hand: bool) -> None:
-        """Create the work pool, all deployments and the automations, as `headrace up` or by the documented commands."""
+    def deploy(self, by_hand: bool, schedules: str = "") -> None:
+        """Create the work pool, all deployments and the automations, as `headrace up` with these `SCHEDULES`, or by the
+        documented commands.
+        """
         prefect = ["-m", "prefect", "--no-prompt"]
         documented = [
             [*prefect, "work-pool", "create", "--type", "process", "local"],
             [*prefect, "deploy", "--all", "--prefect-file", "deployments/prefect.yaml"],
             [*prefect, "automation", "create", "--from-file", "deployments/automations.yaml"],
         ]
-        for command in documented if by_hand else [["-c", REGISTER, self.address]]:
+        for command in documented if by_hand else [["-c", REGISTER, self.address, schedules]]:
             said = subprocess.run(
                 [sys.executable, *command],
                 cwd=ROOT, env={**os.environ, **self.env}, capture_output=True, text=True, check=False,

@@ -20,7 +20,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.local import ADDRESS, DEFAULTS, LAST, _client, _write_samples, own_path
+from deployments.local import ADDRESS, DEFAULTS, LAST, _client, _kept_by, _write_samples, own_path
 from deployments.registration import ENGINE, _schedules
 from tests import ROOT
 from tests.flows.conftest import Done
@@ -280,6 +280,18 @@ def test_a_worker_that_would_find_another_python_is_refused(tmp_path: Path) -> N
         refused = local.python("-m", "deployments.local", "up")
     assert refused.returncode == 2 and "stop it first with `headrace down`" in refused.stderr
     assert [path.name for path in local.home.iterdir()] == ["worker.pid"]
+
+
+def test_a_running_worker_that_keeps_other_variables_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()", "worker"]
+    monkeypatch.setenv("AWS_PROFILE", "former")
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as worker:
+        assert not _kept_by(psutil.Process(worker.pid))
+        monkeypatch.setenv("AWS_PROFILE", "mine")
+        monkeypatch.delenv("HEADRACE_CACHE")
+        monkeypatch.setenv("HF_TOKEN", "mine")
+        assert _kept_by(psutil.Process(worker.pid)) == ["AWS_PROFILE", "HEADRACE_CACHE", "HF_TOKEN"]
 
 
 def test_what_is_not_given_is_as_the_server_that_runs_has_it(tmp_path: Path) -> None:

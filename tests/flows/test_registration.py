@@ -79,3 +79,14 @@ def test_what_a_person_changed_on_the_server_is_kept(deployed: Serving) -> None:
         ask("PATCH", path, json={"parameter_openapi_schema": former, "parameters": {"job": {**job, "former": 1}}})
         deployed.deploy(by_hand=False)
         assert found()["parameters"] == new["parameters"], "a setting that this version does not have is not kept"
+
+        (present,) = [each["id"] for each in found()["schedules"] if each["slug"] == weekly["slug"]]
+        ask("DELETE", f"{path}/schedules/{present}")
+        kept = state()["schedules"]
+        assert len(kept) == 1
+        deployed.deploy(by_hand=False)
+        assert state()["schedules"] == kept, "a deleted schedule is not made again"
+        deployed.deploy(by_hand=False, schedules="on")
+        (new,) = [each for each in state()["schedules"] if each["slug"] == weekly["slug"]]
+        assert new["active"] and new["schedule"] == weekly["schedule"]
+        assert [each for each in state()["schedules"] if each["slug"] != weekly["slug"]] == kept
