@@ -53,8 +53,10 @@ class _Request:
         self.told = threading.Event()
 
     def make(self) -> None:
-        """Request a stop, and notify waiting threads and registered functions."""
+        """Request a stop, and notify waiting threads and registered functions, once."""
         self.requested = True
+        if self.told.is_set():
+            return
         self.told.set()
         for call in list(_calls):
             call()
@@ -85,7 +87,7 @@ class _SignalRequest(_Request):
 
     def _watch(self, reader: int) -> None:
         while numbers := os.read(reader, 64):
-            if not self.told.is_set() and set(numbers) & set(SIGNALS):
+            if set(numbers) & set(SIGNALS):
                 self.make()
                 if self._latest is not None:
                     self._end_in_time(self._latest)
@@ -167,7 +169,7 @@ def stopping_when(is_asked: Callable[[], bool]) -> Iterator[None]:
 
     def poll() -> None:
         while not over.wait(LOOK_SECONDS):
-            if is_asked() and not request.requested:
+            if is_asked():
                 request.make()
 
     if is_asked():
@@ -189,6 +191,12 @@ def leave(status: int) -> int:
         for signum in SIGNALS:
             signal.signal(signum, signal.SIG_IGN)
     return status
+
+
+def request_stop() -> None:
+    """Request a stop of this process, like a signal, but without ending it by force."""
+    if _request is not None:
+        _request.make()
 
 
 def stop_requested() -> bool:

@@ -223,7 +223,8 @@ def _tell_padding(kind: str) -> None:
     log.warning(
         "outputs of a %r model for a text depend on padding, so on the other texts in its batch: its figures and "
         "probabilities depend on evaluation.batch (for prediction: batch). Set that to 1 to measure each text alone, "
-        "or use a family that masks padding, such as bert or deberta-v2",
+        "or use a family that masks padding, such as bert or deberta-v2. What it learns likewise depends on "
+        "training.micro_batch and the number of ranks",
         kind,
     )
 

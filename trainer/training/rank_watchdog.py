@@ -5,6 +5,9 @@ its machine or network fails, nothing happens: the others would wait for days, a
 So every rank sends heartbeats to the TCP store by which the ranks have met (MASTER_ADDR, MASTER_PORT), and writes there
 the error that ends it. A rank that sees no heartbeat of another one for `SILENT_SECONDS` exits as if killed, because
 its collective would keep waiting.
+
+The store is in the process of rank 0, or in torchrun's own. If torchrun is killed, the ranks still reach each other:
+they stop together and save.
 """
 
 import json
@@ -24,7 +27,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, Preempted, RankLost
 from trainer.common.process import in_thread
-from trainer.common.stopping import end_at_once
+from trainer.common.stopping import end_at_once, request_stop
 from trainer.common.transient import exit_status
 
 log = logging.getLogger(__name__)
@@ -39,6 +42,9 @@ OWN_END_SECONDS = 60.0
 
 WORD = "word"
 
+BY_TORCHRUN = "TORCHELASTIC_USE_AGENT_STORE"
+"""The variable that torchrun sets to `True` if the store is in its own process."""
+
 T = TypeVar("T")
 
 
@@ -51,6 +57,7 @@ class Peers:
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = TCPStore(*address, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=SILENT_SECONDS))
         self._store, self._over = PrefixStore(name, store), threading.Event()
+        self._by_torchrun = os.environ.get(BY_TORCHRUN) == "True"
         self._watched = [other for other in range(ranks) if other != rank] if rank == 0 else [0]
         self._silent = dict.fromkeys(self._watched, 0.0)
         self._word: dict[str, Any] | None = None
@@ -79,7 +86,7 @@ class Peers:
         word = _in_time(self._read_word)
         if word is None:
             lost = _in_time(self._call_roll)
-            word = self._find_lost([0] if lost is None else lost) or {
+            word = self._tell_lost([self._home] if lost is None else [self._name(rank) for rank in lost]) or {
                 "message": f"the connection to another rank broke, although all ranks are alive: {error}",
                 "status": EXIT_CRASHED
             }  # fmt: skip
@@ -88,14 +95,18 @@ class Peers:
     def _name(self, rank: int) -> str:
         return f"rank {rank} of {len(self._hosts)} ({self._hosts[rank]})"
 
-    def _find_lost(self, ranks: list[int]) -> dict[str, Any] | None:
-        """Write, unless another rank already has, and return the message that these ranks are lost."""
-        if not ranks:
+    @property
+    def _home(self) -> str:
+        """The process that holds the store."""
+        return f"torchrun on {os.environ['MASTER_ADDR']}" if self._by_torchrun else self._name(0)
+
+    def _tell_lost(self, lost: list[str]) -> dict[str, Any] | None:
+        """Write, unless a rank already has, and return the message that these processes are lost."""
+        if not lost:
             return None
         message = (
-            f"{', '.join(map(self._name, ranks))} {'is' if len(ranks) == 1 else 'are'} lost: the process was killed, "
-            "or its machine or network failed; start the same command again on every machine to continue from the last "
-            "checkpoint"
+            f"{', '.join(lost)} {'is' if len(lost) == 1 else 'are'} lost: the process was killed, or its machine or "
+            "network failed; start the same command again on every machine to continue from the last checkpoint"
         )
         told = {"message": message, "status": EXIT_PREEMPTED}
         _in_time(lambda: self._store.compare_set(WORD, "", json.dumps(told)))
@@ -128,8 +139,12 @@ class Peers:
                 self._beat(number)
                 found = self._beats(self._watched)
                 word = self._read_word()
-            except RuntimeError:
-                return  # rank 0 is lost or has ended
+            except RuntimeError as error:
+                if self._by_torchrun and isinstance(error, dist.DistNetworkError):
+                    log.error("%s has ended: training stops after this step", self._home)
+                    self._watched = []  # nothing is heard of them now; if one is lost, the next collective fails
+                    request_stop()
+                return  # else rank 0 is lost or has ended
             for rank, old, new in zip(self._watched, seen, found, strict=True):
                 if old != new:
                     self._silent[rank] = 0.0
@@ -143,8 +158,8 @@ class Peers:
         while not self._over.wait(1.0):
             for rank in self._watched:
                 self._silent[rank] += 1.0
-            lost = [rank for rank, seconds in self._silent.items() if seconds > SILENT_SECONDS]
-            word = self._word or self._find_lost(lost)
+            lost = [self._name(rank) for rank in self._watched if self._silent[rank] > SILENT_SECONDS]
+            word = self._word or self._tell_lost(lost)
             if word is not None and not self._over.wait(OWN_END_SECONDS):
                 log.error("%s", word["message"])
                 end_at_once(word["status"])

@@ -208,6 +208,8 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
         )
     if os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1") != "1":
         raise ConfigError("accelerate's configuration sets gradient accumulation; set training.micro_batch instead")
+    if os.environ.get("ACCELERATE_DYNAMO_BACKEND", "no").lower() not in ("", "no"):
+        raise ConfigError("accelerate's configuration sets dynamo_backend; set training.compile instead")
     if not dist.is_initialized():  # else accelerate keeps precision and device of this process's first run
         AcceleratorState._reset_state(reset_partial_state=True)
     if not cpu:  # torch 2.11 and later use cuDNN first for every shape; torch reads this at its first attention

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.depth import once
-from tests.processes import finish, free_port, start_module, start_ranks, start_warm, wait_until
+from tests.processes import alive, descendants, finish, free_port, start_module, start_ranks, start_warm, wait_until
 from tests.support import (
     NO_DROPOUT,
     SMALL_MODEL,
@@ -38,6 +38,7 @@ from trainer.pipelines.any_kind import evaluate_checkpoint
 from trainer.records.plans import PreparedData
 from trainer.store.names import EVALUATION
 from trainer.store.storage import Store
+from trainer.training.rank_watchdog import SILENT_SECONDS
 
 TOLERANCE = 2e-4
 """Of losses in nats, absolute, after 12 steps: float32 sums taken in another order, carried through AdamW."""
@@ -218,6 +219,24 @@ def test_a_rank_that_is_killed_is_told_by_the_others(stocked: Path, config: Path
         in ended[0].stderr
     )
     assert "Traceback" not in ended[0].stderr
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+def test_ranks_whose_torchrun_is_killed_save_at_the_same_step(stocked: Path, config: Path, tmp_path: Path) -> None:
+    settings = [f"store={stocked}", "training.max_steps=4000", "training.save_every=4000"]
+    launcher = start_module(
+        tmp_path, "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "-m", "trainer", config, *settings
+    )
+    wait_until(lambda: steps_recorded(stocked) >= 2 or launcher.status() is not None)
+    ranks = descendants(launcher.pid)
+    launcher.send(signal.SIGKILL)
+    launcher.wait()
+    wait_until(lambda: not any(map(alive, ranks)), SILENT_SECONDS)
+    told = launcher.output()[1]
+    assert "torchrun on " in told and "has ended: training stops after this step" in told, told
+    saved = records(stocked, "checkpoint")[-1]
+    assert told.count(f"saved at step {saved['step']} of 4000") == 2 and "Traceback" not in told, told
 
 
 @pytest.mark.slow

@@ -96,6 +96,18 @@ def test_a_job_on_the_gpu_is_refused_without_one_and_by_a_launcher_on_the_cpu(mo
         start_runtime("fp32", "gpu")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "instead"),
+    [("DYNAMO_BACKEND", "INDUCTOR", "training.compile"), ("GRADIENT_ACCUMULATION_STEPS", "2", "training.micro_batch")],
+)
+def test_what_a_launcher_would_change_unnoticed_is_refused_with_the_jobs_setting(
+    name: str, value: str, instead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"ACCELERATE_{name}", value)
+    with pytest.raises(ConfigError, match=rf"accelerate's configuration sets .*; set {instead} instead"):
+        start_runtime("fp32")
+
+
 def test_what_cannot_be_deterministic_is_told_with_the_setting() -> None:
     choose_algorithms(True)
     try:
