@@ -18,13 +18,16 @@ ANSWERS = {
     "slow down": (503, "Slow Down", "SlowDown"),
     "internal error": (500, "Internal Server Error", "InternalError"),
     "expired": (400, "The provided token has expired.", "ExpiredToken"),
+    "no conditions": (501, "A header you provided implies functionality that is not implemented", "NotImplemented"),
 }
+"""The answer to each such request; with "no conditions" only to conditional ones."""
 
 
 class Faults:
     """The proxy's behaviour: each request waits `latency` seconds, and a `share` of them fail, as in `counts`.
 
-    `always` is the fate of all requests from now on; `lines` are the requests' first lines.
+    `always` is the fate of all requests from now on, such as "ignore conditions"; `lines` are the requests' first
+    lines.
     """
 
     def __init__(self, target: str, share: float, latency: float, seed: int = 0) -> None:
@@ -83,7 +86,8 @@ class _Handler(socketserver.StreamRequestHandler):
             self._answer(self.plan.next(), head, body)
 
     def _answer(self, fate: str, head: bytes, body: bytes) -> None:
-        if fate in ANSWERS:
+        conditional = re.search(rb"(?i)\r\nif-(none-)?match:", head) is not None
+        if fate in ANSWERS and (conditional or fate != "no conditions"):
             status, reason, code = ANSWERS[fate]
             text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{reason}</Message></Error>"
             lines = [f"HTTP/1.1 {status} {reason}", f"Content-Length: {len(text)}", "Connection: close", "", text]
@@ -98,6 +102,8 @@ class _Handler(socketserver.StreamRequestHandler):
             self.rfile.read(1)  # until the other side gives up
             return
         answer = self._forward(head, body)
+        if fate == "ignore conditions" and conditional and answer.startswith(b"HTTP/1.1 412 "):
+            answer = b'HTTP/1.1 200 OK\r\nETag: "0123"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n'
         if fate == "half":
             self.wfile.write(answer[: len(answer) // 2])
             self._reset()

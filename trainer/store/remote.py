@@ -43,6 +43,8 @@ S3_OPTIONS = {
     "use_listings_cache": False,
     "config_kwargs": {"retries": {"mode": "standard", "max_attempts": 4}, "connect_timeout": 10, "read_timeout": 15},
 }
+NO_TAG = f'"{"0" * 32}"'
+"""An entity tag that no object has."""
 WILD = re.compile(r"[*?[]")
 """Characters that fsspec treats as a pattern, also when it deletes, which could delete another store's files."""
 
@@ -171,6 +173,13 @@ class RemoteObjects:
             return self.read(key) == expected and self._replace(key, data, etag)
         except FileNotFoundError:
             return False
+
+    def heeds_conditions(self, data: bytes, existing: str) -> bool:
+        """Whether the server refuses to create an object that exists, and to replace one that has another entity tag.
+
+        True on file systems other than S3, which are not asked.
+        """
+        return not self._s3 or not (self.create(data, existing) or self._replace(existing, data, NO_TAG))
 
     def _replace(self, key: str, data: bytes, etag: str) -> bool:
         """Replace an object if it still has that entity tag; return whether it was replaced."""

@@ -310,20 +310,43 @@ class Store:
             raise StorageError(f"there is no store at {self.path('').rstrip('/')}; check the path")
 
     def check_writable(self) -> None:
-        """Raise `StorageError` unless a file can be written and removed; called when a job starts."""
+        """Raise `StorageError` unless a file can be written and removed, and unless a server of S3 heeds conditions of
+        writes; called when a job starts.
+        """
+        probe = f"{STAGING}/probe-{uuid.uuid4().hex[:12]}"
         try:
             if self.local is not None:  # in a private folder, which is swept after a kill
                 roots.forget(self.local)
                 with self.staging() as folder, self._explained("write", STAGING, len(PROBE)):
                     (folder / "probe").write_bytes(PROBE)
                 return
-            self.write_bytes(f"{STAGING}/probe", PROBE)  # always the same key, so at most one remains
+            self.write_bytes(probe, PROBE)
         except FileNotFoundError as error:
             reason = reason_of(error)
             raise StorageError(
                 f"cannot write {self.url}: {reason}; check that the disk or the bucket exists"
             ) from error
-        self.delete(f"{STAGING}/probe")
+        fault = self._fault_of_conditions(probe)
+        self.delete(probe)
+        if fault is not None:
+            raise StorageError(
+                f"the server of {self.url} {fault}; these keep two processes from writing one run: use a server that "
+                "supports If-None-Match and If-Match on PUT"
+            )
+
+    def _fault_of_conditions(self, existing: str) -> str | None:
+        """What a remote store's server does wrong with writes whose condition is not met; `existing` is a written file.
+
+        Raises `StorageError` for transient errors.
+        """
+        assert not isinstance(self.files, LocalFiles)
+        try:
+            with self._explained("write", existing, len(PROBE)):
+                return None if self.files.heeds_conditions(PROBE, existing) else "ignores conditional writes"
+        except StorageError as error:
+            if error.transient:
+                raise
+            return f"refuses conditional writes ({error.__cause__})"
 
     def write_probe(self) -> str:
         """Write a file with which other machines check that they share the store; return its key."""

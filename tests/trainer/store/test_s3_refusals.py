@@ -1,6 +1,7 @@
 """An S3 server that says no: one message with the operation, the bucket and the key, and no secret."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -8,7 +9,10 @@ import pytest
 from tests.depth import once
 from tests.faults import faulty
 from tests.s3 import S3Server
+from tests.support import small_job
 from trainer.common.errors import StorageError
+from trainer.common.progress import silent
+from trainer.kinds.pretraining.preflight import preflight
 from trainer.store import remote
 from trainer.store.storage import Store
 
@@ -87,6 +91,34 @@ def test_credentials_that_expire_are_said_to_be(s3: S3Server, environment: pytes
                 StorageError, match=r"cannot (write|read|list) s3://.*/a.* expired.*; check the credentials"
             ):
                 operation()
+
+
+@pytest.mark.parametrize(
+    ("fate", "said"),
+    [("ignore conditions", "ignores conditional writes; "), ("no conditions", r"refuses conditional writes \(.*\); ")],
+)
+def test_a_server_that_would_let_two_processes_write_one_run_is_refused_before_any_work(
+    fate: str, said: str, raw: Path, s3: S3Server, environment: pytest.MonkeyPatch
+) -> None:
+    with faulty(s3.address, share=0, latency=0) as (address, faults):
+        environment.setenv("AWS_ENDPOINT_URL", address)
+        store = Store(s3.new_store())
+        store.check_writable()
+        faults.always = fate
+        with pytest.raises(
+            StorageError, match=rf"the server of {store.url} {said}.*If-None-Match and If-Match"
+        ) as raised:
+            preflight(small_job(raw, store.url), silent())
+        assert not raised.value.transient
+        assert list(store.walk()) == []
+
+
+@pytest.mark.parametrize("method", ["create", "_replace"])
+def test_a_server_must_heed_both_conditions(method: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(s3.new_store())
+    monkeypatch.setattr(store.files, method, lambda *_: True)
+    with pytest.raises(StorageError, match="ignores conditional writes"):
+        store.check_writable()
 
 
 @pytest.mark.deep
