@@ -84,12 +84,15 @@ def up() -> int:
         os.environ["PREFECT_API_AUTH_STRING"] = settings[PASSWORD]
     if not _answers(settings):
         with turn_to_start(HOME):
-            if _running("server") is None:
+            starts = _running("server") is None
+            if starts:
                 _start_server(settings)
             answers = _wait_for_server(settings)
+            if starts and not answers:
+                _stop_service("server")
         if not answers:
             print(
-                f"no server answers at {api} after {SERVER_SECONDS} s; see {HOME / 'server.log'}",
+                f"the server at {api} ended, or did not answer within {SERVER_SECONDS} s; see {HOME / 'server.log'}",
                 file=sys.stderr,
             )
             return 1
@@ -114,18 +117,15 @@ def down() -> int:
     """Stop the worker, whose runs save a checkpoint first, then the server."""
     # While the worker waits for its last runs, it would start others, such as those rescheduled by the watchdog.
     # Another folder's server may answer at the port: only the server started here has this worker's pool.
-    settings = _settings(_started())
-    if _running("worker") is not None and _running("server") is not None and _answers(settings):
+    settings = _started()
+    if settings and _running("worker") is not None and _answers(settings):
         with _client(settings) as client:
             client.patch("/work_pools/local", json={"is_paused": True})
     stopped = []
     for name in ("worker", "server"):
-        process = _running(name)
-        if process is not None:
-            _stop(process)
+        if _stop_service(name):
             stopped.append(name)
             print(f"stopped the {name}")
-        _pid_file(name).unlink(missing_ok=True)
     if postgres.stop(DATABASE):
         stopped.append("database")
         print("stopped the database")
@@ -136,6 +136,9 @@ def down() -> int:
 
 def _objection(started: Settings, settings: Settings) -> str | None:
     """Why `up` must not go on, and what to do; None if it may."""
+    port = settings["PORT"]
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        return f"PORT={port}: expected a whole number from 1 to 65535; unset it for {DEFAULTS['PORT']}"
     if not (_is_loopback(settings["LISTEN"]) or settings[PASSWORD]):
         return (
             f"LISTEN={settings['LISTEN']} would let users of other machines run code on this one: set a password, "
@@ -145,6 +148,13 @@ def _objection(started: Settings, settings: Settings) -> str | None:
         return (
             f"SCHEDULES={SCHEDULES}: expected on (start the nightly and weekly runs) or off; unset it to keep the "
             "present state"
+        )
+    if not _is_writable(HOME):
+        return f"PREFECT_HOME={HOME} cannot be written: set it to a folder that this user may write"
+    if _lacks_samples() and not _is_writable(SAMPLES.absolute()):
+        return (
+            f"{SAMPLES.absolute()}, for the sample corpora, cannot be written: use another current folder, in which "
+            "this user may write"
         )
     if different := _differences(started, settings):
         return (
@@ -160,7 +170,7 @@ def _objection(started: Settings, settings: Settings) -> str | None:
         )
     if _running("server") is None and _is_taken(settings):
         return (
-            f"port {settings['PORT']} is taken by a server or program that was not started with PREFECT_HOME={HOME}: "
+            f"port {port} is taken by a server or program that was not started with PREFECT_HOME={HOME}: "
             "set PORT to a free port, or PREFECT_HOME to the folder of the running server"
         )
     with suppress(psutil.Error):
@@ -173,6 +183,12 @@ def _objection(started: Settings, settings: Settings) -> str | None:
     return None
 
 
+def _is_writable(folder: Path) -> bool:
+    """Whether this user may write in a folder, or create it."""
+    nearest = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+
+
 def own_path() -> str:
     """PATH with this interpreter's folder first."""
     return os.pathsep.join([OWN_FOLDER, os.environ.get("PATH", os.defpath)])
@@ -180,13 +196,17 @@ def own_path() -> str:
 
 def _write_samples() -> None:
     """Write the sample corpora if their folder does not exist; an existing folder may hold the user's files."""
-    if not SAMPLES.exists() and not SAMPLES.is_symlink():
+    if _lacks_samples():
         corpora.main([str(SAMPLES)])
     elif not (SAMPLES / "planted" / "evaluation.txt").exists():  # it is written last
         print(
             f"{SAMPLES} exists without the sample corpora and is left unchanged; the deployments' default jobs need "
             f"them: `python -m samples.corpora {SAMPLES}` writes them, overwriting files of the same names"
         )
+
+
+def _lacks_samples() -> bool:
+    return not (SAMPLES.exists() or SAMPLES.is_symlink())
 
 
 def _settings(started: Settings) -> Settings:
@@ -269,10 +289,19 @@ def _start(name: str, *arguments: str, **variables: str) -> None:
 
 def _running(name: str) -> psutil.Process | None:
     """The server or worker started here, if it runs; checks the command, because process ids are reused."""
-    with suppress(FileNotFoundError, ValueError, psutil.NoSuchProcess, psutil.AccessDenied):
+    with suppress(OSError, ValueError, psutil.NoSuchProcess, psutil.AccessDenied):
         process = psutil.Process(int(_pid_file(name).read_text()))
         return process if name in process.cmdline() else None
     return None
+
+
+def _stop_service(name: str) -> bool:
+    """Stop the server or worker started here; return whether it ran."""
+    process = _running(name)
+    if process is not None:
+        _stop(process)
+    _pid_file(name).unlink(missing_ok=True)
+    return process is not None
 
 
 def _stop(process: psutil.Process) -> None:
@@ -332,8 +361,9 @@ def _is_taken(settings: Settings) -> bool:
 
 
 def _wait_for_server(settings: Settings) -> bool:
+    """Wait until the server answers; return whether it does before it ends."""
     end = time.monotonic() + SERVER_SECONDS
-    while time.monotonic() < end:
+    while time.monotonic() < end and _running("server") is not None:
         if _answers(settings):
             return True
         time.sleep(0.5)

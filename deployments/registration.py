@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import httpx
 
+from trainer.common.errors import EXIT_BAD_INPUT
 from trainer.config.files import parse_yaml
 
 HERE = Path(__file__).parent
@@ -144,7 +145,11 @@ def _block(client: httpx.Client, setting: str, kind: str, name: str) -> str:
     """The id of the block that a setting names; if there is none, print that and exit."""
     answer = client.get(f"/block_types/slug/{quote(kind, safe='')}/block_documents/name/{quote(name, safe='')}")
     if answer.status_code == httpx.codes.NOT_FOUND:
-        sys.exit(f"{setting}: the server has no {kind} block {name!r}; create one in the UI (Blocks) and try again")
+        print(
+            f"{setting}: the server has no {kind} block {name!r}; create one in the UI (Blocks) and try again",
+            file=sys.stderr,
+        )
+        sys.exit(EXIT_BAD_INPUT)
     return str(answer.raise_for_status().json()["id"])
 
 

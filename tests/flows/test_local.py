@@ -21,7 +21,7 @@ from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.local import ADDRESS, DEFAULTS, LAST, _client, _kept_by, _write_samples, own_path
-from deployments.registration import ENGINE, _schedules
+from deployments.registration import ENGINE, _block, _schedules
 from tests import ROOT
 from tests.flows.conftest import Done
 from tests.flows.local_stack import Local
@@ -178,6 +178,49 @@ def test_schedules_are_on_or_off(asked: str, tmp_path: Path) -> None:
     refused = local.python("-m", "deployments.local", "up")
     assert refused.returncode == 2 and f"SCHEDULES={asked}: expected on" in refused.stderr
     assert not local.home.exists()
+
+
+@pytest.mark.parametrize("port", ["abc", "0", "70000", "-1", "4200.5", "²"])
+def test_a_port_is_a_whole_number_that_servers_can_have(port: str, tmp_path: Path) -> None:
+    local = Local(tmp_path, PORT=port)
+    refused = local.python("-m", "deployments.local", "up")
+    assert refused.returncode == 2 and f"PORT={port}: expected a whole number from 1 to 65535" in refused.stderr
+    assert not local.home.exists()
+    assert local.say("down") == f"nothing was running that was started with PREFECT_HOME={local.home}\n"
+
+
+@pytest.mark.parametrize(
+    ("home", "told"), [("file/home", "PREFECT_HOME="), ("file", "PREFECT_HOME="), ("home", "for the sample corpora")]
+)
+def test_a_folder_that_cannot_be_written_is_named(home: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "data").touch()
+    env = {**Local(tmp_path).env, "PREFECT_HOME": str(tmp_path / home), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "deployments.local", "up"]
+    refused = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and told in refused.stderr and "cannot be written" in refused.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "file"]
+
+
+@pytest.mark.parametrize("does", ["sleep 600", "exit 1"])
+def test_a_server_that_never_answers_does_not_stay(does: str, tmp_path: Path) -> None:
+    local, told = Local(tmp_path), tmp_path / "python"
+    told.write_text(f"#!/bin/sh\necho $$ > '{tmp_path}/pid'\n{does}\n")
+    told.chmod(0o755)
+    start = (
+        "import sys; from deployments import local; local.SERVER_SECONDS, sys.executable = 3, sys.argv[1];"
+        "sys.exit(local.up())"
+    )
+    ended = local.python("-c", start, str(told))
+    assert ended.returncode == 1 and "ended, or did not answer within 3 s; see" in ended.stderr
+    assert not alive(int((tmp_path / "pid").read_text())) and not (local.home / "server.pid").exists()
+
+
+def test_a_block_that_does_not_exist_is_bad_input(server: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    base = server["PREFECT_API_URL"]
+    with PrefectHttpxSyncClient(base_url=base, raise_on_all_errors=False) as client, pytest.raises(SystemExit) as end:
+        _block(client, "NOTIFY", "webhook", "nobody")
+    assert end.value.code == 2 and "NOTIFY: the server has no webhook block 'nobody'" in capsys.readouterr().err
 
 
 def test_schedules_that_are_left_empty_stay_as_they_are(tmp_path: Path) -> None:
