@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import distributions
 from itertools import pairwise
 from pathlib import Path
 
@@ -78,6 +79,13 @@ def test_what_pip_installs_has_an_exact_version_and_leaves_no_cache() -> None:
     assert any("PIP_NO_CACHE_DIR=1" in each for each in arguments("ENV"))
 
 
+def test_every_library_without_a_wheel_may_be_built() -> None:
+    """uv leaves a file in each installed distribution that it had to build, in the versions of constraints.txt."""
+    built = {each.name for each in distributions() if each.read_text("uv_build.json") is not None} - {"headrace"}
+    (listed,) = re.findall(r"--only-binary :all: --no-binary (\S+)", " ".join(arguments("RUN")))
+    assert {name.replace("_", "-") for name in built} <= set(listed.split(","))
+
+
 def test_nothing_secret_is_part_of_the_build() -> None:
     names = re.findall(r"(\w+)=", " ".join(arguments("ARG") + arguments("ENV")))
     assert "VARIANT" in names
@@ -100,7 +108,7 @@ def scripts(word: str) -> list[str]:
     return [script for option, script in pairwise(shlex.split(run)) if option == "-c"]
 
 
-@pytest.mark.parametrize("extras", [["aws"], ["aws", "ray"]])
+@pytest.mark.parametrize("extras", [[], ["aws"], ["aws", "ray"]])
 def test_the_image_gets_every_library_that_the_project_names(extras: list[str]) -> None:
     (script,) = scripts("tomllib")
     assert "EXTRAS=aws" in arguments("ARG")
