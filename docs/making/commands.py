@@ -48,8 +48,11 @@ def _name(parameter: Any) -> str:
 
 
 def _meaning(parameter: Any) -> str:
+    """A parameter's values, help and default; raises `ValueError` if it has no help."""
+    if not parameter.help:
+        raise ValueError(f"the parameter {_name(parameter)} of a command has no help: give it one in flows/commands")
     kind = parameter.type_descriptor.annotation
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return f"{', '.join(kind)}: {parameter.help}"
     shown = parameter.param_type_name == "option" and not parameter.is_flag and parameter.default is not None
-    return f"{parameter.help}; default: {parameter.default:g}" if shown else str(parameter.help)
+    return f"{parameter.help}; default: {parameter.default:g}" if shown else parameter.help

@@ -130,7 +130,7 @@ def push(
 
 @commands.command()
 def curation(
-    action: Annotated[Look, typer.Argument(metavar="show", show_default=False)],
+    action: Annotated[Look, typer.Argument(metavar="show", help="the only action", show_default=False)],
     store: StoreUrl,
     reason: Annotated[str | None, typer.Option(metavar="NAME", help="show examples dropped for this reason")] = None,
     document: Annotated[

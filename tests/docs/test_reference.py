@@ -1,10 +1,14 @@
 """The pages generated from the code are up to date."""
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import pytest
+import typer
+from typer.main import get_command
 
 from docs.making import __main__ as making
+from docs.making.commands import _meaning
 from docs.making.errors import page as errors_page
 from docs.making.settings import page as settings_page
 from flows import FLOW_COMMANDS
@@ -40,6 +44,21 @@ def test_every_setting_has_its_line() -> None:
 def test_the_page_on_metrics_names_each() -> None:
     page = (DOCS / "how-to" / "metrics.md").read_text(encoding="utf-8")
     assert not [name for name in METRICS if f"`{name}`" not in page and not name.startswith("glue/")]
+
+
+def test_a_parameter_without_help_is_refused() -> None:
+    made = typer.Typer()
+
+    @made.command()
+    def command(
+        helped: Annotated[str, typer.Argument(help="a word")], bare: Annotated[int, typer.Option()] = 1
+    ) -> None:
+        pass
+
+    helped, bare = get_command(made).params[:2]
+    assert _meaning(helped) == "a word"
+    with pytest.raises(ValueError, match="BARE of a command has no help"):
+        _meaning(bare)
 
 
 def test_every_error_has_a_cause_and_a_remedy() -> None:
