@@ -18,6 +18,12 @@ ANSWERS = {
     "slow down": (503, "Slow Down", "SlowDown"),
     "internal error": (500, "Internal Server Error", "InternalError"),
     "expired": (400, "The provided token has expired.", "ExpiredToken"),
+    "skewed": (
+        403,
+        "The difference between the request time and the current time is too large.",
+        "RequestTimeTooSkewed",
+    ),
+    "elsewhere": (400, "The region 'us-east-1' is wrong; expecting 'eu-central-1'", "AuthorizationHeaderMalformed"),
     "no conditions": (501, "A header you provided implies functionality that is not implemented", "NotImplemented"),
 }
 """The answer to each such request; with "no conditions" only to conditional ones."""

@@ -40,6 +40,13 @@ LOCAL_HINTS = {
     errno.EACCES: "give this user write permission, or choose another store",
     errno.ENOTDIR: "choose a folder, not a file, for the store",
 }
+REGION = "check that AWS_DEFAULT_REGION is the region of the bucket"
+S3_HINTS = {
+    "RequestTimeTooSkewed": "set this machine's clock: it differs from that of the server",
+    "AuthorizationHeaderMalformed": REGION,
+    "PermanentRedirect": REGION,
+}
+"""Remedies for error codes of S3."""
 
 
 class Store:
@@ -438,6 +445,9 @@ class Store:
     @staticmethod
     def _hint(error: Exception) -> str:
         """The remedy for an error of a remote store."""
+        answer = getattr(error.__cause__ or error, "response", None)  # s3fs raises its own errors from botocore's
+        if isinstance(answer, dict) and (hint := S3_HINTS.get(answer.get("Error", {}).get("Code"))):
+            return hint
         # For a request without a body, S3 reports an expired token only as `Bad Request`.
         if isinstance(error, PermissionError) or "redentials" in type(error).__name__ or "Bad Request" in str(error):
             return (

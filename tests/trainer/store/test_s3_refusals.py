@@ -93,6 +93,20 @@ def test_credentials_that_expire_are_said_to_be(s3: S3Server, environment: pytes
                 operation()
 
 
+@pytest.mark.parametrize(("fate", "hint"), [("skewed", "this machine's clock"), ("elsewhere", "AWS_DEFAULT_REGION")])
+def test_a_wrong_clock_and_a_wrong_region_are_named(
+    fate: str, hint: str, s3: S3Server, environment: pytest.MonkeyPatch
+) -> None:
+    with faulty(s3.address, share=0, latency=0) as (address, faults):
+        environment.setenv("AWS_ENDPOINT_URL", address)
+        store = Store(s3.new_store())
+        faults.always = fate
+        for operation in (store.check_writable, lambda: store.read_bytes("a/b"), lambda: store.names("a")):
+            with pytest.raises(StorageError, match=rf"cannot (write|read|list) s3://.*; .*{hint}") as raised:
+                operation()
+            assert "credentials" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("fate", "said"),
     [("ignore conditions", "ignores conditional writes; "), ("no conditions", r"refuses conditional writes \(.*\); ")],
