@@ -4,7 +4,6 @@ Keys are paths relative to the store's root, with forward slashes. Files are wri
 own file system if it is local, and moved or uploaded when they are complete.
 """
 
-import errno
 import json
 import os
 import shutil
@@ -25,6 +24,7 @@ from trainer.store import roots
 from trainer.store.checked_files import forget_unused
 from trainer.store.local import LocalFiles, Stored, linked_folders
 from trainer.store.private_folders import STAGING, PrivateFolder, sweep
+from trainer.store.remedies import remedy_of_local, remedy_of_remote
 
 if TYPE_CHECKING:
     from trainer.store.remote import RemoteObjects
@@ -34,19 +34,6 @@ SENT_AT_ONCE = 2**20
 """Maximum bytes sent to a remote store from memory, which libraries may copy; larger data is sent from a local file."""
 LOCAL = (None, "file", "local")
 """Protocols of a folder of this machine."""
-REACHABLE = "check that the store is reachable and undamaged"
-LOCAL_HINTS = {
-    errno.EROFS: "choose a writable store",
-    errno.EACCES: "give this user write permission, or choose another store",
-    errno.ENOTDIR: "choose a folder, not a file, for the store",
-}
-REGION = "check that AWS_DEFAULT_REGION is the region of the bucket"
-S3_HINTS = {
-    "RequestTimeTooSkewed": "set this machine's clock: it differs from that of the server",
-    "AuthorizationHeaderMalformed": REGION,
-    "PermanentRedirect": REGION,
-}
-"""Remedies for error codes of S3."""
 
 
 class Store:
@@ -418,8 +405,10 @@ class Store:
             if number in FULL:
                 raise self._full(key, number, needed=needed) from error
             reason = getattr(error, "strerror", None) or error
-            hint = self._hint(error) if self.local is None else LOCAL_HINTS.get(number or 0, REACHABLE)
-            raise StorageError(f"cannot {operation} {self.path(key)}: {reason}; {hint}", is_transient(error)) from error
+            remedy = remedy_of_remote(error) if self.local is None else remedy_of_local(number)
+            raise StorageError(
+                f"cannot {operation} {self.path(key)}: {reason}; {remedy}", is_transient(error)
+            ) from error
 
     def _require_not_away(self, key: str, error: Exception | None = None) -> None:
         """Raise `StorageError` if a local store, or a linked subfolder's target, existed before and is missing now."""
@@ -441,20 +430,6 @@ class Store:
             yield
         except WrongContent as error:
             raise WrongContent(f"{self.path(key)} {error}") from error
-
-    @staticmethod
-    def _hint(error: Exception) -> str:
-        """The remedy for an error of a remote store."""
-        answer = getattr(error.__cause__ or error, "response", None)  # s3fs raises its own errors from botocore's
-        if isinstance(answer, dict) and (hint := S3_HINTS.get(answer.get("Error", {}).get("Code"))):
-            return hint
-        # For a request without a body, S3 reports an expired token only as `Bad Request`.
-        if isinstance(error, PermissionError) or "redentials" in type(error).__name__ or "Bad Request" in str(error):
-            return (
-                "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role) and that "
-                "they may read, write, list and delete there"
-            )
-        return "create the bucket, or choose another store" if isinstance(error, FileNotFoundError) else REACHABLE
 
     @contextmanager
     def _staged(self, key: str, data: bytes) -> Iterator[Path]:
