@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -122,12 +123,13 @@ def outline_classifier(job: FinetuneJob, data: dict[str, Any], checkpoint: Path,
 
 
 def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTrainedModel:
-    """Load a float32 classifier with a trained head and its own classes; `pad_id` is the padding id.
+    """Load a float32 classifier with a trained head and its own classes; `pad_id` is the encoder's padding id.
 
-    An adapter is merged into its base model in `beside`. Raises `ConfigError` if the model cannot be loaded, or has no
-    trained head.
+    An adapter is merged into its base model in `beside`. Raises `ConfigError` if the model cannot be loaded, has no
+    trained head, or has outputs that `check_outputs` refuses.
     """
     config = _attends_fully(load_config(source))
+    check_outputs(source, config)
     config.get_text_config().pad_token_id = config.pad_token_id = pad_id
     kind = kind_of(task_of(config))
     if beside is not None:
@@ -139,6 +141,21 @@ def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTra
             f"{some(lacking)}; fine-tune it on labelled data first"
         )
     return fuse_activations(model)
+
+
+def check_outputs(name: str, config: PretrainedConfig) -> None:
+    """Raise `ConfigError` if a classifier's outputs cannot be told apart by class, or are several numbers."""
+    names = list((config.id2label or {}).values())
+    if config.problem_type == "regression" and len(names) > 1:
+        raise ConfigError(
+            f"model {name!r} predicts {len(names)} numbers for each text ({some(names)}); expected a model that "
+            "predicts one number, or classes. If its outputs are classes, correct problem_type in its config.json"
+        )
+    if classes_of(config) and (repeated := [each for each, times in Counter(names).items() if times > 1]):
+        raise ConfigError(
+            f"model {name!r} has several classes of one name in id2label of its config.json: "
+            f"{some(map(repr, repeated))}; give each class its own name"
+        )
 
 
 def classes_of(config: PretrainedConfig) -> list[str] | None:

@@ -8,12 +8,25 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertForSequenceClassification,
+)
 
 from tests.depth import once
 from tests.processes import start_ranks, start_warm
 from tests.support import read_rows, write_config
-from tests.trainer.labelled_data import as_csv, as_jsonl, as_parquet, bert_folder, flat_records, pair_rows, written
+from tests.trainer.labelled_data import (
+    as_csv,
+    as_jsonl,
+    as_parquet,
+    bert_folder,
+    flat_records,
+    pair_rows,
+    written,
+)
 from tests.trainer.raw_files import docstrings
 from tests.trainer.small_jobs import Finished
 from tests.trainer.test_refusals import message_of
@@ -294,6 +307,26 @@ def test_a_row_with_the_id_of_another_is_bad(classifier: Path, tmp_path: Path, r
     made = predict_texts(lenient, silent())
     assert (made.texts, made.bad_records) == (4, 1)
     assert [line["id"] for line in lines_of(lenient, made)] == ["x", "7", "y", "z"]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "says"),
+    [
+        ({"problem_type": "regression"}, r"predicts 3 numbers for each text \(a, b, a\); expected .* one number"),
+        ({}, "has several classes of one name in id2label of its config.json: 'a'; give each class its own name"),
+    ],
+    ids=["numbers", "one-name"],
+)
+def test_outputs_that_cannot_all_be_told_are_refused(
+    tmp_path: Path, runtime: Runtime, outputs: dict[str, str], says: str
+) -> None:
+    model = with_head(bert_folder(tmp_path / "model"), num_labels=3, id2label={0: "a", 1: "b", 2: "a"}, **outputs)
+    path = written(tmp_path / "new.jsonl", as_jsonl(flat_records(5)))
+    job = job_of(tmp_path / "store", model, path, data={"text_columns": ["a"]})
+    with pytest.raises(ConfigError, match=says):
+        look_at_texts(job, identify_predictions(Store(job.store), job), silent())
+    with pytest.raises(ConfigError, match=says):
+        predict_texts(job, silent())
 
 
 @pytest.mark.deep

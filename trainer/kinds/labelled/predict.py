@@ -37,8 +37,8 @@ from trainer.kinds.labelled.predictions import (
     predictions_step,
     summarise,
 )
-from trainer.models.classifiers import MULTI_LABEL, classes_of, load_finished
-from trainer.models.pretrained import classifies, read_object
+from trainer.models.classifiers import MULTI_LABEL, check_outputs, classes_of, load_finished
+from trainer.models.pretrained import classifies, load_config, read_object
 from trainer.models.weights import check_weights
 from trainer.records.basis import Record
 from trainer.records.results import Lengths, PredictedTexts
@@ -189,6 +189,7 @@ def look_at_texts(job: PredictJob, wanted: Wanted, progress: Progress) -> TextsP
     check_weights(wanted.model.beside or wanted.model.folder)
     if not classifies(read_object(Path(wanted.model.folder, "config.json")).get("architectures")):
         raise ConfigError(f"{job.model} is not a finished classifier; fine-tune it on labelled data first")
+    check_outputs(job.model, load_config(wanted.model.folder))
     encoder, parts = load_text_encoder(wanted.model.folder, wanted.data, finished=True), wanted.source.parts[TRAIN]
     most = rows_to_look_at(parts)
     with open_texts(wanted.data, parts, progress, most) as texts:
