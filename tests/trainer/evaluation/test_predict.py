@@ -13,22 +13,28 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     BertForSequenceClassification,
+    GPT2Config,
+    PreTrainedConfig,
+    RobertaConfig,
 )
 
 from tests.depth import once
 from tests.processes import start_ranks, start_warm
 from tests.support import read_rows, write_config
 from tests.trainer.labelled_data import (
+    END,
     as_csv,
     as_jsonl,
     as_parquet,
     bert_folder,
     flat_records,
+    model_folder,
     pair_rows,
     written,
 )
 from tests.trainer.raw_files import docstrings
 from tests.trainer.small_jobs import Finished
+from tests.trainer.small_tokenizers import bpe_that_ends_texts_itself
 from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError
 from trainer.common.progress import silent
@@ -307,6 +313,41 @@ def test_a_row_with_the_id_of_another_is_bad(classifier: Path, tmp_path: Path, r
     made = predict_texts(lenient, silent())
     assert (made.texts, made.bad_records) == (4, 1)
     assert [line["id"] for line in lines_of(lenient, made)] == ["x", "7", "y", "z"]
+
+
+PADDED = {"eos_token": END, "pad_token": "<pad>"}
+"""Settings of a tokenizer with its own padding token; the model's configuration is not told of it."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokens", "pad_id"),
+    [
+        (GPT2Config, {"eos_token": END}, None),
+        (GPT2Config, PADDED, None),
+        (GPT2Config, PADDED, 300),
+        (GPT2Config, {"eos_token": "<pad>", "pad_token": END}, None),
+        (RobertaConfig, PADDED, 7),
+    ],
+    ids=["end-token", "padding-token", "text-token", "padding-ends-texts", "positions"],
+)
+def test_a_model_reads_each_text_where_it_does_without_padding(
+    tmp_path: Path, runtime: Runtime, kind: type[PreTrainedConfig], tokens: dict[str, str], pad_id: int | None
+) -> None:
+    tokenizer = bpe_that_ends_texts_itself()
+    tokenizer.add_special_tokens(["<pad>"])
+    size = tokenizer.get_vocab_size()
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 80}
+    config = kind(vocab_size=size, num_labels=3, pad_token_id=pad_id, intermediate_size=16, **sizes)
+    model = model_folder(tmp_path / "model", tokenizer, config, tokenizer_class="PreTrainedTokenizerFast", **tokens)
+    torch.manual_seed(7)
+    classifier = AutoModelForSequenceClassification.from_config(config)
+    for parameter in classifier.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    classifier.save_pretrained(model)
+    rows = [{"a": text} for text in docstrings(40)]
+    path = written(tmp_path / "new.jsonl", as_jsonl(rows))
+    job = job_of(tmp_path / "store", model, path, batch=8, data={"text_columns": ["a"], "max_length": 32})
+    assert_same(predicted(job), logits_of(model, rows, ["a"], 32), dict(config.id2label))
 
 
 @pytest.mark.parametrize(

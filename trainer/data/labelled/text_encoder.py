@@ -181,9 +181,10 @@ class TextEncoder:
     """A tokenizer prepared for a data set.
 
     `max_length` counts special tokens; `pad_is_end`: it had no padding token and pads with its end token; `divider`: a
-    token that was added between the texts of a pair; `has_types`: whether the model has token types; `digest`
-    identifies the files that `save` writes. `by_words`: an example is a list of words, each tokenized separately;
-    `spaced`: with a space before it, which only tokenizer.json specifies. `model_type` is the model's.
+    token that was added between the texts of a pair; `has_types`: whether the model has token types; `pad_id`: the id
+    that batches are padded with; `digest` identifies the files that `save` writes. `by_words`: an example is a list of
+    words, each tokenized separately; `spaced`: with a space before it, which only tokenizer.json specifies.
+    `model_type` is the model's.
     """
 
     tokenizer: Any
@@ -193,6 +194,7 @@ class TextEncoder:
     pad_is_end: bool
     divider: str | None
     has_types: bool
+    pad_id: int
     digest: str
     by_words: bool
     spaced: bool
@@ -213,10 +215,6 @@ class TextEncoder:
     @property
     def pad_token(self) -> str:
         return str(self.tokenizer.pad_token)
-
-    @property
-    def pad_id(self) -> int:
-        return int(self.tokenizer.pad_token_id)
 
     def save(self, folder: Path) -> None:
         """Write files from which `AutoTokenizer.from_pretrained` loads a tokenizer with the same ids as `encode`."""
@@ -276,8 +274,9 @@ def _first_tokens(word_ids: Sequence[int], kept: slice, frame: int, words: int) 
 def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: bool = False) -> TextEncoder:
     """The tokenizer in a model's folder, prepared for a data set.
 
-    For a `finished` model, which is not trained any more, words are read as its tokenizer reads them. Raises
-    `TokenizerError` if it cannot be loaded or used, `ConfigError` if the model cannot be read or is too short.
+    For a `finished` model, which is not trained any more, words are read as its tokenizer reads them, and batches are
+    padded such that it gives what it gives for each text alone. Raises `TokenizerError` if it cannot be loaded or used,
+    `ConfigError` if the model cannot be read or is too short.
     """
     name, by_words = str(model), data.task == "tokens"
     config = load_config(name).get_text_config()
@@ -298,9 +297,10 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: boo
     inputs = ["input_ids", "token_type_ids", "attention_mask"] if has_types else ["input_ids", "attention_mask"]
     keep_settings(tokenizer, model_input_names=inputs, model_max_length=length, split_special_tokens=True)
     vocab_size = max(backend.get_vocab(True).values()) + 1
+    pad_id = _unread_padding(config, frame, tokenizer.pad_token_id) if finished else tokenizer.pad_token_id
     digest = digest_saved(partial(_save, tokenizer, spaced or divider is not None))
     return TextEncoder(
-        tokenizer, frame, length, vocab_size, pad_is_end, divider, has_types, digest, by_words, spaced,
+        tokenizer, frame, length, vocab_size, pad_is_end, divider, has_types, pad_id, digest, by_words, spaced,
         config.model_type
     )  # fmt: skip
 
@@ -354,6 +354,19 @@ def choose_padding(tokenizer: Any, name: str) -> bool:
         )
     tokenizer.pad_token = tokenizer.eos_token
     return True
+
+
+def _unread_padding(config: Any, frame: Frame, pad_id: int) -> int:
+    """An id to pad a finished model's batches with: its own padding id, else the tokenizer's or another one.
+
+    Many models read a text's class at its last token that is not `config.pad_token_id`, and some number positions by
+    it. A model without one reads the class at the last token, so padding is an id that ends no text.
+    """
+    own = getattr(config, "pad_token_id", None)
+    if own is not None and 0 <= own < config.vocab_size:
+        return int(own)
+    after = frame.tokens[-1]
+    return int(pad_id == 0) if len(after) and after[-1] == pad_id else pad_id
 
 
 def _choose_frame(tokenizer: Any, members: int, name: str) -> tuple[Frame, str | None]:

@@ -25,7 +25,14 @@ from trainer.data.encoded import in_data
 from trainer.data.labelled.examples import lacks_column
 from trainer.data.labelled.rows import Example, columns_of, read_rows, reading_of, skip_repeats
 from trainer.data.splits import TRAIN, Part, SplitSource, bad_records, fetch_part, find_splits, look_at_columns
-from trainer.models.pretrained import Checkpoint, classifies_words, find_model, outputs_depend_on_batch, read_object
+from trainer.models.pretrained import (
+    Checkpoint,
+    classifies_words,
+    find_model,
+    outputs_depend_on_batch,
+    pads_otherwise,
+    read_object,
+)
 from trainer.records.results import PredictedTexts
 from trainer.records.run_names import run_at
 from trainer.records.sealed import read_sealed
@@ -71,6 +78,8 @@ def identify_predictions(store: Store, job: PredictJob) -> Wanted:
     recipe = {"format": FORMAT, **in_data(options), "precision": job.precision, CONTENTS: contents}
     if outputs_depend_on_batch(found.folder):
         recipe["batch"] = job.batch
+    if pads_otherwise(found.folder):
+        recipe["padding"] = "model"  # earlier versions padded with the tokenizer's padding token
     return Wanted(found, data, source, recipe)
 
 
