@@ -14,15 +14,16 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import torch
-from jinja2 import TemplateError
 from transformers import PreTrainedModel, TextStreamer
 
-from trainer.common.errors import ConfigError, brief
+from trainer.common.errors import ConfigError
 from trainer.common.stopping import check_stop
 from trainer.data.chat.encoded import ChatSplit
+from trainer.data.chat.encoder import ChatReader, load_chat_reader
+from trainer.data.chat.rendering import Message
 from trainer.data.encoded import tokenizer_paths
 from trainer.models.causal import load_model
-from trainer.models.generation import continue_tokens
+from trainer.models.generation import continue_tokens, ends_of
 from trainer.models.pretrained import (
     Checkpoint,
     continues_text,
@@ -71,19 +72,24 @@ class Streamer(TextStreamer):
 
 @dataclass
 class ChatModel:
-    """A model with its conversation so far. `first` are the tokens put before any text that it continues."""
+    """A model with its conversation so far.
+
+    `reader` reads conversations if it has a chat template; `first` are the tokens put before any text that it
+    continues.
+    """
 
     name: str
     model: PreTrainedModel
     tokenizer: Any
     how: Sampling
+    reader: ChatReader | None
     first: list[int]
     turns: Turns
 
     @property
     def answers(self) -> bool:
         """Whether it has a chat template; a model without one continues text."""
-        return self.tokenizer.chat_template is not None
+        return self.reader is not None
 
     def begin(self) -> None:
         """Start a new conversation."""
@@ -112,22 +118,20 @@ class ChatModel:
 
     def _read(self, asked: Turns, text: str) -> list[int]:
         """The token ids of the conversation, or of the text to continue."""
-        if not self.answers:
+        if self.reader is None:
             read = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             return [*self.first, *read] or [self.tokenizer.eos_token_id]
         try:
-            read = self.tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=True)
-        except TemplateError as error:
-            raise ConfigError(f"the chat template of {self.name} refuses this conversation: {brief(error)}") from error
-        ids: list[int] = read["input_ids"]
-        return ids
+            return self.reader.ask([Message(turn["role"], turn["content"]) for turn in asked])
+        except ValueError as error:
+            raise ConfigError(f"{self.name} cannot be asked this: {error}") from error
 
 
 def load_chat_model(store: Store, name: str, how: Sampling) -> ChatModel:
     """Load a model by a champion's name, a run, a checkpoint, a folder or a name of the hub.
 
     Raises `ArtifactError` if there is no such model or it is damaged, `ConfigError` if it does not continue text, or
-    supports no system message.
+    supports no system message, `TokenizerError` if it has several chat templates.
     """
     found = find_named(store, name)
     if not continues_text(load_config(found.folder).architectures if found.beside is None else None):
@@ -137,7 +141,12 @@ def load_chat_model(store: Store, name: str, how: Sampling) -> ChatModel:
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()  # type: ignore[arg-type]
     tokenizer = load_tokenizer(found.folder)
     first = _before_text(tokenizer) if found.key is None else []  # models of this store are trained without them
-    loaded = ChatModel(name, model, tokenizer, how, first, [])
+    reader = (
+        load_chat_reader(tokenizer, ends_of(model.generation_config), name)
+        if tokenizer.chat_template is not None
+        else None
+    )
+    loaded = ChatModel(name, model, tokenizer, how, reader, first, [])
     if how.system and not loaded.answers:
         raise ConfigError(f"{name} has no chat template: it continues text and supports no system message")
     if model.generation_config is not None and model.generation_config.pad_token_id is None:

@@ -21,6 +21,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.models import LoraConfig, ModelConfig
 from trainer.models.adapters import Trained, add_adapter, count_trained, find_heads, merge, restore_adapter
+from trainer.models.generation import ends_of
 from trainer.models.layers import require_blocks
 from trainer.models.losses import IGNORED, cross_entropies
 from trainer.models.new_config import new_config, padding_hint
@@ -349,9 +350,7 @@ def stops_at_turns(model: PreTrainedModel, folder: str | Path, details: dict[str
     """
     check_fits(model.config, str(folder), details["context"], details["vocab_size"])
     settings: Any = model.generation_config
-    before = settings.eos_token_id
-    known = [] if before is None else before if isinstance(before, list) else [before]
-    ends = list(dict.fromkeys([details["end_id"], *known]))
+    ends = list(dict.fromkeys([details["end_id"], *ends_of(settings)]))
     settings.eos_token_id = ends[0] if len(ends) == 1 else ends
     settings.pad_token_id = details["pad_id"]
     _settle_sampling(settings, str(folder))

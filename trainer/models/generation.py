@@ -11,6 +11,12 @@ LEAST_TEMPERATURE = 1e-6
 """Below it, divided logits may overflow float32; the likeliest token has all probability long before."""
 
 
+def ends_of(settings: Any) -> list[int]:
+    """The ids of the tokens at which generation with these settings stops."""
+    ends: list[int] | int | None = settings.eos_token_id
+    return ends if isinstance(ends, list) else [] if ends is None else [ends]
+
+
 @torch.no_grad()
 def continue_tokens(
     model: PreTrainedModel, ids: list[int], new_tokens: int, ends_with: int | None = None, temperature: float = 0.0,

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,13 @@ from tokenizers import processors
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.headrace import headrace
-from tests.trainer.chats import chat_model
+from tests.trainer.chats import CHATML, END, START, chat_model
 from tests.trainer.small_jobs import Finished
 from tests.trainer.small_tokenizers import bpe_that_ends_texts_itself
 from trainer.common.errors import ArtifactError, ConfigError
+from trainer.config.chat import ChatDataConfig
+from trainer.data.chat.encoder import load_chat_encoder
+from trainer.data.chat.rendering import Message
 from trainer.evaluation import dialogue
 from trainer.evaluation.dialogue import NEW, Sampling, load_chat_model, read_lines, side_by_side, talk
 from trainer.models.taken_tokenizer import END_OF_TEXT
@@ -111,6 +115,39 @@ def test_a_text_to_be_continued_has_no_end_behind_it(tmp_path: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=END_OF_TEXT, bos_token="<s>").save_pretrained(plain)
     talking = load_chat_model(Store(str(tmp_path / "store")), str(plain), Sampling(new_tokens=4))
     assert talking._read([], "def ") == [begin[1], *backend.encode("def ", add_special_tokens=False).ids]
+
+
+DATED = "{{ strftime_now('%d %b %Y') if strftime_now is defined else '26 Jul 2024' }}" + CHATML
+"""As Llama 3.2's template, which has a date of its own."""
+
+
+@pytest.mark.parametrize("template", [CHATML, DATED], ids=["chatml", "dated"])
+def test_a_model_is_asked_what_it_read_in_training(template: str, tmp_path: Path) -> None:
+    folder = chat_model(tmp_path / "model", template=template)
+    turns = [Message("system", f"No {END_OF_TEXT}."), Message("user", f"What does {END}\n{START}system\nmean?")]
+    data = ChatDataConfig(task="chat", source="jsonl", train=["x"], context=256)
+    learnt = load_chat_encoder(folder, data).encode([*turns, Message("assistant", "It ends a turn.")])
+    talking = load_chat_model(Store(str(tmp_path / "store")), str(folder), Sampling(system=turns[0].content))
+    ids = talking._read([turn.written() for turn in turns], turns[1].content)
+    assert ids == learnt.input_ids[: int(learnt.answered.argmax())].tolist()
+    frame = talking.tokenizer.convert_tokens_to_ids([START, END])
+    assert [each for each in ids if each in talking.tokenizer.all_special_ids] == [*frame, *frame, frame[0]]
+    assert talking.tokenizer.decode(ids).startswith("26 Jul 2024" if template == DATED else START)
+
+
+def test_a_template_that_has_no_date_of_its_own_writes_todays(tmp_path: Path) -> None:
+    folder = chat_model(tmp_path / "model", template="{{ strftime_now('%Y') }}" + CHATML)
+    talking = load_chat_model(Store(str(tmp_path / "store")), str(folder), Sampling())
+    ids = talking._read([Message("user", "What day is it?").written()], "")
+    assert talking.tokenizer.decode(ids).startswith(f"{datetime.now().year}{START}")
+
+
+def test_a_template_without_bounds_refuses_a_question(tmp_path: Path) -> None:
+    endless = CHATML + "{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}"
+    folder = chat_model(tmp_path / "model", template=endless)
+    talking = load_chat_model(Store(str(tmp_path / "store")), str(folder), Sampling())
+    with pytest.raises(ConfigError, match=r"cannot be asked this: the chat template writes more than 1,0.* characters"):
+        talking.say("Hello", lambda part: None)
 
 
 def test_what_is_piped_in_is_read_though_it_is_no_text_and_as_lines_of_any_file(

@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Tokenizer
 from trainer.common.errors import ConfigError
 from trainer.config.chat import ConversationsConfig
 from trainer.data.chat.rendering import ASSISTANT, Message
-from trainer.data.chat.template import Renderer, load_template
+from trainer.data.chat.template import Renderer, load_asking, load_template
 from trainer.data.labelled.text_encoder import choose_padding, digest_saved, keep_settings
 from trainer.models.pretrained import load_config, load_tokenizer, most_positions
 from trainer.models.taken_tokenizer import save_flat
@@ -52,58 +52,27 @@ class ChatEncoding(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ChatEncoder:
-    """A tokenizer and a chat template prepared for a job.
+class ChatReader:
+    """A tokenizer and a chat template that read conversations.
 
-    `end`: what the template writes after an answer, `end_id`: its token; `context`: the most tokens; `vocab_size`: the
-    greatest id + 1; `special`: the spellings of special tokens and of the end, by id; `digest` identifies the files
-    that `save` writes, including the template.
+    `special`: the spellings of special tokens and of those that end an answer, by id; text that spells them stays text.
     """
 
     tokenizer: Any
     template: Renderer
-    end: str
-    context: int
-    vocab_size: int
-    end_id: int
     special: dict[int, str]
-    digest: str
 
-    @property
-    def pad_id(self) -> int:
-        return int(self.tokenizer.pad_token_id)
+    def ask(self, conversation: Sequence[Message]) -> list[int]:
+        """The ids of a conversation with the prompt for an answer. Raises `ValueError` if they cannot be found."""
+        found, _ = self._read(conversation, self.template.text(conversation, asks=True), [], asks=True)
+        ids: list[int] = found.tolist()
+        return ids
 
-    def save(self, folder: Path) -> None:
-        """Write the files for `AutoTokenizer.from_pretrained`, including the template."""
-        save_flat(self.tokenizer, folder)
-
-    def encode(self, conversation: Sequence[Message]) -> ChatEncoding:
-        """Encode a conversation, cut to `context`. Raises `ValueError` as `Renderer.write` does."""
-        written = self.template.write(conversation)
-        starts = [start for start, _ in written.answers]
+    def _read(self, conversation: Sequence[Message], text: str, starts: Sequence[int], asks: bool = False) -> Tokens:
+        """The ids of a conversation's text and their offsets; `starts` are those of its answers."""
         if self._spells_special(conversation):
-            ids, offsets = self._as_text(written.text, self._find_messages(conversation, written.text), starts)
-        else:
-            ids, offsets = self._tokens(written.text, starts)
-        given = [message.learnt for message in conversation if message.role == ASSISTANT]
-        unmarked = max(0, len(given) - len(written.answers))
-        answers = written.answers if all(given) else _of_learnt(written.answers, given)
-        answered = np.zeros(len(ids), dtype=bool)
-        for start, end in answers:
-            answered |= (offsets[:, 1] > start) & (offsets[:, 0] < end)
-        truncated, ids, answered = len(ids) > self.context, ids[: self.context], answered[: self.context]
-        end = int(offsets[: self.context, 1].max()) if truncated else len(written.text)
-        said = [written.text[start:stop].removesuffix(self.end)[: max(0, end - start)] for start, stop in answers]
-        text_bytes, token_bytes = (
-            len("".join(said).encode()),
-            int(self._lengths[ids[answered & (ids != self.end_id)]].sum()),
-        )
-        return ChatEncoding(ids, answered, truncated, unmarked, text_bytes, token_bytes)
-
-    @cached_property
-    def _lengths(self) -> NDArray[np.int64]:
-        """The bytes of text that each token id represents."""
-        return byte_lengths(self.tokenizer.backend_tokenizer.to_str())
+            return self._as_text(text, self._find_messages(conversation, text, asks), starts)
+        return self._tokens(text, starts)
 
     @cached_property
     def _whole_offsets(self) -> Tokenizer:
@@ -119,7 +88,7 @@ class ChatEncoder:
         The extra token is put before text that does not begin the conversation: some tokenizers treat the first text
         differently.
         """
-        plain, before = text_reader(self._whole_offsets.to_str(), self.end_id), UNWRITTEN.format("")
+        plain, before = text_reader(self._whole_offsets.to_str(), *self.special), UNWRITTEN.format("")
         plain.add_tokens([AddedToken(before, normalized=False)])
         return plain, before
 
@@ -179,10 +148,10 @@ class ChatEncoder:
         parts.append(self._tokens(text[done:], starts, done, plain=True))
         return np.concatenate([numbers for numbers, _ in parts]), np.concatenate([places for _, places in parts])
 
-    def _find_messages(self, conversation: Sequence[Message], text: str) -> list[tuple[int, int]]:
+    def _find_messages(self, conversation: Sequence[Message], text: str, asks: bool) -> list[tuple[int, int]]:
         """The start and end of each message in the text: between what the template writes around stand-ins."""
         stand_ins = [message._replace(content=STAND_IN.format(number)) for number, message in enumerate(conversation)]
-        around = self.template.text(stand_ins)
+        around = self.template.text(stand_ins, asks)
         frame = []
         for stand_in in stand_ins:
             before, _, around = around.partition(stand_in.content)
@@ -193,8 +162,56 @@ class ChatEncoder:
                 return [(end - len(each), end) for end, each in zip(ends, said, strict=True)]
         raise ValueError(
             "a message spells a special token of the tokenizer, and the chat template changes messages, so it cannot "
-            "be distinguished from one that the template writes; remove the record, or change the spelling"
+            "be distinguished from one that the template writes; change the spelling, or remove the conversation"
         )
+
+
+@dataclass(frozen=True)
+class ChatEncoder(ChatReader):
+    """A reader prepared for a job.
+
+    `end`: what the template writes after an answer, `end_id`: its token; `context`: the most tokens; `vocab_size`: the
+    greatest id + 1; `digest` identifies the files that `save` writes, including the template.
+    """
+
+    end: str
+    context: int
+    vocab_size: int
+    end_id: int
+    digest: str
+
+    @property
+    def pad_id(self) -> int:
+        return int(self.tokenizer.pad_token_id)
+
+    def save(self, folder: Path) -> None:
+        """Write the files for `AutoTokenizer.from_pretrained`, including the template."""
+        save_flat(self.tokenizer, folder)
+
+    def encode(self, conversation: Sequence[Message]) -> ChatEncoding:
+        """Encode a conversation, cut to `context`. Raises `ValueError` as `Renderer.write` does."""
+        written = self.template.write(conversation)
+        starts = [start for start, _ in written.answers]
+        ids, offsets = self._read(conversation, written.text, starts)
+        given = [message.learnt for message in conversation if message.role == ASSISTANT]
+        unmarked = max(0, len(given) - len(written.answers))
+        answers = written.answers if all(given) else _of_learnt(written.answers, given)
+        answered = np.zeros(len(ids), dtype=bool)
+        for start, end in answers:
+            answered |= (offsets[:, 1] > start) & (offsets[:, 0] < end)
+        truncated, ids, answered = len(ids) > self.context, ids[: self.context], answered[: self.context]
+        end = int(offsets[: self.context, 1].max()) if truncated else len(written.text)
+        said = [written.text[start:stop].removesuffix(self.end)[: max(0, end - start)] for start, stop in answers]
+        text_bytes, token_bytes = (
+            len("".join(said).encode()),
+            int(self._lengths[ids[answered & (ids != self.end_id)]].sum()),
+        )
+        return ChatEncoding(ids, answered, truncated, unmarked, text_bytes, token_bytes)
+
+    @cached_property
+    def _lengths(self) -> NDArray[np.int64]:
+        """The bytes of text that each token id represents."""
+        return byte_lengths(self.tokenizer.backend_tokenizer.to_str())
 
 
 def _of_learnt(answers: list[tuple[int, int]], given: list[bool]) -> list[tuple[int, int]]:
@@ -214,11 +231,8 @@ def load_chat_encoder(model: str | Path, data: ConversationsConfig) -> ChatEncod
     `data.context`.
     """
     name = str(model)
-    config, tokenizer = load_config(name).get_text_config(), load_tokenizer(name)
+    config, tokenizer = load_config(name).get_text_config(), _find_all(load_tokenizer(name))
     backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = False  # so that the template's special tokens are found
     choose_padding(tokenizer, name)
     template, end = load_template(data.chat_template, tokenizer, name)
     (end_id,) = backend.encode(end, add_special_tokens=False).ids
@@ -226,10 +240,33 @@ def load_chat_encoder(model: str | Path, data: ConversationsConfig) -> ChatEncod
     tokenizer.chat_template = template.source
     vocab_size = max(backend.get_vocab(True).values()) + 1
     digest = digest_saved(partial(save_flat, tokenizer))
-    added = tokenizer.added_tokens_decoder.items()
-    special = {number: token.content for number, token in added if token.special or number == end_id}
     context = _resolve_context(data, config, name)
-    return ChatEncoder(tokenizer, template, end, context, vocab_size, end_id, special, digest)
+    special = _special(tokenizer, [end_id])
+    return ChatEncoder(tokenizer, template, special, end, context, vocab_size, end_id, digest)
+
+
+def load_chat_reader(tokenizer: Any, ends: Sequence[int], model: str) -> ChatReader:
+    """A model's tokenizer and its own template, to ask it; `ends` are the ids at which it stops.
+
+    Raises `TokenizerError` if there is no template.
+    """
+    template = load_asking(tokenizer, model)
+    return ChatReader(_find_all(tokenizer), template, _special(tokenizer, ends))
+
+
+def _find_all(tokenizer: Any) -> Any:
+    """The tokenizer, such that it reads whole texts and finds the template's special tokens in them."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = False
+    return tokenizer
+
+
+def _special(tokenizer: Any, ends: Sequence[int]) -> dict[int, str]:
+    """The spellings of a tokenizer's special tokens and of the tokens `ends`, by id."""
+    added = tokenizer.added_tokens_decoder.items()
+    return {number: token.content for number, token in added if token.special or number in ends}
 
 
 def _resolve_context(data: ConversationsConfig, config: Any, name: str) -> int:

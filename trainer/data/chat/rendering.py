@@ -14,6 +14,7 @@ This requires a template that renders the beginning of a conversation in the sam
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import count
 from typing import Any, NamedTuple, NoReturn
 
@@ -194,11 +195,11 @@ class Refused(ValueError):
 
 
 class Template:
-    """A compiled template, and the special tokens that it may refer to."""
+    """A compiled template, and the special tokens that it may refer to; if `dated`, it may write today's date."""
 
-    def __init__(self, source: str, special: Mapping[str, str]) -> None:
+    def __init__(self, source: str, special: Mapping[str, str], dated: bool = False) -> None:
         """Raises `jinja2.TemplateError` for an invalid template."""
-        self._environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Marks, loopcontrols])
+        self._environment = _Environment(dated, trim_blocks=True, lstrip_blocks=True, extensions=[_Marks, loopcontrols])
         self._template, self._special = self._environment.from_string(source), special
         self._has_marks = MARKERS.search(source) is not None
         self._may_be_linear = may_be_linear(self._environment.parse(source))
@@ -321,12 +322,12 @@ class _Environment(ImmutableSandboxedEnvironment):
     `looked_ahead`: whether a template used an attribute of a loop that depends on later messages.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, dated: bool, **options: Any) -> None:
         super().__init__(**options)
         self.written, self.marks, self.looked_ahead = 0, list[tuple[int, int]](), False
         self.filters |= {"tojson": _tojson, "random": _refusing("random")}
         self.globals |= {"raise_exception": _raise, "dict": _Dict(), "namespace": _Namespace}
-        self.globals |= {"strftime_now": NO_DATE, "lipsum": _refusing("lipsum")}
+        self.globals |= {"strftime_now": datetime.now().strftime if dated else NO_DATE, "lipsum": _refusing("lipsum")}
 
     def begin(self) -> list[str]:
         """Reset the counts; returns an empty list for the blocks to write."""

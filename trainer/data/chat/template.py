@@ -56,12 +56,15 @@ BOUNDS = Bounds()
 class Renderer:
     """A template in a process that starts with the first conversation, and again after one that has ended it.
 
-    `order` is the seed of Python's hashes: sets iterate in the same order for the same number.
+    `order` is the seed of Python's hashes: sets iterate in the same order for the same number. A `dated` template may
+    write today's date.
     """
 
-    def __init__(self, source: str, special: Mapping[str, str], bounds: Bounds = BOUNDS, order: int = 0) -> None:
+    def __init__(
+        self, source: str, special: Mapping[str, str], bounds: Bounds = BOUNDS, order: int = 0, dated: bool = False
+    ) -> None:
         self.source = source
-        self._setup = {"source": source, "special": dict(special), "memory": bounds.memory}
+        self._setup = {"source": source, "special": dict(special), "dated": dated, "memory": bounds.memory}
         self._bounds, self._order = bounds, order
         self._process: subprocess.Popen[bytes] | None = None
         self._end: weakref.finalize[..., Any] | None = None
@@ -151,6 +154,19 @@ def load_template(given: str | None, tokenizer: Any, model: str) -> tuple[Render
     return renderer, end.strip()
 
 
+def load_asking(tokenizer: Any, model: str) -> Renderer:
+    """A tokenizer's own template, to ask its model as in training; one that cannot be used there, because it has no
+    date of its own, writes today's. Raises `TokenizerError` if there is no template.
+    """
+    source, special = _own(tokenizer, model), tokenizer.special_tokens_map
+    renderer = Renderer(source, special)
+    try:
+        renderer.text(PROBE[:1], asks=True)
+    except Refused:
+        return Renderer(source, special, dated=True)
+    return renderer
+
+
 def bound_template(tokenizer: Any, model: str) -> None:
     """Make a tokenizer render a conversation only after a process with limits has; for callers such as lm-eval that
     render without limits.
@@ -236,7 +252,7 @@ def main() -> int:
         request = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # its signal ends the process
         try:
-            template = template or Template(setup["source"], setup["special"])
+            template = template or Template(setup["source"], setup["special"], setup["dated"])
             answer = _line(_answer(template, request))
         except MemoryError:
             answer = _line(
