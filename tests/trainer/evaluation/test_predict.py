@@ -13,6 +13,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     BertForSequenceClassification,
+    BertForTokenClassification,
     GPT2Config,
     PreTrainedConfig,
     RobertaConfig,
@@ -298,6 +299,32 @@ def test_a_bad_record_is_named_or_passed_over_and_counted(classifier: Path, tmp_
     assert [line["id"] for line in lines_of(lenient, made)] == [*"01234", "7", "8", "9"]
     with pytest.raises(RecordError, match="line 6"):
         predict_texts(job, silent())  # what was passed over is not reused by who may pass over nothing
+
+
+@pytest.mark.parametrize("block", [1, 100])
+def test_a_text_without_tokens_is_a_bad_record(
+    tmp_path: Path, runtime: Runtime, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.kinds.labelled.predict.BLOCK_TEXTS", block)
+    model = bert_folder(tmp_path / "model")
+    BertForTokenClassification(AutoConfig.from_pretrained(model)).save_pretrained(model)
+    words = [["a", "file"], ["\u200b"], ["the", "\u200b", "list"], ["\u0007"]]
+    path = written(tmp_path / "new.jsonl", as_jsonl([{"a": each} for each in words]))
+    job = job_of(tmp_path / "store", model, path, data={"text_columns": ["a"], "max_bad_records": 1})
+    with pytest.raises(
+        RecordError, match=r"line [24]: no word can have a label: .* \(more than the 1 that max_bad_rec"
+    ):
+        predict_texts(job, silent())
+    lenient = job.model_copy(update={"data": job.data.model_copy(update={"max_bad_records": 2})})
+    made = predict_texts(lenient, silent())
+    assert (made.texts, made.bad_records, made.words, made.unseen_words) == (2, 2, 5, 1)
+    assert "new.jsonl: line 2: no word can have a label" in made.skipped[0] and "line 4" in made.skipped[1]
+    assert [line["id"] for line in lines_of(lenient, made)] == ["0", "2"]
+    manifest = read_manifest(Store(job.store), made.key, KIND)
+    assert manifest is not None and [each["texts"] for each in manifest.details["files"]] == [2]
+    written(tmp_path / "new.jsonl", as_jsonl([{"a": each} for each in words[1::2]]))
+    with pytest.raises(CorpusError, match="is empty: 2 records, 2 of them bad"):
+        predict_texts(lenient, silent())
 
 
 def test_a_row_with_the_id_of_another_is_bad(classifier: Path, tmp_path: Path, runtime: Runtime) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from trainer.common.errors import CorpusError, RecordError
+from trainer.common.errors import CorpusError
 from trainer.common.progress import Progress
 from trainer.config.engines import Engine, RayEngine
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
@@ -28,7 +28,7 @@ from trainer.data.labelled.examples import (
     require_examples,
 )
 from trainer.data.labelled.labels import TASKS, unlabelled
-from trainer.data.labelled.rows import BAD, Example, characters_of, scan_rows
+from trainer.data.labelled.rows import BAD, Example, characters_of, errors_of, scan_rows
 from trainer.data.labelled.text_encoder import Encoding, TextEncoder, load_text_encoder
 from trainer.data.shards import batches
 from trainer.data.splits import TEST, TRAIN, SplitSource, fetch_part, find_splits
@@ -111,20 +111,25 @@ def write_split(
 ) -> dict[str, Any]:
     """Encode a split into its file, block by block; returns counts of what was encoded.
 
-    `told` is the split's name in errors; `carry` is `map`, or runs the blocks elsewhere.
+    `told` is the split's name in messages; `carry` is `map`, or runs the blocks elsewhere. Raises `RecordError` for the
+    first example without tokens that may not be skipped, `CorpusError` if no example is left.
     """
     kind = TAGS if examples.labels.dtype == object else pa.from_numpy_dtype(examples.labels.dtype)
     if examples.labels.ndim > 1:
         kind = pa.list_(kind, examples.labels.shape[1])
-    figures, longest = Counter[str](), 0
+    figures, longest, written, before = Counter[str](), 0, 0, examples.bad.count
     with writing_rows(folder, name, _schema(encoder, kind)) as writer:
-        encode = partial(_encode_labelled, encoder=encoder, kind=kind, name=told)
-        for encoded in carry(encode, _labelled_blocks(examples)):
+        for encoded in carry(partial(_encode_labelled, encoder=encoder, kind=kind), _labelled_blocks(examples)):
+            examples.bad.add_all(len(encoded.bad), errors_of(examples.data, examples.parts, encoded.bad))
             writer.write_batch(encoded.rows)
             figures.update(encoded.counts)
-            longest = max(longest, encoded.longest)
-            advance(encoded.rows.num_rows)
-    return {"examples": len(examples), "longest": longest, **figures}
+            longest, written = max(longest, encoded.longest), written + encoded.rows.num_rows
+            advance(encoded.rows.num_rows + len(encoded.bad))
+    if not written:
+        raise CorpusError(f"data set {told}: the tokenizer gives no tokens for any of its {len(examples)} examples")
+    if examples.bad.count > before:
+        log.warning("data set %s: skipped %s", told, examples.bad.describe())
+    return {"examples": written, "longest": longest, **figures}
 
 
 def _labelled_blocks(split: LabelledSplit) -> Iterator[LabelledBlock]:
@@ -134,59 +139,63 @@ def _labelled_blocks(split: LabelledSplit) -> Iterator[LabelledBlock]:
         done += len(block)
 
 
-def _encode_labelled(block: LabelledBlock, encoder: TextEncoder, kind: pa.DataType, name: str) -> "EncodedBlock":
+def _encode_labelled(block: LabelledBlock, encoder: TextEncoder, kind: pa.DataType) -> "EncodedBlock":
     examples, labels = block
     missing = unlabelled(labels)
     if labels.dtype == object:
         tags = [None if none else each for each, none in zip(labels, missing, strict=True)]
-        return encode_block(examples, encoder, pa.array(tags, kind), name)
+        return encode_block(examples, encoder, pa.array(tags, kind))
     if labels.ndim == 1:
-        return encode_block(examples, encoder, pa.array(labels, kind, mask=missing), name)
+        return encode_block(examples, encoder, pa.array(labels, kind, mask=missing))
     rows = pa.array(labels.ravel(), kind.value_type)
-    return encode_block(
-        examples, encoder, pa.FixedSizeListArray.from_arrays(rows, type=kind, mask=pa.array(missing)), name
-    )
+    return encode_block(examples, encoder, pa.FixedSizeListArray.from_arrays(rows, type=kind, mask=pa.array(missing)))
 
 
 class EncodedBlock(NamedTuple):
     """Encoded examples as rows of the file, the tokens of the longest, and counts: truncated examples and tokens; if
-    each word has a label, also all words and those that the model does not see.
+    each word has a label, also all words and those that the model does not see. `bad` are the examples that are left
+    out, because nothing of them can be predicted: their rows' numbers, and why.
     """
 
     rows: pa.RecordBatch
     longest: int
     counts: dict[str, int]
+    bad: dict[int, str]
 
 
-def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array, name: str) -> EncodedBlock:
-    """Encode some examples. Raises `RecordError` if one gets no tokens; `name` is the data set's."""
+def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array) -> EncodedBlock:
+    """Encode some examples, without those of which nothing can be predicted."""
     encodings = encoder.encode([example.texts for example in block])
-    lengths = np.array([len(each.input_ids) for each in encodings])
-    if not lengths.all():
-        example = block[int(np.argmin(lengths))].id
-        raise RecordError(
-            f"data set {name}: the tokenizer gives no tokens for the text of example {example!r}; remove it"
-        )
+    bad = {example.row: why for example, each in zip(block, encodings, strict=True) if (why := _lacks_tokens(each))}
+    if bad:
+        kept = [place for place, example in enumerate(block) if example.row not in bad]
+        block, encodings = [block[place] for place in kept], [encodings[place] for place in kept]
+        labels = labels.take(pa.array(kept, pa.int64()))
+    lengths = np.array([len(each.input_ids) for each in encodings], dtype=np.int64)
     schema = _schema(encoder, labels.type)
     columns = [_lists(encodings, each, LISTS[each], lengths) for each in LISTS if each in schema.names]
     columns = [pa.array([example.id for example in block], pa.string()), *columns, labels]
     counts = {"truncated": sum(each.truncated for each in encodings), "tokens": int(lengths.sum())}
-    if not encoder.by_words:
-        return EncodedBlock(pa.record_batch(columns, schema=schema), int(lengths.max()), counts)
-    seen = np.array([np.count_nonzero(each.first_tokens != UNSEEN) for each in encodings])
-    if not seen.all():
-        example = block[int(np.argmin(seen))].id
-        why = (
-            "the last word is longer than data.max_length, and texts are cut on the left; increase it, or remove the "
-            "example"
-            if encodings[int(np.argmin(seen))].truncated
-            else "the tokenizer gives no tokens for any word; remove it"
+    if encoder.by_words:
+        words = np.array([len(example.texts) for example in block], dtype=np.int64)
+        columns.append(_lists(encodings, FIRST_TOKENS, pa.int32(), words))
+        unseen = sum(int(np.count_nonzero(each.first_tokens == UNSEEN)) for each in encodings)
+        counts |= {"words": int(words.sum()), "unseen_words": unseen}
+    return EncodedBlock(pa.record_batch(columns, schema=schema), int(lengths.max(initial=0)), counts, bad)
+
+
+def _lacks_tokens(found: Encoding) -> str | None:
+    """Why nothing of an example can be predicted; None if something can."""
+    if not len(found.input_ids):
+        return "the tokenizer gives no tokens for the text"
+    if found.first_tokens is None or (found.first_tokens != UNSEEN).any():
+        return None
+    if found.truncated:
+        return (
+            "no word can have a label: the last one is longer than data.max_length, and texts are cut on the left; "
+            "increase it"
         )
-        raise RecordError(f"data set {name}: no word of example {example!r} can have a label: {why}")
-    words = np.array([len(example.texts) for example in block])
-    columns.append(_lists(encodings, FIRST_TOKENS, pa.int32(), words))
-    counts |= {"words": int(words.sum()), "unseen_words": int(words.sum() - seen.sum())}
-    return EncodedBlock(pa.record_batch(columns, schema=schema), int(lengths.max()), counts)
+    return "no word can have a label: the tokenizer gives no tokens for any of them"
 
 
 def _schema(encoder: TextEncoder, labels: pa.DataType) -> pa.Schema:
@@ -198,7 +207,7 @@ def _schema(encoder: TextEncoder, labels: pa.DataType) -> pa.Schema:
 
 def _lists(encodings: list[Encoding], name: str, kind: pa.DataType, lengths: NDArray[np.int64]) -> pa.ListArray:
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    values = np.concatenate([getattr(each, name) for each in encodings])
+    values = np.concatenate([np.empty(0, kind.to_pandas_dtype()), *(getattr(each, name) for each in encodings)])
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, kind))
 
 

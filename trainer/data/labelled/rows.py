@@ -2,7 +2,7 @@
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress, islice, repeat
 from typing import Any, NamedTuple
@@ -50,14 +50,15 @@ class Row(NamedTuple):
 
     def example(self, number: int) -> "Example":
         """A good row as an example; its name is its id, else its number."""
-        return Example(str(number if self.id is None else self.id), self.texts)
+        return Example(str(number if self.id is None else self.id), self.texts, number)
 
 
 class Example(NamedTuple):
-    """An example to encode: its name, and its text, the two texts of a pair, or its words."""
+    """An example to encode: its name; its text, the two texts of a pair, or its words; and its row's number."""
 
     id: str
     texts: tuple[str, ...]
+    row: int
 
 
 def characters_of(example: Example) -> int:
@@ -225,6 +226,15 @@ def skip_repeats(
     if repeated.any():
         bad.add_all(int(repeated.sum()), _repeats(data, lambda: read_rows(data, parts, most), repeated))
     return repeated
+
+
+def errors_of(
+    data: LabelledDataConfig, parts: Sequence[Part], problems: Mapping[int, str], most: int | None = None
+) -> Iterator[RecordError]:
+    """The errors of rows by their numbers, of all rows or `most` of each part; reads the rows again."""
+    for number, row in enumerate(read_rows(data, parts, most)):
+        if number in problems:
+            yield RecordError(f"{row.place()}: {problems[number]}")
 
 
 def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:

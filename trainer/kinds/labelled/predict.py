@@ -101,7 +101,10 @@ def _predict(
         bar = stack.enter_context(progress.bar("predict", sum(texts.counts), "text"))
         for block in batches(texts.examples(), BLOCK_CHARACTERS, characters_of, BLOCK_TEXTS):
             nothing = pa.nulls(len(block), TAGS if encoder.by_words else pa.int64())
-            encoded = encode_block(block, encoder, nothing, job.name)
+            encoded = encode_block(block, encoder, nothing)
+            texts.skip(encoded.bad)
+            if not encoded.rows.num_rows:
+                continue
             counts.update(encoded.counts)
             split = open_split(pa.Table.from_batches([encoded.rows]), encoder.pad_id)
             logits = predict(model, split, job.batch, runtime, bar.advance)

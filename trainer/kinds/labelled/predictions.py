@@ -7,7 +7,7 @@ predictions/NAME-FINGERPRINT/manifest.json         the model, the files of texts
 import logging
 import tempfile
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import compress, pairwise
 from pathlib import Path
@@ -23,7 +23,7 @@ from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig, PredictJob, as_labelled
 from trainer.data.encoded import in_data
 from trainer.data.labelled.examples import lacks_column
-from trainer.data.labelled.rows import Example, columns_of, read_rows, reading_of, skip_repeats
+from trainer.data.labelled.rows import Example, columns_of, errors_of, read_rows, reading_of, skip_repeats
 from trainer.data.splits import TRAIN, Part, SplitSource, bad_records, fetch_part, find_splits, look_at_columns
 from trainer.models.pretrained import (
     Checkpoint,
@@ -154,16 +154,38 @@ def _trained_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[s
 
 
 class NewTexts(NamedTuple):
-    """Checked files, or at most `most` rows of each: `good` are the rows that are predicted, `counts` their number in
-    each file, `bad` the others.
+    """Checked files, or at most `most` rows of each: `good` are the rows that are predicted, of shape [rows], `bad` the
+    others; `ends` are the rows where the files begin and the last one ends.
     """
 
     data: LabelledDataConfig
     parts: list[Part]
     most: int | None
     good: NDArray[np.bool_]
-    counts: list[int]
+    ends: list[int]
     bad: BadRecords
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of good rows in each file."""
+        return [int(self.good[start:end].sum()) for start, end in pairwise(self.ends)]
+
+    def skip(self, problems: Mapping[int, str]) -> None:
+        """Skip good rows, given by their numbers with what is wrong. Raises `RecordError` if they may not be skipped,
+        `CorpusError` if no row is left.
+        """
+        if problems:
+            self.bad.add_all(len(problems), errors_of(self.data, self.parts, problems, self.most))
+            self.good[list(problems)] = False
+            self.require_some()
+
+    def require_some(self) -> None:
+        """Raise `CorpusError` if there are no good rows."""
+        if not self.good.any():
+            raise CorpusError(
+                f"data set {self.data.name!r} is empty: {self.bad.count} records, {self.bad.count} of them bad; check "
+                f"that {', '.join(part.name for part in self.parts)} is the right data"
+            )
 
     def examples(self) -> Iterator[Example]:
         """The good rows in the order of files and rows, read again at each call. An id is the id column's value, else
@@ -196,15 +218,11 @@ def open_texts(
                     bar.advance(1)
                 ends.append(len(ids))
         good = np.array(is_good, dtype=bool) & ~skip_repeats(data, fetched, ids, bad, most)
-        counts = [int(good[start:end].sum()) for start, end in pairwise(ends)]
-        if not any(counts):
-            raise CorpusError(
-                f"data set {data.name!r} is empty: {bad.count} records, {bad.count} of them bad; check that "
-                f"{', '.join(part.name for part in parts)} is the right data"
-            )
+        texts = NewTexts(data, fetched, most, good, ends, bad)
+        texts.require_some()
         if bad.count:
             log.warning("data set %s: skipped %s", data.name, bad.describe())
-        yield NewTexts(data, fetched, most, good, counts, bad)
+        yield texts
 
 
 def _check_columns(data: LabelledDataConfig, parts: Sequence[Part]) -> None:

@@ -17,7 +17,7 @@ from transformers import BertConfig, RobertaConfig, T5Config
 from tests.trainer.labelled_data import END, bert_folder, encoded_rows, gpt2_folder, job_of, load, pair_rows, written
 from tests.trainer.raw_files import docstrings
 from tests.trainer.small_tokenizers import byte_level_bpe
-from trainer.common.errors import ConfigError, RecordError, TokenizerError
+from trainer.common.errors import ConfigError, CorpusError, RecordError, TokenizerError
 from trainer.config.labelled import LabelledDataConfig
 from trainer.data.encoded import tokenizer_paths
 from trainer.data.labelled.text_encoder import cut_lengths, load_text_encoder
@@ -233,13 +233,26 @@ def test_a_tokenizer_without_the_tokens_that_are_needed_is_an_error(tmp_path: Pa
     assert length_of(model, tmp_path, text_columns=["a"]) == 64
 
 
-def test_a_text_of_which_no_token_is_left_is_an_error(tmp_path: Path) -> None:
+def test_a_text_of_which_no_token_is_left_is_a_bad_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.data.labelled.encoding.BLOCK_EXAMPLES", 1)
     backend = Tokenizer(models.BPE({"a": 0, "b": 1, END: 2}, []))
     backend.add_special_tokens([END])
     model = gpt2_folder(tmp_path / "letters", tokenizer=backend, unk_token=None)
     rows = [{"id": f"x{n}", "a": text, "label": n % 2} for n, text in enumerate(["ab", "a", "日本", "b"])]
-    with pytest.raises(RecordError, match="small: train: the tokenizer gives no tokens for the text of example 'x2'"):
+    says = r"train split: .*rows.jsonl: line 3: the tokenizer gives no tokens for the text \(max_bad_records is 0"
+    with pytest.raises(RecordError, match=says):
         encoded_rows(tmp_path, rows, model, text_columns=["a"])
+    found = encoded_rows(tmp_path, rows, model, text_columns=["a"], max_bad_records=1)
+    good = encoded_rows(tmp_path / "good", [*rows[:2], rows[3]], model, text_columns=["a"])
+    for split, held in found.splits.items():
+        assert held.ids == good.splits[split].ids == ["x0", "x1", "x3"]
+        assert held.labels.tolist() == good.splits[split].labels.tolist()
+        assert held.read(range(3))["input_ids"].tolist() == good.splits[split].read(range(3))["input_ids"].tolist()
+        told = found.details["splits"][split]
+        assert (told["examples"], told["labelled"], told["bad_records"], len(told["skipped"])) == (3, 3, 1, 1)
+    none = [{**row, "a": "日本"} for row in rows]
+    with pytest.raises(CorpusError, match="the tokenizer gives no tokens for any of its 4 examples"):
+        encoded_rows(tmp_path, none, model, text_columns=["a"], max_bad_records=4)
 
 
 def test_pairs_of_long_texts_take_no_more_than_their_length(bert: Path, tmp_path: Path) -> None:

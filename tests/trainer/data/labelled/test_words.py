@@ -108,7 +108,7 @@ def test_a_word_that_fills_a_text_cut_on_the_left_is_refused_with_the_reason(tmp
     rows = [{"tokens": ["a", "a-" * 45], "ner_tags": CLASSES[:1] * 2}]
     with pytest.raises(
         RecordError,
-        match=r"no word of example '.*' can have a label: the last word is longer than data.max_length, and texts",
+        match=r"rows.jsonl: line 6: no word can have a label: the last one is longer than data.max_length, and texts",
     ):
         encoded(tmp_path, [*word_rows(5), *rows], model)
 
@@ -227,8 +227,12 @@ def test_words_that_the_model_does_not_see_are_told(tmp_path: Path, caplog: pyte
     assert [each.tolist() for each in split.seen()] == [[True] * 10 + [False] * 3, [True, False, True]]
     assert [split.example_at(row) for row in (0, 9, 10, 11)] == [0, 0, 1, 1]
     assert "does not see 4 of 16 words of the train split: they are beyond 12 tokens, or have no tokens" in caplog.text
-    with pytest.raises(RecordError, match="no word of example '1' can have a label: the tokenizer gives no tokens"):
-        encoded(tmp_path, [rows[0], {"tokens": ["\u0007"], "ner_tags": ["O"]}], tmp_path / "model")
+    blank = {"tokens": ["\u0007"], "ner_tags": ["O"]}
+    with pytest.raises(RecordError, match="line 2: no word can have a label: the tokenizer gives no tokens for any"):
+        encoded(tmp_path, [rows[0], blank, rows[1]], tmp_path / "model")
+    again = encoded(tmp_path, [rows[0], blank, rows[1]], tmp_path / "model", max_bad_records=1).splits["train"]
+    assert isinstance(again, EncodedWords)
+    assert (again.ids, again.labels.tolist()) == (["0", "2"], split.labels.tolist())
 
 
 def test_figures_of_words_that_others_do_not_see_are_of_other_examples(tmp_path: Path) -> None:
