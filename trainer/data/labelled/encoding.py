@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from trainer.common.display import plural, some
 from trainer.common.errors import CorpusError
 from trainer.common.progress import Progress
 from trainer.config.engines import Engine, RayEngine
@@ -118,17 +119,20 @@ def write_split(
     if examples.labels.ndim > 1:
         kind = pa.list_(kind, examples.labels.shape[1])
     figures, longest, written, before = Counter[str](), 0, 0, examples.bad.count
+    spelled = Counter[str]()
     with writing_rows(folder, name, _schema(encoder, kind)) as writer:
         for encoded in carry(partial(_encode_labelled, encoder=encoder, kind=kind), _labelled_blocks(examples)):
             examples.bad.add_all(len(encoded.bad), errors_of(examples.data, examples.parts, encoded.bad))
             writer.write_batch(encoded.rows)
             figures.update(encoded.counts)
+            spelled.update(encoded.spelled)
             longest, written = max(longest, encoded.longest), written + encoded.rows.num_rows
             advance(encoded.rows.num_rows + len(encoded.bad))
     if not written:
         raise CorpusError(f"data set {told}: the tokenizer gives no tokens for any of its {len(examples)} examples")
     if examples.bad.count > before:
         log.warning("data set %s: skipped %s", told, examples.bad.describe())
+    warn_of_markers(told, spelled)
     return {"examples": written, "longest": longest, **figures}
 
 
@@ -154,13 +158,15 @@ def _encode_labelled(block: LabelledBlock, encoder: TextEncoder, kind: pa.DataTy
 class EncodedBlock(NamedTuple):
     """Encoded examples as rows of the file, the tokens of the longest, and counts: truncated examples and tokens; if
     each word has a label, also all words and those that the model does not see. `bad` are the examples that are left
-    out, because nothing of them can be predicted: their rows' numbers, and why.
+    out, because nothing of them can be predicted: their rows' numbers, and why. `spelled` counts the examples that
+    spell each special token of `TextEncoder.find_markers`.
     """
 
     rows: pa.RecordBatch
     longest: int
     counts: dict[str, int]
     bad: dict[int, str]
+    spelled: Counter[str]
 
 
 def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array) -> EncodedBlock:
@@ -171,6 +177,7 @@ def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array) -
         kept = [place for place, example in enumerate(block) if example.row not in bad]
         block, encodings = [block[place] for place in kept], [encodings[place] for place in kept]
         labels = labels.take(pa.array(kept, pa.int64()))
+    spelled = Counter(token for example in block for token in encoder.find_markers(example.texts))
     lengths = np.array([len(each.input_ids) for each in encodings], dtype=np.int64)
     schema = _schema(encoder, labels.type)
     columns = [_lists(encodings, each, LISTS[each], lengths) for each in LISTS if each in schema.names]
@@ -181,7 +188,7 @@ def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array) -
         columns.append(_lists(encodings, FIRST_TOKENS, pa.int32(), words))
         unseen = sum(int(np.count_nonzero(each.first_tokens == UNSEEN)) for each in encodings)
         counts |= {"words": int(words.sum()), "unseen_words": unseen}
-    return EncodedBlock(pa.record_batch(columns, schema=schema), int(lengths.max(initial=0)), counts, bad)
+    return EncodedBlock(pa.record_batch(columns, schema=schema), int(lengths.max(initial=0)), counts, bad, spelled)
 
 
 def _lacks_tokens(found: Encoding) -> str | None:
@@ -196,6 +203,16 @@ def _lacks_tokens(found: Encoding) -> str | None:
             "increase it"
         )
     return "no word can have a label: the tokenizer gives no tokens for any of them"
+
+
+def warn_of_markers(name: str, spelled: Counter[str]) -> None:
+    """Warn of special tokens that texts spell, given the number of examples for each; `name` is the data's."""
+    if spelled:
+        log.warning(
+            "data set %s: texts spell special tokens of the tokenizer (%s), which are read as text, not as one token; "
+            "to have them read as one, add them to the tokenizer with `add_tokens`, as tokens that are not special",
+            name, some(f"{token!r} in {plural(number, 'example')}" for token, number in spelled.most_common()),
+        )  # fmt: skip
 
 
 def _schema(encoder: TextEncoder, labels: pa.DataType) -> pa.Schema:

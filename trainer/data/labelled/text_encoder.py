@@ -8,6 +8,7 @@ of `tokenizer(a, b, truncation="longest_first")`, whose time and memory grow wit
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -164,6 +165,10 @@ POSITIONS_AFTER_PADDING = frozenset(
 """Families that number positions from padding id + 1, so their tables have that many unusable positions."""
 
 
+NEVER = r"(?!)"
+"""A pattern that matches nothing."""
+
+
 class Encoding(NamedTuple):
     """One example: ids and their types, of shape [T], and whether tokens were cut off.
 
@@ -234,6 +239,18 @@ class TextEncoder:
             for each in zip(*texts, strict=True)
         ]
         return [self._framed(ids) for ids in zip(*members, strict=True)]
+
+    @cached_property
+    def _markers(self) -> re.Pattern[str]:
+        """Matches the special tokens that have no role of the tokenizer's own, such as markers that a user added."""
+        own = {str(token) for token in self.tokenizer.special_tokens_map.values()}
+        added = [token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special]
+        markers = sorted({*added} - own, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, markers)) if markers else NEVER)
+
+    def find_markers(self, texts: Sequence[str]) -> set[str]:
+        """The special tokens without a role of their own that these texts spell; they are read as text."""
+        return {token for text in texts for token in self._markers.findall(text)}
 
     @cached_property
     def _reader(self) -> Tokenizer:

@@ -20,7 +20,7 @@ from trainer.common.errors import ArtifactError, ConfigError, TokenizerError
 from trainer.common.progress import Progress
 from trainer.config.labelled import PredictJob
 from trainer.data.labelled.encoded import open_split
-from trainer.data.labelled.encoding import TAGS, encode_block
+from trainer.data.labelled.encoding import TAGS, encode_block, warn_of_markers
 from trainer.data.labelled.look import measure_lengths, rows_to_look_at, tell_heads
 from trainer.data.labelled.rows import characters_of
 from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
@@ -95,7 +95,7 @@ def _predict(
     several = model.config.problem_type == MULTI_LABEL
     if encoder.by_words and classes is None:
         raise ConfigError(f"{job.model} predicts a number for each word; expected a model that classifies words")
-    counts, figures = Counter[str](), _Figures(classes, several)
+    counts, spelled, figures = Counter[str](), Counter[str](), _Figures(classes, several)
     with ExitStack() as stack:
         file: TextIO | None = stack.enter_context(open(path, "w", encoding="utf-8")) if path else None
         bar = stack.enter_context(progress.bar("predict", sum(texts.counts), "text"))
@@ -106,6 +106,7 @@ def _predict(
             if not encoded.rows.num_rows:
                 continue
             counts.update(encoded.counts)
+            spelled.update(encoded.spelled)
             split = open_split(pa.Table.from_batches([encoded.rows]), encoder.pad_id)
             logits = predict(model, split, job.batch, runtime, bar.advance)
             if not (finite := np.isfinite(logits).all(axis=1)).all():
@@ -117,6 +118,8 @@ def _predict(
             figures.add(logits)
             if file is not None:
                 file.writelines(split_lines(split, logits, classes, several))
+    if file is not None:
+        warn_of_markers(job.name, spelled)
     return {**counts, "classes": classes, "predicted": figures.told()}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, RobertaConfig, T5Config
 
 from tests.trainer.labelled_data import END, bert_folder, encoded_rows, gpt2_folder, job_of, load, pair_rows, written
@@ -94,6 +94,23 @@ def test_a_special_tokens_spelling_in_a_text_stays_text(bert: Path, tmp_path: Pa
     rows = [{"id": "0", "a": "[SEP] one", "b": "[PAD]", "label": 0}, {"id": "1", "a": "two", "b": "three", "label": 1}]
     ids = encoded_rows(tmp_path, rows, bert).splits["train"].read([0])["input_ids"][0].tolist()
     assert (ids.count(3), ids.count(0)) == (2, 0)
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_markers_in_texts_are_one_token_if_they_are_not_special_and_told_of_else(
+    special: bool, bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    model = Path(shutil.copytree(bert, tmp_path / "marked"))
+    tokenizer = load(model)
+    tokenizer.add_tokens([AddedToken(each, normalized=False) for each in ("[E1]", "[/E1]")], special_tokens=special)
+    tokenizer.save_pretrained(model)
+    rows = [{"id": str(n), "a": f"the [E1] file [/E1] [SEP] {n}", "label": n % 2} for n in range(3)]
+    held = encoded_rows(tmp_path, rows, model, text_columns=["a"]).splits["train"]
+    as_one = [token for token in tokenizer.convert_ids_to_tokens(held.read([0])["input_ids"][0]) if "E1" in token]
+    says = "small: train: texts spell special tokens of the tokenizer ('[E1]' in 3 examples, '[/E1]' in 3 examples)"
+    assert (as_one, says in caplog.text) == (([], True) if special else (["[E1]", "[/E1]"], False))
+    assert "SEP" not in caplog.text
 
 
 def test_an_encoder_that_another_process_is_given_reads_the_same(bert: Path) -> None:
