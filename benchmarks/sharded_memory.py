@@ -2,13 +2,14 @@
 
 from typing import NamedTuple
 
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig
+from transformers import LlamaConfig, PretrainedConfig
 
 from trainer.common.display import size
 from trainer.config.training import TrainingConfig
-from trainer.models.causal import count_units
-from trainer.preflight.memory import activation_bytes, divide, guess_activations
-from trainer.preflight.resources import checkpoint_bytes, run_bytes
+from trainer.models.causal import count_units, sketch_model
+from trainer.preflight.memory import WEIGHT_BYTES, activation_bytes, divide, guess_activations
+from trainer.preflight.resources import run_bytes
+from trainer.training.step import state_bytes
 
 FAMILY = {
     "7B": LlamaConfig(
@@ -43,8 +44,10 @@ class Scale(NamedTuple):
 
 def plan_scale(config: PretrainedConfig, training: TrainingConfig, ranks: int) -> Scale:
     """The bytes needed to train a model on a number of ranks with one GPU each."""
-    units = count_units(config, None, AutoModelForCausalLM)
-    shares = divide(training, units, ranks)
+    model = sketch_model(config)
+    units, state = count_units(model), state_bytes(model, training)
+    shares = divide(training, units, ranks, state)
+    checkpoint = WEIGHT_BYTES * units.parameters + state
     activations = activation_bytes(
         training, training.context, config, ranks, guess_activations(config, training), gpu=True
     )
@@ -52,9 +55,9 @@ def plan_scale(config: PretrainedConfig, training: TrainingConfig, ranks: int) -
         device=shares.state + shares.gathered + shares.accumulated + activations,
         copies=shares.copies,
         part=shares.copies,
-        checkpoint=checkpoint_bytes(units.parameters),
-        kept=run_bytes(training, units.parameters, epochs=0, final=units.parameters),
-        final=4 * units.parameters,
+        checkpoint=checkpoint,
+        kept=run_bytes(training, checkpoint, steps=None, epochs=0, final=units.parameters),
+        final=WEIGHT_BYTES * units.parameters,
     )
 
 

@@ -20,7 +20,8 @@ from trainer.common.errors import ConfigError
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.data.dataset import Batch
-from trainer.models.causal import build_model, count_parameters, load_model, resolve_config
+from trainer.models.adapters import count_trained
+from trainer.models.causal import build_model, load_model, resolve_config, sketch_model
 from trainer.models.losses import next_tokens, token_losses
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.models.trial import tried_objective
@@ -124,7 +125,7 @@ def make(case: Case, **settings: Any) -> PreTrainedModel:
         values = tiny_config(case.family)
     options = ModelConfig(config={**values, **case.settings, **settings})
     config = resolve_config(options, VOCABULARY, CONTEXT)
-    parameters = count_parameters(config).parameters
+    parameters = count_trained(sketch_model(config)).parameters
     assert parameters <= LARGEST, f"{case.name} has {parameters:,} parameters: its sizes have other names"
     return build_model(options, config, 0)
 

@@ -81,7 +81,7 @@ class InRanks:
         from trainer.preflight.resources import require_checkpoint_room
 
         checked: AnyPreflight = self._runtime.on_first(lambda: kind_of(job).preflight(job, silent()), AT_THE_START)
-        self._runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checked.trained))
+        self._runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checked.checkpoint_bytes))
         return checked
 
     def plan(self, job: Any, data: TrainingData, checked: Any) -> RunPlan:

@@ -15,7 +15,7 @@ from trainer.data.labelled.look import rows_to_look_at, tell_heads
 from trainer.data.splits import find_splits
 from trainer.evaluation.harness_training import try_harness
 from trainer.kinds.kind import kind_of
-from trainer.models.causal import check_fits, count_parameters
+from trainer.models.causal import check_fits, sketch_model
 from trainer.models.layers import refuse_skipping
 from trainer.models.pretrained import find_pretrained, load_config
 from trainer.models.weights import check_weights
@@ -90,14 +90,16 @@ def conclude(
     """Check memory and disk space, and return what the job will do. `run` is its key, if it is already known."""
     plan, store = data.plan, start.store
     epochs = plan.total_steps // plan.steps_per_epoch if plan else job.training.epochs or 0
+    steps = plan.total_steps if plan else job.training.max_steps
     final = final_parameters(job, size.trained, size.parameters)
-    needed = {"runs": run_bytes(job.training, size.trained, epochs, final)}
+    needed = {"runs": run_bytes(job.training, size.checkpoint, steps, epochs, final)}
     require_memory(job, size, start.ranks)
-    require_room(store, needed, lambda _: store.used_bytes(run) if run else 0, size.trained)
+    require_room(store, needed, lambda _: store.used_bytes(run) if run else 0, size.trained, size.checkpoint)
     return TuningPreflight(
         model=job.model.pretrained,
         parameters=size.parameters,
         trained=size.trained,
+        checkpoint_bytes=size.checkpoint,
         ranks=start.ranks,
         metrics=metrics,
         looked_at=data.told,
@@ -134,8 +136,8 @@ def look_at_conversations(
         known = Known(split_sizes(details), f"encoded already: {encoded.key}", plan, lengths)
         run = check_run(start.store, kind.identify(job, encoded))
     check_stop()
-    counted = count_parameters(config, job.model.attention, job.model.lora)
-    size = measure_size(job, config, start.ranks, rows * encoder.context, counted)
+    sketch = sketch_model(config, job.model.attention, job.model.lora)
+    size = measure_size(job, sketch, start.ranks, rows * encoder.context)
     return conclude(job, start, size, known, list(job.figures), run)
 
 

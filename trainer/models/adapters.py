@@ -55,7 +55,7 @@ def used_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def count_trained(model: nn.Module) -> Trained:
-    """Count the parameters of an adapted model."""
+    """Count the parameters of a model, which may have an adapter."""
     used = used_parameters(model)
     return Trained(sum(each.numel() for each in used if each.requires_grad), sum(map(weights_in, used)))
 

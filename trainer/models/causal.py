@@ -20,7 +20,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.models import LoraConfig, ModelConfig
-from trainer.models.adapters import Trained, add_adapter, count_trained, find_heads, merge, restore_adapter
+from trainer.models.adapters import add_adapter, find_heads, merge, restore_adapter
 from trainer.models.generation import ends_of
 from trainer.models.layers import require_blocks
 from trainer.models.losses import IGNORED, cross_entropies
@@ -94,13 +94,13 @@ def check_one_scale(config: PretrainedConfig, longest: int, setting: str, or_els
         )
 
 
-def count_parameters(
+def sketch_model(
     config: PretrainedConfig,
     attention: str | None = None,
     lora: LoraConfig | None = None,
     kind: Any = AutoModelForCausalLM,
-) -> Trained:
-    """Count trained and all parameters without allocating them, with an adapter if `lora` is given.
+) -> PreTrainedModel:
+    """The model of a configuration on no device, to count its parameters; with an adapter if `lora` is given.
 
     Raises `ConfigError` if the model cannot be built, or as `find_targets`.
     """
@@ -109,9 +109,7 @@ def count_parameters(
         if lora is not None:
             heads = find_heads(model, made=()) if kind in CLASSIFIERS else []
             add_adapter(model, lora, seed=0, heads=heads)
-            return count_trained(model)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Trained(parameters, parameters)
+    return model
 
 
 class Units(NamedTuple):
@@ -122,11 +120,10 @@ class Units(NamedTuple):
     outside: int
 
 
-def count_units(config: PretrainedConfig, attention: str | None = None, kind: Any = AutoModelForCausalLM) -> Units:
+def count_units(model: PreTrainedModel) -> Units:
     """Count a model's parameters by the units that sharding gathers; raises `ConfigError` if it has no blocks."""
-    with torch.device("meta"):
-        model = model_from(config, attention, kind)
-    blocks = [sum(each.numel() for each in block.parameters()) for block in require_blocks(model, config.model_type)]
+    found = require_blocks(model, model.config.model_type)
+    blocks = [sum(each.numel() for each in block.parameters()) for block in found]
     parameters = sum(each.numel() for each in model.parameters())
     return Units(parameters, max(blocks), parameters - sum(blocks))
 

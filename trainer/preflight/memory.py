@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 import psutil
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM as CAUSAL
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 
 from trainer.common.display import plural, size
 from trainer.common.errors import DeviceError
@@ -14,22 +13,18 @@ from trainer.config.engines import RayEngine
 from trainer.config.runs import RunJob
 from trainer.config.training import OptimizationConfig, TrainingConfig
 from trainer.data.step_plan import divide_batch
-from trainer.models.adapters import Trained
+from trainer.models.adapters import count_trained
 from trainer.models.causal import Units, count_units
 from trainer.training.part_saver import FILE_BYTES
 from trainer.training.runtime import count_gpus
+from trainer.training.step import FLOAT_BYTES, state_bytes
 
-ADAM_BYTES = 16
-"""Bytes per parameter: float32 weight, gradient, and AdamW's two means. Without accumulation, the gradients of several
-ranks are in DDP's buckets."""
-GRADIENT_BYTES = 4
-"""Bytes per parameter of accumulated gradients in addition to DDP's buckets, or of gradients summed over the ranks."""
-WEIGHT_BYTES = 4
-"""Bytes per float32 weight."""
+GRADIENT_BYTES = FLOAT_BYTES
+"""Bytes per parameter of gradients. Those of several ranks are in DDP's buckets; accumulated ones are held besides."""
+WEIGHT_BYTES = FLOAT_BYTES
+"""Bytes per weight."""
 QUANTISED_BYTES = {"nf4": 0.6, "int8": 1.1}
 """Bytes per quantised weight, including the scales of its block."""
-COPIED_BYTES = 12
-"""Bytes per parameter, weight and means, copied to host memory for a checkpoint."""
 
 LOADED_LATER = 10**8
 """Measured bytes of libraries loaded only during training, including the stacks of their threads."""
@@ -52,10 +47,11 @@ class Memory(NamedTuple):
 
 
 class Size(NamedTuple):
-    """Number of trained parameters and of all parameters, and the memory per rank."""
+    """Number of trained parameters and of all parameters, bytes of a checkpoint, and the memory per rank."""
 
     trained: int
     parameters: int
+    checkpoint: int
     memory: Memory
 
 
@@ -67,34 +63,27 @@ class Activations(NamedTuple):
     per_pair: float
 
 
-def measure_size(
-    job: RunJob,
-    config: PretrainedConfig,
-    ranks: int,
-    length: int,
-    counted: Trained,
-    kind: Any = CAUSAL,
-    kept: Activations | None = None,
-) -> Size:
-    """The size of a model of this configuration, and the memory to train it on rows of `length` tokens.
+def measure_size(job: RunJob, model: PreTrainedModel, ranks: int, length: int, kept: Activations | None = None) -> Size:
+    """The size of a model, which may be on no device, and the memory to train it on rows of `length` tokens.
 
     Its activations are estimated if `kept` is not given.
     """
-    training = job.training
-    units = count_units(config, job.model.attention, kind) if training.sharding == "fsdp" else None
+    training, config = job.training, model.config
+    counted, state = count_trained(model), state_bytes(model, training)
+    units = count_units(model) if training.sharding == "fsdp" else None
     kept = kept or guess_activations(config, training)
     memory = estimate_memory(
-        training, length, config, ranks, counted.parameters, kept, library_bytes(), units, counted.trained,
+        training, length, config, ranks, counted.parameters, kept, library_bytes(), state, units, counted.trained,
         getattr(job.model, "quantize", None),
     )  # fmt: skip
-    return Size(*counted, memory)
+    return Size(*counted, WEIGHT_BYTES * counted.trained + state, memory)
 
 
 def require_memory(job: RunJob, needed: Size, ranks: int) -> None:
     """Raise `DeviceError` if this machine cannot hold even the weights of a model and their gradients."""
     training = job.training
     quantize: str | None = getattr(job.model, "quantize", None)
-    trained, parameters, memory = needed
+    trained, parameters, memory = needed.trained, needed.parameters, needed.memory
     if isinstance(job.engine, RayEngine):  # the ranks run on other machines
         return
     least = int(frozen_bytes(quantize, training) * (parameters - trained)) + (WEIGHT_BYTES + GRADIENT_BYTES) * trained
@@ -126,20 +115,21 @@ def estimate_memory(
     parameters: int,
     kept: Activations,
     libraries: int,
+    state: int,
     units: Units | None = None,
     trained: int | None = None,
     quantize: str | None = None,
 ) -> Memory:
-    """Estimate the memory of training with AdamW on rows of `length` tokens.
+    """Estimate the memory of training on rows of `length` tokens.
 
-    `libraries` are the bytes of the process without a model. `units` are given for a sharded model. `trained` is the
-    number of parameters that are not frozen; frozen ones may be quantised.
+    `libraries` are the bytes of the process without a model, `state` those of the optimizer's state. `units` are given
+    for a sharded model. `trained` is the number of parameters that are not frozen; frozen ones may be quantised.
     """
     gpu = count_gpus(training.device) > 0
     _, accumulation = divide_batch(training, ranks)
     activations = activation_bytes(training, length, config, ranks, kept, gpu)
     if units is not None:
-        shares = divide(training, units, ranks)
+        shares = divide(training, units, ranks, state)
         computed = shares.gathered + shares.accumulated + activations
         # Rank 0 assembles each file of the final model from whole layers.
         file = min(max(FILE_BYTES, WEIGHT_BYTES * units.largest_block), WEIGHT_BYTES * parameters)
@@ -149,10 +139,12 @@ def estimate_memory(
         if gpu:
             return Memory(shares.state + computed, host)
         return Memory(host + shares.state + computed, host + shares.state + computed)
-    state = ADAM_BYTES + (GRADIENT_BYTES if ranks > 1 and accumulation > 1 else 0)
     trained = parameters if trained is None else trained
-    computed = state * trained + int(frozen_bytes(quantize, training) * (parameters - trained)) + activations
-    host = libraries + COPIED_BYTES * trained
+    copies = WEIGHT_BYTES * trained + state  # of rank 0, for a checkpoint
+    gradients = GRADIENT_BYTES * trained * (2 if ranks > 1 and accumulation > 1 else 1)
+    frozen = int(frozen_bytes(quantize, training) * (parameters - trained))
+    computed = WEIGHT_BYTES * trained + state + gradients + frozen + activations
+    host = libraries + copies
     return Memory(computed, host) if gpu else Memory(host + computed, host + computed)
 
 
@@ -177,9 +169,9 @@ def activation_bytes(
 class Shares(NamedTuple):
     """Bytes per rank of a sharded model.
 
-    `state`: its rows of weights, gradients and means. `gathered`: parameters gathered during computation.
-    `accumulated`: gradients of the whole model, if they are summed over the ranks only after the last micro-batch.
-    `copies`: copies of its rows for a checkpoint, of which it writes the same number of bytes.
+    `state`: its rows of weights, gradients and the optimizer's state. `gathered`: parameters gathered during
+    computation. `accumulated`: gradients of the whole model, if they are summed over the ranks only after the last
+    micro-batch. `copies`: copies of its rows for a checkpoint, of which it writes the same number of bytes.
     """
 
     state: int
@@ -188,8 +180,8 @@ class Shares(NamedTuple):
     copies: int
 
 
-def divide(training: OptimizationConfig, units: Units, ranks: int) -> Shares:
-    """Memory per rank with FSDP and AdamW.
+def divide(training: OptimizationConfig, units: Units, ranks: int, state: int) -> Shares:
+    """Memory per rank with FSDP; `state` are the bytes of the optimizer's state on all ranks.
 
     Parameters outside of the blocks stay gathered from the forward to the backward pass. Two blocks are gathered at a
     time, because the next one is gathered while one computes. Gradients have the type of the computation; while they
@@ -203,11 +195,12 @@ def divide(training: OptimizationConfig, units: Units, ranks: int) -> Shares:
     in_a_block = width * (2 * outside + 3 * block) + 2 * GRADIENT_BYTES * block
     at_the_end = (2 * width + GRADIENT_BYTES) * outside + GRADIENT_BYTES * block
     whole = accumulation > 1 and not training.sum_each_micro_batch
+    saved = WEIGHT_BYTES * rows + -(-state // ranks)
     return Shares(
-        state=ADAM_BYTES * rows,
+        state=saved + GRADIENT_BYTES * rows,
         gathered=max(in_a_block, at_the_end),
         accumulated=GRADIENT_BYTES * units.parameters if whole else 0,
-        copies=COPIED_BYTES * rows,
+        copies=saved,
     )
 
 

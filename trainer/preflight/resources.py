@@ -20,14 +20,17 @@ from trainer.store.checked_files import FOLDER, machine_cache
 from trainer.store.storage import Store
 from trainer.training.runtime import check_devices, count_gpus, planned_ranks
 from trainer.training.schedules import make_schedule
+from trainer.training.step import FLOAT_BYTES
 from trainer.training.tracking import check_trackers
 
 log = logging.getLogger(__name__)
 
 
-def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str], int], trained: int) -> None:
+def require_room(
+    store: Store, needs: Mapping[str, int], present: Callable[[str], int], trained: int, checkpoint: int
+) -> None:
     """Raise `StorageError` if a disk lacks space for a job in folders of the store, which may be links to other disks,
-    or this machine's disk for a checkpoint of a remote store.
+    or this machine's disk for a checkpoint of a remote store, of `checkpoint` bytes.
 
     `present` returns the bytes that a folder already holds from an earlier start of the same job.
     """
@@ -49,15 +52,15 @@ def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str]
                 f"{trained:,} trained parameters; use a smaller model, free some space, or keep fewer checkpoints "
                 "(training.keep_last, training.keep_epochs)"
             )
-    require_checkpoint_room(store, trained)
+    require_checkpoint_room(store, checkpoint)
 
 
-def require_checkpoint_room(store: Store, trained: int) -> None:
-    """Raise `StorageError` if this machine's disk lacks space for a checkpoint of a remote store.
+def require_checkpoint_room(store: Store, needed: int) -> None:
+    """Raise `StorageError` if this machine's disk lacks space for a checkpoint of a remote store, of `needed` bytes.
 
     Checkpoints are written locally before they are sent, and fetched, whatever the cache's limit, to continue training.
     """
-    room, needed = store.fetched_room(), checkpoint_bytes(trained)  # all parts of a sharded model, on each machine
+    room = store.fetched_room()  # for all parts of a sharded model, on each machine
     if room is not None and needed > room:
         raise StorageError(
             f"a checkpoint of this model takes about {size(needed)} on this machine, where it is written before it is "
@@ -114,22 +117,19 @@ def _plan_ranks(job: RunJob) -> tuple[int, int]:
     return ranks, ranks
 
 
-def checkpoint_bytes(trained: int) -> int:
-    """Bytes of a checkpoint: trained weights and Adam's two means in float32."""
-    return 12 * trained
-
-
 def final_parameters(job: RunJob, trained: int, parameters: int) -> int:
     """Number of parameters in the final model's folder."""
     return trained if job.model.lora is not None and job.model.lora.publish == "adapter" else parameters
 
 
-def run_bytes(training: OptimizationConfig, trained: int, epochs: int, final: int) -> int:
-    """Bytes of the checkpoints kept simultaneously (the last, the best, those of epochs, and one being written) and of
-    the final model in float32.
+def run_bytes(training: OptimizationConfig, checkpoint: int, steps: int | None, epochs: int, final: int) -> int:
+    """Bytes of the checkpoints kept simultaneously (the last, the best, those of epochs, and one being written), of
+    which there is at most one per step if `steps` is known, and of the final model with its `final` parameters in
+    float32.
     """
     of_epochs = epochs if training.keep_epochs is None else min(epochs, training.keep_epochs)
-    return (training.keep_last + 2 + of_epochs) * checkpoint_bytes(trained) + 4 * final
+    most = training.keep_last + 2 + of_epochs
+    return min(most, steps or most) * checkpoint + FLOAT_BYTES * final
 
 
 USUAL_RATES = {"adamw": (1e-5, 1e-2), "adafactor": (1e-5, 2e-2), "sgd": (1e-3, 1.0), "muon": (1e-5, 5e-2)}

@@ -48,6 +48,7 @@ class Preflight(Record):
     vocab_size: int
     parameters: int
     trained: int
+    checkpoint_bytes: int
     ranks: int
     plan: StepPlan | None
     about_windows: int
@@ -167,6 +168,7 @@ class TuningPreflight(Record):
     model: str
     parameters: int
     trained: int
+    checkpoint_bytes: int
     ranks: int
     metrics: list[str]
     looked_at: str

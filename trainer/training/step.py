@@ -131,6 +131,40 @@ OPTIMIZERS: dict[str, Callable[[Any, OptimizationConfig], torch.optim.Optimizer]
     "sgd": lambda groups, t: torch.optim.SGD(groups, lr=t.learning_rate, momentum=t.beta1),
 }
 
+FLOAT_BYTES = 4
+"""Bytes of a float32 number, the type of weights, gradients and the optimizer's state."""
+
+
+def state_bytes(model: nn.Module, training: OptimizationConfig) -> int:
+    """Bytes of the optimizer's state from the first step on; the weights of `model` may be on no device."""
+    of_muon = muon_matrices(model) if training.optimizer == "muon" else set()
+    trained = [each for each in model.parameters() if each.requires_grad]
+    return FLOAT_BYTES * sum(
+        each.numel() if each in of_muon else STATE_VALUES[training.optimizer](each, training) for each in trained
+    )
+
+
+def _adafactor_values(parameter: nn.Parameter, training: OptimizationConfig) -> int:
+    """Means over a matrix's rows and over its columns, or those of a vector's numbers, and the number of steps."""
+    if parameter.dim() < 2:
+        return parameter.numel() + 1
+    rows, columns = parameter.shape[-2:]
+    return parameter.numel() // rows + parameter.numel() // columns + 1
+
+
+def _adamw_values(parameter: nn.Parameter, training: OptimizationConfig) -> int:
+    """Two means, and the number of steps."""
+    return 2 * parameter.numel() + 1
+
+
+STATE_VALUES: dict[str, Callable[[nn.Parameter, OptimizationConfig], int]] = {
+    "adamw": _adamw_values,
+    "adafactor": _adafactor_values,
+    "sgd": lambda parameter, training: parameter.numel() if training.beta1 else 0,
+    "muon": _adamw_values,
+}
+"""How many numbers an optimizer keeps for a parameter; Muon itself keeps one mean for each of its matrices."""
+
 
 STATE_SPACE = {"A_log", "D", "dt_bias"}
 """Parameters of the recurrence of state-space models: A = -exp(A_log), the skip D, and the bias of the step size dt."""
@@ -139,7 +173,7 @@ STATE_SPACE = {"A_log", "D", "dt_bias"}
 def make_optimizer(model: nn.Module, training: OptimizationConfig) -> torch.optim.Optimizer:
     """The optimizer, with weight decay for matrices only: not for biases, norms and the parameters of a recurrence."""
     spared = spared_from_decay(model)
-    matrices = block_matrices(model) - spared if training.optimizer == "muon" else set()
+    matrices = muon_matrices(model) if training.optimizer == "muon" else set()
     parameters = [
         parameter for parameter in model.parameters() if parameter.requires_grad and parameter not in matrices
     ]
@@ -151,6 +185,11 @@ def make_optimizer(model: nn.Module, training: OptimizationConfig) -> torch.opti
         return OPTIMIZERS[training.optimizer](groups, training)
     others, options = _adamw(groups, training), training.muon or MuonConfig()
     return make_muon(model, matrices, others, options, training.learning_rate, training.weight_decay)
+
+
+def muon_matrices(model: nn.Module) -> set[nn.Parameter]:
+    """The matrices that Muon updates: those of the blocks, without the ones that are spared from weight decay."""
+    return block_matrices(model) - spared_from_decay(model)
 
 
 def spared_from_decay(model: nn.Module) -> set[nn.Parameter]:

@@ -10,7 +10,8 @@ from tokenizers import Tokenizer, models
 from tests.support import SMALL_MODEL
 from trainer.common.errors import ConfigError, PipelineError, TokenizerError
 from trainer.config.models import ModelConfig
-from trainer.models.causal import build_model, count_parameters, resolve_config
+from trainer.models.adapters import count_trained
+from trainer.models.causal import build_model, resolve_config, sketch_model
 from trainer.models.tokenizer import TokenizerInfo
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
@@ -19,7 +20,7 @@ VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
 def refused(options: ModelConfig, context: int = 32, kind: type[PipelineError] = ConfigError) -> str:
     """The message with which a model is refused."""
     with pytest.raises(kind) as caught:
-        count_parameters(resolve_config(options, VOCABULARY, context))
+        sketch_model(resolve_config(options, VOCABULARY, context))
     return str(caught.value)
 
 
@@ -81,8 +82,8 @@ def test_a_width_that_the_heads_do_not_divide_is_refused() -> None:
 def test_an_attention_that_the_family_does_not_have_is_refused_before_the_model_is_built() -> None:
     options = ModelConfig(config={"model_type": "gemma2"}, attention="sdpa")
     with pytest.raises(ConfigError, match=r"gemma2.*eager"):
-        count_parameters(resolve_config(options, VOCABULARY, 32), options.attention)
-    assert count_parameters(resolve_config(options, VOCABULARY, 32), "eager").parameters > 0
+        sketch_model(resolve_config(options, VOCABULARY, 32), options.attention)
+    assert count_trained(sketch_model(resolve_config(options, VOCABULARY, 32), "eager")).parameters > 0
 
 
 @pytest.mark.parametrize("changes", [{"n_layer": "two"}, {"n_embd": -32}, {"n_embd": 0}])

@@ -14,7 +14,8 @@ from tests.tiny_models import tiny_config
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.data.dataset import Batch
-from trainer.models.causal import build_model, checkpoint_activations, count_parameters, load_model, resolve_config
+from trainer.models.adapters import count_trained
+from trainer.models.causal import build_model, checkpoint_activations, load_model, resolve_config, sketch_model
 from trainer.models.classifiers import load_finished
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import TokenizerInfo
@@ -65,7 +66,7 @@ def test_any_family_is_built_from_its_configuration_and_learns_from_a_step(famil
     assert model.config.model_type == family
     assert model.config.get_text_config().vocab_size == 320, "300 ids, rounded up to a multiple of 64"
     assert model.dtype == torch.float32
-    assert count_parameters(model.config).parameters == sum(p.numel() for p in model.parameters())
+    assert count_trained(sketch_model(model.config)).parameters == sum(p.numel() for p in model.parameters())
     first = step_once(model, windows_BT(), runtime)
     assert first == pytest.approx(torch.log(torch.tensor(320.0)).item(), rel=0.1), "a new model guesses evenly"
     model.eval()

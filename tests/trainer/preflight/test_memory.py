@@ -83,15 +83,15 @@ def test_what_training_takes_is_the_sum_of_its_parts() -> None:
         AutoConfig.for_model(**LLAMA, vocab_size=500),
         Activations(fixed=1e6, per_token=1000.0, per_pair=2.0),
     )
-    alone = estimate_memory(settings(device="cpu"), 256, config, 1, 10**6, parts, libraries=5 * 10**8)
+    alone = estimate_memory(settings(device="cpu"), 256, config, 1, 10**6, parts, 5 * 10**8, state=8 * 10**6)
     assert alone.device == alone.host == 5e8 + (16 + 12) * 1e6 + 1e6 + 8 * (1000 * 256 + 2 * 256**2)
     accumulating = estimate_memory(
-        settings(device="cpu", micro_batch=2), 256, config, 2, 10**6, parts, libraries=5 * 10**8
+        settings(device="cpu", micro_batch=2), 256, config, 2, 10**6, parts, 5 * 10**8, state=8 * 10**6
     )
     assert accumulating.host == 5e8 + (16 + 12 + 4) * 1e6 + 1e6 + 2 * (1000 * 256 + 2 * 256**2)
 
 
 def test_of_a_model_with_an_adapter_only_what_is_trained_has_gradients_means_and_copies() -> None:
     config, parts = AutoConfig.for_model(**LLAMA, vocab_size=500), Activations(fixed=0.0, per_token=0.0, per_pair=0.0)
-    adapted = estimate_memory(settings(device="cpu"), 256, config, 1, 10**6, parts, libraries=0, trained=10**4)
+    adapted = estimate_memory(settings(device="cpu"), 256, config, 1, 10**6, parts, 0, state=8 * 10**4, trained=10**4)
     assert adapted.device == adapted.host == (16 + 12) * 1e4 + 4 * (1e6 - 1e4)

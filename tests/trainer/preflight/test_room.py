@@ -74,12 +74,12 @@ def test_what_a_kill_leaves_there_is_swept(spread: Path) -> None:
 def test_each_disk_is_asked_for_what_goes_there(spread: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(str(spread))
     monkeypatch.setattr(Store, "free_bytes", lambda store, folder="": {"shards": 1000, "runs": 50}[folder])
-    require_room(store, {"shards": 1000, "runs": 50}, lambda folder: 0, 1)
+    require_room(store, {"shards": 1000, "runs": 50}, lambda folder: 0, 1, 12)
     with pytest.raises(
         StorageError, match=f"needs about 51 bytes on {spread}/runs, which has 50 bytes free, for the checkpoints of 1 "
     ):
-        require_room(store, {"shards": 10, "runs": 51}, lambda folder: 0, 1)
-    require_room(store, {"shards": 10, "runs": 51}, lambda folder: 1, 1)
+        require_room(store, {"shards": 10, "runs": 51}, lambda folder: 0, 1, 12)
+    require_room(store, {"shards": 10, "runs": 51}, lambda folder: 1, 1, 12)
 
 
 def leave_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
@@ -114,3 +114,22 @@ def test_what_the_job_has_written_itself_needs_no_more_room(
     shutil.rmtree(stocked / "runs")
     with pytest.raises(StorageError, match="the job needs about"):
         preflight(job, silent())
+
+
+@pytest.mark.parametrize(
+    "optimizer", [{}, {"optimizer": "adafactor"}, {"optimizer": "sgd"}, {"optimizer": "muon"}], ids=str
+)
+def test_the_disk_of_a_run_that_keeps_every_checkpoint_is_what_it_takes(
+    raw: Path, stocked: Path, data: PreparedData, optimizer: dict[str, str]
+) -> None:
+    training = {"save_every": 1, "keep_last": 1000, "keep_epochs": 0, **optimizer}
+    model = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2, "n_positions": 32}
+    changes = {f"training__{name}": value for name, value in training.items()}
+    job = small_job(raw, stocked, **changes, model__config=model)
+    asked = preflight(job, silent())
+    cpu_runtime()
+    train(job, silent(), data)
+    weights = [path.stat().st_size for path in (stocked / only_run(stocked)).rglob("*.safetensors")]
+    shards = asked.about_disk_bytes - 6 * asked.checkpoint_bytes - 4 * asked.parameters
+    assert len(weights) == 6 * 2 + 1
+    assert asked.about_disk_bytes - shards == pytest.approx(sum(weights), rel=0.05)

@@ -11,9 +11,10 @@ from tests.docs.pages import DOCS
 from tests.processes import free_port, start_module, wait_until
 from tests.support import only_run, small_job, small_values, write_config
 from tests.trainer.training.sharded_runs import copied
-from trainer.models.causal import count_units
+from trainer.models.causal import count_units, sketch_model
 from trainer.preflight.memory import divide, estimate_memory, guess_activations
 from trainer.records.plans import PreparedData
+from trainer.training.step import state_bytes
 
 MODEL: dict[str, Any] = {"model_type": "llama", "hidden_size": 768, "num_attention_heads": 6, "intermediate_size": 2048}
 """With 8 layers 57 million parameters, with 2 a quarter of them."""
@@ -68,20 +69,23 @@ def test_a_run_takes_the_memory_and_the_disk_that_it_is_said_to_take(
         store = copied(prepared[0], folder / "store")
         taken.append(measure(raw, store, folder, layers, vocabulary))
         config = AutoConfig.for_model(**MODEL, num_hidden_layers=layers, vocab_size=vocabulary)
-        units, kept = count_units(config), guess_activations(config, training)
-        said.append(estimate_memory(training, training.context, config, 2, units.parameters, kept, 0, units).host)
+        model, kept = sketch_model(config), guess_activations(config, training)
+        units, state = count_units(model), state_bytes(model, training)
+        said.append(
+            estimate_memory(training, training.context, config, 2, units.parameters, kept, 0, state, units).host
+        )
         checkpoint = store / only_run(store) / "checkpoints" / "step-00000002"
         for rank in range(2):
             size = sum(path.stat().st_size for path in checkpoint.glob(f"*-part-{rank:05d}-of-00002-*.safetensors"))
-            assert size == pytest.approx(divide(training, units, 2).copies, rel=1e-3)
+            assert size == pytest.approx(divide(training, units, 2, state).copies, rel=1e-3)
     print("measured", taken, "said", said)
     assert taken[1] - taken[0] == pytest.approx(said[1] - said[0], rel=0.1)
 
 
 def test_gradients_of_the_whole_model_are_held_only_where_they_wait_for_the_last_micro_batch() -> None:
-    units = count_units(FAMILY["7B"])
+    units = count_units(sketch_model(FAMILY["7B"]))
     for changes, factor in (({"sum_each_micro_batch": False}, 4), ({}, 0), ({"micro_batch": 8, "global_batch": 64}, 0)):
-        assert divide(TRAINING.model_copy(update=changes), units, 8).accumulated == factor * units.parameters
+        assert divide(TRAINING.model_copy(update=changes), units, 8, 0).accumulated == factor * units.parameters
 
 
 def test_a_rank_of_many_holds_a_small_share_of_a_large_model() -> None:

@@ -76,6 +76,6 @@ def test_the_preflight_counts_the_epochs_that_are_kept(raw: Path, stocked: Path)
     plan = preflight(small_job(raw, stocked), silent()).plan
     assert plan is not None
     checkpoint = disk(keep_last=3) - disk(keep_last=2)
-    of_five = disk(max_steps=5 * plan.steps_per_epoch) - disk(max_steps=1, warmup_steps=0)
-    assert of_five == 5 * checkpoint == disk(max_steps=None, epochs=5) - disk(max_steps=1, warmup_steps=0)
-    assert disk(max_steps=5 * plan.steps_per_epoch, keep_epochs=2) - disk(max_steps=1, warmup_steps=0) == 2 * checkpoint
+    five, without = 5 * plan.steps_per_epoch, disk(keep_epochs=0)
+    assert disk(max_steps=five) - without == 5 * checkpoint == disk(max_steps=None, epochs=5) - without
+    assert disk(max_steps=five, keep_epochs=2) - without == 2 * checkpoint

@@ -131,7 +131,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_refused_before_work_starts(
             preflight(job, silent())
         preflight(small_job(raw, s3.new_store()), silent())
         with pytest.raises(StorageError, match="set HEADRACE_CACHE to a folder on a larger disk"):
-            require_checkpoint_room(Store(job.store), 2**37)
+            require_checkpoint_room(Store(job.store), 2**41)
     require_checkpoint_room(Store(str(tmp_path)), 2**60)
 
 

@@ -163,6 +163,6 @@ def test_a_gpu_is_counted_on_to_hold_it_in_fewer_bytes(raw: Path, base: Path, mo
     kept: Any = type("Kept", (), {"per_pair": 0.0, "per_token": 0.0, "fixed": 0.0})()
     config = AutoModelForCausalLM.from_pretrained(base).config
     sizes = [
-        estimate_memory(job.training, 32, config, 1, 10**9, kept, 0, None, 0, form).device for form in (None, "nf4")
+        estimate_memory(job.training, 32, config, 1, 10**9, kept, 0, 0, None, 0, form).device for form in (None, "nf4")
     ]
     assert sizes == [4 * 10**9, 6 * 10**8]

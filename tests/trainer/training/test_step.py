@@ -12,12 +12,12 @@ from tests.tiny_models import tiny_config
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.data.dataset import Batch
-from trainer.models.causal import build_model, resolve_config
+from trainer.models.causal import build_model, resolve_config, sketch_model
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.training.runtime import Runtime
 from trainer.training.schedules import make_schedule, planned_rates
-from trainer.training.step import Outcome, make_optimizer, train_step
+from trainer.training.step import Outcome, make_optimizer, state_bytes, train_step
 
 STEPS = 12
 
@@ -218,3 +218,21 @@ def test_a_frozen_parameter_is_not_optimized(model: PreTrainedModel) -> None:
     optimized = [p for group in make_optimizer(model, settings()).param_groups for p in group["params"]]
     assert all(parameter is not frozen for parameter in optimized)
     assert len(optimized) == len(list(model.parameters())) - 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"optimizer": "adamw"}, {"optimizer": "adafactor"}, {"optimizer": "sgd"}, {"optimizer": "sgd", "beta1": 0.0},
+     {"optimizer": "muon"}],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)  # fmt: skip
+def test_an_optimizers_state_takes_the_bytes_that_are_told_of_a_model_without_weights(
+    model: PreTrainedModel, windows_BT: torch.Tensor, changes: dict[str, Any]
+) -> None:
+    training = settings(**changes)
+    optimizer = make_optimizer(model, training)
+    reference_loss(model, windows_BT).backward()
+    optimizer.step()
+    state = optimizer.state_dict()["state"].values()
+    kept = sum(value.nbytes for of_one in state for value in of_one.values() if isinstance(value, torch.Tensor))
+    assert state_bytes(sketch_model(model.config), training) == kept

@@ -23,7 +23,7 @@ from trainer.kinds.tuning_preflight import (
     look_at_start,
     recorded_lengths,
 )
-from trainer.models.causal import check_one_scale, count_parameters
+from trainer.models.causal import check_one_scale, sketch_model
 from trainer.models.classifiers import classifier_config, kind_of
 from trainer.models.layers import refuse_skipping
 from trainer.preflight.memory import WEIGHT_BYTES, Memory, Size, library_bytes, measure_size
@@ -59,9 +59,8 @@ def _longest(details: dict[str, Any]) -> int:
 
 
 def _measure_size(job: FinetuneJob, start: Start, config: PretrainedConfig, length: int) -> Size:
-    kind = kind_of(job.data.task)
-    counted = count_parameters(config, job.model.attention, job.model.lora, kind)
-    size = measure_size(job, config, start.ranks, length, counted, kind)
+    sketch = sketch_model(config, job.model.attention, job.model.lora, kind_of(job.data.task))
+    size = measure_size(job, sketch, start.ranks, length)
     if job.training.sharding == "none":
         return size
     whole = library_bytes() + WEIGHT_BYTES * size.parameters  # loaded unsharded first, because it gets a new head

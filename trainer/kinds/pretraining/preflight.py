@@ -25,12 +25,13 @@ from trainer.data.tokenization import STARTED, shard_manifests
 from trainer.data.tokenizer_training import preview_tokenizer
 from trainer.evaluation.harness_training import try_harness
 from trainer.kinds.pretraining.kind import find_prepared, identify
+from trainer.models.adapters import count_trained
 from trainer.models.causal import (
     build_model,
     check_same_vocabulary,
-    count_parameters,
     located,
     resolve_config,
+    sketch_model,
     tried_masked,
 )
 from trainer.models.layers import refuse_skipping
@@ -90,18 +91,19 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     an_epoch = plan.steps_per_epoch if plan else -(-windows // training.global_batch)
     steps = plan.total_steps if plan else training.max_steps or an_epoch * (training.epochs or 1)
     curation = _preview_curation(store, job)
+    known_steps = plan.total_steps if plan else training.max_steps
+    final = final_parameters(job, size.trained, size.parameters)
     needs = {
         "shards": _shard_bytes(previews, tokenizer),
-        "runs": run_bytes(
-            training, size.trained, steps // an_epoch, final_parameters(job, size.trained, size.parameters)
-        ),
+        "runs": run_bytes(training, size.checkpoint, known_steps, steps // an_epoch, final),
     }
-    require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder), size.trained)
+    require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder), size.trained, size.checkpoint)
     return Preflight(
         corpora=previews,
         vocab_size=tokenizer.vocab_size,
         parameters=size.parameters,
         trained=size.trained,
+        checkpoint_bytes=size.checkpoint,
         ranks=ranks,
         plan=plan,
         about_windows=windows,
@@ -121,17 +123,18 @@ def _measure_size(
 ) -> Size:
     """The model's parameters, and the memory of training, which is measured if the model is small enough."""
     training, kind, kept = job.training, CAUSAL if mask_id is None else MASKED, None
-    counted = count_parameters(config, model.attention, model.lora, kind)
-    if mask_id is not None and counted.parameters <= TRIED_AT_ONCE:
+    sketch = sketch_model(config, model.attention, model.lora, kind)
+    small = count_trained(sketch).parameters <= TRIED_AT_ONCE
+    if mask_id is not None and small:
         tried_masked(build_model(model, config, training.seed, kind), training.context, mask_id)
         return_freed_memory()
-    elif counted.parameters <= TRIED_AT_ONCE:
+    elif small:
         objective = tried_objective(build_model(model, config, training.seed), model, training)
         with suppress(Exception):  # architectures fail in many ways, and only an estimate depends on this
             kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
         del objective
         return_freed_memory()
-    return measure_size(job, config, ranks, training.context, counted, kind, kept)
+    return measure_size(job, sketch, ranks, training.context, kept)
 
 
 def _warn_shared(sources: Mapping[str, Sequence[SourceFile]]) -> Iterator[str]:
