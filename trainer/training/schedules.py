@@ -86,6 +86,8 @@ def _polynomial(step: int, span: Span, *, lr_end: float = 1e-7, power: float = 1
 
 def _inverse_sqrt(step: int, span: Span, *, timescale: int | None = None) -> float:
     scale = (span.warmup or INVERSE_SQRT_STEPS) if timescale is None else timescale
+    if scale <= 0:
+        raise ConfigError(f"timescale is {scale}; expected a number of steps above 0")
     return 1 / sqrt((step + scale - span.warmup) / scale)
 
 
@@ -169,7 +171,7 @@ def make_schedule(optimizer: torch.optim.Optimizer, training: OptimizationConfig
     span = Span(training.warmup_steps, total_steps, training.learning_rate)
     factor = partial(function, span=span, **given)
     try:
-        for step in (0, span.warmup, total_steps - 1):  # every option affects one of these steps
+        for step in (0, span.warmup, total_steps - 1, total_steps):  # every option affects one of these steps
             factor(step)
     except ConfigError as error:  # options that contradict each other
         raise ConfigError(f"{where}: {error}") from error

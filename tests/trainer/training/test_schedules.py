@@ -63,7 +63,9 @@ def test_each_rate_is_that_of_transformers(name: str, options: dict[str, Any], w
         ("warmup_stable_decay", {"num_decay_steps": -3}, "num_decay_steps is -3; expected a whole number of steps"),
         ("warmup_stable_decay", {"num_decay_steps": 0.2}, "num_decay_steps is 0.2; expected a whole number of steps"),
         ("polynomial", {"power": "half"}, "a value in {'power': 'half'} is invalid"),
-        ("inverse_sqrt", {"timescale": 0}, "a value in {'timescale': 0} is invalid"),
+        ("polynomial", {"power": -1.0}, "a value in {'power': -1.0} is invalid"),
+        ("inverse_sqrt", {"timescale": 0}, "timescale is 0; expected a number of steps above 0"),
+        ("inverse_sqrt", {"timescale": -300}, "timescale is -300; expected a number of steps above 0"),
         (
             "warmup_stable_decay",
             {"num_decay_steps": 3, "decay_type": "sudden"},
