@@ -79,7 +79,7 @@ class Looking:
 
     def train(self, job: Any, data: TrainingData, plan: Any) -> ArtifactRef:
         """Look up the run's final model."""
-        self._steps = list(self.stages)
+        self._steps, self._data = list(self.stages), data
         is_known = all(step.key is not None for step in self._steps)
         self._run = explain_run(self._store, job, data if is_known else None, self._steps, kind_of(job).identify)
         self.stages.append(self._run)
@@ -107,8 +107,8 @@ class Looking:
         """Look up the report."""
         if not job.holds_out:
             self.stages.append(StepStatus("evaluation", "left out", reasons=("nothing is held out",)))
-        measured = self.stages[len(self._steps) + 1 :]
-        self.stages.append(explain_report(self._store, self._steps, self._run, measured))
+        measured, identify = self.stages[len(self._steps) + 1 :], kind_of(job).identify
+        self.stages.append(explain_report(self._store, job, self._data, self._steps, self._run, measured, identify))
 
     def consider(self, job: Any, data: TrainingData, plan: Any, run: str, evaluation: Any) -> None:
         """Promote nothing."""

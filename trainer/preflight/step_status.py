@@ -26,7 +26,14 @@ from trainer.store.manifest import MANIFEST, Manifest, parse_manifest, read_mani
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS, PLAN
 from trainer.store.storage import Store
 from trainer.training.checkpoint import committed_steps, look_for_checkpoint
-from trainer.training.identity import Run, TrainingData, final_form, final_manifest, finished_run
+from trainer.training.identity import (
+    Run,
+    TrainingData,
+    final_form,
+    final_manifest,
+    finished_run,
+    with_untrained,
+)
 from trainer.training.run_repair import find_config_fault
 
 log = logging.getLogger(__name__)
@@ -273,21 +280,32 @@ def explain_run(
 
 
 def explain_report(
-    store: Store, data: Sequence[StepStatus], run: StepStatus, measured: Sequence[StepStatus]
+    store: Store,
+    job: RunJob,
+    data: TrainingData,
+    before: Sequence[StepStatus],
+    run: StepStatus,
+    measured: Sequence[StepStatus],
+    identify: Callable[[Any, Any], Run],
 ) -> StepStatus:
-    """Whether the report exists for the same run, data and evaluations."""
+    """Whether the report exists for the same run, data, evaluations, and settings that do not affect training."""
     own = {f"{run.key}/{name}" for name in (EVALUATION, HARNESS)}
-    unsettled = [stage for stage in (*data, run) if stage.verdict != "reused"]
+    unsettled = [stage for stage in (*before, run) if stage.verdict != "reused"]
     for stage in measured:
         if stage.verdict == "depends" or (stage.verdict == "made" and stage.key in own):
             unsettled.append(stage)
     if unsettled or run.key is None:
         return StepStatus("report", "depends", reasons=(unsettled[-1].later,))
+    key = f"{run.key}/report.html"
     try:
+        config = require_sealed(store, f"{run.key}/{CONFIG}")
+        noted = with_untrained(config, identify(job, data), job, data)
+        if noted != config:
+            changes = tell_changes(config["job"], noted["job"]) or tell_changes(config, noted)
+            return StepStatus("report", "made", key, tuple(changes))
         fault = find_fault(store, read_facts(store, run.key))
     except (ArtifactError, RunError) as error:
         return StepStatus("report", "refused", reasons=(str(error),))
-    key = f"{run.key}/report.html"
     return StepStatus("report", "made", key, (fault,)) if fault else StepStatus("report", "reused", key)
 
 

@@ -252,13 +252,13 @@ def note_untrained(store: Store, run: Run, job: RunJob, data: TrainingData) -> N
     data is removed at the same time.
     """
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")
-    if earlier is None or (config := _with_untrained(earlier, run, job, data)) == earlier:
+    if earlier is None or (config := with_untrained(earlier, run, job, data)) == earlier:
         return
     write_sealed(store, f"{run.key}/{CONFIG}", config)
     check_begun(store, run)
 
 
-def _with_untrained(config: dict[str, Any], run: Run, job: RunJob, data: TrainingData) -> dict[str, Any]:
+def with_untrained(config: dict[str, Any], run: Run, job: RunJob, data: TrainingData) -> dict[str, Any]:
     """A run's config.json with the job's untrained settings, and with its encoded set if that differs, which is only
     possible in the test split.
     """
@@ -303,7 +303,7 @@ def is_whole(store: Store, run: Run, job: RunJob, data: TrainingData) -> bool:
             read_pointer(store, f"{run.key}/{pointer}")
     except ArtifactError:
         return False
-    return config is not None and plan is not None and _with_untrained(config, run, job, data) == config
+    return config is not None and plan is not None and with_untrained(config, run, job, data) == config
 
 
 def final_manifest(store: Store, run_key: str) -> Manifest | None:

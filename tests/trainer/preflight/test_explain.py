@@ -169,6 +169,26 @@ def test_one_changed_option_is_the_one_reason_and_what_is_foreseen_happens(place
     assert {seen.verdict for seen in look(job).values()} == {"reused"}
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"card__license": "mit"}, "card.license: None -> mit"),
+        ({"promotion": {"name": "best", "threshold": 9.0}}, "promotion: None -> "),
+        ({"evaluation__during_training": 3}, "evaluation.during_training: 4 -> 3"),
+    ],
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+)
+def test_a_setting_that_does_not_affect_training_makes_the_report_again(
+    place: Place, changes: dict[str, Any], said: str
+) -> None:
+    job = small_job(place.raw, place.store, **changes)
+    found = look(job)
+    assert {stage for stage, each in found.items() if each.verdict != "reused"} == {"report"}
+    assert found["report"].reasons[0].startswith(said) and len(found["report"].reasons) == 1
+    assert {stage for stage, reused in run_stages(job).items() if not reused} == {"report"}
+    assert look(job)["report"].verdict == "reused"
+
+
 def test_another_tokenizer_is_the_reason_with_what_differs_in_it(place: Place) -> None:
     job = small_job(*place, data__tokenizer__vocab_size=400)
     prepare_tokenizer(job.preparation(), silent())
