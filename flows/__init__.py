@@ -19,13 +19,15 @@ class FlowCommand(NamedTuple):
 
     `first` is the module whose libraries the flow's first stage needs, if it has stages; in flows that train jobs of
     several kinds, what all of them need. `reads` is the schema of the configuration; None for training jobs, whose
-    schemas are in the table of kinds.
+    schemas are in the table of kinds. `needs` is a function that raises the error of a job whose data other commands
+    have to make first, for dry runs.
     """
 
     flow: str
     show: str
     first: str | None = None
     reads: str | None = None
+    needs: str | None = None
 
     @property
     def name(self) -> str:
@@ -44,7 +46,7 @@ FLOW_COMMANDS = {
     ),
     "train": FlowCommand(
         "flows.train_model.train_model", "flows.showing.show_run", "trainer.kinds.pretraining.preflight",
-        reads="trainer.config.jobs.PipelineJob",
+        reads="trainer.config.jobs.PipelineJob", needs="trainer.kinds.pretraining.kind.require_prepared",
     ),
     "evaluate": FlowCommand(
         "flows.evaluate_model.evaluate_model", "flows.showing.show_evaluation", "trainer.kinds.pretraining.evaluate",

@@ -17,9 +17,13 @@ from trainer.config.problems import setting_of_option
 
 
 def main(
-    flow: Flow[[Any], Any], schema: type[Job], show: Callable[[Job, Any], None], arguments: list[str] | None = None
-) -> int:
-    """Run a flow on this machine and print its results; return 0, 2 on bad input, 75 if it should be run again."""
+    flow: Flow[[Any], Any], schema: type[Job], show: Callable[[Job, Any], None], arguments: list[str] | None = None,
+    needs: Callable[[Job], Any] | None = None,
+) -> int:  # fmt: skip
+    """Run a flow on this machine and print its results; return 0, 2 on bad input, 75 if it should be run again.
+
+    `needs` is as in `FlowCommand`.
+    """
     parser = argparse.ArgumentParser(
         prog=f"python -m {flow.fn.__module__ if flow.fn.__module__ != '__main__' else 'flows.' + flow.fn.__name__}",
         description=flow.description,
@@ -35,4 +39,4 @@ def main(
         parser.error(f"write settings as key=value, without dashes: {meant}")
     parsed = parser.parse_intermixed_args(arguments)
     words = [*parsed.overrides, *getattr(parsed, "verify", [])]
-    return carry_out(schema, parsed.config, words, lambda: (flow, show), parsed.dry_run)
+    return carry_out(schema, parsed.config, words, lambda: (flow, show), parsed.dry_run, needs=needs)

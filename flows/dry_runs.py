@@ -24,9 +24,11 @@ class Preview(NamedTuple):
     record: Any
 
 
-def dry_run(job: Any, as_json: bool = False) -> None:
-    """Print what a job would do."""
+def dry_run(job: Any, as_json: bool = False, needs: Callable[[Any], Any] | None = None) -> None:
+    """Print what a job would do; `needs` is as in `FlowCommand`."""
     take_credentials(job.model_dump_json(), ask_server=True)  # as the job itself would
+    if needs is not None:
+        needs(job)
     if isinstance(job, GarbageJob):
         _show_garbage(job)
         return

@@ -10,15 +10,10 @@ from tasks.opening import open_flow
 from tasks.patience import patient
 from tasks.planning import plan_steps, preflight
 from tasks.training import train
-from trainer.common.errors import ArtifactError
 from trainer.config.files import Overrides
 from trainer.config.jobs import PipelineJob
-from trainer.data.tokenization import shard_manifests
-from trainer.kinds.pretraining.kind import find_prepared
-from trainer.records.plans import PreparedData
-from trainer.store.artifact_files import REPAIR, require_intact
+from trainer.kinds.pretraining.kind import require_prepared
 from trainer.store.manifest import ArtifactRef
-from trainer.store.storage import Store
 
 
 @flow(name="train-model", flow_run_name="{job.name}", log_prints=True)
@@ -29,26 +24,14 @@ def train_model(
     """Train on shards published by prepare-data, or resume; reuse a finished run."""
     job = open_flow(job, set)
     checked = preflight(job)  # keep the reference: Prefect draws its graph by object identity
-    data = require_prepared(job)
+    data = patient()(require_prepared)(job)
     plan = plan_steps(job, data, checked.ranks)
     run: ArtifactRef = train(job, data, plan, return_state=True).result()
     return run
-
-
-@patient()
-def require_prepared(job: PipelineJob) -> PreparedData:
-    """The job's shards. Raises `ArtifactError` if they are missing or damaged."""
-    data = find_prepared(job.preparation())
-    if data is None:
-        raise ArtifactError(f"{job.store} holds no shards of these corpora's current files; run prepare-data first")
-    store = Store(job.store)
-    for ref, manifest in zip(data.shards, shard_manifests(store, data), strict=True):
-        require_intact(store, ref.key, manifest, REPAIR, "all" if job.verify else "sizes")
-    return data
 
 
 if __name__ == "__main__":
     from flows.cli import main
     from flows.showing import show_run
 
-    sys.exit(main(train_model, PipelineJob, show_run))
+    sys.exit(main(train_model, PipelineJob, show_run, needs=require_prepared))

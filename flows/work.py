@@ -36,11 +36,12 @@ Found = tuple["Flow[[Any], Any]", Callable[[Any, Any], None]]
 
 def carry_out(
     schema: type[Job], path: str, words: list[str], find: Callable[[], Found], dry: bool = False, as_json: bool = False,
-    seeds: str | None = None,
+    seeds: str | None = None, needs: Callable[[Job], Any] | None = None,
 ) -> int:  # fmt: skip
     """Run the flow that `find` loads on the job in a file, or print what it would do; return the exit status.
 
-    With `seeds`, such as `0,1,2`, run it once with each. The status is 0, 2 on bad input, 75 if it should be run again.
+    With `seeds`, such as `0,1,2`, run it once with each. `needs` is as in `FlowCommand`. The status is 0, 2 on bad
+    input, 75 if it should be run again.
     """
     install_signal_handlers(STOP_SECONDS)
 
@@ -50,7 +51,7 @@ def carry_out(
         if dry:
             from flows.dry_runs import dry_run
 
-            dry_run(jobs[0], as_json)  # checks and plan do not depend on the seed
+            dry_run(jobs[0], as_json, needs)  # checks and plan do not depend on the seed
             return
         server = start_loading()
         if (first := _needed_first(job)) is not None:

@@ -81,6 +81,7 @@ def _start(
 ) -> None:
     from flows.work import carry_out
     from trainer.config.kinds import load
+    from trainer.kinds.kind import LazyFunction
 
     settings = [*(words or []), *(["verify=true"] if verify else [])]
     of = FLOW_COMMANDS[command]
@@ -88,4 +89,5 @@ def _start(
     def find() -> "Found":
         return load(of.flow), load(of.show)
 
-    end(carry_out(schema_of(command)[TITLE], config, settings, find, dry, as_json, seeds))
+    needs = None if of.needs is None else LazyFunction(of.needs)
+    end(carry_out(schema_of(command)[TITLE], config, settings, find, dry, as_json, seeds, needs))

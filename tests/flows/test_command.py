@@ -164,6 +164,15 @@ def test_a_dry_run_on_local_files_loads_no_prefect_and_gives_json(config: Path, 
     assert (found["about_steps"], found["plan"]) == (SETTINGS["training__max_steps"], None)
 
 
+@pytest.mark.parametrize("module", [["flows.command", "train"], ["flows.train_model"]], ids=["headrace", "module"])
+def test_a_dry_run_of_training_alone_is_refused_without_prepared_data(
+    config: Path, tmp_path: Path, module: list[str]
+) -> None:
+    ended = start_module(tmp_path / "said", *module, config, "--dry-run").wait()
+    assert ended.status == EXIT_BAD_INPUT
+    assert "holds no shards of these corpora's current files; run prepare-data first" in ended.stderr
+
+
 def test_a_dry_run_tells_that_files_are_missing_before_it_loads_torch(config: Path, tmp_path: Path) -> None:
     labelled = write_config(tmp_path / "labelled.yaml", finetune_values(tmp_path, tmp_path / "store", "any/model"))
     chats = write_config(tmp_path / "chat.yaml", chat_values(tmp_path, tmp_path / "store", "any/model"))

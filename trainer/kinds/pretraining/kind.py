@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.common.errors import ConfigError
+from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
 from trainer.config.kinds import kind_of_run
@@ -25,6 +25,7 @@ from trainer.records.plans import PreparedData
 from trainer.records.sealed import read_sealed, require_sealed
 from trainer.records.steps import Do, NotMade, only_look
 from trainer.registry.facts import require_job
+from trainer.store.artifact_files import REPAIR, require_intact
 from trainer.store.manifest import ArtifactRef, digest_file
 from trainer.store.names import CONFIG, EVALUATION, FINAL
 from trainer.store.storage import Store
@@ -52,6 +53,19 @@ def find_prepared(job: PrepareJob) -> PreparedData | None:
 
         return prepare(job, find)
     return None
+
+
+def require_prepared(job: PipelineJob) -> PreparedData:
+    """The job's shards. Raises `ArtifactError` if they are missing or damaged."""
+    from trainer.data.tokenization import shard_manifests
+
+    data = find_prepared(job.preparation())
+    if data is None:
+        raise ArtifactError(f"{job.store} holds no shards of these corpora's current files; run prepare-data first")
+    store = Store(job.store)
+    for ref, manifest in zip(data.shards, shard_manifests(store, data), strict=True):
+        require_intact(store, ref.key, manifest, REPAIR, "all" if job.verify else "sizes")
+    return data
 
 
 def identify(job: PipelineJob, data: PreparedData) -> Run:
