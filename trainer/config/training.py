@@ -184,6 +184,12 @@ def masks_documents(packing: str | None, document_mask: bool | None) -> bool:
 class TrainingConfig(OptimizationConfig):
     """Pretraining on windows of text from several corpora."""
 
+    epochs: int | None = Field(
+        default=None,
+        ge=1,
+        description="passes over all windows, each rounded up to whole batches, with windows of the next pass; "
+        "alternative to max_steps",
+    )
     context: int = Field(default=256, ge=2, description="window length in tokens")
     stride: int | None = Field(default=None, ge=1, description="tokens between window starts; default: context")
     locality: int | None = Field(

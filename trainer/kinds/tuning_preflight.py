@@ -153,7 +153,7 @@ def _read_data(
     found = {split: each.told() for split, each in counts.items() if each.examples}
     lengths = recorded_lengths({"splits": found}, encoder.context, rows)
     if most is not None:
-        return Known(None, tell_heads("conversations", parts), None, lengths)
+        return Known(None, tell_heads(f"{form.name}s", parts), None, lengths)
     tell(data, counts)
     sizes = {split: each.examples for split, each in counts.items()}
-    return Known(sizes, f"all {plural(sum(sizes.values()), 'conversation')}", None, lengths)
+    return Known(sizes, f"all {plural(sum(sizes.values()), form.name)}", None, lengths)

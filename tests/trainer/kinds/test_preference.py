@@ -135,7 +135,9 @@ def test_a_dry_run_tells_the_lengths_of_answers_with_their_prompts_before_and_af
     preferences: Path, llama: Path, tmp_path: Path
 ) -> None:
     job = preference_job(preferences, tmp_path / "store", llama)
-    look = kind_of(job).preflight(job, silent()).lengths
+    checked = kind_of(job).preflight(job, silent())
+    look = checked.lengths
+    assert checked.looked_at == f"all {sum(checked.splits.values())} pairs"
     assert all(each.mean <= each.longest for each in look.values())
     found = open_chat(Store(job.store), here(silent())("encode", job).key).splits
     assert {name: each.mean for name, each in look.items()} == {

@@ -172,18 +172,19 @@ Made = TypeVar("Made")
 
 
 class Form(NamedTuple):
-    """A form of records: the columns to read, and a function that returns the conversations of a record, given its
-    values and the names of all its fields.
+    """A form of records: what one is called, the columns to read, and a function that returns the conversations of a
+    record, given its values and the names of all its fields.
     """
 
+    name: str
     columns: Sequence[str]
     read: Callable[[Sequence[Any], Sequence[str]], list[list[Message]]]
 
 
-CONVERSATION = Form(COLUMNS, lambda values, there: [read_conversation(values, there)])
+CONVERSATION = Form("conversation", COLUMNS, lambda values, there: [read_conversation(values, there)])
 """`messages`, or a `prompt` and its `completion`."""
 
-PAIR = Form(("prompt", MESSAGES, *ANSWERS), read_pair)
+PAIR = Form("pair", ("prompt", MESSAGES, *ANSWERS), read_pair)
 """A prompt and two answers, in the forms that trl documents for preference data.
 
     {"prompt": "…", "chosen": "…", "rejected": "…"}
